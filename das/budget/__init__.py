@@ -1,4 +1,4 @@
-"""Budgets: how many draft tokens each request may spend in a decode step."""
+"""Budgets decide how many draft tokens each request may use in a decode step."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from das.named_class import load_class
 
 __all__ = ["DEFAULT_BUDGET", "POLICIES", "BudgetPolicy", "LiveRequest", "TargetPass", "make_budget"]
 
-DEFAULT_BUDGET: Mapping[str, Any] = {"name": "marginal"}  # used where no budget is named
+DEFAULT_BUDGET: Mapping[str, Any] = {"name": "marginal"}  # used if no budget is named
 
 POLICIES: dict[str, type[BudgetPolicy]] = {
     "none": NoDrafts,
@@ -29,12 +29,12 @@ POLICIES: dict[str, type[BudgetPolicy]] = {
 
 
 def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
-    """Build the policy that settings["name"] names (config group `budget`) with the other settings as its options.
+    """Build the policy that settings["name"] names (config group `budget`). The other settings are its options.
 
     Options that are left out have the defaults of the policy's constructor. The option `over` holds the settings of
     another policy, which the named one switches on and off.
 
-    A name "module:Class" names a policy of the user's own (docs/write_a_budget.md). Raises ValueError, in one line, for
+    A name "module:Class" stands for a class of the user (docs/write_a_budget.md). Raises ValueError, in one line, for
     an unknown name or an impossible value, TypeError for an unknown option.
     """
     options: dict[str, Any] = {key: value for key, value in settings.items() if key != "name"}

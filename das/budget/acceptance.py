@@ -46,11 +46,11 @@ class _Sums:
 
 
 class AcceptanceModel:
-    """One acceptance curve per problem. With few responses of its own, a problem follows the pool of all problems.
+    """One acceptance curve per problem. A problem with few responses follows the pool of all problems.
 
     assumed      the curve until anything has been drafted
     pooled       weight of the pool in a problem's curve, as a number of responses
-    own_memory   responses of a problem that are remembered (exponential forgetting, because policies drift)
+    own_memory   responses remembered per problem (exponential forgetting, because policies drift)
     pool_memory  the same for the pool
     """
 
@@ -68,7 +68,7 @@ class AcceptanceModel:
             self._pool.add(length, num_drafted, num_accepted, self._pool_forget)
 
     def curve(self, problem: str) -> Curve:
-        """The best estimate of the problem's curve."""
+        """Returns the best estimate of the problem's curve."""
         pool = self._pool
         if not pool.responses:
             return self.assumed
@@ -76,15 +76,15 @@ class AcceptanceModel:
         sums = self._problems.get(problem, _Sums())
         yg, gg = sums.yg + share * pool.yg, sums.gg + share * pool.gg
         k = np.clip(yg / gg, 1e-3, MAX_K)
-        best = int(np.argmin(k * (k * gg - 2 * yg)))  # squared error, without the part that no curve changes
+        best = int(np.argmin(k * (k * gg - 2 * yg)))  # squared error, without the part that is the same for all curves
         return Curve(float(k[best]), float(ALPHAS[best]))
 
 
 class TokenCalibration:
-    """Calibrates a drafter: maps its probability to the share of such tokens that were accepted.
+    """Calibrates a drafter: maps each probability that it states to the share of such tokens that were accepted.
 
     Only tokens up to the first rejected one count, because later tokens were not verified. Each bin starts with the
-    drafter's own probability, which counts as `trust` tokens. memory: tokens remembered per bin (exponential
+    drafter's own probability, which counts as `trust` tokens. memory: number of tokens remembered per bin (exponential
     forgetting), for drafters that change.
     """
 
@@ -110,7 +110,7 @@ class TokenCalibration:
         self.counts += new
 
     def __call__(self, probs: Array) -> Array:
-        """Calibrated conditional probabilities, interpolated linearly between the bins."""
+        """Returns calibrated conditional probabilities, interpolated linearly between the bins."""
         verified, predicted, accepted = self.counts
         weight = verified + self._trust
         mean_predicted = (predicted + self._trust * self._centres) / weight

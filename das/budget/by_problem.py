@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 V = TypeVar("V")
-MAX_PROBLEMS = 2**16  # AcceptanceModel, the largest user, holds some 130 MB then
+MAX_PROBLEMS = 2**16  # with so many, AcceptanceModel, the largest user, takes some 130 MB
 
 
 class ByProblem(dict[str, V]):

@@ -1,4 +1,4 @@
-"""The paper's deployed rule (§2.7): a draft limit for each class of responses: Long, Medium and Short ones.
+"""The rule that the paper deployed (§2.7): a draft limit for each of three classes of responses: Long, Medium, Short.
 
 at start        Init = argmax_c  #{past responses of the problem in class c}
 while running   Class = argmax_c  P(c | generated so far, Init)     P counted over past rollouts
@@ -39,7 +39,7 @@ class Classes(BudgetPolicy):
         self._medium_from, self._long_from = medium_from, long_from
         self._problems: ByProblem[deque[int]] = ByProblem(lambda: deque(maxlen=PROBLEM_MEMORY))  # response lengths
         self._finished: deque[tuple[LengthClass, int]] = deque(maxlen=MEMORY)  # (class at start, final length)
-        self._lengths: dict[LengthClass, list[int]] = {}  # the same lengths, sorted, as of the last rollout's end
+        self._lengths: dict[LengthClass, list[int]] = {}  # the same lengths, sorted, up to the end of the last rollout
         self._current: dict[tuple[int, LengthClass], LengthClass] = {}  # results of `_likeliest` in this rollout
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
@@ -69,7 +69,7 @@ class Classes(BudgetPolicy):
         return LengthClass.MEDIUM if length >= self._medium_from else LengthClass.SHORT
 
     def _initial(self, problem: str) -> LengthClass:
-        """The most frequent class of the problem's past responses (on ties, the longer one); Medium without any."""
+        """Returns the most frequent class of the problem's past responses (on ties, the longer); Medium without any."""
         past = self._problems.get(problem)
         if not past:
             return LengthClass.MEDIUM
@@ -77,14 +77,14 @@ class Classes(BudgetPolicy):
         return max(counts, key=lambda c: (counts[c], c))
 
     def _likeliest(self, generated: int, initial: LengthClass) -> LengthClass:
-        """argmax_c P(c | more than `generated` tokens, initial) (on ties, the longer), at least the class reached."""
+        """argmax_c P(c | more than `generated` tokens, initial), on ties the longer; at least the class reached."""
         reached = self._class_of(generated)
         lengths = self._lengths.get(initial)
         if not lengths:
             return max(reached, initial)
-        # Where each class begins among the sorted lengths beyond `generated`.
+        # The place at which each class begins among the sorted lengths beyond `generated`.
         starts = [bisect.bisect_left(lengths, max(n, generated + 1)) for n in (0, self._medium_from, self._long_from)]
         counts = [end - start for start, end in pairwise([*starts, len(lengths)])]
         if not any(counts):
-            return LengthClass.LONG  # longer than anything seen with this start
+            return LengthClass.LONG  # longer than all past responses with this initial class
         return max(reached, max(LengthClass, key=lambda c: (counts[c], c)))

@@ -20,12 +20,12 @@ RESOLVE = 128  # passes from one solution to the next; solving takes a milliseco
 
 
 class ClosedForm(BudgetPolicy):
-    """The optimal budget of the paper's model.
+    """Gives each request the optimal budget of the paper's model.
 
     tokens    the most draft tokens a request gets in a pass
-    ratio     `ratio` of LatencyModel
+    ratio     see LatencyModel
     k, alpha  the acceptance curve assumed before any request has finished
-    latency   `measured` of LatencyModel
+    latency   see LatencyModel, `measured`
 
     Raises ValueError for values out of range.
     """

@@ -1,11 +1,11 @@
-"""The price of a draft pass: base + row * rows, learned from the passes of a draft model."""
+"""The price (predicted seconds) of a draft pass: base + row * rows, learned from the passes of a draft model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 FORGET = 0.99  # each newer pass reduces a pass's weight by this factor
 FADE = 0.99  # each declined pass lowers the price by this factor: after 70, a pass is tried at half the price
-MAX_PATIENCE = 32  # trials that do not pay slow this fall, up to this many times
+MAX_PATIENCE = 32  # trials that do not pay slow the fall of the price, at most by this factor
 SLOW = 3.0  # a pass's time is capped at this multiple of its prediction: it may include compiling kernels
 
 
@@ -20,25 +20,25 @@ class DraftWork:
 class DraftPassPrice:
     """Predicts the seconds of a draft pass from its number of rows.
 
-    Fitted by weighted least squares of relative errors. Before the first pass the price is 0, so that one is tried.
+    The fit is weighted least squares of relative errors. Before the first pass the price is 0, so a pass is tried.
     """
 
     def __init__(self) -> None:
         self._sums = [0.0] * 5  # sums of 1, rows, rows^2, seconds, seconds * rows, weighted by 1 / seconds^2
         self.base = self.row = 0.0
         self._faded = False  # whether the price was lowered since the last pass
-        self._patience = 1  # the price falls this many times more slowly than at first
+        self._patience = 1  # factor by which the price falls more slowly than at first
 
     def decline(self) -> None:
-        """Lower the price, because a pass was declined for it: a declined pass could never show that it became cheaper.
+        """Lower the price after it ruled out a pass: without passes, nothing would show that they became cheaper.
 
-        Repeated trials that fail become rarer.
+        If trials fail repeatedly, they become rarer.
         """
         factor = FADE ** (1 / self._patience)
         self.base, self.row, self._faded = factor * self.base, factor * self.row, True
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn from a pass. A pass at a lowered price is a trial; a pass at the learned price resets the patience."""
+        """Learn from a pass. A pass at a lowered price is a trial. After other passes, the price falls fast again."""
         self._patience = min(2 * self._patience, MAX_PATIENCE) if self._faded else 1
         expected = self.seconds(rows)
         if expected and not self._faded:
@@ -57,5 +57,5 @@ class DraftPassPrice:
         self.base, self.row, self._faded = base, row, False
 
     def seconds(self, rows: int) -> float:
-        """Predicted seconds of a pass with this many rows."""
+        """Returns the predicted seconds of a pass with this many rows."""
         return self.base + self.row * rows

@@ -1,43 +1,43 @@
-"""Exploration: which passes are spent on learning prices, and how much time they may cost.
+"""Exploration decides which passes are spent on learning prices (the seconds that tokens cost), and limits their time.
 
-A *control* is a pass without drafts: it measures a plain pass. A *trial* verifies more tokens than the prices justify:
-it shows whether the prices still hold. (das.budget.prices asks for further controls, to tell a slow machine from
-expensive drafts.) A control or trial may cost SHARE of the time since the last one, so expensive ones are rare. The
-share is halved, a few times, after each control or trial in a row that shows nothing new.
+A *control* is a plain pass, which carries no drafts: it measures the time of such passes. A *trial* verifies more
+tokens than pay at the present prices: it shows whether the prices still hold. (das.budget.prices asks for further
+controls, to tell a slow machine from expensive drafts.) A control or trial may cost SHARE of the time since the last
+one, so expensive ones are rare. Each one in a row that shows nothing new halves the share, a few times at most.
 """
 
-SHARE = 0.01  # of the time since the last control, or the last trial
+SHARE = 0.01  # share of the time since the last control or trial
 MAX_HALVINGS = 3
 FIRST_PLAIN = 3  # passes of a new engine that carry no drafts
-APART = 8  # time between two trials, in plain passes; it doubles with each trial that finds nothing
+APART = 8  # time between two trials, in plain passes; it doubles after each trial that shows nothing new
 MAX_DOUBLINGS = 6
 FOUND = 0.95  # a trial faster than this share of its predicted time has found lower prices
 AS_EXPECTED = 0.05  # a control shows nothing new within this relative error, or within twice the usual error
 
 
 class Exploration:
-    """The clock of one budget's controls and trials. Times are in seconds."""
+    """Decides when one budget makes controls and trials. Times are in seconds."""
 
     def __init__(self) -> None:
         self._now = 0.0  # seconds of all passes
         self._plain = 0  # passes without drafts
         self._last_plain = self._last_trial = self._next_trial = 0.0
         self._vain_controls = self._vain_trials = 0  # controls and trials in a row that showed nothing new
-        self._declined = 0  # trials in a row that were due but not made
+        self._declined = 0  # number of trials in a row that were due but not made
         self._trial: tuple[float, float] | None = None  # running trial: predicted seconds, seconds of a plain pass
 
     def control_due(self, cost: float) -> bool:
-        """Whether the coming pass should be a control. cost: seconds that its drafts would have saved."""
+        """Returns whether the coming pass should be a control. cost: seconds that its drafts would have saved."""
         return self._plain < FIRST_PLAIN or cost < share(self._vain_controls) * (self._now - self._last_plain)
 
     @property
     def trial_due(self) -> bool:
-        """Whether a trial may be made, if it is cheap enough."""
+        """True if a trial may be made now, provided that it is cheap enough."""
         return self._plain >= FIRST_PLAIN and self._now >= self._next_trial
 
     @property
     def allowance(self) -> float:
-        """Seconds that a trial may cost now."""
+        """The seconds that a trial may cost now."""
         return share(self._vain_trials) * (self._now - self._last_trial)
 
     def forget_trial(self) -> None:
@@ -45,18 +45,18 @@ class Exploration:
         self._trial = None
 
     def begin_trial(self, expected: float, plain: float) -> None:
-        """The coming pass is a trial. expected, plain: predicted seconds of this pass and of a plain pass."""
+        """Make the coming pass a trial. expected, plain: predicted seconds of this pass and of a plain pass."""
         self._trial = expected, plain
         self._last_trial = self._now
         self._declined = 0
 
     def decline_trial(self, plain: float) -> None:
-        """A trial is due, but none is cheap enough or worth its time."""
+        """Note that a trial is due, but none is cheap enough or worth its time. plain: seconds of a plain pass."""
         self._next_trial = self._now + plain * APART * 2**self._declined
         self._declined = min(self._declined + 1, MAX_DOUBLINGS)
 
     def observe(self, seconds: float, drafted: bool, error: float, usual_error: float) -> None:
-        """A pass is over. error, usual_error: relative errors of this prediction and on average; nan if unknown."""
+        """Note a pass. error: relative error of its prediction. usual_error: the mean of such errors. nan: unknown."""
         self._now += seconds
         if not drafted:
             self._plain += 1
@@ -73,5 +73,5 @@ class Exploration:
 
 
 def share(vain: int) -> float:
-    """The share of the time that a control or trial may cost. vain: how many in a row showed nothing new."""
+    """Returns the share of time that a control or trial may cost. vain: how many in a row showed nothing new."""
     return float(SHARE / 2 ** min(vain, MAX_HALVINGS))

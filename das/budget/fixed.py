@@ -1,4 +1,4 @@
-"""Budgets that give every request the same: none, fixed, unlimited."""
+"""Budgets that give every request the same limit: none, fixed, unlimited."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from das.budget.policies import BudgetPolicy, LiveRequest
 
 
 class NoDrafts(BudgetPolicy):
-    """Never drafts: measures the cost of the drafting machinery alone."""
+    """Never drafts. With it, runs measure the cost of the drafting code itself."""
 
     max_draft_tokens = 1  # vLLM needs a positive bound
 

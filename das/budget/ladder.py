@@ -1,4 +1,4 @@
-"""Draft-length ladder (EfficientRollout §4): from step to step, drafts get longer while nearly all are accepted."""
+"""Draft-length ladder (EfficientRollout §4): drafts get longer from step to step if nearly all tokens are accepted."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 
 
 class Ladder(BudgetPolicy):
-    """One draft length at a time, moved between steps by the share of drafted tokens that was accepted.
+    """All requests have one draft length. After a step it may change, by the share of drafted tokens that was accepted.
 
-    rungs     rising draft lengths; the ladder starts on the first
+    rungs     the draft lengths, rising; it starts with the first
     up        move one rung up if the share was at least this in each of the last `patience` steps
     down      move one rung down if the share was at most this in each of the last `patience` steps
     patience  steps
@@ -29,7 +29,7 @@ class Ladder(BudgetPolicy):
         self.max_draft_tokens = self.rungs[-1]
         self.rung = 0
         self._up, self._down = up, down
-        self._shares: deque[float] = deque(maxlen=patience)  # accepted / drafted in the last steps on this rung
+        self._shares: deque[float] = deque(maxlen=patience)  # accepted / drafted in the last steps with this length
         self._num_drafted = self._num_accepted = 0
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:

@@ -10,16 +10,16 @@ import numpy as np
 from das.budget.latency_forms import Drafting, Passes, fit_drafting
 from das.budget.policies import TargetPass
 
-MEMORY = 512  # passes remembered
+MEMORY = 512  # number of passes that are remembered
 FORGET = 0.998  # each newer pass reduces a pass's weight by this factor: the oldest weighs 0.36
-FIRST_FIT = 32  # passes before the first fit
+FIRST_FIT = 32  # number of passes before the first fit
 EVERY = 128  # the most passes between two fits; a fit takes some 0.5 ms
 MIN_TOKEN_COST = 1e-4  # lower bound of a drafted token's cost, as a share of `base`
 MANY_COUNTS = 4  # passes with this many different numbers of drafted tokens show the cost of a token
 
 
 def read_drafting(path: Path) -> Drafting:
-    """Read the form `Drafting` from a latency.json. Raises ValueError, in one line, for a file without one."""
+    """Read the form `Drafting` from a latency.json. Raises ValueError, in one line, for a file without that form."""
     try:
         form = Drafting(**json.loads(path.read_text())["forms"]["drafting"]["coefficients"])
         is_valid = form.base > 0 and all(0 <= value < math.inf for value in vars(form).values())  # False for NaN
@@ -48,7 +48,7 @@ class LatencyModel:
         self._passes = np.zeros((4, MEMORY))  # live, tokens, context, seconds; a ring buffer
         self._seen = 0  # passes
         self._due = FIRST_FIT  # the number of passes seen at which the next fit is due
-        self._seconds = self._tokens = 0.0  # of all passes seen
+        self._seconds = self._tokens = 0.0  # sums over all passes seen
         self._draft_counts: set[int] = set()  # distinct numbers of drafted tokens seen in a pass, at most MANY_COUNTS
         self._fitted: Drafting | None = None
 
@@ -70,7 +70,7 @@ class LatencyModel:
 
     @property
     def form(self) -> Drafting:
-        """The fitted form. While the fit is not usable: the assumed ratio, scaled to the passes seen."""
+        """The fitted form. Until a fit is usable, it is the form with the assumed ratio, scaled to the passes seen."""
         if self._measured is not None:
             return self._measured
         # Enough different drafts have shown the cost of a token, even if it is near zero, as on GPUs.
@@ -82,7 +82,7 @@ class LatencyModel:
         return Drafting(token * self._ratio, token, 0.0, token)
 
     def predict(self, live: int, num_drafted: int, context: int) -> float:
-        """Predicted seconds of a pass; nan before the first observed pass."""
+        """Returns the predicted seconds of a pass; nan before the first observed pass."""
         if not self._seen and self._measured is None:
             return float("nan")
         return float(self.form.predict(*np.array([live, live + num_drafted, context], np.float64)))

@@ -1,7 +1,7 @@
-"""Forms of a target pass's time, and the fit of one of them to timed passes.
+"""Formulas (forms) for the time of a target pass, and the fit of one of them to timed passes.
 
 Affine       t = c_base + c_tok n                                             (paper Eq 1)
-Drafting     t = base + row b + (drafting + token d) where d > 0              Eq 1 with separate costs of drafts
+Drafting     t = base + row b + (drafting + token d if d > 0)                 Eq 1 with separate costs of drafts
 
 n: tokens in the pass (live requests + drafted), b: live requests, d = n - b: drafted tokens. Times are in seconds.
 """
@@ -37,7 +37,7 @@ class Form(Protocol):
     """A fitted latency model."""
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
-        """Seconds of passes. The arrays broadcast."""
+        """Returns the seconds of passes. The arrays broadcast."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Drafting:
 
 
 OUTLIER = 3.0  # a pass this many times slower than the typical line was interrupted
-SHARE = 0.2  # assumed drafting / base until passes show it
+SHARE = 0.2  # assumed value of drafting / base, until passes show the real one
 MADE_UP = 8.0  # weight of the synthetic passes that state SHARE while all timed passes carry drafts
 
 
 def relative_weights(passes: Passes, age_weights: Array) -> tuple[Passes, Array]:
-    """The uninterrupted passes, and the weights that make least squares minimise relative errors.
+    """Returns the uninterrupted passes, and weights with which least squares minimises relative errors.
 
     An interrupted pass lies far above the typical line. The typical line minimises absolute relative errors, so it does
     not move even if half of the passes were interrupted.
@@ -87,10 +87,11 @@ def relative_weights(passes: Passes, age_weights: Array) -> tuple[Passes, Array]
 
 
 def fit_drafting(passes: Passes, age_weights: Array) -> Drafting:
-    """Fit by least squares of relative errors, without interrupted passes. age_weights: the weight of each pass.
+    """Fit the form `Drafting` by least squares of relative errors, without interrupted passes. age_weights: the weight
+    of each pass.
 
-    While nearly all passes carry drafts, `drafting` cannot be told from `base`. A few synthetic passes then state that
-    `drafting` is SHARE of `base`.
+    While nearly all passes carry drafts, the fit cannot separate `drafting` from `base`. A few synthetic passes then
+    state that `drafting` is SHARE of `base`.
     """
     passes, weights = relative_weights(passes, age_weights)
     num_drafted = passes.tokens - passes.live

@@ -1,7 +1,8 @@
 """Makespan weights: each live request's chance of being the last to finish.
 
-A request's remaining passes are its remaining tokens (das.budget.remaining) divided by its tokens per pass. The rollout
-takes as many passes as its slowest request, so saving request i one pass saves the rollout P(i is last) passes.
+The number of remaining passes of a request is its remaining tokens (das.budget.remaining) divided by its tokens per
+pass. The rollout takes as many passes as its slowest request. So if request i needs one pass less, the rollout is
+expected to need P(i is last) passes less.
 """
 
 from collections import defaultdict
@@ -20,7 +21,7 @@ PRIOR_PASSES = 4.0  # weight of the batch's mean tokens per pass in a request's 
 
 
 def speeds(live: Sequence[LiveRequest]) -> Array:
-    """Tokens per pass of each request [R]. A request with few passes gets a value close to the batch's mean."""
+    """Returns tokens per pass of each request [R]. A request with few passes gets a value close to the batch's mean."""
     generated = np.array([request.generated for request in live], np.float64)
     passes = np.array([request.passes for request in live], np.float64)
     typical = max(1.0, generated.sum() / max(1.0, passes.sum()))
@@ -28,7 +29,7 @@ def speeds(live: Sequence[LiveRequest]) -> Array:
 
 
 def chances_of_being_last(lengths: RemainingLength, live: Sequence[LiveRequest]) -> Array:
-    """P(request finishes last) for each of `live` [R]; sums to 1."""
+    """Returns P(request finishes last) for each of `live` [R]. The sum is 1."""
     if len(live) == 1:
         return np.ones(1)
     speed = speeds(live)
@@ -42,7 +43,7 @@ def chances_of_being_last(lengths: RemainingLength, live: Sequence[LiveRequest])
     for problem, rows in rows_of.items():
         generated = np.array([live[row].generated for row in rows])
         ended[rows] = 1 - lengths.beyond(problem, generated, tokens[rows])
-    ended[tokens >= room[:, None] * (1 - 1e-9)] = 1.0  # max_tokens cuts it off there
+    ended[tokens >= room[:, None] * (1 - 1e-9)] = 1.0  # the request ends there, because of max_tokens
     ends_here = np.diff(ended, axis=1)
     log_ended = np.log(np.maximum((ended[:, 1:] + ended[:, :-1]) / 2, 1e-9))
     others_ended = np.exp(log_ended.sum(axis=0) - log_ended)

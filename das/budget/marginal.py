@@ -1,8 +1,8 @@
 """Marginal budget: verify drafted tokens as long as they lower the time per emitted token.
 
 A pass over n live requests that verifies d drafted tokens takes T(d) seconds (das.budget.prices). It emits n tokens
-plus the gains of the drafted ones; a token's gain is P(it and all tokens before it are accepted). The batch's drafts
-are cut to minimise
+plus the gains of the drafted tokens. The gain of a drafted token is P(it and all tokens before it in the draft are
+accepted). The drafts of the batch are cut to minimise
 
     T(d) / (n + gains of the d tokens with the highest gains)
 
@@ -12,8 +12,9 @@ are the beginnings of drafts.
 With `makespan`, a gain counts n v_i / sum(v) times, where v_i = w_i base + row is the cost of a pass of request i for
 the rollout: w_i is P(i is the last to finish), or 1 / live while requests wait for slots.
 
-Prices are learned from passes, so no pass verifies many more tokens than were tried before, and some passes are spent
-on learning (das.budget.exploration). If drafts do not pay many times in a row, the drafter is asked only now and then.
+Prices (the values of T) are learned from passes. So no pass verifies many more tokens than were tried before, and some
+passes are spent on learning (das.budget.exploration). If drafts do not pay many times in a row, the drafter is called
+only now and then.
 """
 
 from collections.abc import Sequence
@@ -33,11 +34,11 @@ from das.drafter import Drafts
 from das.native import load_native
 
 PATIENCE = 8  # after this many passes in a row whose drafts did not pay, the drafter is asked less often
-FIRST_WAIT = 8  # passes until the drafter is asked again; the number doubles each time
+FIRST_WAIT = 8  # number of passes until the drafter is called again; it doubles each time
 MAX_WAIT = 512
 WORTH_TRYING = 0.05  # a trial must save this share of a plain pass in the best case (tokens cost nothing)
 BRANCH_RUN = 1.5  # mean accepted tokens of a branch whose first token is accepted
-FREE_FLOOR = 0.1  # where tokens cost nothing, drafts may end below this gain, if tokens of twice the gain are not kept
+FREE_FLOOR = 0.1  # if tokens cost nothing, drafts end at this gain, or at half the lowest gain kept, if that is less
 
 
 @cache
@@ -53,9 +54,9 @@ def best_tokens(
 ) -> tuple[int, np.ndarray, Array, float]:
     """Choose the drafted tokens that minimise the time per emitted token, or the `fixed` best ones (-1: not fixed).
 
-    weights: the value of an emitted token, per request, with mean 1. seconds[d]: time of a pass with d drafted tokens;
-    at most len(seconds) - 1 are chosen. Returns the number of chosen tokens, the number per draft, the summed gain of
-    the d best tokens for every d, and the lowest chosen gain (0 if none is chosen).
+    weights: the value of an emitted token of each request; the mean is 1. seconds[d]: time of a pass with d drafted
+    tokens. At most len(seconds) - 1 tokens are chosen. Returns the number of chosen tokens, the number per draft, the
+    summed gain of the d best tokens for every d, and the lowest chosen gain (0 if none is chosen).
     """
     counts, gains, lowest = np.empty(len(drafts), np.int64), np.empty(len(seconds)), c_double()
     chosen: int = _native().das_trim(
@@ -80,9 +81,9 @@ class Marginal(BudgetPolicy):
     """Verifies the drafted tokens that save more time than they cost.
 
     tokens    the most draft tokens a request gets in a pass
-    ratio     `ratio` of PassPrices
+    ratio     see PassPrices
     makespan  True: weight requests by their chance of finishing last. False: all requests count the same
-    latency   `measured` of PassPrices
+    latency   see PassPrices, `measured`
 
     Raises ValueError for values out of range.
     """
@@ -96,7 +97,7 @@ class Marginal(BudgetPolicy):
         self.prices = PassPrices(ratio, latency)
         self.lengths = RemainingLength(MAX_RESPONSE)
         self._exploration = Exploration()
-        self._num_waiting = 0  # requests of the rollout without a slot
+        self._num_waiting = 0  # number of requests of the rollout that wait for a slot
         self._live: list[LiveRequest] = []  # the requests of the last estimate of weights
         self._chances = np.empty(0)  # w_i of these requests
         self._chances_age = 0  # passes since that estimate
@@ -108,7 +109,7 @@ class Marginal(BudgetPolicy):
         self._drafting_s = 0.0  # seconds of the draft passes before the last pass
         self._lowest = 0.0  # the lowest gain that was verified in the last pass with drafts
         self._unpaid = 0  # passes in a row whose drafts did not pay
-        self._wait, self._next_wait = 0, FIRST_WAIT  # passes until the drafter is asked again, now and next time
+        self._wait, self._next_wait = 0, FIRST_WAIT  # passes until the drafter is called again, this time and next time
 
     def begin_step(self, requests: int) -> None:
         self._num_waiting = requests
@@ -131,9 +132,9 @@ class Marginal(BudgetPolicy):
         return [0 if waits or control else self.max_draft_tokens] * len(live)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
-        """Per request, the gain below which a drafted token hardly pays, from the lowest average cost of extra tokens.
+        """Returns each request's floor: tokens with less gain hardly pay, even at the lowest average cost of a token.
 
-        Where extra tokens are free, the gains kept in the last pass limit drafts instead.
+        If extra tokens are free, the lowest gain that the last pass kept limits drafts instead.
         """
         weights = self._request_weights(live)
         floor = max(self.prices.cheapest(len(live), self._context), min(FREE_FLOOR, self._lowest / 2))
@@ -169,7 +170,7 @@ class Marginal(BudgetPolicy):
         return counts.tolist()
 
     def _count_unpaid(self, chosen: int) -> None:
-        """Ask the drafter less often while no draft pays."""
+        """Count passes in a row without chosen tokens. After many of them, the drafter is called less often."""
         if chosen:
             self._unpaid, self._wait, self._next_wait = 0, 0, FIRST_WAIT
             return
@@ -178,7 +179,7 @@ class Marginal(BudgetPolicy):
             self._wait, self._next_wait = self._next_wait, min(2 * self._next_wait, MAX_WAIT)
 
     def _trial(self, chosen: int, seconds: Array, gains: Array, each: float, live: int) -> int:
-        """The number of tokens to verify: `chosen`, or more in a trial that learns their price."""
+        """Returns the number of tokens to verify: `chosen`, or more in a trial, which shows their price."""
         if gains[-1] * each >= WORTH_TRYING * seconds[0]:
             costs = seconds - each * (live + gains)
             affordable = np.flatnonzero(costs[chosen + 1 :] <= self._exploration.allowance)
@@ -190,7 +191,7 @@ class Marginal(BudgetPolicy):
         return chosen
 
     def _request_weights(self, live: Sequence[LiveRequest]) -> Array:
-        """The weight of an emitted token, per request [R]; the mean is 1."""
+        """Returns the weight of an emitted token of each request [R]; the mean is 1."""
         if not self.makespan or self._num_waiting > 0:
             if len(self._weights) != len(live):
                 self._weights = np.ones(len(live))
@@ -198,7 +199,7 @@ class Marginal(BudgetPolicy):
         if not self._live or self._chances_age >= max(8, len(live)):  # an estimate's cost grows with the requests
             self._live, self._chances_age = list(live), 0
             self._chances = chances_of_being_last(self.lengths, live)
-        elif self._live != live:  # some have finished; a new one gets the average
+        elif self._live != live:  # some requests have finished; new ones get the average chance
             chance_of = dict(zip((request.name for request in self._live), self._chances.tolist(), strict=True))
             self._live = list(live)
             self._chances = np.array([chance_of.get(request.name, 1 / len(live)) for request in live])

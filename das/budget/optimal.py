@@ -1,4 +1,4 @@
-"""Optimal budget: how many tokens to draft for each request over a rollout, in the paper's model (das.md §2.4-2.6).
+"""The optimal number of tokens to draft for each request over a rollout, in the paper's model (das.md §2.4-2.6).
 
 A request of length l with p drafted tokens has k l (1 - exp(-alpha p / l)) accepted tokens, so it needs
 l (1 - k + k exp(-alpha p / l)) target passes. The rollout takes N passes, as many as its slowest request:
@@ -18,16 +18,16 @@ Array = NDArray[np.float64]
 
 
 def budget_for(passes: float, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
-    """p_i(N): the fewest drafted tokens that finish each request within `passes`; inf where none suffice."""
+    """Returns p_i(N): the fewest drafted tokens with which each request ends within `passes`; inf if none suffice."""
     saved = np.clip(1 - passes / length_R, 0, None) / k_R  # as a share of the most that can be saved
     with np.errstate(divide="ignore"):
         return np.where(saved < 1, -length_R / alpha_R * np.log1p(-np.minimum(saved, 1)), np.inf)
 
 
 def optimal_budget(length_R: Array, k_R: Array, alpha_R: Array, c_base: float, c_tok: float) -> tuple[Array, float]:
-    """The budget that minimises J: p*, the tokens to draft for each request over the rollout, and its passes N*.
+    """Returns the budget that minimises J: p*, each request's tokens to draft over the rollout, and its passes N*.
 
-    All p* are 0 if speculation never pays.
+    If drafts never pay, all p* are 0.
 
     length_R: remaining tokens, > 0. k_R: in (0, 1]. alpha_R: > 0. c_base, c_tok: seconds of a pass and of a token, > 0.
     Raises ValueError for parameters out of these ranges.

@@ -8,7 +8,7 @@ from das.drafter import Drafts
 
 
 class LengthClass(IntEnum):
-    """Class of a response's final length, in ascending order."""
+    """The class of a response's final length, in ascending order."""
 
     SHORT = 0
     MEDIUM = 1
@@ -17,23 +17,23 @@ class LengthClass(IntEnum):
 
 @dataclass
 class LiveRequest:
-    """A running request, from a budget's point of view. Lengths are in tokens."""
+    """A running request, as a budget sees it. Lengths are in tokens."""
 
     name: str
     problem: str
     max_tokens: int  # the longest response it may get
     prompt: int = 0  # length of its prompt
-    limit: int = 2**31  # the longest draft that the caller allows
-    untracked: bool = False  # unknown to the drafter: it gets no drafts, and siblings do not draft from it
+    limit: int = 2**31  # the longest draft that the caller allows, in tokens
+    untracked: bool = False  # True: the drafter does not know it, so it gets no drafts and siblings do not see its text
     stop_tokens: frozenset[int] = frozenset()
-    generated: int = 0  # tokens of response so far
-    num_drafted: int = 0  # draft tokens verified so far
-    num_accepted: int = 0  # how many of them were accepted
-    passes: int = 0  # target passes that emitted tokens for it
+    generated: int = 0  # number of response tokens so far
+    num_drafted: int = 0  # number of draft tokens verified so far
+    num_accepted: int = 0  # number of these that were accepted
+    passes: int = 0  # number of target passes that emitted tokens for it
     initial: LengthClass | None = field(default=None, compare=False)  # class at start, set by policies that use it
 
     def cut_at_stop(self, tokens: list[int]) -> list[int]:
-        """`tokens` up to and including the first stop token. Tokens after a stop token are never emitted."""
+        """Returns `tokens` up to and including the first stop token. Tokens after a stop token are never emitted."""
         for i, token in enumerate(tokens):
             if token in self.stop_tokens:
                 return tokens[: i + 1]
@@ -42,12 +42,12 @@ class LiveRequest:
 
 @dataclass(frozen=True)
 class TargetPass:
-    """One finished decode pass."""
+    """One finished decode pass of the policy (the target model)."""
 
-    live: int  # requests in it
-    num_drafted: int  # draft tokens verified in it
-    num_accepted: int  # how many of them were accepted
-    context: int  # tokens of prompt and response that its requests had before it
+    live: int  # number of its requests
+    num_drafted: int  # number of draft tokens that it verified
+    num_accepted: int  # number of these that were accepted
+    context: int  # number of prompt and response tokens that its requests had before it
     seconds: float  # from the end of the previous pass to the end of this one, with drafting, without `draft_passes`
     branches: int = 0  # branches of its drafts, not counting each draft's trunk (das/drafter/draft.py)
     draft_passes: Sequence[tuple[int, float]] = ()  # (rows, seconds) of the draft model's passes before it
@@ -59,47 +59,47 @@ class TargetPass:
 
 
 class BudgetPolicy:
-    """Decides how many drafted tokens each request may spend in each decode step.
+    """Decides how many drafted tokens each request may use in each decode step.
 
     A policy must override `limits`. It may override the other methods.
     """
 
-    max_draft_tokens: int  # the most that any request can ever get
+    max_draft_tokens: int  # the most draft tokens that any request can ever get
 
     def begin_step(self, requests: int) -> None:
-        """A rollout of this many requests begins. Requests without a slot wait."""
+        """Note that a rollout of this many requests begins. Requests without a slot wait."""
 
     def begin(self, request: LiveRequest) -> None:
-        """A request of the rollout got its slot."""
+        """Note that a request of the rollout got its slot."""
 
     def waiting(self, requests: int) -> None:
-        """Take note of how many requests of the rollout wait for a slot, here or in a queue that engines share."""
+        """Note how many requests of the rollout wait for a slot, here or in a queue that engines share."""
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
-        """The longest draft to request for each live request. If all are 0, the drafter is not called."""
+        """Returns the longest draft to ask for, for each live request. If all are 0, the drafter is not called."""
         raise NotImplementedError
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
-        """For each request, the probability below which `trim` keeps no token: drafters may stop there."""
+        """Returns, for each request, the probability below which `trim` keeps no token. Drafts may end there."""
         return None
 
     def branch_floor(self) -> float:
-        """The probability below which a branch is not worth its copies of KV blocks."""
+        """Returns the probability below which a branch is not worth its copies of KV blocks."""
         return 0.0
 
     def worth(self) -> float:
-        """Seconds that one more emitted token saves; nan if the policy does not know."""
+        """Returns the seconds that one more emitted token saves; nan if the policy does not know."""
         return float("nan")
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
-        """How many tokens of each draft to verify, given their estimated probabilities."""
+        """Returns how many tokens of each draft to verify. The drafts come with estimated probabilities."""
         return drafts.counts.tolist()
 
     def observe_pass(self, done: TargetPass) -> None:
-        """A target pass is over. `generated`, `num_drafted` and `num_accepted` of the requests include it."""
+        """Note a finished target pass. `generated`, `num_drafted` and `num_accepted` of its requests include it."""
 
     def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
-        """Predicted seconds of such a pass; nan if the policy has no latency model."""
+        """Returns the predicted seconds of a pass; nan if the policy has no latency model."""
         return float("nan")
 
     def trace(self) -> dict[str, list[float]]:
@@ -110,7 +110,7 @@ class BudgetPolicy:
         return {}
 
     def end(self, request: LiveRequest) -> None:
-        """A request finished with `request.generated` tokens."""
+        """Note that a request finished with `request.generated` tokens."""
 
     def end_step(self) -> None:
-        """The rollout is over."""
+        """Note that the rollout is over."""

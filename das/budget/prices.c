@@ -11,15 +11,15 @@
 
 #define KNOTS 91            /* 1 ... 2^15 tokens, six per octave (fewer where they would be less than 1 apart) */
 #define PER_OCTAVE 6
-#define BINS (2 * KNOTS)    /* passes between two knots, without drafts and with them */
+#define BINS (2 * KNOTS)    /* two for each interval between knots: passes without drafts, and with drafts */
 #define PER_BIN 12          /* passes remembered in each bin */
 #define FORGET 0.995        /* each newer pass reduces a pass's weight by this factor */
-#define OLD 0.02            /* lowest weight: sizes that are not tried again are not forgotten */
+#define OLD 0.02            /* lowest weight, so that sizes that are not tried again are not forgotten */
 #define INTERRUPTED 1.6     /* a pass that took this many times the typical pass of its bin does not count */
 #define DOUBT 8             /* after this many passes, a far too slow pass counts as interrupted */
-#define CLEARED 2           /* fast plain passes that prove that drafts are dearer (one alone may follow a burst) */
-#define CHANGING 32         /* another change of prices within this many passes belongs to the same change */
-#define CONTROL 16          /* in a burst, every CONTROL-th pass is plain */
+#define CLEARED 2           /* so many fast passes without drafts prove that drafts are dearer; one may follow a burst */
+#define CHANGING 32         /* changes of prices within this many passes count as one change */
+#define CONTROL 16          /* in a burst (other work slows the machine), every CONTROL-th pass is plain */
 #define LONG_BURST 64       /* after this many passes of a burst, its slowness counts as normal */
 #define NEW_SIZE 1.25       /* a pass of a new size that took this many times its prediction may have compiled */
 #define NEW_IN_A_ROW 6      /* at most this many such passes in a row are ignored */
@@ -35,8 +35,8 @@
 #define PULL 0.004
 #define RIDGE 0.01
 
-#define GROWTH 1.5 /* a pass has at most GROWTH times the extra tokens that were tried before */
-#define FEW 4      /* but may always have this many */
+#define GROWTH 1.5 /* a pass has at most this multiple of the extra tokens tried before */
+#define FEW 4      /* a pass may always have this many extra tokens */
 
 #define FIXED 5 /* unknowns other than the rises: row, context_token, drafting, branch, G(first knot) */
 #define MAX_UNKNOWNS (FIXED + KNOTS)
@@ -50,31 +50,31 @@ typedef struct {
 } Pass;
 
 typedef struct {
-    double ratio;        /* seconds of a small pass / seconds of a token, until passes show it */
-    int64_t learns;      /* 0: the form is given */
+    double ratio;        /* seconds of a small pass / seconds of a token, assumed until passes show it */
+    int64_t learns;      /* 0: the form is given, and nothing is learned */
     int64_t seen, plain, fitted_at, reach; /* passes; passes without drafts; the largest number of tokens in a pass */
     int64_t unlearned; /* passes in a row that were not learned because their size was new */
     uint8_t known[SIZES]; /* [tokens]: whether there was a pass of this size */
     double predictions, errors;
     double noise; /* standard deviation of a pass's time, relative */
-    /* An unexplained slow pass: its tokens (0: no such pass), extra tokens, time / prediction, and number. While there
-     * is one, a pass has at most `allowed` extra tokens. */
+    /* An unexplained slow pass: its tokens (0: no such pass), extra tokens, time / prediction, and number. Until it is
+     * explained, a pass has at most `allowed` extra tokens. */
     double suspect, suspect_extra, suspect_slowdown, allowed;
     int64_t suspect_at;
-    int64_t changed, changed_at, changed_since; /* whether drafts became dearer; when; earlier passes are forgotten */
+    int64_t changed, changed_at, changed_since; /* whether drafts became dearer; when; from which pass on */
     int64_t wants_control; /* passes are far slower than predicted: a plain pass shows whether the machine is slow */
     int64_t cleared; /* plain passes that were fast while passes with drafts were slow */
-    double slowness; /* slowdown while other work takes the machine (a burst); else 1 */
+    double slowness; /* slowdown of passes while other work takes the machine (a burst); else 1 */
     int64_t burst_passes; /* passes since the burst began */
     int64_t knots;
     double knot[KNOTS];
-    int64_t first, segments; /* of the form: its first knot, and how many follow */
+    int64_t first, segments; /* of the form: its first knot, and its number of segments */
     double form[MAX_UNKNOWNS];
     int64_t filled[BINS], next[BINS];
     Pass passes[BINS][PER_BIN];
 } Prices;
 
-/* Solves a[used][used] x = b[used] by Cholesky. The unknowns that are not used are 0. */
+/* Solves a[used][used] x = b[used] by Cholesky. Unknowns that are not used become 0. */
 static void solve(int p, Matrix a, const double *b, const uint8_t *used, double *x) {
     static _Thread_local Matrix factor;
     int index[MAX_UNKNOWNS], m = 0;
@@ -100,8 +100,8 @@ static void solve(int p, Matrix a, const double *b, const uint8_t *used, double 
     }
 }
 
-/* The x >= 0 that minimises x a x / 2 - b x. Block pivoting: all unknowns that violate a condition change sides at
- * once; if that does not converge, only the last of them does, which always terminates. */
+/* Finds the x >= 0 that minimises x a x / 2 - b x, by block pivoting: all unknowns that violate a condition change
+ * sides at once. If that does not converge, only the last of them changes sides, which always terminates. */
 static void solve_nonnegative(int p, Matrix a, const double *b, double *x) {
     uint8_t used[MAX_UNKNOWNS];
     int fewest = p + 1, patience = 5;
@@ -127,7 +127,7 @@ static void solve_nonnegative(int p, Matrix a, const double *b, double *x) {
         if (x[i] < 0.0) x[i] = 0.0;
 }
 
-/* The segment of the form that contains this number of tokens. The first and the last are unbounded. */
+/* Returns the segment of the form with this number of tokens. The first and the last segment are unbounded. */
 static int64_t segment_of(const Prices *prices, double tokens) {
     int64_t low = 0, high = prices->segments - 1;
     while (low < high) {
@@ -148,11 +148,11 @@ static double predict(const Prices *prices, double live, double tokens, double b
     return seconds + form[FIXED + last] * (tokens - knot[last]) / (knot[last + 1] - knot[last]);
 }
 
-/* A pass that takes this many times its prediction counts as interrupted. */
+/* Returns the multiple of its prediction from which a pass counts as interrupted. */
 static double far_above(const Prices *prices) { return fmax(INTERRUPTED, 1.0 + 4.0 * prices->noise); }
 
 /* Copies a bin's passes, except interrupted ones, which lie far above the lower median of their bin (relative to their
- * predictions). Weights depend on age. */
+ * predictions), and sets weights by age. Returns the number of copied passes. */
 static int64_t undisturbed(const Prices *prices, int64_t bin, Pass *chosen, double *weight, double *spread,
                            double *spread_of) {
     double ratio[PER_BIN], sorted[PER_BIN];
@@ -212,7 +212,7 @@ static void fit(Prices *prices) {
     prices->noise = noise;
     double b[MAX_UNKNOWNS] = {0};
     for (int c = 0; c < p; c++) memset(a[c], 0, (size_t)p * sizeof a[c][0]);
-    /* First in hat functions, two of which are not 0 for each pass: column FIXED - 1 + j is G(knot[j]). */
+    /* First use hat functions: column FIXED - 1 + j is G(knot[j]). Two of these are not 0 for each pass. */
     for (int64_t k = 0; k < count; k++) {
         const Pass *pass = &chosen[k];
         int64_t j = segment_of(prices, pass->tokens);
@@ -225,7 +225,7 @@ static void fit(Prices *prices) {
             for (int d = 0; d < 6; d++) a[column[c]][column[d]] += each * value[c] * value[d];
         }
     }
-    /* Then substitute G(knot[j]) = G(knot[0]) + the rises before: sums from the end, over rows and columns. */
+    /* Then substitute G(knot[j]) = G(knot[0]) + the rises before j, by sums from the end, over rows and columns. */
     for (int j = p - 1; j >= FIXED; j--) b[j - 1] += b[j];
     for (int j = p - 1; j >= FIXED; j--)
         for (int c = 0; c < p; c++) a[j - 1][c] += a[j][c];
@@ -305,8 +305,8 @@ static void keep(Prices *prices, int64_t bin, int64_t since, int older) {
     prices->next[bin] = count % PER_BIN;
 }
 
-/* Drafts have become dearer: forget the passes of this bin's size or larger that are older than `since`. If they became
- * dearer a moment ago, this is the same change, and the passes since its beginning stay. */
+/* Drafts have become dearer: forget the passes of this bin's size or larger that are older than `since`. If drafts also
+ * became dearer a moment ago, this is the same change, and passes since its beginning are kept. */
 static void forget(Prices *prices, double tokens, int64_t since) {
     if (prices->changed && prices->seen - prices->changed_at < CHANGING) since = prices->changed_since;
     prices->changed = 1;
@@ -321,15 +321,15 @@ static void forget(Prices *prices, double tokens, int64_t since) {
     prices->fitted_at = prices->seen - EVERY; /* fit at once */
 }
 
-/* The machine is slow for all kinds of passes: forget the passes since then. The choice of drafts does not change. */
+/* The machine is slow for all kinds of passes: forget the passes since then. Drafts are chosen as before. */
 static void begin_burst(Prices *prices, int64_t since, double slowness) {
     for (int64_t bin = 0; bin < BINS; bin++) keep(prices, bin, since, 1);
     prices->slowness = slowness;
     prices->burst_passes = 0;
 }
 
-/* A pass of a burst. Its time is not learned, only the burst's slowness; a long burst becomes the normal state. Plain
- * passes in between show that the machine is slow. Returns whether the burst goes on. */
+/* Takes in a pass of a burst. Not its time is learned, but the burst's slowness. A long burst becomes the normal state.
+ * Plain passes in between show that the machine is slow. Returns whether the burst continues. */
 static int goes_on(Prices *prices, double slowdown, int plain) {
     if (slowdown < sqrt(prices->slowness)) {
         prices->slowness = 1.0;
@@ -427,7 +427,7 @@ void das_prices_observe(Prices *prices, double live, double drafted, double bran
 /* Whether the next pass should carry no drafts. */
 int64_t das_prices_wants_control(const Prices *prices) { return prices->wants_control; }
 
-/* The most extra tokens to try in a pass now: slightly more than were tried before. */
+/* Returns the most extra tokens to try in a pass now: slightly more than were tried before. */
 int64_t das_prices_most(const Prices *prices, double live) {
     double most = fmax(FEW, GROWTH * ((double)prices->reach - live));
     if (prices->suspect > 0.0) most = fmin(most, fmax(FEW, prices->allowed));
@@ -454,17 +454,17 @@ void das_prices_table(const Prices *prices, double live, double context, int64_t
     }
 }
 
-/* Seconds that a branch adds to a pass. */
+/* Returns the seconds that a branch adds to a pass. */
 double das_prices_branch(const Prices *prices) { return prices->form[3]; }
 
-/* The slowdown of all passes while other work takes the machine; 1 is normal. */
+/* Returns the factor by which all passes are slower while other work takes the machine; 1 is normal. */
 double das_prices_slowness(const Prices *prices) { return prices->slowness; }
 
 double das_prices_error(const Prices *prices) {
     return prices->predictions > 0.0 ? prices->errors / prices->predictions : NAN;
 }
 
-/* The lowest average cost of an extra token, over all numbers of extra tokens. Unit: a plain pass's time per live
+/* Returns the lowest mean cost of an extra token, over all numbers of extra tokens. Unit: a plain pass's time per live
  * request. The minimum lies at a knot. */
 double das_prices_cheapest(const Prices *prices, double live, double context) {
     const double *form = prices->form, *knot = prices->knot + prices->first;
@@ -478,7 +478,7 @@ double das_prices_cheapest(const Prices *prices, double live, double context) {
     return plain > 0.0 ? fmax(0.0, cheapest * live / plain) : 0.0;
 }
 
-/* Parts of a plain pass's time: result {fixed seconds, seconds per request}. */
+/* Writes the parts of a plain pass's time to result: {fixed seconds, seconds per request}. */
 void das_prices_plain(const Prices *prices, double live, double context, double *result) {
     const double *knot = prices->knot + prices->first;
     int64_t j = segment_of(prices, live);

@@ -1,18 +1,19 @@
-"""PassPrices: the time that extra tokens add to a target pass, learned from the engine's own passes.
+"""PassPrices learns from the engine's passes how much time extra tokens add to a target pass.
 
     T(live, extra, branches, context) = row live + kv context + drafting [if extra > 0] + branch branches
                                         + G(live + extra)
 
-`extra` is the number of drafted tokens: the query tokens of a pass beyond one per live request. A branch of a draft
-adds copies of KV blocks and reads its request's context once more. G never falls and is linear between knots, six per
-octave. So it can have knees (a pass becomes compute-bound) and stairs (CUDA graphs exist for some sizes only). Without
-evidence, G is the line that `ratio` assumes. This prior counts less when times are less noisy.
+`extra` is the number of drafted tokens, which are the query tokens of a pass beyond one per live request. A branch of a
+draft adds copies of KV blocks and reads its request's context once more. G never falls and is linear between knots, six
+per octave. So it can have knees (a pass becomes compute-bound) and stairs (CUDA graphs exist for some sizes only).
+Without evidence, G is the line that `ratio` assumes. This prior counts less when times are less noisy.
 
-Memory: the last few passes of each bin, the interval between two knots. Newer passes count more, but sizes that are not
-tried again are not forgotten, so a loss is not repeated. A pass far above its bin was interrupted. If the next pass is
-slow too, a plain pass is requested. If the plain pass is slow as well, other work has taken the machine: nothing is
-learned until that ends or has lasted for many passes. If it is not, drafts have become more expensive: older passes of
-that size or larger are forgotten. The core is in C.
+A bin is the interval between two knots. The last few passes of each bin are remembered. Newer passes count more, but
+sizes that are not tried again are not forgotten, so a loss is not repeated. If a pass takes far longer than others of
+its bin, it counts as interrupted. If the next pass is slow too, a plain pass is requested. If the plain pass (without
+drafts) is slow as well, other work has taken the machine: nothing is learned until that ends or has lasted for many
+passes. Otherwise drafts have become more expensive: older passes of that size or larger are forgotten. The core is in
+C.
 """
 
 from ctypes import CDLL, c_double, c_int64, c_void_p
@@ -52,7 +53,7 @@ def _native() -> CDLL:
 
 
 class PassPrices:
-    """The time of a pass, usable from the first pass on. Times are in seconds.
+    """Predicts the time of a pass, from the first pass on. Times are in seconds.
 
     ratio     seconds of a small pass / seconds of a token, assumed until passes show the cost of tokens
     measured  a latency.json written by task=calibrate. Its form `drafting` is used unchanged, and nothing is learned
@@ -82,19 +83,19 @@ class PassPrices:
             )
 
     def table(self, live: int, context: int, most: int) -> Array:
-        """Predicted seconds of passes with 0 to `most` extra tokens [most + 1], never falling."""
+        """Returns the predicted seconds of passes with 0 to `most` extra tokens [most + 1]. They never fall."""
         seconds = np.empty(most + 1)
         self._core.das_prices_table(self._at, live, context, most, seconds.ctypes.data)
         return seconds
 
     def predict(self, live: int, extra: int, context: int, branches: int = 0) -> float:
-        """Predicted seconds of a pass; nan before the first observed pass."""
+        """Returns the predicted seconds of a pass; nan before the first observed pass."""
         if self.learns and not self._seen:
             return float("nan")
         return float(self._core.das_prices_predict(self._at, live, extra, branches, context))
 
     def most(self, live: int) -> int:
-        """The most extra tokens to try in a pass now: slightly more than were tried before."""
+        """Returns the most extra tokens to try in a pass now: slightly more than were tried before."""
         return int(self._core.das_prices_most(self._at, live))
 
     def cheapest(self, live: int, context: int) -> float:
@@ -102,27 +103,27 @@ class PassPrices:
         return float(self._core.das_prices_cheapest(self._at, live, context))
 
     def plain(self, live: int, context: int) -> tuple[float, float]:
-        """The fixed seconds of a plain pass, and the seconds that each request adds."""
+        """Returns the fixed seconds of a plain pass, and the seconds that each request adds."""
         parts = np.empty(2)
         self._core.das_prices_plain(self._at, live, context, parts.ctypes.data)
         return float(parts[0]), float(parts[1])
 
     @property
     def wants_control(self) -> bool:
-        """Whether the next pass should carry no drafts, to tell a slow machine from expensive drafts."""
+        """True if the next pass should have no drafts, to tell a slow machine from expensive drafts."""
         return bool(self._core.das_prices_wants_control(self._at))
 
     @property
     def branch(self) -> float:
-        """Seconds that a branch of a draft adds to a pass."""
+        """The seconds that a branch of a draft adds to a pass."""
         return float(self._core.das_prices_branch(self._at))
 
     @property
     def slowness(self) -> float:
-        """The slowdown of all passes while other work takes the machine; 1 is normal."""
+        """The factor by which all passes are slower while other work takes the machine; 1 is normal."""
         return float(self._core.das_prices_slowness(self._at))
 
     @property
     def error(self) -> float:
-        """Mean absolute relative error of the predictions for the last 200 passes or so; nan without any."""
+        """The mean absolute relative error of the predictions for the last 200 passes or so; nan without any."""
         return float(self._core.das_prices_error(self._at))

@@ -1,8 +1,9 @@
-"""Remaining response length, estimated from the hazard of ending, learned from past rollouts only.
+"""Estimates how long responses still get. It learns the hazard (chance of ending) at each length from past rollouts.
 
-Lengths fall into bins that are 10 % wide. hazard_j = P(ends in bin j | reached bin j), estimated from the problem's own
-counts; the hazard of all problems together serves as a prior that counts for a few responses. S_j, the product of
-(1 - hazard) up to bin j, is the share of responses that grow beyond bin j.
+Lengths fall into bins that are 10 % wide. hazard_j = P(ends in bin j | reached bin j), estimated from the problem's
+counts. The hazard of all problems together (the pool) serves as a prior that counts for a few responses. S_j, the
+product of
+(1 - hazard) up to bin j, is the share of responses that become longer than bin j.
 """
 
 from collections.abc import Mapping
@@ -15,11 +16,11 @@ from das.budget.by_problem import ByProblem
 
 Array = NDArray[np.float64]
 
-MAX_RESPONSE = 2**18  # tokens; longest response that budgets and schedules handle where no limit is known
+MAX_RESPONSE = 2**18  # the longest response, in tokens, if no limit is known
 
 
 class RemainingLength:
-    """The distribution of response lengths, for each problem. Lengths are in tokens.
+    """Learns the distribution of response lengths of each problem. Lengths are in tokens.
 
     max_tokens  the longest allowed response; longer ones are cut off there
     pooled      weight of the pool in a problem's estimate, as a number of responses
@@ -51,12 +52,12 @@ class RemainingLength:
         self._survivals.clear()
 
     def state(self) -> dict[str, np.ndarray]:
-        """The learned counts, as arrays for `restore`."""
+        """Returns the learned counts, as arrays for `restore`."""
         ended = np.array(list(self._problems.values())).reshape(len(self._problems), len(self._pool))
         return {"pool": self._pool, "ended_P_bins": ended, "problems": pack_strings(list(self._problems))}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restore a `state`. Raises ValueError for a state with other bins."""
+        """Continue from what `state` returned. Raises ValueError for a state with other bins."""
         if state["pool"].shape != self._pool.shape:
             raise ValueError(f"the saved lengths have {len(state['pool'])} bins, but {len(self._pool)} are needed")
         self._pool = state["pool"].copy()
@@ -65,7 +66,7 @@ class RemainingLength:
         self._survivals.clear()
 
     def _survival(self, problem: str) -> Array:
-        """P(length > edge) for every edge; 0 at the last edge."""
+        """Returns P(length > edge) for every edge; 0 at the last edge."""
         if problem not in self._problems:
             problem = ""  # all unknown problems share one estimate
         if problem not in self._survivals:
@@ -81,18 +82,18 @@ class RemainingLength:
         return self._survivals[problem]
 
     def beyond(self, problem: str, generated_R: Array, more_R_M: Array) -> Array:
-        """P(more than `generated` + `more` tokens | more than `generated`) [R, M]; 1 beyond all known lengths."""
+        """P(more than `generated` + `more` tokens | more than `generated`) [R, M]; it is 1 beyond all known lengths."""
         survival = self._survival(problem)
         alive = np.interp(generated_R, self._edges, survival)
         longer = np.interp(generated_R[:, None] + more_R_M, self._edges, survival)
         return np.where(alive[:, None] > 0, longer / np.maximum(alive, 1e-300)[:, None], 1.0)
 
     def mean_length(self, problem: str) -> float:
-        """Mean length of the problem's responses."""
+        """Returns the mean length of the problem's responses."""
         return float(np.trapezoid(self._survival(problem), self._edges))
 
     def mean_remaining(self, problem: str, generated_R: Array) -> Array:
-        """Mean number of remaining tokens after `generated` [R], at least 1."""
+        """Returns the mean number of remaining tokens after `generated` [R], at least 1."""
         survival = self._survival(problem)
         steps = np.diff(self._edges) * (survival[1:] + survival[:-1]) / 2
         after = np.append(np.cumsum(steps[::-1])[::-1], 0.0)  # area beyond each edge
@@ -102,5 +103,5 @@ class RemainingLength:
         return np.maximum(1.0, (in_bin + after[upper]) / np.maximum(alive, 1e-12))
 
     def quantiles(self, problem: str, shares: Array) -> Array:
-        """Quantiles of the problem's response lengths, linear within bins. shares: in [0, 1]."""
+        """Returns quantiles of the problem's response lengths, linear within bins. shares: in [0, 1]."""
         return np.interp(shares, 1 - self._survival(problem), self._edges)

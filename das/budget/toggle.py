@@ -1,16 +1,16 @@
-"""Roofline toggle (EfficientRollout §3): switches another budget on only while passes show that drafting pays.
+"""Roofline toggle (EfficientRollout §3): it uses another budget, but only while passes show that drafting saves time.
 
 speculate iff  tau T(B, S, 0) / (T(B, S, gamma) + draft passes) >= 1 + margin
 
 T is the time of a pass of B requests with S tokens of context and gamma drafted tokens each. tau is the number of
-tokens that a pass with drafts emits for a request. A draft model takes passes of its own.
+tokens that a pass with drafts emits for a request. If a draft model is used, its draft passes take time, too.
 
-The paper measures T beforehand, and its decisions are final. Here the engine's own passes show T (das.budget.prices),
-so the toggle needs passes with drafts and passes without. Near a new number of requests, the first passes carry no
-drafts. Drafts are then assumed to be good until they are measured. Later the toggle sometimes makes a pass of the kind
-that is not in use, at a small share of the time since the last one (das.budget.exploration): a *control* while drafting
-is on, a *trial* while it is off. The first plain passes of a rollout, and the first after drafts, are slower than later
-ones and show nothing, so a control is a few passes long.
+The paper measures T beforehand, and its decisions are final. Here T is learned from the engine's passes
+(das.budget.prices), so the toggle needs passes with drafts and passes without. Near a new number of requests, the first
+passes carry no drafts. Drafts are then assumed to be good until they are measured. Later the toggle sometimes makes a
+pass of the kind that is not in use: a *control* (without drafts) while drafting is on, a *trial* (with drafts) while it
+is off. These may cost a small share of the time since the last one (das.budget.exploration). The first plain passes of
+a rollout, and the first after drafts, are slower than later ones and do not count, so a control is a few passes long.
 """
 
 from collections import Counter
@@ -29,19 +29,19 @@ from das.drafter import Drafts
 DEFAULT_TOKENS = 8  # draft tokens per request and pass of the default `over`
 ENOUGH = 7  # plain passes needed near a number of requests (with as many binary digits) before the rule applies
 FORGET = 0.995  # each newer pass with drafts reduces a pass's weight in tau by this factor
-UNSETTLED = 4  # the first plain passes of a rollout, and the first after drafts, are slower than later ones
-HOPE = 0.5  # standard errors added to the measured tau: without them, bad luck would end drafting
+UNSETTLED = 4  # number of first plain passes, of a rollout or after drafts, that are slower than later ones
+HOPE = 0.5  # the measured tau is raised by so many standard errors: otherwise bad luck would end drafting
 
 
 class RooflineToggle(BudgetPolicy):
-    """A switch over another budget.
+    """A budget that switches another budget on and off.
 
     over        the budget used while drafting is on; None: `Fixed(DEFAULT_TOKENS)`
-    margin      epsilon of the rule: drafting starts at a predicted speedup of 1 + margin
+    margin      drafting starts at a predicted speedup of 1 + margin (epsilon in the paper)
     ramp        drafting starts only after more than this many requests were live at once in the rollout (the
                 published code uses 32); 0: no such guard
-    one_way     once on, drafting stays on until the rollout ends, or until passes show that it loses time
-    ratio       `ratio` of PassPrices
+    one_way     True: once on, drafting stays on until the rollout ends, or until passes show that it loses time
+    ratio       see PassPrices
 
     Raises ValueError for a negative margin or ramp and for a ratio that is not positive.
     """
@@ -65,13 +65,13 @@ class RooflineToggle(BudgetPolicy):
         self.prices = PassPrices(ratio)
         self.draft_price = DraftPassPrice()
         self._plain_passes = 0  # plain passes since the rollout began, or since the last pass with drafts
-        self._excess_s = 0.0  # extra seconds of the unsettled ones among them, relative to settled ones
-        self._unsettled_s = 0.0  # the same for the last complete series: the cost of pausing drafts
+        self._excess_s = 0.0  # extra seconds of the first UNSETTLED of them, compared with later ones
+        self._unsettled_s = 0.0  # the same for the last complete series: what a pause of drafting costs
         self._vain_trials = 0  # trials in a row after which drafting stayed off
-        self._now = self._last_plain = self._last_drafted = 0.0  # clock: seconds of all passes, end of the last pass
+        self._now = self._last_plain = self._last_drafted = 0.0  # seconds of all passes; ends of the last passes
         self._most_live = 0
-        # Passes without drafts, by the binary digits of their live requests. Unsettled passes count too: where the
-        # number of requests alternates between two sizes, one size may never see a settled pass.
+        # Passes without drafts, by the binary digits of their live requests. The first slow passes count, too: if the
+        # number of requests alternates between two sizes, one of the sizes may have no others.
         self._plain: Counter[int] = Counter()
         self._has_price = False  # whether a pass without drafts was timed
         # Sums over passes with drafts: passes, requests, drafted tokens, accepted tokens, passes of a draft model.
@@ -95,7 +95,7 @@ class RooflineToggle(BudgetPolicy):
         return limits if self._drafts(live, sum(limits) / len(live)) else [0] * len(live)
 
     def _drafts(self, live: Sequence[LiveRequest], gamma: float) -> bool:
-        """Whether the coming pass has drafts. gamma: mean draft limit of a request."""
+        """Returns whether the coming pass shall have drafts. gamma: mean draft limit of a request."""
         self._most_live = max(self._most_live, len(live))
         if not self._has_price or self._plain[len(live).bit_length()] < ENOUGH or not gamma:
             self._speedups.append(nan)
@@ -117,7 +117,7 @@ class RooflineToggle(BudgetPolicy):
         return trial
 
     def _predicted(self, live: Sequence[LiveRequest], gamma: float) -> tuple[float, float, float]:
-        """Predicted (tau, seconds of a pass without drafts, seconds of a pass with drafts).
+        """Returns predictions of tau, the seconds of a pass without drafts, and the seconds of a pass with drafts.
 
         Before anything was drafted, all drafts are expected to be accepted.
         """
@@ -126,7 +126,7 @@ class RooflineToggle(BudgetPolicy):
         passes, rows, drafted, accepted, made = self._drafted.tolist()
         if passes:
             per_request, draft_passes = drafted / rows, made / passes
-            # An upper bound of the standard error: numbers between 0 and `drafted` with this mean spread no more.
+            # An upper bound of the standard error: no numbers from 0 to `drafted` with this mean have a larger one.
             tau = 1 + accepted / rows + HOPE * sqrt(accepted * (drafted - accepted) / rows) / rows
         plain = self.prices.predict(len(live), 0, context)
         with_drafts = self.prices.predict(len(live), max(1, round(per_request * len(live))), context)
@@ -137,7 +137,7 @@ class RooflineToggle(BudgetPolicy):
         self._plain_passes, self._excess_s = 0, 0.0
 
     def _settled(self, done: TargetPass) -> bool:
-        """Whether this plain pass shows the usual time of plain passes.
+        """Returns whether this plain pass shows the usual time of plain passes.
 
         On the small policy, the first plain passes after drafts take 1.7, 1.35, 1.3 and 1.2 times as long as later
         ones, because the draft model's weights and other drafting data must first leave the processor's caches.
@@ -152,7 +152,7 @@ class RooflineToggle(BudgetPolicy):
         return False
 
     def trace(self) -> dict[str, list[float]]:
-        """`pass_speedup`: the predicted speedups; nan where too few plain passes were seen to predict one."""
+        """Returns `pass_speedup`, the predicted speedups; nan if too few plain passes were seen for a prediction."""
         speedups, self._speedups = self._speedups, []
         return {"pass_speedup": speedups}
 

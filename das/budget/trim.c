@@ -9,7 +9,7 @@ typedef struct {
 } Token;
 
 #define PER_OCTAVE 128           /* buckets per octave: the first 7 bits of a gain's mantissa */
-#define BUCKETS (12 * PER_OCTAVE) /* gains below 2^-12 of the largest share the last one */
+#define BUCKETS (12 * PER_OCTAVE) /* all gains below 2^-12 of the largest gain go into the last bucket */
 
 /* A sort key: the exponent and the first bits of the mantissa. It grows with the gain, which is not negative. */
 static inline int64_t leading_bits(double gain) {
@@ -23,7 +23,7 @@ static inline int64_t bucket_of(double gain, int64_t top) {
     return bucket < BUCKETS ? bucket : BUCKETS - 1;
 }
 
-/* Sorts by falling gain: into buckets by logarithm, then within each of them. */
+/* Sorts by falling gain: first into buckets by the logarithm, then within each bucket. */
 static void sort_tokens(int64_t count, const Token *tokens, Token *sorted) {
     int64_t start[BUCKETS + 1] = {0};
     double largest = 0.0;
@@ -42,7 +42,7 @@ static void sort_tokens(int64_t count, const Token *tokens, Token *sorted) {
 }
 
 /* probs [n][stride]: P(token is accepted | tokens before it are). counts [n]: drafted tokens. weight [n]: value of
- * an emitted token of the request. seconds [most + 1]: times of a pass with 0 ... most drafted tokens; most is at
+ * an emitted token of each request. seconds [most + 1]: times of a pass with 0 ... most drafted tokens; most is at
  * most the sum of counts. fixed: how many tokens to choose; -1: as many as minimise the time per emitted token.
  * Writes num_kept [n]: tokens to verify; gains [most + 1]: summed gain of the 0 ... most best tokens; lowest: gain
  * of the last chosen token, or 0. Returns the total number of chosen tokens, or -1 without memory. */

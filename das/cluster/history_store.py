@@ -1,8 +1,8 @@
-"""Past trajectories of all engines, kept by the trainer, which gives each engine those that it lacks.
+"""The trainer keeps the past trajectories (responses) of all engines here, and gives each engine those that it lacks.
 
 An engine learns its own responses while it makes them. Before an engine gets a request of a problem, it gets the
-trajectories of this problem that other engines made. So a problem may move from engine to engine and an engine may be
-new, while no engine indexes what it does not need.
+trajectories of this problem that other engines made. So a problem may move from engine to engine, an engine may be new,
+and no engine indexes what it does not need.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from das.drafter.saved import SavedHistory, SavedText
 
 
 class HistoryStore:
-    """The window's trajectories by problem, and which engine has which.
+    """Keeps the window's trajectories by problem, and notes which engine has which trajectory.
 
     window: how many history ticks (steps or epochs) are kept, the current one included, as in HistoryDrafter; 0: none.
 
-    Raises ValueError, in one line, for a window below 0, a trajectory of a tick to come and a tick that goes back.
+    Raises ValueError, in one line, for a window below 0, a trajectory of a future tick, or a tick that goes back.
     """
 
     def __init__(self, window: int) -> None:
@@ -29,7 +29,7 @@ class HistoryStore:
         self._problems: dict[str, list[tuple[SavedText, set[int]]]] = {}
 
     def add(self, trajectory: SavedText, engine: int | None) -> None:
-        """Keep a trajectory. engine: the one that made it, and therefore has it; None: an engine that is gone."""
+        """Keep a trajectory. engine: the engine that made it, and therefore has it; None: an engine that is gone."""
         if trajectory.history_tick > self.history_tick:
             raise ValueError(f"a trajectory of tick {trajectory.history_tick} cannot come at tick {self.history_tick}")
         if trajectory.history_tick > self.history_tick - self.window:
@@ -37,9 +37,9 @@ class HistoryStore:
             self._problems.setdefault(trajectory.problem, []).append((trajectory, known))
 
     def missing(self, engine: int, problems: Iterable[str]) -> list[SavedText]:
-        """The trajectories of these problems that the engine lacks, oldest first for each problem.
+        """Returns the trajectories of these problems that the engine lacks, oldest first for each problem.
 
-        From now on they count as given: if they do not arrive, call `forget`.
+        From now on they count as given to the engine: if they do not arrive, call `forget`.
         """
         lacking = []
         for problem in problems:
@@ -50,7 +50,7 @@ class HistoryStore:
         return lacking
 
     def forget(self, engine: int) -> None:
-        """The engine restarted or is gone: it has nothing any more."""
+        """Note that an engine restarted or is gone, and so has no trajectories any more."""
         for trajectories in self._problems.values():
             for _, known in trajectories:
                 known.discard(engine)
@@ -70,17 +70,17 @@ class HistoryStore:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the token ids that are kept."""
+        """The number of bytes of all kept token ids."""
         return sum(text.tokens.nbytes for texts in self._problems.values() for text, _ in texts)
 
     def saved(self) -> SavedHistory:
-        """All that is kept, with the weights of a new drafter. Which engine has what is left out."""
+        """Returns all trajectories, with the weights of a new drafter. It does not say which engine has which."""
         texts = [text for texts in self._problems.values() for text, _ in texts]
         in_order = sorted(texts, key=lambda text: text.history_tick)
         return SavedHistory(native.prior_weights(), self.history_tick, in_order)
 
     def restore(self, saved: SavedHistory) -> None:
-        """Replace everything by what was saved. No engine has any of it, so their number may have changed."""
+        """Replace everything by the saved trajectories. No engine has any yet, so the number of engines may differ."""
         self._problems, self.history_tick = {}, saved.history_tick
         for text in saved.texts:
             # Each text is copied, so that the file's whole array need not stay while one text does.

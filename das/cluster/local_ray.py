@@ -1,4 +1,4 @@
-"""Connect to Ray: to one that runs already, or to one of this process's own, which ends with it and leaves nothing."""
+"""Connect to a Ray that runs already, or start one for this process, which ends with the process and leaves nothing."""
 
 import os
 import secrets
@@ -21,8 +21,8 @@ from das.engine.contract.versions import require_ray
 
 PREFIX = "das-ray-"  # folders of local Rays: das-ray-PID-..., in the folder for temporary files
 ANSWER_S = 10.0  # seconds within which something must listen at an address
-CONNECT_S = 60.0  # seconds within which a Ray must admit a process; importing Ray takes some of them
-GCS_S = 24 * 3600  # seconds after which Ray ends a process that cannot reach the gcs_server; we look ourselves
+CONNECT_S = 60.0  # seconds within which a Ray must accept a process; this includes the time to import Ray
+GCS_S = 24 * 3600  # seconds until Ray ends a process that cannot reach the gcs_server; `dead` looks sooner
 REFUSED = "refused: "
 TRY = f"""
 import sys, ray
@@ -31,20 +31,20 @@ try:
 except Exception as error:
     sys.exit("{REFUSED}" + " ".join(str(error).split()))
 """
-STORE_BYTES = 256 * 2**20  # of the object store beside three copies of the weights: responses and histories
+STORE_BYTES = 256 * 2**20  # room in the object store for responses and histories, besides three copies of the weights
 
 
 def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tuple[Any, Callable[[], None]]:
     """Connect to Ray. Returns the module `ray` and a function that disconnects and cleans up, at exit at the latest.
 
-    threads: cores of an engine. weights_bytes: size of the policy.
+    threads: number of cores of each engine. weights_bytes: size of the policy.
     Raises UnsupportedVersion for a version of Ray that das does not know, ClusterError if Ray is not installed, does
     not answer or refuses the connection.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send statistics
     os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # 20 s are too few on a busy machine
     os.environ.setdefault("RAY_worker_niceness", "0")  # engines would give way to whatever else runs
-    # Ray would end this process, with a message of its own, 60 s after its gcs_server died, also amid training.
+    # 60 s after its gcs_server died, Ray would end this process with a message of its own, even during training.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(GCS_S))
     try:
         import ray
@@ -67,17 +67,17 @@ def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tupl
 
 
 def _use_own_token() -> None:
-    """Admit only processes with a token to this process's Ray. Ray would write one of its own into the home folder."""
+    """Make this process's Ray require a token. Ray would write a token of its own into the home folder."""
     from ray._raylet import AuthenticationTokenLoader, Config
 
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
-    # vLLM imports Ray, which read the environment then. These make it read again.
+    # vLLM has imported Ray, which read the environment at that time. These calls make Ray read it again.
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _use_loopback(ray: Any) -> None:
-    """Let this process's Ray be 127.0.0.1 alone. On Linux it would replace that by the machine's own address."""
+    """Let this process's Ray listen at 127.0.0.1 only. On Linux, Ray would use the machine's own address instead."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported; its processes inherit it
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
 
@@ -120,7 +120,7 @@ def _at_exit(ray: Any, guard: "subprocess.Popen[bytes] | None") -> Callable[[], 
 
 
 def dead(ray: Any) -> str:
-    """The name of a process of Ray that has died, without which nothing can start; empty if all live.
+    """Returns the name of a dead process of Ray without which nothing can start; empty if all are alive.
 
     If others started Ray, only its gcs_server is checked: something must listen at its address.
     """
@@ -144,7 +144,7 @@ def sweep() -> None:
 
 
 def require_listener(address: str) -> None:
-    """Raise ClusterError, in one line, where nothing listens at an address. address: HOST:PORT."""
+    """Raise ClusterError, in one line, if nothing listens at an address. address: HOST:PORT."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
@@ -155,7 +155,7 @@ def require_listener(address: str) -> None:
 def _require_answer(address: str) -> None:
     """Raise ClusterError, in one line, unless a process of this machine can connect to a Ray at the address.
 
-    A process of its own tries it, because Ray would end this one or go on trying for minutes.
+    A child process tries it, because Ray would end this process or try for minutes.
     """
     require_listener(address)
     refusal = f"no Ray answered within {CONNECT_S:g} s; does another program listen there?"
@@ -175,7 +175,7 @@ def _require_answer(address: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """The message of an error of Ray, in one line."""
+    """Returns the message of an error of Ray, in one line."""
     cause = getattr(error, "cause", None)
     if cause is not None:
         return f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"

@@ -1,4 +1,4 @@
-"""Messages between a trainer and its engines: plain data, small to send. They need neither vLLM nor Ray."""
+"""Messages between a trainer and its engines: plain data, small to send. This module needs neither vLLM nor Ray."""
 
 import hashlib
 from collections import Counter
@@ -13,12 +13,12 @@ from das.engine.rollouts.rollout import RolloutRequest
 
 
 class ClusterError(RuntimeError):
-    """The engines cannot go on. The message says why in one line, and what to change."""
+    """The engines cannot continue. The message says why in one line, and what to change."""
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """One response to be generated. index: its place in the rollout; prompt: token ids."""
+    """One response to be generated. index: its place in the rollout. prompt: token ids."""
 
     index: int
     prompt: Sequence[int]
@@ -27,7 +27,7 @@ class EngineRequest:
 
 
 def requests_of(rollout: RolloutRequest) -> list[EngineRequest]:
-    """The requests of a rollout, in the order of its prompts."""
+    """Returns the requests of a rollout, in the order of its prompts."""
     prompts = [prompt["prompt_token_ids"] for prompt in rollout.prompts]
     return [
         EngineRequest(index, list(prompt), problem, seed)
@@ -37,7 +37,7 @@ def requests_of(rollout: RolloutRequest) -> list[EngineRequest]:
 
 @dataclass(frozen=True)
 class Response:
-    """A finished request. Equal requests get equal responses on every engine, but for `cost`."""
+    """A finished request. Equal requests get equal responses on every engine, except for `cost`."""
 
     index: int
     tokens: np.ndarray  # int32 [T], ids
@@ -47,7 +47,7 @@ class Response:
     cost: RequestCost
 
     def equals(self, other: "Response") -> bool:
-        """Whether the two are the same response, bit for bit, with the same weights."""
+        """Returns whether both are the same response, bit for bit, with the same weights."""
         ours, theirs = (
             (each.tokens.tobytes(), b"" if each.logprobs is None else each.logprobs.tobytes(), each.finish_reason)
             for each in (self, other)
@@ -57,24 +57,24 @@ class Response:
 
 @dataclass(frozen=True)
 class Poll:
-    """An engine's answer to a poll: its finished responses that nobody has acknowledged, and how far it is."""
+    """An engine's answer to a poll: finished responses that the trainer has not acknowledged, and its progress."""
 
     finished: list[Response]
-    live: int  # requests that it has and has not finished
-    passes: int  # since it was built; if the number stands still while requests are live, the engine hangs
+    live: int  # number of requests that the engine has not finished
+    passes: int  # since the engine was built; if this stands still while requests are live, the engine hangs
 
 
 @dataclass(frozen=True)
 class WeightsPart:
-    """Some tensors. data: their bytes, one after the other; tensors: name, type and shape of each."""
+    """Some tensors. tensors: name, type and shape of each. data: the bytes of all, one tensor after the other."""
 
     tensors: list[tuple[str, str, list[int]]]
     data: np.ndarray  # uint8
-    drafter: bool = False  # whether they are those of the drafter that learns in the run, and not the policy's
+    drafter: bool = False  # True: of the drafter that is trained in the run; False: of the policy
 
 
 def weights_checksum(parts: Iterable[WeightsPart]) -> str:
-    """SHA-256 of names, types, shapes and bytes, and of whose they are."""
+    """Returns the SHA-256 of the names, types, shapes, bytes and `drafter` flags of these parts."""
     sha = hashlib.sha256()
     for part in parts:
         sha.update(repr((part.drafter, part.tensors)).encode())
@@ -83,7 +83,7 @@ def weights_checksum(parts: Iterable[WeightsPart]) -> str:
 
 
 def predicted(request: RolloutRequest) -> list[QueuedRequest]:
-    """The requests for the dispatcher. Siblings are expected to have evenly spaced quantiles of their problem's
+    """Returns the requests for the dispatcher. Siblings are expected to have evenly spaced quantiles of their problem's
     lengths. Without a schedule all lengths are expected to be equal, which keeps the order of the requests.
     """
     siblings = Counter(request.problems)
@@ -98,7 +98,7 @@ def predicted(request: RolloutRequest) -> list[QueuedRequest]:
 
 
 def require_equal_versions(theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
-    """Raise ClusterError, in one line, where an engine computes with other versions than this process."""
+    """Raise ClusterError, in one line, if an engine runs on other versions than this process."""
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
             raise ClusterError(

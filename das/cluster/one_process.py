@@ -12,17 +12,17 @@ from das.engine.build import EngineSettings
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout
 
-FOREVER_S = 1e9  # seconds: the engine is waited for, because no other one would start in its place
+FOREVER_S = 1e9  # seconds: the trainer always waits for the engine, because no other one would replace it
 
 
 class OneProcess(Cluster):
-    """A cluster of one engine, which keeps itself what it learns. Its reports say nothing of a cluster.
+    """A cluster of one engine. The engine itself keeps what it learns, and its reports have no entries about a cluster.
 
-    Raises EngineDied once the engine's process has died, and what build_engine raises.
+    Raises EngineDied if the engine's process has died, and whatever build_engine raises.
     """
 
     def __init__(self, engine: EngineSettings, threads: int):
-        """threads: of the engine. The thread that calls this must live as long as the engine."""
+        """threads: number of threads of the engine. The thread that calls this must live as long as the engine."""
         alone = ClusterSettings(engines=1, silent_s=FOREVER_S, start_s=FOREVER_S)
         super().__init__(EnginePool(alone, engine, threads=threads, places=ProcessPlaces()))
         self.history = HistoryStore(0)
@@ -42,7 +42,7 @@ class OneProcess(Cluster):
         )
 
     def save_history(self, path: Path) -> None:
-        """Write the engine's history, for `drafter.warm`."""
+        """Write the engine's history, a file that the option `drafter.warm` can read."""
         self._tell("das_save_history", str(path))
 
     def save_state(self, folder: Path) -> None:
@@ -50,7 +50,7 @@ class OneProcess(Cluster):
         self._tell("das_save_state", str(folder))
 
     def load_state(self, folder: Path) -> None:
-        """Go on from what `save_state` wrote."""
+        """Continue from what `save_state` wrote."""
         self._tell("das_load_state", str(folder))
 
     def _tell(self, method: str, *args: str) -> None:

@@ -1,7 +1,7 @@
-"""A pool of engines at places: started, restarted, brought up to date, and killed when they fall silent.
+"""A pool of engines at places. It starts and restarts engines, updates them, and kills those that fall silent.
 
 Everything happens in the trainer's one thread. Each engine has at most one call under way. `next_event` waits for an
-answer, an engine's death or a silence; while it waits, engines that start or restart go on by themselves: they start,
+answer, an engine's death or a silence. While it waits, it brings engines that start or restart up to date: they start,
 load the current weights and join a running evaluation. An engine that has done all this is *ready*.
 """
 
@@ -21,8 +21,8 @@ from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.errors import EngineError
 
-STARTS = 3  # times in a row that the engine of a place may fail to start before the place is given up
-LOOK_S = 1.0  # seconds between looks at what the places need
+STARTS = 3  # a place is given up after so many failed starts of its engine in a row
+LOOK_S = 1.0  # seconds between checks that the places work
 OF_HOST = ("where", "start", "load_weights")  # methods of EngineHost; all others are those of RolloutEngine
 
 
@@ -31,26 +31,26 @@ class PoolEngine:
     """An engine, and what the pool knows of it."""
 
     number: int  # never used twice
-    place: int  # where it runs
+    place: int  # number of the place at which it runs
     actor: Any
     pid: int = 0
     node: str = ""
-    doing: str = ""  # the method that is called; empty: nothing
+    doing: str = ""  # the method whose answer is awaited; empty: none
     pending: Any = None  # the places' reference to the answer
     asked: float = 0.0  # when it was called
     started: bool = False
-    proven: bool = False  # has answered its caller, so it can start, load weights and begin
-    weights: int = 0  # version
-    broken: int = 0  # transfers of weights to it that broke, in a row
+    proven: bool = False  # whether it has answered a caller: then it can start, load weights and begin
+    weights: int = 0  # version of its weights
+    broken: int = 0  # number of broken transfers of weights to it, in a row
     evaluating: bool = False
-    live: int = 0  # requests that it had at its last poll
-    passes: int = -1  # that it had finished by then
+    live: int = 0  # number of requests at its last poll
+    passes: int = -1  # number of passes up to its last poll
     progressed: float = 0.0  # when it last finished a pass, or had nothing to do
 
 
 @dataclass
 class Event:
-    """Something that an engine's caller must know. answer: of `method`; lost: why the engine is gone."""
+    """Something that an engine's caller must know. answer: what `method` returned. lost: why the engine is gone."""
 
     engine: PoolEngine
     method: str
@@ -62,7 +62,7 @@ class Event:
 class _Weights:
     version: int = 0
     checksum: str = ""
-    # For engines that come later: the parts themselves, to be broadcast, or what stands for them in calls.
+    # Kept for later engines: the parts themselves if they are broadcast, else arguments that stand for them in calls.
     parts: list[Any] = field(default_factory=list)
     check: Sequence[str] = ()
 
@@ -70,8 +70,8 @@ class _Weights:
 class EnginePool:
     """The engines of one trainer.
 
-    Raises EngineError for engines that no pool can have, ClusterError, in one line, if the places have too little room
-    for all engines or an engine does not start.
+    Raises EngineError for settings with which no pool works. Raises ClusterError, in one line, if the places have too
+    little room for all engines or an engine does not start.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class EnginePool:
         device: torch.device | None = None,
         places: Places | None = None,
     ) -> None:
-        """kv_cache_gib, threads: of each engine. weights_bytes: size of the policy. device: the trainer's, from which
-        weights may be broadcast; None: they are not. places: where the engines run; None: on Ray.
+        """kv_cache_gib, threads: of each engine. weights_bytes: size of the policy. device: the trainer's device, from
+        which weights may be broadcast; None: no broadcast. places: where the engines run; None: on Ray.
         """
         if not engine.row.keyed:
             raise EngineError("a cluster has no engines of method stock, which is vLLM without das: choose another one")
@@ -97,14 +97,14 @@ class EnginePool:
         self._kv_cache_gib, self._threads = kv_cache_gib, threads
         self.engines: dict[int, PoolEngine] = {}
         self.restarts = 0  # engines that were started in place of lost ones
-        self.receiving_s = 0.0  # of processor time, spent to take the answers of polls
+        self.receiving_s = 0.0  # processor time spent on receiving the answers of polls
         self.last_loss = ""
         self._engines_begun = 0
         self._weights = _Weights()
         self._sending: Sending | None = None  # the broadcast that is under way
         self._evaluating = self._stopped = False
-        self._looked = 0.0  # when the places were asked whether they are broken
-        self._failed_starts: dict[int, int] = {}  # of engines in a row, by place; each place has an entry
+        self._looked = 0.0  # when the places were last checked
+        self._failed_starts: dict[int, int] = {}  # failed starts in a row at each place; every place has an entry
         self._places_begun = 0
         self._places = RayPlaces(cluster, threads, weights_bytes) if places is None else places
         try:
@@ -122,8 +122,8 @@ class EnginePool:
     # ---- how many ----
 
     def resize(self, engines: int) -> list[PoolEngine]:
-        """Have this number of engines. New ones start in the background. Returns the surplus engines, the newest first:
-        `dismiss` them when they have no requests.
+        """Have this number of engines. New ones start in the background. Returns the surplus engines, newest first:
+        call `dismiss` for each when it has no requests.
         """
         while len(self._failed_starts) < engines:
             place, self._places_begun = self._places_begun, self._places_begun + 1
@@ -169,7 +169,7 @@ class EnginePool:
         self._call(engine, method, *args)
 
     def call_all(self, method: str, *args: Any) -> dict[int, Any]:
-        """Call all engines that are ready, as soon as one is. Returns their answers; lost engines have none."""
+        """Wait until an engine is ready, then call all ready ones. Returns the answers of those that were not lost."""
         answers: dict[int, Any] = {}
         while not answers:
             self.settle()
@@ -186,16 +186,16 @@ class EnginePool:
         return answers
 
     def settle(self) -> None:
-        """Wait until every engine that has started is ready, and at least one is."""
+        """Wait until at least one engine is ready, and all engines that have started are ready."""
         while not self.ready or any(
             engine.doing or self._lacks(engine) for engine in self.engines.values() if engine.started
         ):
             self.next_event()
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Let all engines, also later ones, compute with these weights. Says what did not arrive.
+        """Let all engines, also later ones, compute with these weights. Returns what did not arrive, in words.
 
-        check: names of the tensors that the engines compare with what they hold.
+        check: names of tensors. After loading, each engine checks that its copy of these equals what was sent.
         """
         version = self._weights.version + 1
         self._weights = _Weights()  # frees the old ones first
@@ -218,13 +218,13 @@ class EnginePool:
         return self._weights.version
 
     def evaluate(self, begins: bool) -> None:
-        """An evaluation begins or ends, on all engines."""
+        """Begin or end an evaluation, on all engines."""
         self._evaluating = begins
         self.settle()
 
     def next_event(self, timeout_s: float = 0.5) -> Event | None:
-        """Wait for an engine's answer or loss. Returns None if nothing has come, or only what brings an engine up to
-        date.
+        """Wait for an engine's answer or loss. Returns None if no answer has come, or only one that brings an engine up
+        to date.
         """
         if self._stopped:
             raise ClusterError("the engines of the cluster were closed")
@@ -242,7 +242,7 @@ class EnginePool:
         return self._answered(by_reference[answered[0]]) if answered else None
 
     def _require_places(self) -> None:
-        """Raise ClusterError once nothing can start at the places any more. They are asked every LOOK_S seconds."""
+        """Raise ClusterError if no engine can start at the places any more. They are checked every LOOK_S seconds."""
         now = time.monotonic()
         if now - self._looked > LOOK_S:
             self._looked = now
@@ -250,11 +250,11 @@ class EnginePool:
                 raise ClusterError(broken)
 
     def _silent(self, by_reference: Mapping[Any, PoolEngine]) -> PoolEngine | None:
-        """An engine whose answer is overdue. Others may answer all the time meanwhile."""
+        """Returns an engine whose answer is overdue, or None. Other engines may answer all the time meanwhile."""
         now, start_s, silent_s = time.monotonic(), self.settings.start_s, self.settings.silent_s
         for reference, engine in by_reference.items():
             late = now - engine.asked > (silent_s if engine.started else start_s)
-            # The trainer may not have looked for long: an answer that is there was in time.
+            # The trainer may have looked long ago: an answer that has come counts as in time.
             if late and not self._places.answered([reference], timeout_s=0):
                 return engine
         return None
@@ -302,7 +302,7 @@ class EnginePool:
         return None
 
     def _received(self, engine: PoolEngine, version: int, problem: str, broken: str) -> Event | None:
-        """Note how a broadcast to an engine ended. If it broke, it is tried again: another member may have died."""
+        """Note how a broadcast to an engine ended. A broken one is repeated, because another member may have died."""
         if problem:
             raise WeightsLost(f"engine {engine.number}: {problem}")
         engine.broken = engine.broken + 1 if broken else 0
@@ -314,7 +314,7 @@ class EnginePool:
         return None
 
     def _progressed(self, engine: PoolEngine, poll: Poll) -> Event:
-        """Note how far an engine is. An engine that finishes no pass is as dead as one that does not answer."""
+        """Note an engine's progress. An engine that finishes no pass counts as dead, like one that does not answer."""
         now = time.monotonic()
         if poll.passes != engine.passes or not engine.live:
             engine.progressed = now
@@ -336,7 +336,7 @@ class EnginePool:
                 self._call(engine, "begin_evaluation" if self._evaluating else "end_evaluation")
 
     def _broadcast(self, engines: Sequence[PoolEngine]) -> None:
-        """Send the current weights to these engines; while other ones receive, they wait for the next broadcast."""
+        """Send the current weights to these engines. While other engines receive, these wait for the next broadcast."""
         if self._sending is not None:
             if self._sending.failed:
                 raise ClusterError(f"weights cannot be broadcast, set cluster.weights=store: {self._sending.failed}")
@@ -348,7 +348,7 @@ class EnginePool:
             return
         assert self._broadcast_from is not None
         weights, address = self._weights, self._places.address()
-        # Engines that wait for a frozen one give up before they count as frozen themselves.
+        # Engines that wait for a frozen engine give up early, before they seem frozen themselves.
         patience_s = self.settings.silent_s / 2
         self._sending = Sending(weights.parts, address, len(engines), patience_s, self._broadcast_from)
         expected = layouts(weights.parts)
@@ -359,7 +359,7 @@ class EnginePool:
     # ---- losses ----
 
     def _lose(self, engine: PoolEngine, why: str) -> Event:
-        """Kill an engine that is dead, or taken for dead, and start another one in its place."""
+        """Kill an engine that is dead or seems dead, and start another one in its place."""
         self.last_loss = why
         doing = engine.doing
         if doing == "receive_weights" and self._sending is not None:
@@ -383,11 +383,11 @@ class EnginePool:
             raise ClusterError(f"no engine is left, and none of {STARTS} new ones started: {self.last_loss}")
 
     def stop(self) -> None:
-        """Let another thread that waits here raise ClusterError, so that `close` can be called."""
+        """Make another thread that waits here raise ClusterError, so that `close` can be called."""
         self._stopped = True
 
     def close(self) -> None:
-        """End all engines, and what their places needed. No other thread may use them."""
+        """End all engines, and release what the places needed. No other thread may use the pool meanwhile."""
         if self._sending is not None:
             self._sending.close()
         for engine in list(self.engines.values()):
@@ -396,4 +396,4 @@ class EnginePool:
 
 
 class WeightsLost(ClusterError):
-    """An engine does not hold what it was sent."""
+    """An engine does not hold the weights that it was sent."""

@@ -23,7 +23,7 @@ class EngineProcess:
 
     def __init__(self) -> None:
         self.process, self.pipe = spawned(_serve, name="engine")
-        self._answered = False  # yet
+        self._answered = False  # whether the process has ever answered
 
     def send(self, call: tuple[str, tuple[Any, ...]]) -> None:
         """Send a method's name and its arguments. Raises EngineDied if the process has died."""
@@ -53,7 +53,7 @@ class EngineProcess:
         return EngineDied(f"the engine's process has died (exit code {code}; {why})")
 
     def end(self) -> None:
-        """Close the pipe, at which the process ends after its call. Kill it if it does not."""
+        """Close the pipe, so that the process ends after its present call. Kill it if it does not end."""
         self.pipe.close()
         self.process.join(END_S)
         if self.process.exitcode is None:
@@ -64,7 +64,7 @@ class EngineProcess:
 class ProcessPlaces(Places):
     """One place, in a child process of this one. The engine's death ends the pool.
 
-    What the engine's methods raise is raised here as it is.
+    Errors that the engine's methods raise are raised here unchanged.
     """
 
     lasting = True
@@ -74,7 +74,7 @@ class ProcessPlaces(Places):
         return EngineProcess()
 
     def call(self, actor: EngineProcess, method: str, *args: Any) -> EngineProcess:
-        """As Places says. The process stands for the answer, because it has one call at a time."""
+        """See Places. The process itself is the reference to the answer, because it has one call at a time."""
         actor.send((method, args))
         return actor
 
@@ -93,7 +93,7 @@ class ProcessPlaces(Places):
 
 
 def _serve(pipe: Connection) -> None:
-    """Body of the engine's process."""
+    """The function that the engine's process runs."""
     die_with_parent()
     host = EngineHost()
     with suppress(EOFError, ConnectionError):  # the trainer has closed the pipe

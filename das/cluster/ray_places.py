@@ -1,4 +1,4 @@
-"""Places in Ray's cluster for engines: cores, and a GPU if there are any, of one node each."""
+"""Places for engines in Ray's cluster. Each has cores of one node, and one of its GPUs if there are any."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ class RayPlaces(Places):
     """Places in Ray's cluster."""
 
     def __init__(self, cluster: ClusterSettings, threads: int, weights_bytes: int):
-        """threads: cores of an engine. weights_bytes: size of the policy. Raises what `connect` raises."""
+        """threads: number of cores of each engine. weights_bytes: size of the policy. Raises what `connect` raises."""
         self._threads = threads
         self._groups: dict[int, Any] = {}  # Ray's placement groups, by place
         self._ray, self._disconnect = connect(cluster, threads, weights_bytes)
@@ -53,7 +53,7 @@ class RayPlaces(Places):
         """As Places says."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        # Some threads of the actor wait for the engine's thread; it also answers while it loads or starts.
+        # The actor has several threads, so it also answers while one of them starts the engine or loads weights.
         actor = self._ray.remote(EngineActor).options(
             num_cpus=self._threads,
             num_gpus=1 if self.gpus else 0,
@@ -90,7 +90,7 @@ class RayPlaces(Places):
         return address
 
     def kill(self, actor: Any, pid: int, node: str) -> None:
-        """As Places says. It also ends processes that are stopped, and those on this node after the end of Ray."""
+        """See Places. It also ends stopped processes, and those on this node if Ray has ended."""
         if pid and node == self._node:
             kill_process(pid)
         if self.broken():
@@ -113,6 +113,6 @@ class RayPlaces(Places):
 
 
 def kill_process(pid: int) -> None:
-    """Send SIGKILL. It also ends a process that is stopped."""
+    """Send SIGKILL, which ends a stopped process, too."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

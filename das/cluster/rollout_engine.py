@@ -1,7 +1,7 @@
-"""An engine that rolls out for a trainer in another process. It knows vLLM and das, and nothing of Ray.
+"""An engine that rolls out for a trainer in another process. It uses vLLM and das, but not Ray.
 
-vLLM is stepped in a thread of its own, which alone touches the engine. Requests come in and responses go out while it
-steps. A response is kept until the trainer acknowledges it, so an answer that is lost on the way loses nothing.
+A thread steps vLLM. No other thread touches the engine. Requests come in and responses go out while it steps. A
+response is kept until the trainer acknowledges it, so nothing is lost if an answer is lost on the way.
 """
 
 import queue
@@ -31,22 +31,22 @@ class RolloutEngine:
     """One engine of das in this process."""
 
     def __init__(self, settings: EngineSettings, kv_cache_gib: int = 1, threads: int | None = None):
-        """settings: of the engine. kv_cache_gib, threads: as in das.install().
+        """settings: of the engine. kv_cache_gib, threads: see das.install().
 
         Raises what build_engine raises.
         """
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any] | None]] = queue.SimpleQueue()
         self._news = threading.Condition()  # guards the three below
-        self._finished: dict[int, Response] = {}  # by index, until they are acknowledged
+        self._finished: dict[int, Response] = {}  # responses by index, kept until they are acknowledged
         self._passes = 0
-        self._error: Exception | None = None  # what ended the thread
-        self._live: dict[str, EngineRequest] = {}  # by vLLM's name of the request
-        self._internal: dict[str, str] = {}  # vLLM's internal name, by its name
+        self._error: Exception | None = None  # the error that ended the thread
+        self._live: dict[str, EngineRequest] = {}  # live requests by their names in vLLM
+        self._internal: dict[str, str] = {}  # vLLM's internal name of each request, by its name in `_live`
         self._params: Any = None  # SamplingParams of the running rollout
         self._rollout = 0  # counts rollouts, so that names never repeat
-        self._waiting = 0  # what the drafter's budget was told last
-        self._history_tick = 0  # where the drafter's window is
-        self._version = 0  # of the weights; 0: those of the policy's folder
+        self._waiting = 0  # number of waiting requests that the drafter's budget knows of
+        self._history_tick = 0  # the present tick of the drafter's window
+        self._version = 0  # version of the weights; 0: those of the policy's folder
 
         def build() -> None:
             install(kv_cache_gib, threads, settings.batch_invariant)
@@ -58,11 +58,11 @@ class RolloutEngine:
     # ---- weights ----
 
     def load_weights(self, version: int, checksum: str, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Compute and draft with these weights from now on, and say what of them did not arrive; empty if all is well.
+        """Compute and draft with these weights from now on. Returns which did not arrive, in words; empty if all did.
 
-        version: the number that responses will carry. checksum: of the parts, as they were sent. check: names of the
-        policy's tensors that are compared with what the engine holds; a drafter's are all compared. No request may be
-        live.
+        version: the number that responses will carry. checksum: of the parts, as they were sent. check: names of
+        tensors of the policy; the engine's copies of these are compared with what was sent. A drafter's tensors are all
+        compared. No request may be live.
         """
 
         def load() -> str:
@@ -76,8 +76,8 @@ class RolloutEngine:
     def receive_weights(
         self, version: int, meeting: Meeting, expected: Sequence[Layout], check: Sequence[str]
     ) -> tuple[int, str, str]:
-        """Like `load_weights`, with weights that the trainer broadcasts. Returns their version, what did not
-        arrive, and why the transfer broke: then it must be tried again before a request comes.
+        """Does what `load_weights` does, with weights that the trainer broadcasts. Returns their version, what did not
+        arrive, and why the transfer broke. If it broke, it must be repeated before a request comes.
         """
 
         def receive() -> tuple[int, str, str]:
@@ -93,7 +93,7 @@ class RolloutEngine:
     def _load_weights(
         self, version: int, tensors: Iterable[tuple[str, torch.Tensor, bool]], check: Sequence[str]
     ) -> str:
-        """tensors: name and value of each, and whether it is the drafter's."""
+        """Load tensors into the engine. tensors: name and value of each, and whether it is the drafter's."""
         if self._live:
             return f"{len(self._live)} requests are live"
         sample, checked, drafter = [], set(check), []
@@ -125,17 +125,17 @@ class RolloutEngine:
         self.llm.llm_engine.model_executor.driver_worker.model_runner.model.load_weights(tensors)
 
     def dtype(self) -> str:
-        """The type in which the engine computes, such as float32."""
+        """Returns the name of the type in which the engine computes, such as float32."""
         return str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
 
     def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """The log-probs that the engine gives to the tokens [T] but the first, [T - 1]. No request may be live."""
+        """Returns the engine's log-probs [T - 1] of these tokens [T], without the first one. No request may be live."""
         from vllm import SamplingParams
 
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, seed=0, detokenize=False, extra_args={LIMIT_KEY: 0})
 
         def scored() -> np.ndarray:
-            # vLLM counts ranks for log-probs of a prompt by a function that torch would compile, for up to a minute.
+            # For log-probs of a prompt, vLLM computes ranks by a function that torch would compile, for up to a minute.
             with torch.compiler.set_stance("force_eager"):
                 output = self.llm.generate([{"prompt_token_ids": list(tokens)}], params, use_tqdm=False)[0]
             found = zip(output.prompt_logprobs[1:], tokens[1:], strict=True)
@@ -146,10 +146,10 @@ class RolloutEngine:
     # ---- rollouts ----
 
     def begin(self, params: Any, history_tick: int, turn: int = 0) -> int:
-        """A rollout begins, or its turn number `turn`. Returns the passes since the engine was built.
+        """Begin a rollout, or its turn number `turn`. Returns the number of passes since the engine was built.
 
-        params: vLLM's SamplingParams, without seed and problem. history_tick: where the drafter's window is, for an
-        engine that is new. What an earlier rollout left is dropped: live requests are aborted, responses forgotten.
+        params: vLLM's SamplingParams, without seed and problem. history_tick: the present tick of the drafter's window,
+        which a new engine does not know. Live requests of an earlier rollout are aborted, and its responses dropped.
         """
 
         def begin() -> int:
@@ -173,12 +173,12 @@ class RolloutEngine:
         timeout_s: float,
         history: Sequence[SavedText] = (),
     ) -> Poll:
-        """Start `new` requests, forget acknowledged responses, and return the other ones.
+        """Start `new` requests, drop acknowledged responses, and return the other responses.
 
         acknowledged: indices of responses. waiting: how many requests wait in the queue that engines share. history:
-        responses of other engines that the new requests shall draft from. It returns as soon as there is a response
-        and either somebody waits or nothing is left to do, and after `timeout_s` at the latest: an answer costs the
-        trainer as much time as hundreds of tokens. Raises ClusterError once stepping has failed.
+        responses of other engines that the new requests shall draft from. It returns once there is a response, and
+        either some request waits or none is live; after `timeout_s` at the latest. It does not return sooner, because
+        an answer costs the trainer as much time as hundreds of tokens. Raises ClusterError once stepping has failed.
         """
         if new or history or waiting != self._waiting:
             self._work.put((lambda: self._start(new, waiting, history), None))
@@ -194,11 +194,11 @@ class RolloutEngine:
             return Poll(list(self._finished.values()), len(self._live), self._passes)
 
     def end_turn(self) -> RolloutReport:
-        """The turn is over. Returns its report. Other engines have delivered the requests that are live."""
+        """End the turn. Returns its report. Live requests are dropped, because other engines have delivered them."""
         return self._end("das_end_turn")
 
     def end(self, history_tick: int, judged: bool) -> RolloutReport:
-        """The rollout is over. Returns its report. The arguments are those of das_end_rollout."""
+        """End the rollout. Returns its report. The arguments are those of das_end_rollout."""
         return self._end("das_end_rollout", history_tick, judged)
 
     def _end(self, method: str, *args: Any) -> RolloutReport:
@@ -209,33 +209,33 @@ class RolloutEngine:
         return self._do(end)
 
     def abort(self) -> None:
-        """Forget live requests, so that the process does not end amid a pass."""
+        """Drop live requests, so that the process does not end during a pass."""
         if self._error is None:
             self._do(self._abort)
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
-        """vllm.LLM.collective_rpc, between two passes."""
+        """Call vllm.LLM.collective_rpc between two passes."""
         return list(self._do(lambda: self.llm.collective_rpc(method, args=tuple(args))))
 
     def begin_evaluation(self) -> None:
-        """Draft with a drafter that knows nothing, until `end_evaluation`."""
+        """Draft with a new drafter, which has learned nothing yet, until `end_evaluation`."""
         self._do(lambda: self.llm.collective_rpc("das_begin_evaluation"))
 
     def end_evaluation(self) -> None:
-        """Draft with the training's own drafter again."""
+        """Draft with the training's drafter again."""
         self._do(lambda: self.llm.collective_rpc("das_end_evaluation"))
 
     # ---- in the engine's thread ----
 
     def _do(self, function: Callable[[], Result]) -> Result:
-        """Have the engine's thread call a function between two passes, after all that came before it."""
+        """Let the engine's thread call a function between two passes, after all functions that came before it."""
         future: Future[Result] = Future()
         self._work.put((function, future))
         return future.result()
 
     def _run(self) -> None:
-        """Call functions and step. A function's error goes to its caller. Any other error ends the engine, and goes to
-        all later callers.
+        """Call functions and step vLLM. A function's error goes to its caller. Any other error ends the engine, and
+        goes to all later callers.
         """
         try:
             while True:
@@ -309,8 +309,8 @@ class RolloutEngine:
 
 
 def _flat(params: Any) -> Any:
-    """A copy of the parameters that asks for one output at the end, with log-probs in plain lists. Raises ClusterError
-    if they ask for log-probs of other tokens than the sampled ones.
+    """Returns a copy of the parameters that asks for one output at the end, with log-probs in plain lists. Raises
+    ClusterError if they ask for log-probs of other tokens than the sampled ones.
     """
     from vllm.sampling_params import RequestOutputKind
 

@@ -11,7 +11,7 @@ MAX_ENGINES = 2**12
 class ClusterSettings:
     """Settings of a cluster. Raises ValueError, in one line, for values out of range.
 
-    engines    how many
+    engines    number of engines
     address    HOST:PORT of a Ray that runs already; None: one of this machine's own is started, and ended with the run
     silent_s   seconds within which an engine must answer or finish a pass. One that does not is taken for dead and
                killed, and its requests start again elsewhere. It must be longer than the slowest pass, compiling and

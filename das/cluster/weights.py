@@ -1,4 +1,4 @@
-"""Tensors as bytes, on their way from the trainer to an engine in another process."""
+"""Packs tensors into bytes, to send them from the trainer to an engine in another process."""
 
 from collections.abc import Iterable, Iterator
 
@@ -11,9 +11,9 @@ PART_BYTES = 256 * 2**20  # weights travel in parts of about this size
 
 
 def packed(named_tensors: Iterable[tuple[str, torch.Tensor]], drafter: bool = False) -> Iterator[WeightsPart]:
-    """Copies of the tensors, in parts of about PART_BYTES.
+    """Yields copies of the tensors, in parts of about PART_BYTES.
 
-    drafter: whether they are those of the drafter that learns in the run.
+    drafter: whether they are those of the drafter that is trained in the run.
     """
     tensors: list[tuple[str, str, list[int]]] = []
     data: list[np.ndarray] = []
@@ -29,14 +29,14 @@ def packed(named_tensors: Iterable[tuple[str, torch.Tensor]], drafter: bool = Fa
 
 
 def unpacked(part: WeightsPart) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a part."""
+    """Yields name and value of each tensor of a part."""
     return split(part.tensors, part.data)
 
 
 def split(
     tensors: list[tuple[str, str, list[int]]], whole: np.ndarray | torch.Tensor
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Copy tensors out of `whole`, uint8 [bytes], in which they follow one another. tensors: as in WeightsPart."""
+    """Yields copies of the tensors in `whole`, uint8 [bytes], one after the other. tensors: see WeightsPart."""
     start = 0
     for name, dtype_name, shape in tensors:
         dtype = getattr(torch, dtype_name)

@@ -26,12 +26,12 @@ __all__ = [
     "window_of",
 ]
 
-DRAFTERS: dict[str, type[Drafter]] = {"history": HistoryDrafter}  # a setting may name another class, "module:Class"
+DRAFTERS: dict[str, type[Drafter]] = {"history": HistoryDrafter}  # settings may name other classes, as "module:Class"
 
 
 def make_drafter(settings: Mapping[str, Any]) -> Drafter:
-    """Build the drafter that settings["name"] names (config group `drafter`; history if it names none) with the other
-    settings as its options. Raises what `check_drafter` raises, and ValueError for a saved history that is damaged.
+    """Build the drafter that settings["name"] names (config group `drafter`; default: history). The other settings are
+    its options. Raises what `check_drafter` raises, and ValueError for a damaged saved history.
     """
     drafter, options = _drafter(settings)
     return drafter(**options)
@@ -44,7 +44,7 @@ def check_drafter(settings: Mapping[str, Any]) -> None:
 
 
 def window_of(settings: Mapping[str, Any]) -> int:
-    """The window of the drafter that `make_drafter` would build: history ticks of finished responses."""
+    """Returns the window of the drafter that `make_drafter` would build: how many history ticks it keeps."""
     drafter, options = _drafter(settings)
     return drafter.window_of(options)
 

@@ -1,7 +1,7 @@
-"""Drafts of a history combined with a draft head: the alternatives, and the choice between them.
+"""Combines a history of past responses with a draft head: the better of two alternative drafts is kept.
 
-A head cannot continue tokens of the history, because it needs its own hidden states of all previous tokens. So a draft
-is either the history's alone, or one or more tokens of the head continued by the history.
+A head cannot continue a draft of the history, because it needs its own hidden states of all previous tokens. So a draft
+is either made by the history alone, or it begins with tokens of the head, and the history continues it.
 """
 
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from das.drafter.draft import Drafts
 
 
 def expected(drafts: Drafts) -> np.ndarray:
-    """Expected number of accepted tokens of each draft, float64 [R]."""
+    """Returns the expected number of accepted tokens of each draft, float64 [R]."""
     joint = np.where(np.arange(drafts.probs.shape[1]) < drafts.counts[:, None], drafts.probs, 0.0)
     np.cumprod(joint, axis=1, out=joint)
     return np.asarray(joint.sum(axis=1))
 
 
 class Alternatives:
-    """For each of R requests, the best draft so far and the head's tokens, with which further drafts begin.
+    """Keeps, for each of R requests, the best draft so far and the head's tokens, with which later drafts begin.
 
     limits: the most tokens of each draft. floors: draft i ends where P(all of it is accepted) falls below floors[i];
-    None: no floors. alone: the history's drafts without the head. able: whether the head can draft for each request,
-    bool [R]; None: for all.
+    None: no floors. alone: drafts of the history without the head. able: for each request, whether the head can draft
+    for it, bool [R]; None: it can for all.
     """
 
     def __init__(
@@ -35,17 +35,17 @@ class Alternatives:
         self._floors = np.zeros(num) if floors is None else np.asarray(floors, np.float64)
         self._best_value = expected(alone)
         self._alone_value = float(self._best_value.sum())
-        self._depth = 0  # head tokens per open row
+        self._depth = 0  # number of head tokens in each open row
         self._open = np.arange(num) if able is None else np.flatnonzero(able)  # open rows: the head may continue them
         self._joint = np.ones(num)  # per row: P(all head tokens are accepted)
         self._sum = np.zeros(num)  # per row: sum of these joint probabilities over the head's tokens
         self._behind = self._best_value.copy()  # per row: tokens expected from the history after accepted head tokens
 
     def open(self, head_value: float) -> tuple[np.ndarray, float]:
-        """The requests that gain from another head token, int64 [A], and their total expected gain in tokens.
+        """Returns the requests that gain from another head token, int64 [A], and their total expected gain in tokens.
 
-        head_value: usual number of tokens emitted by a head token and the history's continuation. Other requests keep
-        their best draft.
+        head_value: the number of emitted tokens that a head token and the history's continuation usually yield. Other
+        requests keep their best draft.
         """
         more = np.maximum(head_value - self._behind, 0.0) * self._joint
         room = (self._limits > self._depth) & (self._joint >= self._floors) & (more > 0)
@@ -53,11 +53,11 @@ class Alternatives:
         return self._open, float(more[self._open].sum())
 
     def gained(self) -> float:
-        """Expected gain of the best drafts over the history's drafts, in tokens, summed over all requests."""
+        """Returns the expected tokens of the best drafts minus those of the history's drafts, over all requests."""
         return float(self._best_value.sum()) - self._alone_value
 
     def _lay_out(self) -> None:
-        """Allocate arrays for drafts that begin with the head. Done late, because most often the head is declined."""
+        """Allocate arrays for drafts that begin with the head. Done late, because most often the head is not used."""
         alone, shape = self._alone, (len(self._limits), int(self._limits.max()))
         self._tokens, self._probs = np.zeros(shape, np.int32), np.zeros(shape)
         self._tokens[:, : alone.tokens.shape[1]], self._probs[:, : alone.probs.shape[1]] = alone.tokens, alone.probs
@@ -76,11 +76,11 @@ class Alternatives:
         self._sum[among] += self._joint[among]
 
     def last_tokens(self) -> np.ndarray:
-        """The head's last token for each open request, int32 [A]."""
+        """Returns the head's last token for each open request, int32 [A]."""
         return np.asarray(self._head_tokens[self._open, self._depth - 1])
 
     def behind(self) -> tuple[np.ndarray, list[list[int]], list[int], list[float]]:
-        """Per open request: index (int64 [A]), head tokens, how many more tokens it may get, and their floor."""
+        """Returns, for each open request: index (int64 [A]), head tokens, how many more tokens fit, and their floor."""
         among = self._open
         floors = np.minimum(self._floors[among] / np.maximum(self._joint[among], 1e-300), 1.0)
         return (
@@ -91,9 +91,9 @@ class Alternatives:
         )
 
     def offer(self, drafts: Drafts) -> np.ndarray:
-        """Offer the history's continuations of the head's tokens for the open requests. Better drafts are kept.
+        """Offer the history's continuations of the head's tokens, for the open requests. The better draft is kept.
 
-        Returns the tokens that the history is expected to add after accepted head tokens, float64 [A].
+        Returns the expected number of tokens that the history adds after accepted head tokens, float64 [A].
         """
         among, depth = self._open, self._depth
         self._behind[among] = behind = expected(drafts)
@@ -111,7 +111,7 @@ class Alternatives:
         return behind
 
     def drafts(self) -> Drafts:
-        """The best draft of each request."""
+        """Returns the best draft of each request."""
         if not self._depth:
             return self._alone
         return Drafts(self._tokens, self._probs, self._counts)

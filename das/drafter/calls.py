@@ -1,4 +1,4 @@
-"""The core's drafting calls: Python sequences in, arrays out. Every pass pays each microsecond spent here."""
+"""Drafting calls of the native core: they take Python sequences and return arrays. Every pass waits for this code."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from das.drafter import checks, native
 from das.drafter.draft import Drafts, TreeDrafts
 
-# (handles, limits, floors, highest limit = length of a row)
+# (handles, limits, floors, the highest limit, which is the length of a row)
 Arguments: TypeAlias = "tuple[array[int], array[int], array[float] | None, int]"
 
 
 def arguments(
     handles: Sequence[int], limits: Sequence[int], floors: Sequence[float] | None, name: str, highest: int
 ) -> Arguments:
-    """Check and convert a call's arguments. name: the caller's word for `limits`. Raises ValueError, in one line."""
+    """Check and convert the arguments of a call. name: what errors call `limits`. Raises ValueError, in one line."""
     limit_array, stride = checks.limits(limits, name, highest)
     floor_array = None if floors is None else checks.floors(floors)
     n = len(handles)
@@ -32,7 +32,7 @@ def arguments(
 def chains(
     lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments, packed: bool
 ) -> tuple[array[int], array[float], array[int]]:
-    """Drafted tokens, their probabilities, and the number of tokens of each row.
+    """Make chains (drafts without branches). Returns tokens, their probabilities, and each row's number of tokens.
 
     Rows are as long as the highest limit, or follow each other without gaps if packed.
     """
@@ -61,7 +61,7 @@ def chains(
 
 
 def chains_as_arrays(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments) -> Drafts:
-    """Chains, one row per request."""
+    """Make chains. Returns them as arrays with one row for each request."""
     tokens, probs, counts = chains(lib, core, requests, call, packed=False)
     shape = len(counts), call[3]
     return Drafts(
@@ -74,7 +74,7 @@ def chains_as_arrays(lib: ctypes.CDLL, core: int, requests: Sequence[str], call:
 def chains_behind(
     lib: ctypes.CDLL, core: int, requests: Sequence[str], given: tuple[array[int], array[int]], call: Arguments
 ) -> Drafts:
-    """Chains that continue hypothetical tokens, one row per request. given: the result of checks.flat_tokens."""
+    """Make chains that continue hypothetical tokens, one row per request. given: result of checks.flat_tokens."""
     handles, limits, floors, stride = call
     n = len(handles)
     tokens, probs, counts = np.empty((n, stride), np.int32), np.empty((n, stride)), np.empty(n, np.int64)
@@ -97,7 +97,7 @@ def chains_behind(
 
 
 def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments, branch_floor: float) -> TreeDrafts:
-    """Trees, one row per request. All arrays share one allocation."""
+    """Make trees (drafts that may branch), one row for each request. All arrays share one allocation."""
     handles, limits, floors, stride = call
     n = len(handles)
     cells = n * stride
@@ -127,7 +127,7 @@ def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments,
 
 
 def _refuse(code: int, requests: Sequence[str]) -> None:
-    """Raise the error behind the core's negative code."""
+    """Raise the error that belongs to a negative code of the core."""
     if code == native.BUSY:
         twice = next(r for i, r in enumerate(requests) if r in requests[:i])
         raise ValueError(f"request {twice!r} is named twice: name each request once")

@@ -1,7 +1,7 @@
-"""Chains drafted by history and model in turns: the history drafts where it is confident, the model elsewhere.
+"""Chains (drafts without branches) made by history and model in turns: the model drafts where the history is unsure.
 
-Unpredictable text is rare in a response: a token that the history cannot predict is often followed by many that it can.
-The history's draft after the model's last token, confident or not, ends the chain.
+Unpredictable text is rare in a response: a token that the history cannot predict is often followed by many that it can
+predict. A chain ends with the history's draft after the model's last token, even if the history is unsure.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SURE = 0.8
 
 
 class Chains:
-    """R chains that grow by tokens of the history and of the model.
+    """R chains, to which the history and the model append tokens.
 
     limits: the most tokens of each chain. floors: chain i ends where P(all of it is accepted) falls below floors[i];
     None: no floors.
@@ -32,10 +32,10 @@ class Chains:
         self._rests: list[tuple[list[int], list[float]]] = [([], [])] * num  # per chain: the history's unsure tokens
 
     def open(self, usual: float) -> tuple[np.ndarray, float]:
-        """The chains that may get a model token, int64 [A], and their total expected gain in emitted tokens.
+        """Returns the chains that may get a model token, int64 [A], and their total expected gain in emitted tokens.
 
-        usual: usual probability that a model token is accepted after accepted tokens. The gain does not count what the
-        history's token in its place would have emitted.
+        usual: usual probability that a model token is accepted after accepted tokens. The gain is the excess over the
+        history's token that would stand in its place.
         """
         among = np.flatnonzero((self._counts < self._limits) & (self._joint >= self._floors))
         instead = np.array([self._rests[i][1][0] if self._rests[i][1] else 0.0 for i in among.tolist()])
@@ -51,9 +51,9 @@ class Chains:
             self._rests[i] = [], []
 
     def take(self, among: np.ndarray, drafts: Drafts) -> list[list[int]]:
-        """Append the confident tokens of the history's drafts to these chains, and store the others for the end.
+        """Append the confident tokens of the history's drafts to these chains, and store the other tokens for the end.
 
-        Returns the tokens that each chain got.
+        Returns the appended tokens of each chain.
         """
         taken = []
         for row, i in enumerate(among.tolist()):
@@ -77,13 +77,13 @@ class Chains:
         self._joint[i] *= np.prod(probs[: stop - at])
 
     def behind(self, among: np.ndarray) -> tuple[list[list[int]], list[int], list[float]]:
-        """Per chain: its tokens, how many more it may get, and their floor."""
+        """Returns, for each chain: its tokens, how many more tokens it may get, and their floor."""
         tokens = [self._tokens[i, : self._counts[i]].tolist() for i in among.tolist()]
         room = (self._limits - self._counts)[among].tolist()
         return tokens, room, (self._floors[among] / np.maximum(self._joint[among], 1e-300)).tolist()
 
     def drafts(self) -> Drafts:
-        """All chains, each ended by the history's draft."""
+        """Returns all chains, each with the history's stored tokens at its end."""
         for i, (tokens, probs) in enumerate(self._rests):
             self._extend(i, tokens, probs)
         self._rests = [([], [])] * len(self._rests)

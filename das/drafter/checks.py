@@ -23,14 +23,14 @@ MAX_NODES = 2**10  # nodes of one tree; each takes two to six kilobytes until it
 
 
 def text(value: Any, name: str) -> str:
-    """An id. Only strings are accepted, because the ids 7 and "7" would mean the same problem."""
+    """Check an id. Only strings are accepted, because the ids 7 and "7" would mean the same problem."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a string, got {value!r:.100}: give str({name})")
     return value
 
 
 def whole_number(value: Any, name: str, lowest: int, highest: int) -> int:
-    """An integer in a range."""
+    """Check that a value is an integer in a range."""
     try:
         number = index(value)
     except TypeError:
@@ -41,7 +41,7 @@ def whole_number(value: Any, name: str, lowest: int, highest: int) -> int:
 
 
 def file_path(value: Any, name: str) -> Path:
-    """The path of a file."""
+    """Check the path of a file."""
     try:
         return Path(value)
     except TypeError:
@@ -49,7 +49,7 @@ def file_path(value: Any, name: str) -> Path:
 
 
 def size(values: Any) -> int | None:
-    """The number of values; None if `values` is no sequence."""
+    """Returns the number of values; None if `values` is no sequence."""
     try:
         return len(values)
     except TypeError:
@@ -57,7 +57,7 @@ def size(values: Any) -> int | None:
 
 
 def limits(values: Sequence[int], name: str, largest: int) -> tuple[array[int], int]:
-    """Limits of drafts as int64, and the highest of them."""
+    """Check limits of drafts. Returns them as int64, and the highest of them."""
     try:
         numbers = array("q", values)
     except (TypeError, OverflowError):
@@ -69,7 +69,7 @@ def limits(values: Sequence[int], name: str, largest: int) -> tuple[array[int], 
 
 
 def floors(values: Sequence[float]) -> array[float]:
-    """Floors of drafts as float64; the core refuses NaN."""
+    """Convert floors of drafts to float64. The core refuses NaN."""
     try:
         return array("d", values)
     except (TypeError, OverflowError):
@@ -77,7 +77,7 @@ def floors(values: Sequence[float]) -> array[float]:
 
 
 def branch_floor(value: float) -> float:
-    """The floor of branches; the core refuses NaN."""
+    """Convert the floor of branches. The core refuses NaN."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -85,7 +85,7 @@ def branch_floor(value: float) -> float:
 
 
 def flat_tokens(lists: Sequence[Sequence[int] | np.ndarray]) -> tuple[array[int], array[int]]:
-    """Concatenated token lists as int32, and their offsets, int64 [lists + 1]."""
+    """Returns the concatenated token lists as int32, and their offsets, int64 [lists + 1]."""
     if all(type(new) is list for new in lists):  # vLLM's form; this path takes a third of the time
         try:
             return array("i", chain.from_iterable(lists)), array("q", accumulate(map(len, lists), initial=0))

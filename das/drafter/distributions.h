@@ -1,8 +1,8 @@
-/* Remembered distributions: beside a token of the index, the likeliest tokens of the distribution that it was sampled in.
+/* Remembered distributions: beside each token, the index keeps the likeliest tokens of the distribution it came from.
  *
- * A pair is a token and its probability in one word, token << 5 | level; the probability is exp(-level / 4). A
- * distribution comes as PAIRS pairs, likeliest first, padded with NO_PAIR. It lies beside its token as a head and the
- * pairs of the other tokens. Where a distribution is sure of its token, the head is all.
+ * A pair is a token and its probability in one word, token << 5 | level; the probability is exp(-level / 4). Callers
+ * pass a distribution as PAIRS pairs, likeliest first, padded with NO_PAIR. It is stored beside its token as a head and
+ * the pairs of the other tokens. If a distribution lists no other tokens, only the head is stored.
  *
  * A head is one byte: the number of other tokens in its upper 3 bits, and the token's own level in its lower 5. */
 #include <stdint.h>
@@ -13,15 +13,15 @@
 #define NO_PAIR UINT32_MAX
 #define UNLISTED 31                  /* a level: the token is not among the likeliest */
 #define UNKNOWN 30                   /* a head: no distribution is remembered; greater levels than 29 do not occur */
-#define PAIR_TOKENS (1u << 26)       /* greater token ids form no pairs */
-#define PAIRS_GROW 4u                /* a block's pairs grow by so many */
+#define PAIR_TOKENS (1u << 26)       /* only smaller token ids can form pairs */
+#define PAIRS_GROW 4u                /* memory for a block's pairs grows by this many */
 
 static int32_t token_of(uint32_t pair) { return (int32_t)(pair >> 5); }
 static uint32_t level_of(uint32_t pair) { return pair & 31; }
 
 static uint32_t num_others(uint8_t head) { return head >> 5; }
 
-/* How many pairs belong to the first n positions of a block. heads: of the block. */
+/* Returns the number of pairs of the first n positions of a block. heads: those of the block. */
 static uint32_t pairs_before(const uint8_t *heads, uint32_t n) {
     uint32_t total = 0;
     for (uint32_t i = 0; i < n; i++) total += num_others(heads[i]);
@@ -30,8 +30,8 @@ static uint32_t pairs_before(const uint8_t *heads, uint32_t n) {
 
 static uint32_t pair_room(uint32_t n) { return (n + PAIRS_GROW - 1) / PAIRS_GROW * PAIRS_GROW; }
 
-/* Remembers the distribution of a block's i-th token. pairs: [PAIRS], or NULL if it is unknown. Returns how many pairs
- * the block has room for more than before, or a negative number where there is no memory. */
+/* Remembers the distribution of a block's i-th token. pairs: [PAIRS], or NULL if it is unknown. Returns by how
+ * many pairs the block's memory grew, or a negative number if there is no memory. */
 static int remember(uint8_t *heads, uint32_t **block, uint32_t i, int32_t tok, const uint32_t *pairs) {
     uint32_t others[PAIRS], level = UNLISTED, n = 0;
     heads[i] = UNKNOWN;
@@ -52,8 +52,8 @@ static int remember(uint8_t *heads, uint32_t **block, uint32_t i, int32_t tok, c
     return (int)(grown - room);
 }
 
-/* Writes the distribution of a block's i-th token to pairs [PAIRS], this token first. Returns how many there are; 0 if
- * it is unknown. */
+/* Writes the distribution of a block's i-th token to pairs [PAIRS], this token first. Returns the number of pairs; 0 if
+ * the distribution is unknown. */
 static int recall(const uint8_t *heads, uint32_t *const *block, uint32_t i, int32_t tok, uint32_t *pairs) {
     uint8_t head = heads[i];
     int n = 0;

@@ -1,7 +1,7 @@
-"""Remembered distributions: the likeliest tokens of the distribution that a token was sampled in (distributions.h).
+"""Remembered distributions: the likeliest tokens of the distribution from which a token was sampled (distributions.h).
 
-A distribution is a row of PAIRS words, likeliest token first: token << 5 | level, where the token's probability is
-exp(-level / 4). Rows are padded with NO_PAIR; a row of NO_PAIR alone is an unknown distribution.
+A distribution is a row of PAIRS words, likeliest token first. A word is token << 5 | level, and the token's probability
+is exp(-level / 4). Rows are padded with NO_PAIR. A row of only NO_PAIR is an unknown distribution.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ from typing import Any
 
 import numpy as np
 
-PAIRS = 4  # tokens of a distribution that are remembered, if they are
+PAIRS = 4  # the most tokens of a distribution that are remembered
 NO_PAIR = 2**32 - 1
 LEVELS_PER_NAT = 4
-MAX_LEVEL = 18  # of a remembered token: it is at least .01 probable
-PAIR_TOKENS = 2**26  # greater token ids form no pairs
+MAX_LEVEL = 18  # highest level of a remembered token: its probability is at least .01
+PAIR_TOKENS = 2**26  # only smaller token ids can be remembered in pairs
 
 
 def unknown(count: int) -> np.ndarray:
-    """This many unknown distributions: uint32 [count, PAIRS]."""
+    """Returns `count` unknown distributions: uint32 [count, PAIRS]."""
     return np.full((count, PAIRS), NO_PAIR, np.uint32)
 
 
 def packed(tokens: np.ndarray, logprobs: np.ndarray) -> np.ndarray:
-    """Distributions from their likeliest tokens and log-probs, [n, PAIRS] each, likeliest first: uint32 [n, PAIRS]."""
+    """Pack tokens and log-probs, [n, PAIRS] each, likeliest first, into distributions: uint32 [n, PAIRS]."""
     levels = np.rint(-LEVELS_PER_NAT * np.maximum(logprobs, -32.0)).astype(np.uint32)
     listed = (levels <= MAX_LEVEL) & (tokens < PAIR_TOKENS)
     return np.where(listed, tokens.astype(np.uint32) << np.uint32(5) | levels, np.uint32(NO_PAIR))
 
 
 def flat(distributions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distributions without their padding, for files: the pairs of each, uint8 [n], and all pairs, uint32 [pairs]."""
+    """Remove the padding, for files. Returns each row's number of pairs, uint8 [n], and all pairs, uint32 [pairs]."""
     listed = distributions != NO_PAIR
     return listed.sum(axis=1, dtype=np.uint8), distributions[listed]
 
 
 def unflat(counts: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """The inverse of `flat`. Raises ValueError for counts and pairs that do not belong together."""
+    """Undo `flat`. Raises ValueError for counts and pairs that do not belong together."""
     if counts.max(initial=0) > PAIRS or int(counts.sum()) != len(pairs):
         raise ValueError(f"its distributions do not add up to its {len(pairs)} pairs")
     distributions = unknown(len(counts))
@@ -45,7 +45,7 @@ def unflat(counts: np.ndarray, pairs: np.ndarray) -> np.ndarray:
 
 
 def rows(distributions: Any, count: int) -> np.ndarray | None:
-    """The distributions of `count` tokens, contiguous; None stays None. Raises ValueError for anything else."""
+    """Returns contiguous distributions of `count` tokens, or None for None. Raises ValueError for anything else."""
     if distributions is None:
         return None
     array = np.asarray(distributions)

@@ -1,7 +1,7 @@
-/* Drafting token by token: the code shared by chains and trees (tree.h), and drafting and learning of chains. */
+/* Drafting token by token: code that chains and trees (tree.h) share, and the drafting and learning of chains. */
 #include "lookup.h"
 
-/* Candidates that a drafted position can have. */
+/* The most candidates that a drafted position can have. */
 static int32_t candidate_stride(const Drafter *d) { return d->c.max_candidates + d->c.cross_problem_candidates; }
 
 /* Keeps the candidates that continue with tok and advances them by one token. Writes them to `out`, which may be
@@ -29,7 +29,7 @@ typedef struct {
     int32_t seq, *ctx;               /* ctx: recent tokens, then drafted ones */
     Trace *t;
     Candidate *cand;                 /* [n_cand] */
-    uint32_t (*pairs)[PAIRS];        /* [n_cand]: unless NULL, their distributions */
+    uint32_t (*pairs)[PAIRS];        /* [n_cand]: the candidates' distributions, or NULL */
     int64_t position;                /* of the draft's first token in the response */
     int64_t len, limit;              /* tokens in ctx; tokens that may be drafted */
     double reach, floor;             /* P(the whole chain is accepted); its lower bound */
@@ -39,7 +39,7 @@ typedef struct {
     Lookup own, shared;              /* lookups in the problem's store, and in that of all problems' newest texts */
 } Work;
 
-/* Drafts are made with the noise where distributions are remembered and the request's seed is known. */
+/* Drafts use the sampling noise if distributions are remembered and the request's seed is known. */
 static int knows_noise(const Trace *t) { return t->pairs && t->noisy; }
 static const Factors *factors_for(const Drafter *d, const Trace *t) { return knows_noise(t) ? &d->noisy.f : &d->w.f; }
 
@@ -57,7 +57,7 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
     w->n_cand = 0; w->done = 0;
 }
 
-/* The same for a draft that continues `given` hypothetical tokens. */
+/* Does what start_work does, for a draft that continues `given` hypothetical tokens. */
 static void start_behind(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, const int32_t *given,
                          int64_t n_given, int32_t *ctx) {
     Trace *t = d->x.seqs[seq].trace;
@@ -114,7 +114,7 @@ static void collect(const Drafter *d, Work *w, int64_t j) {
     w->n_cand += lookup_collect(d, &w->shared, w->seq, w->cand + w->n_cand, d->c.cross_problem_candidates);
 }
 
-/* Mixes a request's candidates for the token `depth` tokens into its draft. */
+/* Mixes a request's candidates for the token that comes after `depth` tokens of its draft. */
 static void mix_at(const Drafter *d, Work *w, int64_t depth, Mixed *m, Singles *singles) {
     if (!w->pairs) { mix(&d->w, w->cand, w->n_cand, m, singles); return; }
     for (int i = 0; i < w->n_cand; i++)
@@ -122,7 +122,7 @@ static void mix_at(const Drafter *d, Work *w, int64_t depth, Mixed *m, Singles *
     foresee(&d->noisy, w->cand, w->n_cand, w->pairs, noise_key(w->t->seed, w->position + depth), m);
 }
 
-/* Whether the occurrences are looked up again behind a token, because the nearest one goes on with another. */
+/* Whether occurrences must be looked up again after a token, because the nearest one continues with another token. */
 static int leaves_nearest(const Work *w, const Mixed *m, const Candidate *cand, int32_t tok) {
     return w->pairs && m->place >= 0 && cand[m->place].tok != tok;
 }
@@ -150,7 +150,7 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     if (w->pairs) w->pairs += on;
 }
 
-/* Learns from a position's emitted token. */
+/* Learns from the token that was emitted at a position. */
 static void learn_at(Drafter *d, const Trace *t, const Candidate *cand, uint32_t (*pairs)[PAIRS], Mixed *m, int32_t tok) {
     if (knows_noise(t)) learn_foreseen(&d->noisy, cand, pairs, m, tok);
     else learn(&d->w, cand, m, tok);

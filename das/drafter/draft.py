@@ -33,7 +33,7 @@ class Drafts:
 
 
 def num_branches(parents: Sequence[int]) -> int:
-    """The number of branches of a draft: nodes that are not the first child of their parent."""
+    """Returns the number of branches of a draft: nodes that are not the first child of their parent."""
     return len(parents) - len(set(parents))
 
 
@@ -52,8 +52,8 @@ class TreeDrafts:
     """Branching drafts of a batch, one row per request. Row r holds counts[r] nodes; later entries are undefined.
 
     A parent precedes its children, and nodes are sorted by falling joint probability. So any prefix of a row is also a
-    tree: the best one of its size. Siblings hold different tokens, so at most one of them can be accepted. A chain is a
-    tree whose parents are -1, 0, 1, ...
+    tree, and the best tree of its size. Siblings hold different tokens, so at most one of them can be accepted. A chain
+    is a tree whose parents are -1, 0, 1, ...
     """
 
     tokens: np.ndarray  # int32 [R, N]
@@ -63,13 +63,13 @@ class TreeDrafts:
     counts: np.ndarray  # int64 [R]
 
     def branches(self, counts: Sequence[int]) -> list[int]:
-        """The number of branches among the first counts[r] nodes of each row."""
+        """Returns the number of branches among the first counts[r] nodes of each row."""
         return [num_branches(parents[:count]) for parents, count in zip(self.parents.tolist(), counts, strict=True)]
 
     def as_chains(self) -> Drafts:
-        """Equivalent chains: each prefix of a row has the same expected number of accepted tokens.
+        """Returns equivalent chains: each prefix of a row has the same expected number of accepted tokens.
 
-        This number is the sum of the joint probabilities. In a chain, these are the products of its `probs`.
+        This number is the sum of the joint probabilities. In a chain, these are products of its `probs`.
         """
         probs = self.joint.copy()
         for row, count in enumerate(self.counts.tolist()):

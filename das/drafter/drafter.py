@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 
 class Drafter(ABC):
-    """Drafts for the requests of one engine. The policy verifies each token, so a draft costs time, never exactness.
+    """Makes drafts for the requests of one engine. The policy verifies each token, so a bad draft costs time but
+    changes no result.
 
     For each request the engine calls `begin` once, `observe` with the tokens that each pass emitted, and `end`. Before
-    each pass it calls `propose` for the requests that may draft. A request that is preempted goes on as if nothing had
-    happened.
+    each pass it calls `propose` for the requests that may draft. If the engine preempts a request, the drafter does not
+    notice.
 
-    window: history ticks (steps or epochs) of finished responses that are drafted from; 0: none. vocab: token ids that
-    the policy knows, 0 to vocab - 1; the engine sets it.
-    remembers: whether it remembers the distributions in which tokens were sampled (RememberingDrafter).
+    window: for how many history ticks (steps or epochs) it drafts from finished responses; 0: it does not. vocab: the
+    policy's token ids are 0 to vocab - 1; the engine sets it.
+    remembers: whether it remembers the distributions from which tokens were sampled (RememberingDrafter).
     """
 
     remembers: bool = False
@@ -35,7 +36,7 @@ class Drafter(ABC):
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
-        """Raise ValueError or TypeError, in one line, for options that the class does not take. It builds nothing."""
+        """Raise ValueError or TypeError, in one line, if the class does not take these options. It builds nothing."""
         try:
             inspect.signature(cls).bind(**options)
         except TypeError as error:
@@ -43,53 +44,53 @@ class Drafter(ABC):
 
     @classmethod
     def window_of(cls, options: Mapping[str, Any]) -> int:
-        """The `window` of a drafter with these options. A cluster keeps the texts of this window for new engines."""
+        """Returns the `window` of a drafter with these options. A cluster keeps the window's texts for new engines."""
         return cls.window
 
-    # ---- what a drafter writes ----
+    # ---- methods that a drafter must implement ----
 
     @abstractmethod
     def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
-        """A request of this problem begins. prompt: its token ids."""
+        """Note that a request of this problem begins. prompt: its token ids."""
 
     @abstractmethod
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
-        """A request emitted these tokens."""
+        """Note that a request emitted these tokens."""
 
     @abstractmethod
     def propose(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> list[Draft]:
-        """At most limits[i] tokens for each request, each with the probability that the policy accepts it.
+        """Propose at most limits[i] tokens for each request, each with the probability that the policy accepts it.
 
         floors: drafts should end before the probability that all of a draft is accepted falls below floors[i].
         """
 
     @abstractmethod
     def end(self, request: str, keep: bool = True) -> None:
-        """A request is over. keep: whether its response may be drafted from later."""
+        """Note that a request is over. keep: whether later drafts may use its response."""
 
-    # ---- what every drafter gets ----
+    # ---- methods that a drafter inherits ----
 
     @property
     def history_tick(self) -> int:
-        """The tick at which `window` ends."""
+        """The current tick, at which `window` ends."""
         return self._tick
 
     @property
     def history_tokens(self) -> int:
-        """Tokens of finished responses that it drafts from."""
+        """The number of tokens of finished responses that it drafts from."""
         return 0
 
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
-        """`observe` for many requests."""
+        """Call `observe` for many requests."""
         for request, own in zip(requests, tokens, strict=True):
             self.observe(request, own)
 
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """`propose`, as arrays. Raises ValueError, in one line, for drafts that an engine cannot verify."""
+        """Calls `propose`, and returns arrays. Raises ValueError, in one line, for drafts that no engine can verify."""
         drafts = self.propose(requests, limits, floors)
         counts = np.array([len(draft.tokens) for draft in drafts], np.int64)
         if len(drafts) != len(requests) or any(counts > np.asarray(limits)):
@@ -112,26 +113,26 @@ class Drafter(ABC):
         floors: Sequence[float] | None = None,
         branch_floor: float = 0.0,
     ) -> TreeDrafts:
-        """Drafts that may branch, of at most nodes[i] tokens. This one does not branch.
+        """Propose drafts of at most nodes[i] tokens, which may branch. Those of this base class do not.
 
-        floors: as in `propose`. branch_floor: the least joint probability of a token that begins a branch.
+        floors: see `propose`. branch_floor: the least joint probability of a token that begins a branch.
         """
         drafts = self.propose_batch(requests, nodes, floors)
         parents = np.broadcast_to(np.arange(-1, drafts.tokens.shape[1] - 1, dtype=np.int32), drafts.tokens.shape)
         return TreeDrafts(drafts.tokens, parents, drafts.probs, np.cumprod(drafts.probs, axis=1), drafts.counts)
 
     def end_step(self, history_tick: int) -> None:
-        """A rollout is over. history_tick: where `window` ends from now on."""
+        """Note that a rollout is over. history_tick: the tick at which `window` ends from now on."""
         self._tick = history_tick
 
     def add_history(self, texts: Sequence[SavedText]) -> None:  # noqa: B027  # a drafter need not remember
-        """Draft from these responses of other engines, too."""
+        """Add responses of other engines, so that drafts may come from them, too."""
 
     def save(self, path: Path) -> None:  # noqa: B027  # a drafter need not remember
-        """Write what was learned, for a checkpoint. No request is live."""
+        """Write what it has learned, for a checkpoint. No request is live."""
 
     def load(self, path: Path) -> None:  # noqa: B027  # a drafter need not remember
-        """Go on from what `save` wrote."""
+        """Continue from what `save` wrote."""
 
     @property
     def _name(self) -> str:
@@ -139,11 +140,11 @@ class Drafter(ABC):
 
 
 class RememberingDrafter(Drafter):
-    """A drafter that can remember the distributions in which tokens were sampled, and draft with the noise."""
+    """A drafter that can remember the distributions from which tokens were sampled, and use the sampling noise."""
 
     @abstractmethod
     def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
-        """As Drafter says. seed: of the noise with which its tokens are sampled; None: not known, or there is none."""
+        """See Drafter. seed: of the noise with which its tokens are sampled; None: unknown, or there is no noise."""
 
     @abstractmethod
     def observe_batch(
@@ -152,6 +153,6 @@ class RememberingDrafter(Drafter):
         tokens: Sequence[Sequence[int] | np.ndarray],
         remembered: np.ndarray | None = None,
     ) -> None:
-        """As Drafter says. remembered: the distributions in which all these tokens were sampled, one after the other
-        (das.drafter.distributions), uint32 [tokens, PAIRS]; None: unknown.
+        """See Drafter. remembered: for all these tokens, one after the other, the distributions from which they were
+        sampled (das.drafter.distributions), uint32 [tokens, PAIRS]; None: unknown.
         """

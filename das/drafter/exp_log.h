@@ -43,7 +43,7 @@ static double log_of(double x) {
     return (double)e * LN2 + (s + s) * p;
 }
 
-/* Both functions for four numbers side by side: the same operations, so the same bits. */
+/* Both functions for four numbers at once, by the same operations, so with the same bits. */
 typedef double Lanes __attribute__((vector_size(32), aligned(8)));
 typedef int64_t Ints __attribute__((vector_size(32), aligned(8)));
 

@@ -1,11 +1,11 @@
-"""The history drafter: drafts what followed the newest and longest earlier occurrences of the current context.
+"""The history drafter finds the newest and longest earlier matches of the context, and drafts the tokens that followed.
 
-It looks up occurrences in three sources of the request's problem: the window of past trajectories, the live siblings
-(shared token by token while they decode) and the request's own text. The newest texts of other problems are a fourth
-source. Each occurrence votes for its next token with a weight learned for its match length, source and recency. A
-learned mixture turns the votes into a probability of acceptance for each token (mix.h). A chain drafts the likeliest
-token and continues with the occurrences that agree with it. A tree drafts the continuations that are most likely to be
-accepted. All weights are updated from the emitted tokens, draft after draft.
+It looks in three sources of the request's problem: past trajectories (responses) in the window, live siblings (other
+requests of the problem, visible token by token while they decode) and the request's own text. The newest texts of other
+problems are a fourth source. Each occurrence votes for its next token with a weight learned for its match length,
+source and recency. A learned mixture turns the votes into a probability of acceptance for each token (mix.h). A chain
+drafts the likeliest token and continues with the occurrences that agree with it. A tree drafts the continuations that
+are most likely to be accepted. All weights are updated from the emitted tokens, draft after draft.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ R = TypeVar("R")
 
 
 def _locked(method: Callable[Concatenate[HistoryDrafter, P], R]) -> Callable[Concatenate[HistoryDrafter, P], R]:
-    """Decorator: only one thread at a time runs a locked method of the drafter."""
+    """Decorator: only one thread at a time runs the decorated methods of a drafter."""
 
     @wraps(method)
     def wrapper(self: HistoryDrafter, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -54,19 +54,19 @@ class HistoryDrafter(RememberingDrafter):
                     0: finished requests are forgotten at once
     scope           where occurrences are looked up:
                     "problem+request"  history and live siblings of the problem, and the request's own text and prompt
-                    "problem"          the same without the own text and prompt
+                    "problem"          the same without the request's own text and prompt
                     "global+request"   like "problem+request", but all problems count as one
-                    "siblings"         live siblings, own text and prompt; no history
-                    "own"              own text and prompt only
+                    "siblings"         live siblings, and the request's own text and prompt; no history
+                    "own"              only the request's own text and prompt
     min_prob        a draft ends before the estimated probability that all of it is accepted falls below this; in
-                    a tree no path is less probable
+                    a tree, no path is less probable
     max_candidates  occurrences in the problem considered for each drafted token, at most 256
     cross_problem_tokens  as a fallback, problems see up to this many tokens of each other's finished texts, at most
                     eight texts per problem; 0: none. The texts are copied, so they take memory for as many tokens.
                     Used only by the scopes "problem+request" and "problem"
-    remember        what is remembered of an occurrence: "tokens" its token; "distributions" also the likeliest tokens
-                    of the distribution that it was sampled in, where the caller hands them in. Drafts are then made
-                    with the noise of the request's seed
+    remember        what is stored of a past token: "tokens": only the token; "distributions": also the likeliest tokens
+                    of the distribution from which it was sampled, if the caller passes them. Drafts then use the noise
+                    of the request's seed
     warm            a saved history to start with, or None
 
     Thread-safe: threads may draft for different requests at the same time. All other calls take turns and wait until
@@ -116,12 +116,12 @@ class HistoryDrafter(RememberingDrafter):
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
-        """As Drafter says."""
+        """See Drafter."""
         DrafterOptions(**options)
 
     @classmethod
     def window_of(cls, options: Mapping[str, Any]) -> int:
-        """As Drafter says."""
+        """See Drafter."""
         return DrafterOptions(**options).history_window
 
     def _restart(self, weights: np.ndarray) -> None:
@@ -136,9 +136,9 @@ class HistoryDrafter(RememberingDrafter):
 
     @_locked
     def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
-        """Start a request of a problem. Equal prompts of a problem's live requests are indexed once.
+        """Start a request of a problem. If live requests of a problem have equal prompts, the prompt is indexed once.
 
-        seed: of the noise with which its tokens are sampled; None: not known, or there is none.
+        seed: seed of the noise with which its tokens are sampled; None: unknown, or there is no noise.
 
         Raises ValueError if the request is live already, and for token ids outside 0..2**31-1.
         """
@@ -161,7 +161,7 @@ class HistoryDrafter(RememberingDrafter):
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray, remembered: np.ndarray | None = None) -> None:
         """Append newly emitted tokens. The request's siblings may draft from them at once.
 
-        remembered: the distributions in which they were sampled (das.drafter.distributions), uint32 [tokens, PAIRS].
+        remembered: the distributions from which they were sampled (das.drafter.distributions), uint32 [tokens, PAIRS].
         Raises ValueError if the request is not live, and for token ids outside 0..2**31-1.
         """
         with self._lock:
@@ -182,9 +182,9 @@ class HistoryDrafter(RememberingDrafter):
         tokens: Sequence[Sequence[int] | np.ndarray],
         remembered: np.ndarray | None = None,
     ) -> None:
-        """Like `observe` for many requests, in order, in one native call. After a ValueError nothing is stored.
+        """Observe tokens of many requests, in order, in one native call. After a ValueError nothing is stored.
 
-        remembered: of all tokens one after the other.
+        remembered: the distributions of all tokens, one after the other.
         """
         live = self._live(requests)
         if checks.size(tokens) != len(live):
@@ -216,7 +216,7 @@ class HistoryDrafter(RememberingDrafter):
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """Like `propose`, but returns arrays."""
+        """Does what `propose` does, but returns arrays."""
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
         return calls.chains_as_arrays(self._lib, self._core, requests, call)
 
@@ -227,9 +227,9 @@ class HistoryDrafter(RememberingDrafter):
         limits: Sequence[int],
         floors: Sequence[float] | None = None,
     ) -> Drafts:
-        """Like `propose_batch`, as if the text of request i continued with the tokens given[i].
+        """Does what `propose_batch` does, as if the text of request i continued with the tokens given[i].
 
-        The drafter learns nothing from these drafts, and still learns from the drafts before them.
+        The drafter learns nothing from these drafts. It still learns from the drafts before them.
         """
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
         if checks.size(given) != len(requests):
@@ -248,8 +248,8 @@ class HistoryDrafter(RememberingDrafter):
         The tree of request i has at most nodes[i] tokens: the ones that are most likely to be accepted.
 
         floors: no drafted node has a joint probability below floors[i] or `min_prob`, whichever is higher.
-        branch_floor: a further floor for nodes that begin a branch: all children of a node but the first. Raises
-        ValueError for a request that is not live or named twice.
+        branch_floor: a further floor for nodes that begin a branch, which are all children of a node except the first.
+        Raises ValueError for a request that is not live or named twice.
         """
         call = calls.arguments(self._handles(requests), nodes, floors, "nodes", checks.MAX_NODES)
         return calls.trees(self._lib, self._core, requests, call, checks.branch_floor(branch_floor))
@@ -327,7 +327,7 @@ class HistoryDrafter(RememberingDrafter):
 
     @_locked
     def add_history(self, texts: Sequence[SavedText]) -> None:
-        """Add responses that other engines finished, each to its own tick. Texts outside the window are dropped.
+        """Add responses that other engines finished, each to its tick. Texts outside the window are dropped.
 
         Requests may be live. Raises ValueError for a text of a later tick than the current one.
         """
@@ -357,17 +357,17 @@ class HistoryDrafter(RememberingDrafter):
 
     @property
     def history_tokens(self) -> int:
-        """Response tokens of finished requests in the window, over all problems."""
+        """The number of response tokens of finished requests in the window, over all problems."""
         return self._history_tokens
 
     @property
     def live_tokens(self) -> int:
-        """Response tokens of live requests."""
+        """The number of response tokens of live requests."""
         return self._live_tokens
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of memory that the native core holds."""
+        """The number of bytes of memory that the native core holds."""
         return self._lib.das_bytes(self._core)
 
     # ---- native handles ----
@@ -390,19 +390,19 @@ class HistoryDrafter(RememberingDrafter):
         return [r.handle for r in self._live(requests)]
 
     def _store(self, store_key: str) -> Store:
-        """The store of this key; a new one if there is none yet."""
+        """Returns the store of this key. It is made if there is none yet."""
         if store_key not in self._stores:
             self._stores[store_key] = Store(native.check(self._lib.das_store_new(self._core)), 0, {})
         return self._stores[store_key]
 
     def _store_key(self, request: str, problem: str) -> str:
-        """The key of a request's store. Stores never see each other, so scope "own" has one store per request."""
+        """Returns the key of a request's store. Lookups stay in a store, so scope "own" has one per request."""
         if self.scope == "own":
             return f"request {request}"
         return "all" if self.scope == "global+request" else f"problem {problem}"
 
     def _new_prompt(self, store: Store, tokens: np.ndarray) -> int:
-        """Index a prompt; returns its sequence's handle."""
+        """Index a prompt. Returns the handle of its sequence."""
         handle = native.check(self._lib.das_seq_new(self._core, store.handle, False, False, 0, 0))
         store.sequences += 1
         self._extend(handle, tokens, indexed=True)

@@ -4,13 +4,13 @@
  * A store keeps its tokens in blocks of 32 positions. Each sequence owns a doubly linked list of blocks, so a
  * position is one uint32 and siblings that grow in turns need not be moved. For each order n, a hash table maps an
  * n-gram to the newest position that follows it, and next[] chains that position to the older ones, newest first.
- * Slots hold positions only: n-grams are compared in the text itself, so a chain never mixes two of them. Where a
+ * Slots hold positions only: n-grams are compared in the text itself, so a chain never mixes two n-grams. If a
  * request's own text must not give candidates, others[] skips it: it leads to the next older position of another
  * sequence.
  *
  * Evicting a sequence only marks it as dead. Between rollouts, when the history tick moves, a sweep unlinks the dead
  * tokens of stores in which they outnumber the live ones. So the cost of eviction is proportional to that of
- * insertion, and a rollout pays nothing unless very many dead tokens pile up in it.
+ * insertion, and a rollout spends no time on it unless very many tokens die in it.
  *
  * Functions that return int return a value >= 0, or one of the negative codes below. */
 #include "distributions.h"
@@ -36,18 +36,18 @@ enum { FREE, LIVE, HISTORY, DEAD };                    /* states of a sequence *
 
 typedef struct { uint32_t *slots; uint32_t size, used; } Table;
 typedef struct { int32_t seq; uint32_t prev, next; } Block;
-typedef struct { uint32_t next[N_ORDERS]; } Links;     /* of a position: the next older one with the same n-gram */
+typedef struct { uint32_t next[N_ORDERS]; } Links;     /* by order: the next older position with the n-gram */
 typedef struct {
     int32_t *toks;                   /* [position] */
     Links *links;                    /* [position] */
-    Links *others;                   /* [position]: the next older one of another sequence; NULL unless skip_own */
+    Links *others;                   /* [position]: next older positions of other sequences; NULL unless skip_own */
     Block *blocks;                   /* [position / BLOCK] */
-    uint8_t *heads;                  /* [position]: of the token's distribution; NULL unless distributions are remembered */
+    uint8_t *heads;                  /* [position]: head of the token's distribution; NULL unless they are remembered */
     uint32_t **pairs;                /* [position / BLOCK]: the pairs of its positions, one after the other */
-    uint64_t pair_room;              /* pairs that all blocks have room for */
+    uint64_t pair_room;              /* number of pairs for which all blocks have room */
     uint32_t n_blocks, cap_blocks, free_block;
     Table tables[N_ORDERS];
-    uint64_t dead, alive;            /* tokens */
+    uint64_t dead, alive;            /* numbers of tokens */
     int32_t next_free;               /* the next unused store */
 } Store;
 
@@ -56,7 +56,7 @@ static void trace_free(struct Trace *t);
 typedef struct {
     int32_t store, state, generation;  /* generation: the upper half of its handle; 0: free */
     int64_t tick;                    /* the history tick in which it finished */
-    uint32_t first, last, len;       /* first and last block; tokens */
+    uint32_t first, last, len;       /* first and last block; number of tokens */
     int32_t origin;                  /* the store that its text comes from (for shared copies: not `store`) */
     struct Trace *trace;             /* the last draft, to learn from; NULL if the sequence is never drafted for */
 } Seq;
@@ -69,9 +69,9 @@ typedef struct {
     int remembers;                   /* 1: stores have `heads` and `pairs` */
 } Index;
 
-/* A sequence's handle. A place in `seqs` is used again, a handle is not, so that an old handle finds nothing. */
+/* Returns a sequence's handle. Places in `seqs` are used again, handles are not, so an old handle finds nothing. */
 static int64_t handle_of(const Index *x, int32_t i) { return (int64_t)x->seqs[i].generation << 32 | i; }
-/* The place of a handle's sequence, or NOT_LIVE if the sequence was freed. */
+/* Returns the place of a handle's sequence, or NOT_LIVE if the sequence was freed. */
 static int32_t place_of(const Index *x, int64_t handle) {
     int32_t i = (int32_t)handle;
     return i < x->n_seqs && x->seqs[i].generation == (int32_t)(handle >> 32) ? i : NOT_LIVE;
@@ -119,7 +119,7 @@ static void hashes(const int32_t *end, int64_t available, uint32_t *out) {
     }
 }
 
-/* The slot of the n-gram before `end`. It holds the n-gram's newest position, or NONE where the n-gram is new. */
+/* The slot of the n-gram before `end`. It holds the n-gram's newest position, or NONE if the n-gram is new. */
 static uint32_t *find(const Store *s, int o, uint32_t hash, const int32_t *end) {
     const Table *t = &s->tables[o];
     uint32_t i = slot_of(hash, t->size);
@@ -205,7 +205,7 @@ static void seq_free(Index *x, int32_t i) {
     x->free_seq = i;
 }
 
-/* Appends an empty block to a sequence. Returns the block, or NONE where there is no memory. */
+/* Appends an empty block to a sequence. Returns the block, or NONE if there is no memory. */
 static uint32_t block_new(Index *x, Store *s, int32_t seq) {
     uint32_t b = s->free_block;
     if (b != NONE) s->free_block = s->blocks[b].next;
@@ -243,7 +243,7 @@ static uint32_t block_new(Index *x, Store *s, int32_t seq) {
     return b;
 }
 
-/* Copies the last tokens of a sequence, at most `max_tokens`. Returns how many. */
+/* Copies the last tokens of a sequence, at most `max_tokens`. Returns their number. */
 static int64_t tail(const Store *s, const Seq *q, int64_t max_tokens, int32_t *out) {
     int64_t n = max_tokens < q->len ? max_tokens : q->len;
     uint32_t pos = n ? end_pos(q) : 0;
@@ -263,14 +263,14 @@ static int recall_at(const Store *s, uint32_t pos, uint32_t *pairs) {
     return recall(s->heads + pos - i, &s->pairs[pos >> SHIFT], i, s->toks[pos], pairs);
 }
 
-/* Appends n tokens to a sequence. Indexes the orders from `first_order` on; N_ORDERS: none. pairs: [n][PAIRS], the
+/* Appends n tokens to a sequence, and indexes the orders from `first_order` on; N_ORDERS: none. pairs: [n][PAIRS], the
  * tokens' distributions, or NULL if they are unknown. */
 static int append(Index *x, int32_t seq, const int32_t *toks, const uint32_t *pairs, int64_t n, int first_order) {
     Seq *q = &x->seqs[seq];
     Store *s = &x->stores[q->store];
     if (q->len + n > INT32_MAX) return TOO_LONG;
     const int skip_own = x->skip_own;
-    int32_t context[2 * MAX_ORDER];                    /* the last tokens; moved to its start when it is full */
+    int32_t context[2 * MAX_ORDER];                    /* the last tokens; when full, they are moved to its start */
     int64_t available = tail(s, q, MAX_ORDER, context);
     for (int64_t i = 0; i < n; i++) {
         if (q->len % BLOCK == 0 && block_new(x, s, seq) == NONE) return NO_MEMORY;
@@ -304,9 +304,9 @@ static int append(Index *x, int32_t seq, const int32_t *toks, const uint32_t *pa
     return 0;
 }
 
-/* Sets `others` of a whole chain. */
+/* Sets `others` for all positions of a chain. head: its newest position. */
 static void link_others(Store *s, int o, uint32_t head) {
-    uint32_t run = head;                               /* the newest of the last positions of one sequence */
+    uint32_t run = head;                               /* the newest of some positions of one sequence in a row */
     while (run != NONE) {
         uint32_t pos = run;
         while (pos != NONE && seq_at(s, pos) == seq_at(s, run)) pos = s->links[pos].next[o];
@@ -323,7 +323,7 @@ static void block_forget(Store *s, uint32_t b) {
     s->pairs[b] = NULL;
 }
 
-/* Unlinks all dead positions, keeps the order of the others, and frees the dead sequences and their blocks. */
+/* Unlinks all dead positions, keeps the order of the live ones, and frees dead sequences with their blocks. */
 static int sweep(Index *x, Store *s) {
     for (int o = 0; o < N_ORDERS; o++) {
         Table *t = &s->tables[o];

@@ -1,11 +1,12 @@
-/* The drafter's state, and lookups of a context's end in the index (index.h), which fill candidates (mix.h). */
+/* The drafter's state, and lookups in the index (index.h): they find earlier occurrences (candidates, mix.h) of the end
+ * of a context. */
 #include "index.h"
 #include "recall.h"
 
 #define MAX_VISITS 32
 
 /* Mirrored field by field in native.py. A fallback lookup searches the texts of other problems, or continues a draft
- * with which no candidate agrees any more. */
+ * when no candidate agrees with it any more. */
 typedef struct {
     int32_t max_match;               /* matches are compared up to this many tokens, at most 32 */
     int32_t max_candidates;          /* candidates that a lookup in the problem may give, at the start of a draft */
@@ -14,7 +15,7 @@ typedef struct {
     int32_t exclude_own;             /* 1: a request's own text gives no candidates */
     int32_t cross_problem_candidates;  /* candidates that a lookup in other problems may give; 0: no such lookups */
     int32_t visits[N_ORDERS];        /* occurrences visited per order, at most MAX_VISITS */
-    int32_t remembers;               /* 1: distributions are remembered, and drafts are made with the noise */
+    int32_t remembers;               /* 1: distributions are remembered, and drafts use the sampling noise */
     double min_prob;                 /* a draft ends before its cumulative probability falls below this */
 } Config;
 
@@ -25,9 +26,9 @@ typedef struct Trace {
     Tree *tree;                      /* NULL until the first draft that may branch */
     int32_t n, n_nodes, stride;      /* positions of the last draft if it was a chain; nodes if it was a tree */
     int32_t claimed;                 /* 1 while a call drafts: two calls must not write the same trace */
-    int32_t noisy, context;          /* whether `seed` is the request's; tokens of the text that are no response */
+    int32_t noisy, context;          /* whether `seed` is known; number of tokens before the response */
     int64_t seed;
-    uint32_t (*pairs)[PAIRS];        /* [TRACE + 1][stride]: of the candidates; NULL unless distributions are remembered */
+    uint32_t (*pairs)[PAIRS];        /* [TRACE + 1][stride]: the candidates' distributions; NULL unless remembered */
     Drafted drafted[POSITIONS];      /* drafted tokens with corrected probabilities */
     Mixed mixed[TRACE];
     Candidate cand[];                /* [TRACE + 1][stride]; the last row serves all later tokens */
@@ -38,7 +39,7 @@ typedef struct {
     int64_t tick;                    /* the current history tick */
     Index x;
     Weights w;
-    NoisyWeights noisy;              /* of drafts with the noise */
+    NoisyWeights noisy;              /* for drafts that use the noise */
     int32_t shared_store;            /* copies of all problems' newest texts */
     pthread_mutex_t turnstile;       /* held while waiting for the lock, so that readers cannot keep a writer out */
     pthread_rwlock_t lock;
@@ -51,7 +52,7 @@ static void trace_free(Trace *t) {
     free(t);
 }
 
-/* Match length: how many tokens before pos equal the end of the context, at most `limit`. */
+/* Returns the match length: the number of tokens before pos that equal the end of the context, at most `limit`. */
 static int32_t match_length(const Store *s, const int32_t *end, uint32_t pos, int32_t limit) {
     int32_t m = 0;
     while (m < limit) {
@@ -78,7 +79,7 @@ static int32_t match_length(const Store *s, const int32_t *end, uint32_t pos, in
     return m;
 }
 
-/* match_length with a limit of MAX_ORDER. It avoids branches, because the processor cannot predict their outcome. */
+/* match_length with a limit of MAX_ORDER, without branches, because the processor could not predict them. */
 static int32_t short_match(const Store *s, const int32_t *end, uint32_t pos) {
     if ((pos & (BLOCK - 1)) < MAX_ORDER) return match_length(s, end, pos, MAX_ORDER);
     const int32_t *text = s->toks + pos;
@@ -147,13 +148,13 @@ static int32_t visits(const Drafter *d, const Lookup *l, int o) {
     return d->c.visits[o] < l->max_visits ? d->c.visits[o] : l->max_visits;
 }
 
-/* The next older position of a chain. At most every second position of the skipped sequence is visited. */
+/* Returns the next older position of a chain. At most every second position of the skipped sequence is visited. */
 static uint32_t older(const Lookup *l, uint32_t pos, int o) {
     const Links *links = l->skip >= 0 && seq_at(l->s, pos) == l->skip ? l->s->others : l->s->links;
     return links[pos].next[o];
 }
 
-/* Stage 4, once for each i: takes step i along every chain. Returns whether any chain goes on. */
+/* Stage 4, once for each i: takes step i along every chain. Returns whether any chain continues. */
 static int lookup_step(const Drafter *d, Lookup *l, int i) {
     int goes_on = 0;
     for (int o = l->cross_problem; o < N_ORDERS; o++) {
@@ -170,7 +171,7 @@ static int lookup_step(const Drafter *d, Lookup *l, int i) {
 }
 
 /* Stage 5: writes at most `room` candidates, each occurrence once: longest order first, newest first within an order.
- * In the shared store, texts of the request's own problem are skipped. Returns how many candidates were written. */
+ * In the shared store, texts of the request's problem are skipped. Returns the number of written candidates. */
 static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *cand, int room) {
     const Config *c = &d->c;
     const Store *s = l->s;

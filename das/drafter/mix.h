@@ -20,8 +20,8 @@
 #define RANKS 11
 #define VARIETIES 8
 #define BEST 4                       /* tokens that the mixture considers */
-#define N_COUNTS 7                   /* match lengths at which occurrences are counted */
-#define N_OWN 4                      /* the same in the request's own text */
+#define N_COUNTS 7                   /* number of match lengths at which occurrences are counted */
+#define N_OWN 4                      /* the same for the request's own text */
 #define COUNTS_FROM 6                /* first count feature, two for each length; single features precede it */
 #define OWN_FROM (COUNTS_FROM + 2 * N_COUNTS)
 #define FEATURES (OWN_FROM + 2 * N_OWN)
@@ -34,15 +34,15 @@
 typedef struct {
     double match[2][BUCKETS];        /* by bucket; [1]: for candidates from other problems */
     double source[SOURCES];
-    double rank[RANKS];              /* by how many newer candidates have a match of the same bucket */
+    double rank[RANKS];              /* by the number of newer candidates in the same bucket */
     double none[BUCKETS][VARIETIES]; /* by the longest match's bucket and the number of distinct tokens */
     double late[POSITIONS];          /* factor on the odds, by position in the draft */
 } Factors;
 typedef struct { Factors f; double mix[BUCKETS][FEATURES + 1]; } Weights;
 
 static const double VOTE_RATE = 0.005, MIX_RATE = 0.002, LATE_RATE = 0.01;
-/* Counted are the occurrences that match at least 1, 2, 3, 4, 6, 9, 14 tokens (own text: 1, 2, 3, 5). These tables give
- * the number of these lengths that a match reaches. */
+/* Occurrences are counted that match at least 1, 2, 3, 4, 6, 9, 14 tokens (in the own text: 1, 2, 3, 5). These tables
+ * give, for each match length, how many of these thresholds it reaches. */
 static const uint8_t REACHED[33] = {0, 1, 2, 3, 4, 4, 5, 5, 5, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
                                     7, 7, 7, 7, 7, 7, 7, 7};
 static const uint8_t REACHED_OWN[33] = {0, 1, 2, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4,
@@ -53,15 +53,15 @@ typedef struct { uint32_t pos; int32_t tok, match; uint8_t source, rank, bucket,
 /* One drafted position: the state in which it was drafted. */
 typedef struct {
     int32_t n, n_best, top, variety;    /* candidates, best tokens, longest match's bucket, distinct tokens (capped) */
-    int32_t levels, own_levels;         /* counted lengths that any candidate reaches; features beyond are not set */
+    int32_t levels, own_levels;         /* thresholds that any candidate reaches; later features are unset */
     int32_t best[BEST];
     Lanes f[FEATURES], p;               /* features and probability, of each best token */
     double f_none, p_none;              /* of "none of them"; f_none is the log of its share */
-    double unlisted;                    /* recall.h alone: log of what the nearest distribution leaves to others */
-    int32_t place;                      /* recall.h alone: the candidate that is nearest, or -1 */
+    double unlisted;                    /* recall.h only: log of what the nearest distribution does not list */
+    int32_t place;                      /* recall.h only: the nearest candidate, or -1 */
 } Mixed;
-/* A cache of the mixture's answers for a single candidate, which depend only on its match length and source. Two of
- * five drafted positions have a single candidate, and weights do not change during a call, so the cache lives for a
+/* A cache of the mixture's results for positions with a single candidate, as two of five drafted positions are. The
+ * results depend only on match length and source. Weights do not change during a call, so the cache lasts for one
  * call. */
 typedef struct {
     uint32_t known[33];                 /* [match]: one bit for each source */
@@ -120,8 +120,8 @@ static void single_features(const Candidate *k, Mixed *m) {
     }
 }
 
-/* Mixes a single candidate. If its answer is cached, `learn` sets the features later: few positions are learned
- * from. */
+/* Mixes a single candidate. If its result is cached, the features are left to `learn`, because few positions are
+ * learned from. */
 static void mix_single(const Weights *w, Candidate *k, Mixed *m, Singles *singles) {
     k->bucket = BUCKET_OF[k->match];
     k->rank = RANK_OF[0];
@@ -153,12 +153,12 @@ typedef struct {
     double share[MAX_CAND];          /* [token]: sum of its candidates' weights */
     uint16_t token_of[MAX_CAND];     /* [candidate]: its index into token */
     int distinct, own_token;         /* number of tokens; vote of the own text's newest candidate, or -1 */
-    int longest, own_longest;        /* longest match in the problem, in the own text */
+    int longest, own_longest;        /* longest match in the problem; in the request's own text */
     double all;                      /* sum of all candidates' weights */
 } Votes;
 
-/* Sets a candidate's bucket and rank. seen: how many newer ones each bucket has; the last entry is that of other
- * problems. Returns this number. */
+/* Sets a candidate's bucket and rank. seen: the number of newer candidates in each bucket; the last entry is for other
+ * problems. Returns this number for the candidate's bucket. */
 static int set_rank(Candidate *k, int32_t seen[BUCKETS + 1]) {
     k->bucket = BUCKET_OF[k->match];
     int newer = seen[k->cross_problem ? BUCKETS : k->bucket]++;
@@ -233,8 +233,8 @@ static void choose_best(Votes *v, Mixed *m, uint8_t *lane) {
     m->f[0] = log_lanes(shares);
 }
 
-/* Sets the count features, from the longest counted length down. count [lane][l]: candidates that reach exactly l
- * lengths; lane BEST: candidates of all tokens that are not among the best. */
+/* Sets the count features, from the longest threshold down. count [lane][l]: number of candidates that reach exactly l
+ * thresholds; lane BEST: candidates of all tokens that are not among the best. */
 static void count_features(const uint16_t (*count)[8], int levels, int n_best, Lanes *f) {
     int reached[BEST + 1] = {0};
     for (int l = levels; l > 0; l--) {
@@ -327,13 +327,13 @@ static void learn(Weights *w, const Candidate *cand, Mixed *m, int32_t tok) {
 static double late_factor(const Factors *w, int64_t position) {
     return w->late[position < POSITIONS ? position : POSITIONS - 1];
 }
-/* The likeliest token's probability at a position of the draft, its odds corrected. */
+/* Returns the likeliest token's probability at a position of the draft, with corrected odds. */
 static double corrected(const Factors *w, int64_t position, double p) {
     double odds = p * late_factor(w, position);
     return odds / (odds + (1.0 - p));
 }
 
-/* The gradient step for a position's correction. p: the corrected probability. */
+/* Takes a gradient step for a position's correction. p: the corrected probability. */
 static void learn_late(Factors *w, int32_t position, double p, int accepted) {
     w->late[position] *= 1.0 + LATE_RATE * (accepted - p);
 }

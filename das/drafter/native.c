@@ -1,9 +1,9 @@
-/* The history drafter's core. It looks up occurrences of the context's end in history, siblings, own text and other
- * problems (lookup.h), turns them into a token and its probability (mix.h), and follows them token by token, as a
- * chain (draft.h) or a tree (tree.h).
+/* The history drafter's core. It looks up earlier occurrences of the end of a request's context in the history of past
+ * responses, siblings, the request's own text and other problems (lookup.h). It turns them into a token and its
+ * probability (mix.h), and follows them token by token, as a chain (draft.h) or a tree (tree.h).
  *
  * tests/drafter/reference.py computes the same answers by brute force: change both together. Drafts for different
- * sequences may be made at the same time; a function that changes anything runs alone. A lock ensures both.
+ * sequences may be made at the same time; a function that changes anything excludes all others. A lock ensures both.
  * Functions that return int return a value >= 0, or one of the negative codes of index.h. Handles come from
  * das_seq_new and das_share. Only das_propose and das_propose_tree may be called with the handle of a sequence that
  * was freed. */
@@ -73,8 +73,8 @@ void das_weights(Drafter *d, BothWeights *out) { HOLD_SHARED(d); *out = (BothWei
 
 int das_store_new(Drafter *d) { HOLD_EXCLUSIVE(d); return store_new(&d->x); }
 
-/* Starts a sequence. drafts: whether it will be drafted for. noisy: whether `seed` gives the noise of its tokens.
- * context: its tokens before the first one that has noise. */
+/* Starts a sequence. drafts: whether drafts will be made for it. noisy: whether `seed` gives the noise of its tokens.
+ * context: the number of its tokens before the first one with noise. */
 int64_t das_seq_new(Drafter *d, int32_t store, int drafts, int noisy, int64_t seed, int32_t context) {
     HOLD_EXCLUSIVE(d);
     int32_t i = seq_new(&d->x, store, store), stride = candidate_stride(d);
@@ -180,7 +180,7 @@ int das_store_end(Drafter *d, int32_t store) {
     return rc;
 }
 
-/* Sets the current history tick and sweeps what was evicted. */
+/* Sets the current history tick, and sweeps stores from which sequences were evicted. */
 int das_set_tick(Drafter *d, int64_t tick) { HOLD_EXCLUSIVE(d); d->tick = tick; return sweep_all(&d->x); }
 
 int64_t das_bytes(Drafter *d) {
@@ -280,7 +280,7 @@ static int draft(Drafter *d, int32_t n, const int64_t *handles, const int64_t *l
         int rc = draft_held(d, n, handles, limits, floors, rows, given);
         if (rc != BUSY) return rc;
     }
-    HOLD_EXCLUSIVE(d);                                 /* nobody else drafts now */
+    HOLD_EXCLUSIVE(d);                                 /* no other call drafts now */
     return draft_held(d, n, handles, limits, floors, rows, given);
 }
 
@@ -297,8 +297,8 @@ int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *li
     return rc;
 }
 
-/* Like das_propose, as if request r's text continued with tokens ends[r] to ends[r + 1]. Learning still uses the
- * drafts of the last das_propose. Writes tokens and probs [n][stride]. */
+/* Does what das_propose does, as if request r's text continued with tokens ends[r] to ends[r + 1]. Learning still uses
+ * the drafts of the last das_propose. Writes tokens and probs [n][stride]. */
 int das_propose_behind(Drafter *d, int32_t n, const int64_t *handles, const int32_t *given, const int64_t *ends,
                        const int64_t *limits, const double *floors, int64_t stride, int32_t *tokens, double *probs,
                        int64_t *counts) {

@@ -1,7 +1,7 @@
 """The native core's types and functions, through ctypes.
 
-`native.c` and its headers depend on libc only. ctypes releases the GIL during calls. A lock in the core lets threads
-draft at the same time and lets only one thread at a time change anything.
+`native.c` and its headers depend on libc only. ctypes releases the GIL during calls. With a lock in the core, threads
+can draft at the same time, but only one thread at a time can change anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SOURCE = Path(__file__).with_name("native.c")
 
 
 class Config(ctypes.Structure):
-    """`Config` of lookup.h, field by field."""
+    """Mirrors `Config` of lookup.h, field by field."""
 
     _fields_ = [
         ("max_match", ctypes.c_int32),
@@ -58,7 +58,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 def prior_weights() -> np.ndarray:
-    """The prior values of `Weights` and `NoisyWeights`, field after field: float64 [sum of SIZES and NOISY_SIZES]."""
+    """Returns the prior values of `Weights` and `NoisyWeights`, field after field: float64 [all SIZES, NOISY_SIZES]."""
     values = [*chain.from_iterable(PRIOR[name] for name in SIZES)]
     values += chain.from_iterable(NOISY_PRIOR[name] for name in NOISY_SIZES)
     return np.array(values, np.float64)
@@ -81,12 +81,12 @@ def check(code: int) -> int:
 
 @cache
 def lib() -> ctypes.CDLL:
-    """The compiled library with its argument types declared. The first call builds it."""
+    """Returns the compiled library with its argument types declared. The first call builds it."""
     return typed(load_native(SOURCE))
 
 
 def typed(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library with its argument types declared."""
+    """Declare the argument types of the library. Returns it."""
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

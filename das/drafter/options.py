@@ -14,7 +14,7 @@ from das.drafter import checks
 
 SCOPES = ("problem+request", "problem", "global+request", "siblings", "own")
 REMEMBERED = ("tokens", "distributions")
-UNITS = ("epoch", "step")  # units of a history tick; the caller moves the window, so the caller chooses
+UNITS = ("epoch", "step")  # units of a history tick; the caller chooses, because it moves the window
 DEFAULT_UNIT = "epoch"
 
 
@@ -22,12 +22,12 @@ DEFAULT_UNIT = "epoch"
 class DrafterOptions:
     """Options of `HistoryDrafter`. Raises ValueError, in one line, for a value outside its range."""
 
-    window: int = 16  # history ticks (steps or epochs) kept, the current one included; 0: no history
+    window: int = 16  # number of history ticks (steps or epochs) kept, current one included; 0: no history
     scope: str = "problem+request"  # where occurrences are looked up: one of SCOPES
     min_prob: float = 0.02  # a draft ends before the probability that all of it is accepted falls below this
     max_candidates: int = 64  # occurrences in the problem considered for each drafted token, at most 256
     cross_problem_tokens: int = 65536  # tokens of finished texts that problems may see of each other; 0: none
-    remember: str = "tokens"  # what is remembered of a place: its token, or the distribution it was sampled in
+    remember: str = "tokens"  # what is stored of a past token: one of REMEMBERED
     warm: str | Path | None = None  # a saved history to start with
 
     def __post_init__(self) -> None:

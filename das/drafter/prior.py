@@ -77,7 +77,7 @@ PRIOR: dict[str, list[float]] = {
 }
 # fmt: on
 
-# The weights of drafts that are made with the noise (`NoisyWeights` of recall.h).
+# The weights for drafts that use the sampling noise (`NoisyWeights` of recall.h).
 NOISY_SIZES: dict[str, tuple[int, ...]] = {
     **{name: SIZES[name] for name in ("match", "source", "rank", "none", "late")},
     "recall": (16, 5),

@@ -1,9 +1,9 @@
-/* Drafts with the noise: turns occurrences whose distributions are remembered (distributions.h) into the tokens that the
- * noise picks, and their probabilities.
+/* Drafts that use the sampling noise: turns occurrences with remembered distributions (distributions.h) into the tokens
+ * that the noise picks, and their probabilities.
  *
  * The verifier emits argmax(log p + noise), and the noise is known beforehand. p has two estimates. The mixture: each
  * occurrence votes as in mix.h, but its weight is shared among the tokens of its distribution. The nearest: the
- * distribution of the longest match alone, the newest of equals. A token's score is the sum of log mixture, log nearest
+ * distribution of the longest match only, the newest of equals. A token's score is the sum of log mixture, log nearest
  * and noise, each times a weight that is learned for each bucket of the longest match: where matches are long, one
  * occurrence decides; where they are short, many do. A softmax over the scores of the BEST tokens and of "another token"
  * gives the draft's probabilities. Both models follow the gradient of the log-probability of the emitted token. */
@@ -26,7 +26,7 @@ static void fill_probs(void) {
     for (int i = 0; i <= UNLISTED; i++) prob_of[i] = exp_of(-0.25 * i);
 }
 
-/* What a position's candidates vote for: the distinct tokens and the sum of the weights that went to each. */
+/* The votes of a position's candidates: the distinct tokens, and the sum of the weights that went to each. */
 typedef struct {
     int32_t tok[MAX_TOKENS];
     double share[MAX_TOKENS], missing, all;           /* missing: weight that went to no token; all: sum of all weights */
@@ -45,7 +45,7 @@ static void share_with(Shares *s, int32_t tok, double weight) {
     s->share[s->slots[at]] += weight;
 }
 
-/* Shares each candidate's weight among the tokens of its distribution. One that has none votes for the token that came. */
+/* Shares each candidate's weight among the tokens of its distribution. Without one, its next token gets the weight. */
 static void share_votes(const Factors *w, const Candidate *cand, int n, uint32_t (*pairs)[PAIRS], Shares *s) {
     s->n = 0, s->bits = 2, s->missing = s->all = 0.0;
     while (1 << s->bits < 2 * n * (PAIRS + 1)) s->bits++;
@@ -63,7 +63,7 @@ static void share_votes(const Factors *w, const Candidate *cand, int n, uint32_t
     }
 }
 
-/* The candidate with the longest match, the newest of equals, whose distribution is remembered; -1: none. */
+/* Returns the candidate with the longest match (the newest of equals) among those with distributions; -1: none. */
 static int nearest_of(const Candidate *cand, int n, uint32_t (*pairs)[PAIRS]) {
     int place = -1;
     for (int i = 0; i < n; i++)
@@ -71,13 +71,13 @@ static int nearest_of(const Candidate *cand, int n, uint32_t (*pairs)[PAIRS]) {
     return place;
 }
 
-/* A token's log-prob in a distribution. */
+/* Returns a token's log-prob in a distribution. */
 static double log_prob(const uint32_t *pairs, int32_t tok) {
     for (int k = 0; k < PAIRS && pairs[k] != NO_PAIR; k++) if (token_of(pairs[k]) == tok) return -0.25 * level_of(pairs[k]);
     return -0.25 * RARE;
 }
 
-/* The log of what a distribution leaves to tokens that it does not list. */
+/* Returns the log of the total probability of the tokens that a distribution does not list. */
 static double log_unlisted(const uint32_t *pairs) {
     double missing = 1.0;
     for (int k = 0; k < PAIRS && pairs[k] != NO_PAIR; k++) missing -= prob_of[level_of(pairs[k])];

@@ -24,9 +24,9 @@ class SavedText:
 
     problem: str
     history_tick: int  # the tick in which the response finished
-    context: int  # how many of the tokens belong to the prompt
+    context: int  # number of tokens that belong to the prompt
     tokens: np.ndarray  # int32 [context + response]
-    # The distributions they were sampled in, uint32 [context + response, PAIRS] (das.drafter.distributions).
+    # The distributions from which they were sampled, uint32 [context + response, PAIRS] (das.drafter.distributions).
     remembered: np.ndarray | None = field(default=None, kw_only=True)
 
 
@@ -56,7 +56,7 @@ class SavedHistory:
         )
 
     def _remembered(self) -> dict[str, np.ndarray]:
-        """The texts' distributions, unless there are none."""
+        """Returns the texts' distributions as arrays; none if no text has any."""
         if all(text.remembered is None for text in self.texts):
             return {}
         of_texts = [
@@ -68,7 +68,7 @@ class SavedHistory:
 
 
 def read_history(path: Path) -> SavedHistory:
-    """Read a saved history. Raises ValueError, in one line, for a file that holds none or a damaged one."""
+    """Read a saved history. Raises ValueError, in one line, if the file holds no history or is damaged."""
     arrays = load_arrays(path, _KIND)
     try:
         return _checked(arrays)
@@ -109,7 +109,7 @@ def _checked(arrays: dict[str, np.ndarray]) -> SavedHistory:
 
 
 def _remembered(arrays: dict[str, np.ndarray], num_tokens: int) -> np.ndarray | None:
-    """The tokens' distributions; None in a file that has none."""
+    """Returns the tokens' distributions; None if the file has none."""
     if "pairs" not in arrays:
         return None
     num_pairs = _array(arrays, "num_pairs", 1, "u")
@@ -119,7 +119,7 @@ def _remembered(arrays: dict[str, np.ndarray], num_tokens: int) -> np.ndarray | 
 
 
 def _array(arrays: dict[str, np.ndarray], name: str, dimensions: int, kinds: str) -> np.ndarray:
-    """One of the file's arrays, checked. kinds: the allowed NumPy type letters."""
+    """Returns one of the file's arrays after a check. kinds: the allowed NumPy type letters."""
     array = arrays.get(name)
     if array is None:
         raise ValueError(f"it holds no {name}")
@@ -141,15 +141,15 @@ def _problems(arrays: dict[str, np.ndarray]) -> list[str]:
 
 
 def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The learned weights. Values far outside the learnable range would spread NaN, so they are refused."""
+    """Returns the learned weights. Values far outside the learnable range would spread NaN, so they are refused."""
     with np.errstate(invalid="ignore"):  # NaN is refused below
         weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
     prior = native.prior_weights()
     num_late, num_mix, num_recall = (math.prod(size) for size in (SIZES["late"], SIZES["mix"], NOISY_SIZES["recall"]))
     num_plain = sum(map(math.prod, SIZES.values()))
-    if len(weights) == num_plain - num_late:  # saved before there were corrections by position
+    if len(weights) == num_plain - num_late:  # from a version without corrections by position
         weights = np.insert(weights, -num_mix, PRIOR["late"])
-    if len(weights) == num_plain:  # saved before there were drafts with the noise
+    if len(weights) == num_plain:  # from a version without drafts that use the noise
         weights = np.concatenate([weights, prior[num_plain:]])
     if weights.shape != prior.shape:
         raise ValueError("weights of another version of the drafter")

@@ -1,4 +1,4 @@
-"""Texts in the native core: the requests' own, and copies of finished texts that other problems may see."""
+"""Texts in the native core: those of requests, and copies of finished texts for other problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from das.drafter.constants import SHARED_TEXTS
 
 @dataclass
 class LivePrompt:
-    """An indexed prompt: its sequence's handle, and how many live requests have it."""
+    """An indexed prompt: the handle of its sequence, and the number of live requests that have it."""
 
     handle: int
     requests: int
@@ -33,9 +33,9 @@ class IndexedRequest:
     problem: str
     store_key: str
     handle: int  # the handle of its sequence
-    context: int  # prompt tokens stored before its response
-    prompt: bytes | None  # key of its prompt in Store.prompts; None where prompts are not indexed
-    length: int = 0  # tokens of response
+    context: int  # number of prompt tokens stored before its response
+    prompt: bytes | None  # key of its prompt in Store.prompts; None if prompts are not indexed
+    length: int = 0  # number of response tokens
     copy: int = -1  # handle of the copy that other problems see; -1: none
 
 
@@ -52,7 +52,7 @@ class SharedTexts:
     def add(self, finished: IndexedRequest, history_tick: int) -> None:
         """Copy a finished text if it is among the first SHARED_TEXTS of its problem in this tick.
 
-        A problem shares its SHARED_TEXTS newest such texts. The oldest copies of all problems make room for a new one.
+        A problem shares the SHARED_TEXTS newest of these texts. If room is needed, the oldest copies are dropped.
         """
         shared = self._by_problem.get(finished.store_key, [])
         if finished.length > self._max_tokens or sum(tick == history_tick for tick, _ in shared) == SHARED_TEXTS:

@@ -14,19 +14,19 @@ typedef struct {
     double joint, p[BEST];           /* P(all of the path is accepted); p [rank]: of its likeliest children */
     Candidate *cand;
     uint32_t (*pairs)[PAIRS];
-    int32_t tok, parent, depth;      /* depth: drafted tokens of the path that ends here */
-    int32_t n_children;              /* possible children, at most BEST; 0: there are no candidates */
-    int32_t child[BEST];             /* [rank]: the child's node, or 0 where it was not drafted */
+    int32_t tok, parent, depth;      /* depth: number of drafted tokens on the path to here */
+    int32_t n_children;              /* number of possible children, at most BEST; 0: no candidates */
+    int32_t child[BEST];             /* [rank]: the child's node, or 0 if it was not drafted */
     int32_t place[BEST];             /* [rank]: the child's index among the mixture's best tokens */
     Mixed m;
 } Node;
 
 struct Tree {
     int32_t room, n_open;            /* nodes that may be drafted; size of the heap */
-    int64_t context;                 /* tokens before the draft in Work.ctx */
+    int64_t context;                 /* number of tokens before the draft in Work.ctx */
     Open *open;                      /* [room]: a binary heap */
     Candidate *cand;                 /* [room * stride]: the expanded nodes' candidates, one list after the other */
-    uint32_t (*pairs)[PAIRS];        /* [room * stride]: their distributions; NULL unless they are remembered */
+    uint32_t (*pairs)[PAIRS];        /* [room * stride]: their distributions; NULL unless remembered */
     Node nodes[];                    /* [room] */
 };
 

@@ -1,4 +1,4 @@
-"""A draft model that learns the policy's distribution on the policy's responses."""
+"""A draft model (a small language model) that learns the policy's distribution on the policy's responses."""
 
 import torch
 from torch import nn
@@ -9,23 +9,23 @@ from das.heads.trained_drafter import HeadText, TrainedDrafter
 
 
 class DraftModel(TrainedDrafter):
-    """A model of the policy's vocabulary. It reads no hidden states, only the text."""
+    """A small language model with the same vocabulary as the policy. It reads only the text, no hidden states."""
 
     def __init__(self, model: PreTrainedModel):
-        """model: a causal language model of transformers; it is put into its evaluation mode, which has no dropout."""
+        """model: a causal language model of transformers. It is put into evaluation mode, which has no dropout."""
         super().__init__()
         self.model = model.eval()
 
     def matrices(self) -> list[nn.Parameter]:
-        """All weight matrices but the embedding and lm_head."""
+        """Returns all weight matrices except the embedding and lm_head."""
         of_vocabulary = {id(self.model.get_input_embeddings().weight), id(self.model.get_output_embeddings().weight)}
         return [value for value in self.model.parameters() if value.ndim == 2 and id(value) not in of_vocabulary]
 
     def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
-        """See TrainedDrafter. The mean is over the response's tokens but the first, which no drafter drafts.
+        """See TrainedDrafter. The mean is over the response's tokens after the first one, which no drafter drafts.
 
-        `embedding` and `depth` are not used: the model has its own embedding, and every token that it drafts follows
-        the text in the same way.
+        `embedding` and `depth` are not used: the model has its own embedding, and it computes each token of a draft in
+        the same way.
         """
         target = text.logits[:-1].log_softmax(-1)  # nothing follows the last token
         if not len(target):
@@ -35,12 +35,12 @@ class DraftModel(TrainedDrafter):
         return total / len(target)
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """The weights by the names that the engine loads. An lm_head that is the embedding is not listed twice."""
+        """Returns the weights, under the names that the engine loads. An lm_head that is the embedding is left out."""
         return [(name, value.detach()) for name, value in self.model.named_parameters()]
 
 
 def load_draft_model(folder: str) -> DraftModel:
-    """The draft model in a folder or of a hub id, in float32. Draws no random number."""
+    """Load the draft model of a folder or a hub id, in float32. It draws no random number."""
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
     )

@@ -1,8 +1,8 @@
 """The head of EAGLE-3: one decoder layer that drafts from hidden states of the policy.
 
-The head reads the hidden states after some of the policy's layers, and the embedding of the next token, which is the
-policy's own. It predicts the token after that. For deeper drafts it reads its own last hidden state in place of the
-policy's. vLLM computes the same in vllm/model_executor/models/llama_eagle3.py and loads the same names and files.
+The head reads the hidden states after some of the policy's layers, and the policy's embedding of the next token. It
+predicts the token after that. For later tokens of a draft it reads its own last hidden state in place of the policy's.
+vLLM computes the same in vllm/model_executor/models/llama_eagle3.py, and loads the same files and names of weights.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from das.heads.unrolled import Attended, HeadShape, UnrolledDrafter, gated_mlp, 
 
 
 class Eagle3Head(UnrolledDrafter):
-    """The head. Its parameters have the names of vLLM's files. `new_head` and `load_head` fill its weights."""
+    """An EAGLE-3 head. Its parameters have the names of vLLM's files. `new_head` and `load_head` fill its weights."""
 
     def lay_out(self, shape: HeadShape) -> None:
         """See UnrolledDrafter."""
@@ -34,7 +34,7 @@ class Eagle3Head(UnrolledDrafter):
         self.lm_head = nn.Linear(hidden, shape.vocabulary, bias=False)
 
     def matrices(self) -> list[nn.Parameter]:
-        """All weight matrices but lm_head's."""
+        """Returns all weight matrices except that of lm_head."""
         return [value for name, value in self.named_parameters() if value.ndim == 2 and name != "lm_head.weight"]
 
     def unrolled(
@@ -54,7 +54,7 @@ class Eagle3Head(UnrolledDrafter):
 
 
 def new_head(shape: HeadShape, lm_head: torch.Tensor, norm: torch.Tensor, seed: int) -> Eagle3Head:
-    """A head that has learned nothing. lm_head, norm: weights of the policy, from which its own start."""
+    """Make a head that has learned nothing. lm_head, norm: weights of the policy, from which the head's start."""
     head = Eagle3Head(shape)
     head.begin(seed)
     with torch.no_grad():

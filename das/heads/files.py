@@ -12,10 +12,10 @@ from das.heads.unrolled import shape_for
 
 
 def save_head(head: Eagle3Head, folder: Path, tokenizer: str | None) -> None:
-    """Write the head as vLLM loads it: config.json and model.safetensors.
+    """Write the head in the form that vLLM loads: config.json and model.safetensors.
 
-    tokenizer: digest of the policy's tokenizer (das.heads.on_disk.tokenizer_digest), so that the head is refused for a
-    policy with another tokenizer.
+    tokenizer: digest of the policy's tokenizer (das.heads.on_disk.tokenizer_digest). With it, das refuses the head for
+    a policy with another tokenizer.
     """
     shape = head.shape
     config = {
@@ -52,7 +52,7 @@ def save_head(head: Eagle3Head, folder: Path, tokenizer: str | None) -> None:
 
 
 def load_head(folder: Path) -> Eagle3Head:
-    """The head that `save_head` wrote. Raises ValueError, in one line, for files of another form."""
+    """Load a head that `save_head` wrote. Raises ValueError, in one line, for files of another form."""
     config = read_head(folder)
     head = Eagle3Head(replace(shape_for(config), aux_layers=aux_layers_of(config)))
     weights = load_file(folder / WEIGHTS)

@@ -1,12 +1,12 @@
 """A layer for multi-token prediction (MTP) of a Qwen2-shaped policy, like the layer of MiMo, in torch.
 
-The layer reads the policy's last hidden state before the last norm, and the embedding of the next token. It predicts
-the token after that through the policy's own lm_head. For deeper drafts it reads its own last hidden state. vLLM
+The layer reads the policy's last hidden state, before the last norm, and the embedding of the next token. It predicts
+the token after that, with the policy's lm_head. For later tokens of a draft it reads its own last hidden state. vLLM
 computes the same in vllm/model_executor/models/mimo_mtp.py; the names of the weights are those of MiMo's files.
 
-transformers has no such class: it loads and trains the policy as a Qwen2, and it saves the policy without the layer and
-under Qwen2's name. So the layer has a file of its own beside the policy's weights, and `put_back` completes a folder
-that transformers saved.
+transformers has no class for such a policy. It loads and trains the policy as a Qwen2, and saves it as a Qwen2 without
+the layer. So the layer has a file of its own beside the policy's weights, and `put_back` completes a folder that
+transformers saved.
 """
 
 import json
@@ -25,7 +25,7 @@ from das.heads.on_disk import CONFIG
 from das.heads.unrolled import Attended, HeadShape, UnrolledDrafter, gated_mlp, linears, shape_for
 
 WEIGHTS = "mtp.safetensors"
-LAYERS = "model.mtp_layers."  # names of MTP layers' weights begin so
+LAYERS = "model.mtp_layers."  # the names of all weights of MTP layers begin with this
 FIRST = LAYERS + "0."
 ARCHITECTURE = "MiMoForCausalLM"
 Tensors = list[tuple[str, torch.Tensor]]
@@ -47,13 +47,13 @@ class MtpLayer(UnrolledDrafter):
         self.final_layernorm = nn.RMSNorm(hidden, eps=shape.norm_eps)
 
     def matrices(self) -> list[nn.Parameter]:
-        """All weight matrices: those of the vocabulary are the policy's."""
+        """Returns all weight matrices. Those of the vocabulary belong to the policy, not to the layer."""
         return [value for value in self.parameters() if value.ndim == 2]
 
     def unrolled(
         self, tokens: torch.Tensor, hidden: torch.Tensor, embedding: torch.Tensor, depth: int
     ) -> Iterator[torch.Tensor]:
-        """See UnrolledDrafter. The embedding is the lm_head, too: `load_mtp` refuses policies with another."""
+        """See UnrolledDrafter. The embedding is also the lm_head: `load_mtp` refuses policies with another lm_head."""
         places = len(tokens) - 1
         state = hidden[:places]
         attended: Attended = []
@@ -68,17 +68,17 @@ class MtpLayer(UnrolledDrafter):
             yield functional.linear(state, embedding)
 
     def tensors(self) -> Tensors:
-        """The weights by the names of MiMo's files."""
+        """Returns the weights, under the names of MiMo's files."""
         return [(FIRST + name, value.detach()) for name, value in self.named_parameters()]
 
 
 def mtp_shape(config: dict[str, Any]) -> HeadShape:
-    """The shape of the layer of a policy with this config.json."""
+    """Returns the shape of the MTP layer for a policy with this config.json."""
     return replace(shape_for(config), aux_layers=(config["num_hidden_layers"],))
 
 
 def new_mtp(shape: HeadShape, norm: torch.Tensor, seed: int) -> MtpLayer:
-    """A layer that has learned nothing. norm: the weights of the policy's last norm, from which its own starts."""
+    """Make a layer that has learned nothing. norm: weights of the policy's last norm; the layer's norm starts there."""
     layer = MtpLayer(shape)
     layer.begin(seed)
     with torch.no_grad():
@@ -87,13 +87,13 @@ def new_mtp(shape: HeadShape, norm: torch.Tensor, seed: int) -> MtpLayer:
 
 
 def is_mimo(policy: Path) -> bool:
-    """Whether a folder holds a policy in the form of MiMo, whose MTP layers transformers leaves out."""
+    """Returns whether a folder holds a policy like MiMo, whose MTP layers transformers leaves out."""
     file = policy / CONFIG
     return file.is_file() and json.loads(file.read_text()).get("architectures") == [ARCHITECTURE]
 
 
 def mtp_tensors(policy: Path) -> Tensors:
-    """The weights of the MTP layers in a policy's folder, by the names of its files."""
+    """Returns the weights of the MTP layers in a policy's folder, under the names of its files."""
     found: Tensors = []
     for file in sorted(policy.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
@@ -103,10 +103,10 @@ def mtp_tensors(policy: Path) -> Tensors:
 
 
 def load_mtp(policy: Path) -> MtpLayer:
-    """The layer of the policy in a folder, in float32, to train it.
+    """Load the MTP layer of the policy in a folder, in float32, to train it.
 
-    Raises ValueError, in one line, for a policy of another form: das trains layers like MiMo's, one, with an lm_head
-    that is the embedding.
+    Raises ValueError, in one line, for a policy of another form: das trains a single layer like MiMo's, of a policy
+    whose lm_head is its embedding.
     """
     if not is_mimo(policy):
         raise ValueError(f"mtp: das trains the MTP layer of a {ARCHITECTURE}, and {policy} is no such policy")
@@ -124,8 +124,8 @@ def load_mtp(policy: Path) -> MtpLayer:
 def put_back(saved: Path, tensors: Tensors) -> None:
     """Complete a policy that transformers saved in a folder, so that vLLM drafts with its MTP layers.
 
-    saved: it holds a Qwen2's config.json and model.safetensors, which transformers can go on loading. tensors: the
-    layers' weights by the names of MiMo's files.
+    saved: a folder with the config.json and model.safetensors of a Qwen2. transformers can still load it afterwards.
+    tensors: the layers' weights, under the names of MiMo's files.
     """
     layers = {name.removeprefix(LAYERS).split(".")[0] for name, _ in tensors}
     config = json.loads((saved / CONFIG).read_text())

@@ -2,7 +2,7 @@
 
 A head of EAGLE-3 belongs to one policy. If the head of another policy has the same shapes, vLLM loads it and drafts
 nonsense; with other shapes, vLLM fails in the middle of a pass. An MTP layer was trained with the policy and lies in
-the policy's own folder; vLLM drafts with it by its method `mtp`.
+the policy's own folder; vLLM's method `mtp` drafts with it.
 """
 
 import hashlib
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-DEEPEST = 7  # drafted tokens for which heads have been measured
-MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")  # keys of their number
+DEEPEST = 7  # the most drafted tokens with which heads have been measured
+MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")  # keys in config.json
 
 
 def read_head(folder: Path) -> dict[str, Any]:
-    """A head's config. Raises ValueError, in one line, for a folder that holds no EAGLE-3 head."""
+    """Returns a head's config. Raises ValueError, in one line, for a folder that holds no EAGLE-3 head."""
     try:
         config: dict[str, Any] = json.loads((folder / CONFIG).read_text())
         architecture = str(config["architectures"][0])
@@ -31,16 +31,16 @@ def read_head(folder: Path) -> dict[str, Any]:
 
 
 def aux_layers_of(head: Mapping[str, Any]) -> tuple[int, ...]:
-    """The layers of the policy whose hidden states the head reads; () if its config leaves the choice to vLLM."""
+    """Returns the policy's layers whose hidden states the head reads; () if its config leaves the choice to vLLM."""
     listed = head.get("eagle_aux_hidden_state_layer_ids")
     listed = listed or (head.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
     return tuple(listed or ())
 
 
 def head_problem(folder: Path, policy: Path | None) -> str:
-    """Why the head cannot draft for the policy, in one line; empty if nothing speaks against it.
+    """Returns, in one line, why the head cannot draft for the policy; empty if no reason is known.
 
-    policy: its folder. A hub id is no folder, and a policy that is not made yet is None: nothing is known of them.
+    policy: its folder. Nothing is checked if it is a hub id, which is no folder, or None, for a policy not made yet.
     """
     try:
         head = read_head(folder)
@@ -67,23 +67,23 @@ def head_problem(folder: Path, policy: Path | None) -> str:
 
 
 def tokenizer_digest(policy: Path) -> str | None:
-    """Digest of a policy's tokenizer; None where there is no tokenizer.json."""
+    """Returns a digest of a policy's tokenizer; None if there is no tokenizer.json."""
     file = policy / TOKENIZER
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else None
 
 
 def depth_problem(depth: Any, method: str = "eagle3") -> str:
-    """Why drafts of a method cannot have `depth` tokens, in one line; empty if they can."""
+    """Returns, in one line, why drafts of a method cannot have `depth` tokens; empty if they can."""
     if isinstance(depth, int) and not isinstance(depth, bool) and 1 <= depth <= DEEPEST:
         return ""
     return f"{method} drafts 1 to {DEEPEST} tokens a pass, not {depth}"
 
 
 def mtp_problem(policy: str, tokens: Any) -> str:
-    """Why the policy cannot draft `tokens` tokens a pass with an MTP layer, in one line; empty if nothing speaks
-    against it.
+    """Returns, in one line, why the policy cannot draft `tokens` tokens a pass with an MTP layer; empty if no reason is
+    known.
 
-    policy: its folder. Nothing is known here of a hub id, which is no folder, and of "".
+    policy: its folder. For a hub id, which is no folder, and for "" only `tokens` is checked.
     """
     if problem := depth_problem(tokens, "mtp"):
         return problem

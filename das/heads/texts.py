@@ -1,6 +1,6 @@
 """HeadTexts: hooks that copy the training data of a drafter from the policy's own forward passes.
 
-A training step computes hidden states and the policy's distribution anyway. The hooks copy them for a sample of the
+A training step computes hidden states and the policy's distribution anyway. The hooks copy both for a sample of the
 responses. They detach the copies and draw from a generator of their own, so no bit of the policy's training changes.
 """
 
@@ -17,11 +17,11 @@ IGNORED = -100  # label of a token outside the response
 
 
 class HeadTexts:
-    """Copies texts from the forward passes of `model` that have labels, as TRL's have for response tokens."""
+    """Copies texts from those forward passes of `model` that get labels. TRL passes a label for each response token."""
 
     def __init__(self, model: Any, aux_layers: Sequence[int], share: float, seed: int, training_only: bool):
-        """model: the policy, a model of transformers. share: the share of responses that is copied, drawn anew in every
-        step. training_only: copy only from passes that will have a backward.
+        """model: the policy, a model of transformers. share: the share of responses that is copied; each step draws
+        other responses. training_only: copy only from passes that a backward pass will follow.
 
         Raises ValueError for a model without a list of decoder layers and a last norm.
         """
@@ -34,8 +34,8 @@ class HeadTexts:
         self._aux_layers = tuple(aux_layers)
         self._texts: list[HeadText] = []
         self._rng = np.random.default_rng((seed, 0))
-        self._rows: list[int] = []  # of the running pass; none outside of one
-        self._seen: dict[int | str, torch.Tensor] = {}  # what the hooks of the running pass copied
+        self._rows: list[int] = []  # rows that are copied in the running pass; empty outside of a pass
+        self._seen: dict[int | str, torch.Tensor] = {}  # tensors that the hooks of the running pass copied
         self._hooks = [
             model.register_forward_pre_hook(self._begin, with_kwargs=True),
             *(decoder.layers[layer - 1].register_forward_hook(self._copy(layer)) for layer in self._aux_layers),
@@ -44,16 +44,16 @@ class HeadTexts:
         ]
 
     def close(self) -> None:
-        """Take the hooks off the model."""
+        """Remove the hooks from the model."""
         for hook in self._hooks:
             hook.remove()
 
     def begin_step(self, step: int) -> None:
-        """The texts that follow belong to training step `step`, which alone decides what is copied."""
+        """Begin training step `step`. Only this number decides which of the texts that follow are copied."""
         self._rng = np.random.default_rng((self._seed, step))
 
     def take(self) -> list[HeadText]:
-        """The texts that were copied since the last call."""
+        """Returns the texts that were copied since the last call."""
         texts, self._texts = self._texts, []
         return texts
 

@@ -14,8 +14,8 @@ class HeadText:
 
     tokens: torch.Tensor  # [tokens] ids
     hidden: torch.Tensor  # [tokens, aux layers * hidden size]
-    logits: torch.Tensor  # [response tokens, vocabulary]: the policy's, of the token after each response token
-    prompt: int  # tokens of the prompt
+    logits: torch.Tensor  # the policy's, for the token after each response token: [response tokens, vocabulary]
+    prompt: int  # number of tokens of the prompt
 
 
 class TrainedDrafter(nn.Module):
@@ -24,17 +24,18 @@ class TrainedDrafter(nn.Module):
     aux_layers: Sequence[int] = ()  # the layers of the policy whose hidden states are read, counted from 1
 
     def matrices(self) -> list[nn.Parameter]:
-        """The weight matrices that Muon trains: all but those of the vocabulary."""
+        """Returns the weight matrices that Muon trains: all except those of the vocabulary."""
         raise NotImplementedError
 
     def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
-        """Mean KL divergence from the policy's distribution to the drafter's, in nats, over places of the response.
+        """Returns the mean KL divergence from the policy's distribution to the drafter's, in nats, over positions of
+        the response; None if the response is too short for a draft.
 
-        embedding: the policy's weights [vocabulary, hidden size]. depth: how many drafted tokens are unrolled, by a
-        drafter that reads hidden states. None for a response that is too short for a draft.
+        embedding: the policy's embedding [vocabulary, hidden size]. depth: the number of successive drafted tokens that
+        a drafter computes for each position if it reads hidden states.
         """
         raise NotImplementedError
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """The weights by the names that the engine loads."""
+        """Returns the weights, under the names that the engine loads."""
         return [(name, value.detach()) for name, value in self.named_parameters()]

@@ -1,4 +1,4 @@
-"""Training of a drafter: before a run on texts of the policy, or in a run after each of its steps."""
+"""Training of a drafter: on texts of the policy before a run, or during a run, after each of its steps."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,16 +21,16 @@ STATE = "head.pt"
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """How a drafter is trained."""
+    """Options of a drafter's training."""
 
-    depth: int = 3  # drafted tokens that the loss of a head unrolls
-    matrix_learning_rate: float = 0.02  # of Muon, for the matrices
-    other_learning_rate: float = 3e-3  # of AdamW, for norms, lm_head and an embedding of its own
-    batch: int = 2  # texts of an optimizer step
+    depth: int = 3  # number of successive drafted tokens in the loss of a head
+    matrix_learning_rate: float = 0.02  # learning rate of Muon, for the matrices
+    other_learning_rate: float = 3e-3  # of AdamW, for norms, lm_head and the drafter's own embedding, if any
+    batch: int = 2  # texts for each optimizer step
 
 
 class HeadLearner:
-    """A head and its optimizers."""
+    """A drafter (for example a head) with the optimizers that train it."""
 
     def __init__(self, head: TrainedDrafter, options: HeadOptions):
         self.head, self.options = head, options
@@ -46,7 +46,7 @@ class HeadLearner:
     def learn(self, texts: Sequence[HeadText], embedding: torch.Tensor, factor: float = 1.0) -> float | None:
         """Train once on each text. Returns the mean loss before each optimizer step, None if no text allows a draft.
 
-        embedding: the policy's, [vocabulary, hidden size]. factor: on the learning rates.
+        embedding: the policy's, [vocabulary, hidden size]. factor: multiplies the learning rates.
         Raises TrainingDiverged for a loss that is not finite.
         """
         for optimizer, rate in zip(self._optimizers, self._rates, strict=True):
@@ -78,7 +78,7 @@ class HeadLearner:
         seed: int,
         note: Callable[[str], None] = lambda line: None,
     ) -> list[float]:
-        """Train `epochs` times in random order, with rates that fall to 5 %. Returns the mean loss of each epoch.
+        """Train `epochs` times in random order. Learning rates fall to 5 %. Returns the mean loss of each epoch.
 
         note: called with a line after each epoch.
         """
@@ -98,14 +98,14 @@ class HeadLearner:
         return means
 
     def state(self) -> dict[str, Any]:
-        """Weights and optimizers, fit for torch.save."""
+        """Returns weights and optimizer states, in a form for torch.save."""
         return {
             "head": self.head.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`."""
+        """Continue from what `state` returned."""
         self.head.load_state_dict(state["head"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -118,9 +118,9 @@ class OnlineHead(TrainerCallback):
     """
 
     def __init__(self, head: TrainedDrafter, options: HeadOptions, model: Any, share: float, seed: int):
-        """model: the policy that is trained. share: of each step's responses that the head learns from, above 0.
+        """model: the policy that is trained. share: the share of each step's responses to learn from, above 0.
 
-        Raises ValueError, in one line, for a policy whose hidden states cannot be read, and with several processes.
+        Raises ValueError, in one line, if the policy's hidden states cannot be read or several processes train.
         """
         if ranks.count() > 1:
             raise ValueError("a drafter learns in one process: set engine.processes=1, or take one that is frozen")
@@ -131,34 +131,34 @@ class OnlineHead(TrainerCallback):
 
     @property
     def head(self) -> TrainedDrafter:
-        """The head as it is now."""
+        """The drafter that is trained."""
         return self._learner.head
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A training step begins."""
+        """Note that a training step begins."""
         self._texts.begin_step(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The policy's optimizer has stepped."""
+        """Train on the step's texts. The policy's optimizer has just stepped."""
         start = time.perf_counter()
         texts = self._texts.take()
         loss = self._learner.learn(texts, self._model.get_input_embeddings().weight.detach().float())
         self._row = {"head_train_s": time.perf_counter() - start, "head_loss": loss, "head_texts": len(texts)}
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """The drafter's weights by the names that the engine loads."""
+        """Returns the drafter's weights, under the names that the engine loads."""
         return self.head.tensors()
 
     def digest(self) -> str:
-        """Digest of the weights."""
+        """Returns a digest of the weights."""
         return digest(*(value.float().cpu().numpy() for _, value in sorted(self.tensors())))
 
     def row(self) -> dict[str, Any]:
-        """The head's part of the last step's row of metrics."""
+        """Returns the drafter's metrics of the last step."""
         return self._row
 
     def save(self, folder: Path) -> None:
-        """Write the head's part of a checkpoint."""
+        """Write the drafter's part of a checkpoint."""
         torch.save(self._learner.state(), folder / STATE)
 
     def load(self, folder: Path) -> None:

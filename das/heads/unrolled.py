@@ -1,7 +1,8 @@
-"""The base class of drafters that read the policy's hidden states by one decoder layer.
+"""The base class of drafters that read the policy's hidden states with one decoder layer.
 
-For deeper drafts the layer reads its own output. An EAGLE-3 head (eagle3.py) and an MTP layer (mtp.py) differ in what
-the layer reads and in where its logits come from. Their loss unrolls the drafts from all places of a text at once.
+For later tokens of a draft, the layer reads its own output. An EAGLE-3 head (eagle3.py) and an MTP layer (mtp.py)
+differ in what they read and in where their logits come from. The loss computes drafts from all positions of a text at
+once.
 """
 
 import math
@@ -20,7 +21,7 @@ Attended = list[tuple[torch.Tensor, torch.Tensor]]  # keys and values of each st
 
 @dataclass(frozen=True)
 class HeadShape:
-    """Sizes of a head. All but `aux_layers` follow from the policy."""
+    """Sizes of a head. All except `aux_layers` follow from the policy."""
 
     hidden_size: int
     intermediate_size: int
@@ -35,7 +36,7 @@ class HeadShape:
 
 
 def shape_for(policy: Mapping[str, Any]) -> HeadShape:
-    """The shape of a head for a policy. policy: its config.json."""
+    """Returns the shape of a head for a policy. policy: its config.json."""
     heads, layers = policy["num_attention_heads"], policy["num_hidden_layers"]
     return HeadShape(
         hidden_size=policy["hidden_size"],
@@ -47,8 +48,8 @@ def shape_for(policy: Mapping[str, Any]) -> HeadShape:
         max_positions=policy["max_position_embeddings"],
         rope_theta=policy["rope_parameters"]["rope_theta"],
         norm_eps=policy["rms_norm_eps"],
-        # An early, a middle and a late layer: vLLM's choice, which needs seven layers to be three.
-        # A small policy's are the first, the middle and the last but one, as far as they differ.
+        # An early, a middle and a late layer. vLLM chooses these; they are three if there are seven layers.
+        # For smaller policies: the first, the middle and the last but one layer, without repetitions.
         aux_layers=(
             (2, layers // 2, layers - 3) if layers > 6 else tuple(sorted({1, max(1, layers // 2), max(1, layers - 1)}))
         ),
@@ -56,21 +57,21 @@ def shape_for(policy: Mapping[str, Any]) -> HeadShape:
 
 
 def linears(sizes: Mapping[str, tuple[int, int]], bias: bool = False) -> nn.ModuleDict:
-    """Linear modules by their names. sizes: of input and output."""
+    """Returns linear modules by name. sizes: (inputs, outputs) of each."""
     return nn.ModuleDict({name: nn.Linear(*size, bias=bias) for name, size in sizes.items()})
 
 
 def gated_mlp(shape: HeadShape) -> nn.ModuleDict:
-    """The matrices of a feed-forward layer with a gate."""
+    """Returns the linear modules of a feed-forward layer with a gate."""
     hidden, inner = shape.hidden_size, shape.intermediate_size
     return linears({"gate_proj": (hidden, inner), "up_proj": (hidden, inner), "down_proj": (inner, hidden)})
 
 
 class UnrolledDrafter(TrainedDrafter):
-    """A drafter of one decoder layer."""
+    """A drafter with one decoder layer."""
 
     def __init__(self, shape: HeadShape):
-        """The weights are left empty."""
+        """Make the modules. Their weights are not initialized."""
         super().__init__()
         self.shape, self.aux_layers = shape, shape.aux_layers
         with torch.device("meta"):  # so that no random number of the process is drawn
@@ -78,12 +79,12 @@ class UnrolledDrafter(TrainedDrafter):
         self.to_empty(device="cpu")
 
     def lay_out(self, shape: HeadShape) -> None:
-        """Make the modules."""
+        """Make the modules of this shape."""
         raise NotImplementedError
 
     def begin(self, seed: int) -> None:
-        """Draw the weights of a drafter that has learned nothing: random matrices, norms of one, biases of zero. An
-        lm_head is left as it is.
+        """Initialize a drafter that has learned nothing: random matrices, norms of one, biases of zero. An lm_head is
+        not changed.
         """
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -96,7 +97,7 @@ class UnrolledDrafter(TrainedDrafter):
                     parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
     def misfit(self, weights: Mapping[str, torch.Tensor]) -> str:
-        """The first name of `weights` that this drafter lacks, or has with another shape; empty if all fit."""
+        """Returns a name that only one of `weights` and this drafter has, or whose shapes differ; empty if all fit."""
         expected = {name: value.shape for name, value in self.named_parameters()}
         odd = weights.keys() ^ expected.keys() or {n for n in expected if weights[n].shape != expected[n]}
         return min(odd, default="")
@@ -104,10 +105,11 @@ class UnrolledDrafter(TrainedDrafter):
     def decoded(
         self, layer: Any, state: torch.Tensor, read: torch.Tensor, positions: torch.Tensor, attended: Attended
     ) -> torch.Tensor:
-        """The decoder layer on one step of the drafts from all places, [places, hidden size]. Adds to `attended`.
+        """Apply the decoder layer in one drafting step, for the drafts from all places (positions of the text) at once.
+        Returns the new state [places, hidden size], and adds the step's keys and values to `attended`.
 
-        layer: holds self_attn, post_attention_layernorm and mlp. state: what the layer adds to. read: what its
-        attention reads, one row a place.
+        layer: holds self_attn, post_attention_layernorm and mlp. state: the input to which the layer adds. read: the
+        input of its attention, one row for each place.
         """
         attn, mlp = layer.self_attn, layer.mlp
         query, key, value = (
@@ -121,16 +123,18 @@ class UnrolledDrafter(TrainedDrafter):
     def unrolled(
         self, tokens: torch.Tensor, hidden: torch.Tensor, embedding: torch.Tensor, depth: int
     ) -> Iterator[torch.Tensor]:
-        """Logits of drafts from every place of a text, for drafted token 1, 2, ... `depth`.
+        """Yields logits of the drafts from every place (position) of a text, for drafted token 1, then 2, up to
+        `depth`.
 
-        tokens: [tokens] ids. hidden: [tokens, aux layers * hidden size], the policy's. embedding: the policy's weights
-        [vocabulary, hidden size]. The draft from place t knows tokens up to t + 1; row t of result number j, counted
-        from 0, predicts token t + 2 + j, given those before it. Result j has [tokens - 1 - j, vocabulary].
+        tokens: ids [tokens]. hidden: the policy's hidden states [tokens, aux layers * hidden size]. embedding: the
+        policy's embedding [vocabulary, hidden size]. The draft at place t knows the tokens up to t + 1. Row t of result
+        j, counted from 0, predicts token t + 2 + j, given the tokens before it. Result j has shape [tokens - 1 - j,
+        vocabulary].
         """
         raise NotImplementedError
 
     def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
-        """See TrainedDrafter. The mean is over places and `depth` steps."""
+        """See TrainedDrafter. The mean is over all positions and `depth` drafting steps."""
         total, count = torch.zeros((), device=text.logits.device), 0
         for step, logits in enumerate(self.unrolled(text.tokens, text.hidden, embedding, depth)):
             rows, of_policy = places_of(text, step)
@@ -150,10 +154,12 @@ def attention(
     theta: float,
     attended: Attended,
 ) -> torch.Tensor:
-    """Attention in one step of the drafts from all places, [places, heads * head_dim]. Adds to `attended`.
+    """Attention in one drafting step, for the drafts from all places (positions) at once: [places, heads * head_dim].
+    It adds the step's keys and values to `attended`.
 
-    query: [places, heads, head_dim]. key, value: [places, kv heads, head_dim]. positions: [places]. theta: of the
-    rotary embedding. A place sees the keys of the first step up to its own, and those of its own draft in later steps.
+    query: [places, heads, head_dim]. key, value: [places, kv heads, head_dim]. positions: [places]. theta: base of the
+    rotary embedding. A place sees the keys of the first step up to its own place, and the keys of its own draft in
+    later steps.
     """
     query, key = _rotated(query, positions, theta), _rotated(key, positions, theta)
     repeats = query.shape[1] // key.shape[1]
@@ -172,7 +178,7 @@ def attention(
 
 
 def _rotated(heads: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
-    """Rotary embedding of [tokens, heads, head_dim] at these positions."""
+    """Apply the rotary embedding to [tokens, heads, head_dim] at these positions."""
     half = heads.shape[-1] // 2
     speeds = theta ** (-torch.arange(half, device=heads.device, dtype=torch.float32) / half)
     angles = (positions[:, None] * speeds)[:, None]
@@ -182,9 +188,9 @@ def _rotated(heads: torch.Tensor, positions: torch.Tensor, theta: float) -> torc
 
 
 def places_of(text: HeadText, step: int) -> tuple[slice, slice]:
-    """Where a text's drafts are judged: rows of result number `step` of `unrolled`, and rows of `text.logits`.
+    """Returns the rows of result `step` of `unrolled`, and the rows of `text.logits` with which they are compared.
 
-    Drafting begins once the first response token is known, and a draft ends with the last one.
+    Drafting begins once the first response token is known, and a draft ends with the last response token.
     """
     tokens = len(text.tokens)
     return slice(text.prompt - 1, tokens - 2 - step), slice(step, tokens - 1 - text.prompt)
@@ -192,7 +198,7 @@ def places_of(text: HeadText, step: int) -> tuple[slice, slice]:
 
 @torch.no_grad()
 def agreement(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: torch.Tensor, depth: int) -> list[float]:
-    """By depth: the share of places at which the drafter's likeliest token is the text's own."""
+    """Returns, for each drafting step, the share of positions where the drafter's likeliest token is the text's."""
     hits, counts = [0] * depth, [0] * depth
     for text in texts:
         for step, logits in enumerate(drafter.unrolled(text.tokens, text.hidden, embedding, depth)):
@@ -206,13 +212,14 @@ def agreement(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: to
 
 @torch.no_grad()
 def tokens_per_pass(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: torch.Tensor, depth: int) -> float:
-    """Mean tokens a pass if a draft is the likeliest token at each of the next `depth` positions, counted on the texts
-    without an engine."""
+    """Returns the mean number of tokens per pass, counted on the texts without an engine. Each draft holds the
+    likeliest token at each of the next `depth` positions.
+    """
     tokens = passes = 0
     for text in texts:
         drafts = [logits.argmax(-1) for logits in drafter.unrolled(text.tokens, text.hidden, embedding, depth)]
         length, known = len(text.tokens), text.prompt + 1
-        passes += 1  # of the prompt, which gives the first token
+        passes += 1  # the pass over the prompt, which gives the first token
         while known < length:
             accepted = 0
             while (

@@ -15,17 +15,17 @@ from das.heads.trained_drafter import HeadText
 from das.heads.training import HeadLearner, HeadOptions
 from das.heads.unrolled import agreement, shape_for, tokens_per_pass
 
-AT_ONCE = 128  # responses that are sampled together
-NOTE_S = 10.0  # seconds between two lines about what is being sampled
-HELD_OUT = 8  # one response in so many is not learned from, but judges the head
+AT_ONCE = 128  # number of responses that are sampled together
+NOTE_S = 10.0  # seconds between two lines about the progress of sampling
+HELD_OUT = 8  # one response in so many is held out from training, to evaluate the head
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How a head is made."""
+    """Settings for the training of a new head."""
 
-    prompts: Sequence[Sequence[int]]  # token ids; one response to each
-    max_tokens: int  # of a response
+    prompts: Sequence[Sequence[int]]  # token ids; one response to each is sampled
+    max_tokens: int  # the most tokens of a response
     temperature: float
     epochs: int
     options: HeadOptions
@@ -33,10 +33,10 @@ class WarmUp:
 
 
 class _Progress(StoppingCriteria):
-    """Reports how long the responses are so far. transformers calls it after each token; it stops nothing."""
+    """Reports how long the responses are so far. transformers calls it after each token. It stops nothing."""
 
     def __init__(self, note: Callable[[str], None], what: str, width: int, max_tokens: int):
-        """what: the responses that are sampled. width: tokens of their prompts, padding included."""
+        """what: names the responses that are sampled. width: number of tokens of each prompt with its padding."""
         self._note, self._what, self._width, self._max_tokens = note, what, width, max_tokens
         self._noted = time.monotonic()
 
@@ -55,7 +55,7 @@ def make_head(
     """Train a head for the policy. Returns it with a report: its tokens per pass on held-out responses, and times.
 
     policy: a folder. note: called with a line from time to time. No random state of the process is changed. Raises
-    ValueError for a policy that has no decoder layers to read, and where fewer than two responses can be learned from.
+    ValueError if the policy has no decoder layers to read, or if fewer than two responses can be used.
     """
     start = time.perf_counter()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -91,7 +91,7 @@ def make_head(
 
 @torch.no_grad()
 def sampled(model: Any, warm_up: WarmUp, note: Callable[[str], None]) -> list[list[int]]:
-    """One response of the policy to each prompt, as token ids. Draws from torch's random state."""
+    """Sample one response of the policy to each prompt, as token ids. It draws from torch's random state."""
     end = model.generation_config.eos_token_id
     ends = set(end if isinstance(end, list) else [end])
     responses: list[list[int]] = []
@@ -117,7 +117,7 @@ def sampled(model: Any, warm_up: WarmUp, note: Callable[[str], None]) -> list[li
 
 
 def _padded(prompts: Sequence[Sequence[int]], device: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and mask, padded on the left."""
+    """Returns token ids and attention mask, padded on the left."""
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
@@ -128,7 +128,7 @@ def _padded(prompts: Sequence[Sequence[int]], device: Any) -> tuple[torch.Tensor
 def texts_of(
     model: Any, aux_layers: Sequence[int], prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
 ) -> list[HeadText]:
-    """What a head learns from the responses, computed by the policy, text by text."""
+    """Returns the training data of a head for these responses. The policy computes it text by text."""
     texts = HeadTexts(model, aux_layers, share=1.0, seed=0, training_only=False)
     for prompt, response in zip(prompts, responses, strict=True):
         ids = torch.tensor([[*prompt, *response]], device=model.device)

@@ -1,4 +1,4 @@
-"""The base class of drafters with a model: a history may draft too, and the model's passes have a price."""
+"""The base class of drafters with a model. The history may draft as well, and each pass of the model costs time."""
 
 import math
 from abc import abstractmethod
@@ -12,8 +12,8 @@ from das.budget.draft_price import DraftPassPrice, DraftWork
 from das.drafter import Draft, Drafts, HistoryDrafter, RememberingDrafter
 from das.drafter.saved import SavedText
 
-# The tokens that a pass drafted, int64 [A], and P(token is accepted | tokens before it are), float64 [A]. None: the
-# model computed non-finite values and stops drafting.
+# The result of a draft pass: drafted tokens, int64 [A], and P(token is accepted | tokens before it are), float64 [A].
+# None: the model computed non-finite values and stops drafting.
 Drawn = tuple[np.ndarray, np.ndarray] | None
 
 
@@ -21,20 +21,20 @@ class DraftingModel(Protocol):
     """A draft model for the requests of one engine."""
 
     def clock(self) -> float:
-        """A clock in seconds, whose differences are the times of draft passes."""
+        """Returns the time in seconds. Times of draft passes are differences of such times."""
 
     def prepare(self, requests: Sequence[str]) -> float | None:
         """Get ready to draft for these requests. Returns the seconds of quantizing, or None if it may not draft."""
 
     def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-        """Take in the tokens emitted by the pass that verified the last drafts (no requests: the rollout is over)."""
+        """Take in the tokens emitted by the pass that verified the last drafts. No requests: the rollout is over."""
 
 
 class ModelDrafter(RememberingDrafter):
-    """A model drafts for the requests of one engine. Subclasses decide how.
+    """Drafts with a model for the requests of one engine. Subclasses decide when the model drafts.
 
-    worth     returns the seconds that one more emitted token saves; nan while unknown
-    history   the history drafter, if it drafts too
+    worth     function that returns the seconds saved by one more emitted token; nan while unknown
+    history   the history drafter; None: only the model drafts
     """
 
     def __init__(
@@ -49,20 +49,20 @@ class ModelDrafter(RememberingDrafter):
         self.window = 0 if history is None else history.window
         self.remembers = history is not None and history.remembers
         self.price = DraftPassPrice()
-        self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each pass of the last drafts
-        self._requantize_s = 0.0  # seconds of quantizing before the last drafts
+        self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each pass of the last round
+        self._requantize_s = 0.0  # seconds of quantizing before the last round of drafts
         self._usual = 1.0  # usual probability that a drafted token is accepted
 
     @abstractmethod
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """Drafts of at most limits[i] tokens. Draft i ends where P(all of it is accepted) falls below floors[i]."""
+        """Draft at most limits[i] tokens. Draft i ends where P(all of it is accepted) falls below floors[i]."""
 
     def propose(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> list[Draft]:
-        """The drafts of `propose_batch`, one by one."""
+        """Returns the drafts of `propose_batch` as a list."""
         drafts = self.propose_batch(requests, limits, floors)
         return [drafts[row] for row in range(len(drafts))]
 
@@ -73,11 +73,11 @@ class ModelDrafter(RememberingDrafter):
 
     @property
     def history_tokens(self) -> int:
-        """Response tokens in the history."""
+        """The number of response tokens in the history."""
         return 0 if self.history is None else self.history.history_tokens
 
     def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
-        """A request joins the batch. seed: as HistoryDrafter says."""
+        """Note that a request joins the batch. seed: see HistoryDrafter."""
         if self.history is not None:
             self.history.begin(request, problem, prompt, seed)
 
@@ -92,13 +92,13 @@ class ModelDrafter(RememberingDrafter):
         tokens: Sequence[Sequence[int] | np.ndarray],
         remembered: np.ndarray | None = None,
     ) -> None:
-        """Append the tokens emitted by the pass that verified the last drafts. remembered: as HistoryDrafter says."""
+        """Append the tokens emitted by the pass that verified the last drafts. remembered: see HistoryDrafter."""
         self.model.observe(requests, [list(new) for new in tokens])
         if self.history is not None:
             self.history.observe_batch(requests, tokens, remembered)
 
     def end(self, request: str, keep: bool = True) -> None:
-        """A request finished."""
+        """Note that a request finished."""
         if self.history is not None:
             self.history.end(request, keep)
 
@@ -125,7 +125,7 @@ class ModelDrafter(RememberingDrafter):
             self.history.load(path)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Learned acceptance, for a checkpoint. Prices are not saved: they are learned again within a few passes."""
+        """Returns the learned acceptance, for a checkpoint. Prices are left out: a few passes show them again."""
         return {"usual": np.array(self._usual)}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -133,7 +133,7 @@ class ModelDrafter(RememberingDrafter):
         self._usual = float(state["usual"])
 
     def handed_out(self) -> DraftWork:
-        """The work of the last round of drafts. It is handed out once, because a later round may make no drafts."""
+        """Returns the work of the last round of drafts, once. Later calls return no work until the next round."""
         work = DraftWork(self._passes_made, self._requantize_s)
         self._passes_made, self._requantize_s = [], 0.0
         return work
@@ -145,17 +145,17 @@ class ModelDrafter(RememberingDrafter):
         return took is not None
 
     def _pays(self, tokens: float, seconds: float) -> bool:
-        """Whether draft passes of `seconds` pay if the policy then emits `tokens` more tokens."""
+        """Returns whether draft passes of `seconds` save time if the policy then emits `tokens` more tokens."""
         worth = self.worth()
         return math.isnan(worth) or tokens * worth >= seconds
 
     def _stop(self) -> None:
-        """No further pass pays. A round without any pass was declined because of the price, so the price fades."""
+        """Note that no further pass pays. If the round had no pass, the price was too high, so it is lowered."""
         if not self._passes_made:
             self.price.decline()
 
     def _note_pass(self, rows: int, seconds: float, likely: np.ndarray) -> None:
-        """Record a pass. likely: acceptance probabilities of its drafted tokens."""
+        """Record a pass. rows: its rows. likely: acceptance probabilities of its drafted tokens."""
         self._usual += 0.02 * (float(likely.mean()) - self._usual)
         self._passes_made.append((rows, seconds))
         self.price.observe(rows, seconds)

@@ -1,4 +1,4 @@
-"""EitherOr: a head drafts where its draft should beat the history's (das.drafter.alternatives). Arm das_eagle3."""
+"""EitherOr: a head drafts if its draft should beat the history's (das.drafter.alternatives). Method: das_eagle3."""
 
 import logging
 import math
@@ -13,15 +13,15 @@ from das.model_drafts.drafter import DraftingModel, Drawn, ModelDrafter
 
 logger = logging.getLogger("vllm.das")
 
-LEAST_SAVED = 0.03  # a head that saves less than this share of a rollout rests; it costs the small policy 5 % of a pass
+LEAST_SAVED = 0.03  # a head rests if it saves less than this share of a rollout; it costs a small policy 5 % of a pass
 MAX_REST = 8  # the longest rest, in rollouts
 
 
 class HeadModel(DraftingModel, Protocol):
-    """A draft head. It must read all of a request's text, and it can continue only its own drafts."""
+    """A draft head. It must read the whole text of a request, and it can continue only its own drafts."""
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
-        """Whether the head has read enough text to draft, for each request, bool [R]; None: for all of them."""
+        """Returns, for each request, whether the head has read enough text to draft, bool [R]; None: all are ready."""
 
     def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
         """Begin a round of drafts. Returns how many tokens `read` would compute. among: indices into requests [A]."""
@@ -30,26 +30,26 @@ class HeadModel(DraftingModel, Protocol):
         """Read the unread text of these requests, and draft one token for each."""
 
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> Drawn:
-        """Draft the next token of these requests. tokens: the ones drafted by the previous pass, int64 [A]."""
+        """Draft the next token of these requests. tokens: those drafted by the previous pass, int64 [A]."""
 
     def forget(self, request: str) -> None:
-        """A request finished: discard its unread text."""
+        """Discard the unread text of a finished request."""
 
     def rest(self, resting: bool) -> None:
-        """Start or end a rest. A resting head is asked for nothing and need not collect text."""
+        """Start or end a rest. A resting head gets no calls and need not collect text."""
 
 
 class EitherOr(ModelDrafter):
-    """Drafts chains: either the history's draft, or up to `passes` tokens of the head that the history continues.
+    """Makes chains: the history's draft, or up to `passes` tokens of the head and the history's continuation of them.
 
     passes          the most head passes for one target pass, at least 1
     worth, history  see ModelDrafter
 
-    The history drafts first, because its drafts take no pass of a model. Then each head pass drafts one token for all
-    requests that the head should improve. Head passes go on while their tokens should save more time than they take.
+    The history drafts first, because its drafts need no pass of a model. Then each head pass drafts one token for all
+    requests that the head should improve. Head passes continue while their tokens should save more time than they take.
 
     The engine must keep text ready for a head, which costs time in every pass. So a head that saved almost nothing in a
-    rollout rests in the next one. The second rest in a row lasts 2 rollouts, then 4, then MAX_REST.
+    rollout rests in the next one. The first rest in a row lasts 1 rollout, the next ones 2, 4 and then MAX_REST.
     """
 
     model: HeadModel
@@ -58,16 +58,16 @@ class EitherOr(ModelDrafter):
     def __init__(self, model: HeadModel, passes: int, worth: Callable[[], float], history: HistoryDrafter):
         super().__init__(model, worth, history)
         self._most_passes = passes
-        self._behind = 0.0  # tokens that the history usually adds after accepted tokens of the head
+        self._behind = 0.0  # number of tokens that the history usually adds after accepted tokens of the head
         self._emitted = 0  # tokens emitted in this rollout while the worth of a token was known
         self._saved = 0.0  # the head's expected savings in this rollout, in emitted tokens
         self._is_worth_known = False  # whether the worth of a token was known in this rollout
         self._rests = 0  # rollouts left to rest
-        self._last_rest = 0  # length of the last rest in rollouts; 0 once the head has saved enough again
+        self._last_rest = 0  # length of the last rest in rollouts; 0 when the head has saved enough since
 
     @property
     def is_resting(self) -> bool:
-        """Whether the head drafts nothing in this rollout."""
+        """True if the head drafts nothing in this rollout."""
         return self._rests > 0
 
     def observe_batch(
@@ -120,7 +120,7 @@ class EitherOr(ModelDrafter):
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """See ModelDrafter."""
-        self.handed_out()  # what nobody took belongs to an earlier pass
+        self.handed_out()  # drops the work of an earlier pass that nobody has asked for
         alone = self.history.propose_batch(requests, limits, floors)
         if self.is_resting or not self._prepare(requests):
             return alone
@@ -134,9 +134,9 @@ class EitherOr(ModelDrafter):
         return alternatives.drafts()
 
     def _best_passes(self, num_requests: int) -> int:
-        """The best number of head passes if the history had no drafts; 0: none pays.
+        """Returns the best number of head passes if the history had no drafts; 0 if no pass pays.
 
-        This check must be cheap: where the head does not pay, nothing else is done for it.
+        This check must be cheap: if the head does not pay, nothing else is done for it.
         """
         worth = self.worth()
         if math.isnan(worth):
@@ -172,7 +172,7 @@ class EitherOr(ModelDrafter):
             self._note_pass(num_rows, self.model.clock() - start, drawn[1])
 
     def _values(self, passes: int) -> np.ndarray:
-        """Expected emitted tokens from 1 to `passes` head tokens and the history's continuation [P]."""
+        """Returns the expected emitted tokens from 1 to `passes` head tokens with the history's continuation [P]."""
         reach = self._usual ** np.arange(1, passes + 1)
         values: np.ndarray = np.cumsum(reach) + reach * self._behind
         return values

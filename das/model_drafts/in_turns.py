@@ -1,4 +1,4 @@
-"""InTurns: a model drafts alone, or in turns with the history (das.drafter.chains). Arms self_draft and das_self."""
+"""InTurns: a model drafts alone, or in turns with the history (das.drafter.chains). Methods: self_draft, das_self."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ from das.model_drafts.drafter import DraftingModel, Drawn, ModelDrafter
 
 
 class ChainModel(DraftingModel, Protocol):
-    """A draft model that can continue any tokens, at the cost of computing them."""
+    """A draft model that can continue any tokens. It must compute these tokens first, which costs time."""
 
     def begin(self, requests: Sequence[str]) -> None:
         """Begin a round of drafts that continue the current text of these requests."""
@@ -19,18 +19,18 @@ class ChainModel(DraftingModel, Protocol):
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> Drawn:
         """Draft one more token for some of the requests. among: indices into the requests of `begin`, int64 [A].
 
-        tokens: the tokens added to each draft since the request's last pass: this pass's token, then the history's.
+        tokens: the tokens that each draft got since the request's last pass: that pass's token, then the history's.
         """
 
 
 class InTurns(ModelDrafter):
-    """Drafts chains: the history's tokens where it is confident, the model's tokens elsewhere.
+    """Makes chains (drafts without branches): the history's tokens where it is confident, elsewhere the model's.
 
     passes          the most model passes for one target pass; None: any number
     worth, history  see ModelDrafter
 
-    Each pass drafts one token for all requests at once. Passes go on while their tokens should save more time than they
-    take.
+    Each pass drafts one token for all requests at once. Passes continue while their tokens should save more time than
+    they take.
     """
 
     model: ChainModel
@@ -45,12 +45,12 @@ class InTurns(ModelDrafter):
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """See ModelDrafter."""
-        self.handed_out()  # what nobody took belongs to an earlier pass
+        self.handed_out()  # drops the work of an earlier pass that nobody has asked for
         if self.history is None:
             alone = Chains(limits, floors).drafts()
         else:
             alone = self.history.propose_batch(requests, limits, floors)
-        # This check must be cheap: where the model does not pay, nothing else is done for it. A pass is worth most if
+        # This check must be cheap: if the model does not pay, nothing else is done for it. A pass is worth most if
         # it drafts for every request and the history has no drafts.
         if not self._pays(len(requests) * self._usual, self.price.seconds(len(requests))):
             self._stop()

@@ -1,4 +1,4 @@
-"""A rollout on simulated engines that know all their requests from the start, and how long it takes."""
+"""Simulates the time of a rollout on several engines, each of which has all its requests from the start."""
 
 import heapq
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from das.replay.workload import Workload
 
 @dataclass(frozen=True)
 class Step:
-    """What one rollout cost. Times are in seconds."""
+    """The costs of one rollout. Times are in seconds."""
 
     rollout_s: float
     tokens: int
-    passes: int  # target passes, summed over requests
+    passes: int  # number of target passes, summed over requests
     num_drafted: int
     num_accepted: int
     timelines: tuple[dict[str, np.ndarray], ...]  # for each engine: see Timeline.arrays
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens that a target pass emitted for a request, on average."""
+        """The mean number of tokens that a target pass emitted for a request."""
         return self.tokens / self.passes
 
 
@@ -34,7 +34,7 @@ def simulate_rollout(
     placed: Sequence[Sequence[int]],
     next_history_tick: int,
 ) -> Step:
-    """Simulate the rollout of one step. The engine whose clock is earliest runs its next pass, until all are done.
+    """Simulate the rollout of one step. The engine with the earliest clock runs its next pass, until all are done.
 
     placed: the requests of each engine. next_history_tick: the drafters' history tick once the step is over.
     """

@@ -10,7 +10,7 @@ from das.replay.workload import Workload
 
 
 class Timeline:
-    """The passes of a rollout: when each of them ended, and what it did."""
+    """The passes of a rollout, with the end time and the counts of each pass."""
 
     def __init__(self) -> None:
         self._passes: list[tuple[np.ndarray, int, int, int]] = []
@@ -18,12 +18,12 @@ class Timeline:
     def add(self, times: np.ndarray, live: int, tokens: int, emitted: int) -> None:
         """Add passes that differ only in their end times. times: in seconds since the rollout began [passes].
 
-        live: requests. tokens: requests + drafted tokens. emitted: tokens.
+        live: number of requests. tokens: requests + drafted tokens. emitted: number of emitted tokens.
         """
         self._passes.append((times, live, tokens, emitted))
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """time_s, live, tokens, emitted: one value for each pass."""
+        """Returns the arrays time_s, live, tokens and emitted, with one value for each pass."""
         names = ("time_s", "live", "tokens", "emitted")
         if not self._passes:
             return {name: np.empty(0) for name in names}
@@ -33,9 +33,9 @@ class Timeline:
 
 
 class Engine:
-    """The requests and the clock of one engine. Subclasses decide how a pass drafts.
+    """Simulates the requests and the clock of one engine. Subclasses decide how a pass drafts.
 
-    max_num_seqs: how many requests decode at once.
+    max_num_seqs: the most requests that decode at once.
     """
 
     def __init__(self, times: Times, max_num_seqs: int) -> None:
@@ -45,27 +45,27 @@ class Engine:
         self.max_num_seqs = max_num_seqs
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
-        """A rollout begins. These requests of `work` wait, in this order, until the engine can decode them."""
+        """Begin a rollout. These requests of `work` wait, in this order, until the engine can decode them."""
         self.work = work
         self.now = 0.0
         self.waiting = deque(requests)
         self.timeline = Timeline()
-        self.passes = 0  # target passes, summed over requests
+        self.passes = 0  # number of target passes, summed over requests
         self.num_drafted = self.num_accepted = 0  # draft tokens
         self.finished: dict[int, float] = {}  # when the last token of each finished request came
-        # Arrays with an entry for each live request.
+        # These have one entry for each live request.
         self._ids: list[int] = []
         self._at = np.empty(0, np.int64)  # position of its next token in work.tokens
-        self._end = np.empty(0, np.int64)  # position behind its last token
+        self._end = np.empty(0, np.int64)  # position after its last token
         self._context = 0  # tokens of prompt and response that all live requests have
 
     @property
     def live(self) -> int:
-        """How many requests decode now."""
+        """The number of requests that decode now."""
         return len(self._ids)
 
     def admit(self) -> list[int]:
-        """Move waiting requests to the live ones while there is room. Returns the new ones.
+        """Let waiting requests join the live ones while there is room. Returns the new ones.
 
         Their prompts are computed in the coming pass.
         """
@@ -80,11 +80,11 @@ class Engine:
         return admitted
 
     def advance(self) -> None:
-        """Admit waiting requests, then run one or more passes, but no further than until a request finishes."""
+        """Admit waiting requests, then run one or more passes, at most until a request finishes."""
         raise NotImplementedError
 
     def close_step(self) -> None:
-        """The rollout is over on all engines."""
+        """Note that the rollout is over on all engines."""
 
     def _leave(self, done: np.ndarray) -> None:
         """Remove the live requests that finished in the pass. done: bool [live requests]."""

@@ -1,7 +1,7 @@
 """A simulated engine that uses the real drafter and the real budget, and verifies drafts against recorded text.
 
-A drafted token is accepted iff it equals the recorded token. With keyed sampling the real engine would do the same. The
-drafter and the budget are called through DraftRound, as in the engine's proposer.
+A drafted token is accepted iff it equals the recorded token, as in the real engine with keyed sampling. The drafter and
+the budget are called through DraftRound, as in the engine's proposer.
 """
 
 from collections.abc import Sequence
@@ -26,23 +26,23 @@ class TextModel(DraftingModel, Protocol):
     """A model that drafts on recorded text, such as those of experiments/replay/model_on_text.py."""
 
     def begin_text(self, text: np.ndarray) -> None:
-        """A rollout begins. text: all its responses, one after the other, int32 [tokens]."""
+        """Begin a rollout. text: all its responses, one after the other, int32 [tokens]."""
 
     def stand_at(self, places: np.ndarray, contexts: np.ndarray) -> None:
-        """Note where the coming drafts begin.
+        """Set the places at which the next drafts begin.
 
-        places: of each request's next token in the text. contexts: tokens of prompt and response that it has.
+        places: the place in the text of each request's next token. contexts: its number of prompt and response tokens.
         """
 
 
 class TextEngine(Engine):
-    """An engine that drafts by a drafter and a budget.
+    """An engine that drafts with a real drafter and a real budget.
 
-    drafter        engines may share a history
-    budget         this engine's own
+    drafter        the drafter; several engines may share it
+    budget         the budget of this engine only
     max_tokens     the longest response allowed
     name           prefix of request names, which must differ between engines that share a drafter
-    branch_blocks  as in DraftRound; attention reads a request's context once more for each branch
+    branch_blocks  see DraftRound; attention reads a request's context once more for each branch
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class TextEngine(Engine):
             raise ValueError(f"a response has {longest} tokens, more than the limit of {self.max_tokens}")
         self.draft_round.begin_step(len(requests))
         max_draft_tokens = self.draft_round.max_draft_tokens
-        self._requests: list[LiveRequest] = []  # a row each, as in the arrays below
+        self._requests: list[LiveRequest] = []  # one for each row of the arrays below
         self._num_drafts = np.empty(0, np.int64)  # draft tokens that the coming pass verifies
         self._drafts = np.empty((0, 0), np.int32)  # [requests, longest draft]
-        self._parents: np.ndarray | None = None  # the same of drafts that may branch (TreeDrafts)
-        self._branches = np.empty(0, np.int64)  # of each request's draft
-        self._drafting_s = 0.0  # what making these drafts took, without the passes of a model
-        self._model_work = DraftWork()  # these passes
+        self._parents: np.ndarray | None = None  # [requests, longest draft], for drafts that may branch (TreeDrafts)
+        self._branches = np.empty(0, np.int64)  # number of branches of each request's draft
+        self._drafting_s = 0.0  # seconds spent on making these drafts, without the passes of a model
+        self._model_work = DraftWork()  # the model's passes for these drafts
         self.draft_passes = 0
-        # Finished in the last pass. The next pass tells drafter and budget.
+        # Requests that finished in the last pass. In the next pass, drafter and budget learn of it.
         self._just_finished: list[LiveRequest] = []
         # Entry n counts how often a pass verified n draft tokens of a request, and how often it accepted n.
         self.drafts_of = np.zeros(max_draft_tokens + 1, np.int64)
@@ -115,11 +115,11 @@ class TextEngine(Engine):
             self._drop(done)
 
     def _contexts(self) -> np.ndarray:
-        """Tokens of prompt and response that each live request has."""
+        """Returns the number of prompt and response tokens of each live request."""
         return self._at - self.work.starts[self._ids] + self.work.prompt
 
     def _join(self) -> list[LiveRequest]:
-        """Give waiting requests the free rows of the batch, without drafts. Returns the new requests."""
+        """Add waiting requests to the free rows of the batch, without drafts. Returns the new requests."""
         joined = [
             LiveRequest(f"{self._name}{i}", self.work.problems[i], self.max_tokens, prompt=self.work.prompt)
             for i in self.admit()
@@ -136,7 +136,7 @@ class TextEngine(Engine):
     def _verify(self, num_drafted: int) -> tuple[np.ndarray, list[list[int]]]:
         """Emit the accepted part of each draft and one more token, but nothing beyond the response, and count.
 
-        num_drafted: drafted tokens of the batch. Returns accepted tokens [requests], and what each request emitted.
+        num_drafted: drafted tokens of the batch. Returns accepted tokens [requests], and each request's new tokens.
         """
         live, width = len(self._requests), int(self._num_drafts.max())
         window = self._text[self._at[:, None] + np.arange(width + 1)]
@@ -156,7 +156,7 @@ class TextEngine(Engine):
         return num_accepted, [text[:n] for text, n in zip(window.tolist(), num_emitted.tolist(), strict=True)]
 
     def _accepted_of_chains(self, window: np.ndarray) -> np.ndarray:
-        """How many tokens of each draft come next. window: the coming tokens [requests, longest draft + 1]."""
+        """Count accepted tokens of each draft. window: the next recorded tokens [requests, longest draft + 1]."""
         width = window.shape[1] - 1
         if not width:
             return np.zeros(len(window), np.int64)
@@ -175,7 +175,7 @@ class TextEngine(Engine):
         return depth
 
     def _draft(self) -> None:
-        """Ask for the drafts of the next pass, and charge the time they take."""
+        """Ask for the drafts of the next pass, and note the time that they take."""
         live = len(self._requests)
         if self._model is not None:
             self._model.stand_at(self._at, self._contexts())
@@ -196,7 +196,7 @@ class TextEngine(Engine):
         self._drafting_s = self.times.draft_request * live + self.times.draft_token * num_proposed
 
     def _drop(self, done: np.ndarray) -> None:
-        """Free the rows of the requests whose response is complete."""
+        """Free the rows of requests with complete responses. done: bool [requests]."""
         stay = ~done
         self._just_finished = [request for request, ended in zip(self._requests, done.tolist(), strict=True) if ended]
         self._requests = [request for request, stays in zip(self._requests, stay.tolist(), strict=True) if stays]
@@ -213,6 +213,6 @@ class TextEngine(Engine):
         self._just_finished = []
 
     def close_step(self) -> None:
-        """End the last requests and the budget's step. The drafter, which engines may share, ends its step later."""
+        """End the last requests and the budget's step. The drafter's step ends later: engines may share it."""
         self._end_finished()
         self.draft_round.end_step()

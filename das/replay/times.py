@@ -1,4 +1,4 @@
-"""The seconds of a replayed pass: separate terms for the target's forward, prompts, drafting and the host."""
+"""The seconds of a replayed pass: a sum of terms for the target's forward, prompts, drafting and the host."""
 
 from dataclasses import dataclass, fields
 
@@ -11,7 +11,7 @@ from das.budget.latency_forms import Array, Form
 class Times:
     """The prices of a replay, in seconds."""
 
-    form: Form  # of a target pass
+    form: Form  # the time of a target pass
     host: float = 0.0  # for each pass: scheduling, sampling, output
     prefill: float = 0.0  # for each prompt token
     draft_request: float = 0.0  # for each request that is asked for a draft
@@ -25,13 +25,13 @@ class Times:
                 raise ValueError(f"cost {field.name} is negative: {getattr(self, field.name)}")
 
     def target(self, live: int, num_drafted: int, context: int, branches: bool = False) -> float:
-        """Seconds of a target pass, including the host's. branches: whether a draft branches in it."""
+        """Returns the seconds of a target pass, including the host's. branches: whether one of its drafts branches."""
         b, n, x = (np.array(value, np.float64) for value in (live, live + num_drafted, context))
         extra = (self.speculation if num_drafted else 0.0) + (self.branching if branches else 0.0)
         return float(self.form.predict(b, n, x)) + self.host + extra
 
     def plain(self, live: int, context: int, passes: int) -> Array:
-        """Seconds of each of `passes` target passes in a row, without drafts.
+        """Returns the seconds of each of `passes` target passes in a row, without drafts.
 
         context: tokens of context of all requests in the first pass. It grows by one token per request and pass.
         """

@@ -1,4 +1,4 @@
-"""A workload is the responses of a training step, as token ids or as lengths alone. Replays run on it."""
+"""A workload, on which a replay runs: the responses of a training step, as token ids or only as lengths."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from das.arrays import token_array
 
 @dataclass(frozen=True)
 class Workload:
-    """The responses of one training step, in the order in which their requests are sent. `workload` makes one."""
+    """The responses of one training step, in the order in which their requests are sent. Use `workload` to make one."""
 
     problems: tuple[str, ...]  # problem id of each response
     tokens: np.ndarray  # int32, all responses one after the other
     starts: np.ndarray  # int64 [responses + 1]: where each response begins, and where the last one ends
-    prompt: int = 0  # tokens of a prompt
+    prompt: int = 0  # number of tokens of each prompt
 
     def __post_init__(self) -> None:
         if not self.problems:
@@ -29,30 +29,30 @@ class Workload:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each response."""
+        """The number of tokens of each response."""
         return np.diff(self.starts)
 
     def __len__(self) -> int:
         return len(self.problems)
 
     def response(self, i: int) -> np.ndarray:
-        """Token ids of one response."""
+        """Returns the token ids of response i."""
         return self.tokens[self.starts[i] : self.starts[i + 1]]
 
     def members(self) -> dict[str, list[int]]:
-        """The responses of each problem, both in their order."""
+        """Returns the indices of each problem's responses, in order."""
         found: dict[str, list[int]] = {}
         for i, problem in enumerate(self.problems):
             found.setdefault(problem, []).append(i)
         return found
 
     def part(self, chosen: Sequence[int]) -> "Workload":
-        """The chosen responses alone."""
+        """Returns a workload of the chosen responses only."""
         return workload([self.problems[i] for i in chosen], [self.response(i) for i in chosen], self.prompt)
 
 
 def workload(problems: Sequence[str], responses: Sequence[Sequence[int] | np.ndarray], prompt: int = 0) -> Workload:
-    """Make a workload. problems: the problem id of each response. prompt: tokens of a prompt.
+    """Make a workload. problems: the problem id of each response. prompt: number of tokens of each prompt.
 
     Raises ValueError if there is no response, if one is empty, and for values that are no token ids.
     """

@@ -21,7 +21,7 @@ from das.trl.queued_generation import QueuedGeneration
 def choose_backend(
     cluster: ClusterSettings | None = None, beside: bool = False, server: bool = False
 ) -> Callable[..., SpeculativeGeneration]:
-    """Choose the class of the backend. What is returned takes the arguments of SpeculativeGeneration.
+    """Choose the class of the backend. Returns a callable that takes the arguments of SpeculativeGeneration.
 
     cluster: the engines run on Ray. beside: one engine has a process of its own. server: a server runs already. If none
     is given, the engine runs in the trainer's process.

@@ -1,4 +1,4 @@
-"""TRL's generation backend on an engine in the trainer's own process, which TRL loads weights into."""
+"""TRL's generation backend on an engine in the trainer's own process. TRL loads the weights into this engine."""
 
 import os
 import time
@@ -20,7 +20,7 @@ from das.weights.weight_check import logprob_difference, logprob_problem
 
 
 class ColocatedGeneration(SpeculativeGeneration):
-    """SpeculativeGeneration on one engine a rank, or on one that several ranks share."""
+    """The SpeculativeGeneration with one engine for each rank, or with an engine that several ranks share."""
 
     engines: TrainersEngine
 
@@ -53,17 +53,17 @@ class ColocatedGeneration(SpeculativeGeneration):
         self.llm.generate = self._generate_keyed
         if self.enable_sleep_mode:
             self.llm.sleep(level=2)
-        # Level 2 forgets them, so TRL loads them before it rolls out.
+        # Sleep of level 2 drops the weights. With this flag TRL loads them before it rolls out.
         self._llm_weights_sleeping = self.enable_sleep_mode
         self.accelerator.wait_for_everyone()
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors that TRL loads in a sync. The weight check takes its sample of them."""
+        """Returns the tensors that TRL loads in a sync. The weight check takes its sample from them."""
         tensors = super()._iter_named_params()
         return self.weight_sample.watch(whole(tensors)) if self.engines.compares_tensors else tensors
 
     def _load_weights(self) -> str:
-        """Load the weights, and say which of them did not arrive."""
+        """Load the weights. Returns which of them did not arrive, in words; empty if all did."""
         super(SpeculativeGeneration, self).sync_weights()  # TRL's
         loaded = time.perf_counter()
         problem = self.engines.take_weights(self.weight_sample)
@@ -79,7 +79,7 @@ class ColocatedGeneration(SpeculativeGeneration):
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
-        """Within this the engine can roll out, also if it sleeps between rollouts: TRL wakes it for its own only."""
+        """Inside, an engine that sleeps between rollouts can roll out. TRL wakes it for its own rollouts only."""
         if not self.enable_sleep_mode:
             yield
             return
@@ -92,9 +92,9 @@ class ColocatedGeneration(SpeculativeGeneration):
 
 
 def tensor_parallel_group(size: int, num_processes: int) -> Any:
-    """The group of the `size` ranks that share this rank's engine. All ranks must call it, as TRL does.
+    """Returns the group of the `size` ranks that share this rank's engine. All ranks must call it, as TRL does.
 
-    Raises EngineError where the ranks cannot be divided into such groups.
+    Raises EngineError if the ranks cannot be divided into such groups.
     """
     if num_processes % size:
         raise EngineError(
@@ -105,7 +105,7 @@ def tensor_parallel_group(size: int, num_processes: int) -> Any:
 
 
 def require_sleep_mode() -> None:
-    """Raise EngineError, in one line, on a device where vLLM has no sleep mode."""
+    """Raise EngineError, in one line, if vLLM has no sleep mode on this device."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_sleep_mode_available():
@@ -115,7 +115,7 @@ def require_sleep_mode() -> None:
 
 
 def gpu_capability() -> int | None:
-    """Compute capability of this process's GPU, such as 90; None without one."""
+    """Returns the compute capability of this process's GPU, such as 90; None without a GPU."""
     if not torch.cuda.is_available():
         return None
     major, minor = torch.cuda.get_device_capability()

@@ -1,8 +1,8 @@
-"""Rollouts in several turns: TRL calls tools and lets the policy go on, with fewer rows in each turn.
+"""Rollouts in several turns: TRL calls tools, then lets the policy continue, with fewer rows in each turn.
 
-A response is then several requests. Each needs to know its row, so that its seed is a function of (row, turn) and does
-not depend on the other rows that go on, and so that its problem stays the row's. TRL's loop passes prompts on without
-their rows. So the prompts of its first turn become `RowTokens`, which keep their row when TRL appends to them.
+A response is then made by several requests. Each request must know its row: its seed is a function of (row, turn) and
+must not depend on which other rows continue, and its problem must stay that of the row. TRL's loop passes prompts on
+without their rows. So the prompts of its first turn become `RowTokens`, which keep their row when TRL appends to them.
 """
 
 import functools
@@ -19,7 +19,7 @@ Counts = Mapping[str, int]
 
 
 class RowTokens(list[int]):
-    """Token ids of a row's conversation. What is appended by + belongs to the same row."""
+    """The token ids of a row's conversation. The result of + belongs to the same row."""
 
     def __init__(self, tokens: Sequence[int], row: int):
         super().__init__(tokens)
@@ -31,13 +31,13 @@ class RowTokens(list[int]):
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of a rollout: `rollout.responses[i]` goes on with row `rows[i]`."""
+    """One turn of a rollout: `rollout.responses[i]` continues row `rows[i]`."""
 
     rows: Sequence[int]
     rollout: Rollout
 
     def counts(self) -> dict[str, int]:
-        """The turn's costs, summed over its requests."""
+        """Returns the turn's costs, summed over its requests."""
         report = self.rollout.report
         return {
             "requests": len(self.rows),
@@ -78,14 +78,14 @@ def follow_turns(trainer: Any) -> None:
 
 
 def _loop_with_rows(original: Callable[..., Any], generation: Any, prompts: Any, prompt_ids: Any, *rest: Any) -> Any:
-    """TRL's `_tool_call_loop`, which generates all turns but the first one."""
+    """Call TRL's `_tool_call_loop`, which generates all turns after the first, with prompts that keep their rows."""
     results = original(prompts, [RowTokens(ids, row) for row, ids in enumerate(prompt_ids)], *rest)
     generation.finish_turns()
     return results
 
 
 def conversation_rows(prompts: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The rows of the prompts of a later turn. Raises EngineError if TRL did not pass them on."""
+    """Returns the row of each prompt of a turn after the first. Raises EngineError if TRL did not pass the rows on."""
     rows = [getattr(prompt["prompt_token_ids"], "row", None) for prompt in prompts]
     if None in rows:
         raise EngineError("TRL's tool loop has changed: its prompts have lost their rows; use TRL 1.16")
@@ -93,10 +93,10 @@ def conversation_rows(prompts: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def joined(turns: Sequence[Turn], end: RolloutReport) -> Rollout:
-    """The rollout of all turns: one response for each row, with the tokens that the policy generated for it.
+    """Returns one rollout for all turns: one response for each row, with the tokens that the policy generated for it.
 
-    end: the report of what was done after the last turn. Times and costs are summed over turns, and `turns` of a
-    request has the number of tokens of each. Time between turns, in which the tools run, is not counted.
+    end: the report of what was done after the last turn. Times and costs are summed over turns. A cost's field `turns`
+    has the number of tokens of each turn. Time between turns, in which tools run, is not counted.
     """
     first = turns[0].rollout
     responses: list[list[int]] = [[] for _ in first.responses]
@@ -130,7 +130,7 @@ def joined(turns: Sequence[Turn], end: RolloutReport) -> Rollout:
 
 
 def _cost(turns: Sequence[RequestCost], lengths: Sequence[int]) -> RequestCost:
-    """What a row cost. turns: what each of its turns cost. lengths: the tokens of each."""
+    """Returns what a row cost. turns: the costs of its turns. lengths: the numbers of tokens of its turns."""
     predicted = [cost.predicted_length for cost in turns if cost.predicted_length is not None]
     return replace(
         turns[0],
@@ -143,7 +143,7 @@ def _cost(turns: Sequence[RequestCost], lengths: Sequence[int]) -> RequestCost:
 
 
 def added_turns(of_ranks: Sequence[Sequence[Counts]]) -> list[dict[str, int]]:
-    """The counts of each turn, summed over ranks. A rank may have fewer turns than another."""
+    """Returns the counts of each turn, summed over ranks. A rank may have fewer turns than another."""
     return [
         {key: sum(counts[key] for counts in turn if counts) for key in next(filter(None, turn))}
         for turn in zip_longest(*of_ranks)

@@ -1,4 +1,4 @@
-"""The trainer's dataset tells the problem of each row, and how far the training has come."""
+"""Reads from the trainer's dataset the problem of each row, and how far the training has come."""
 
 import hashlib
 import json
@@ -7,10 +7,11 @@ from typing import Any
 
 
 def history_tick(unit: str, rollouts: int, rows: int | None, problems: int) -> int:
-    """The history tick, which the drafter's window counts, after `rollouts` rollouts of `problems` problems each.
+    """Returns the history tick after `rollouts` rollouts of `problems` problems each. The drafter's window counts
+    ticks.
 
-    unit: "step" counts rollouts, "epoch" counts passes through the dataset's `rows`. A dataset without a length (None)
-    has no epochs, so there, too, rollouts are counted.
+    unit: "step" counts rollouts, "epoch" counts passes through the dataset's `rows`. If the dataset has no length
+    (None), rollouts are counted.
     """
     if unit == "step" or rows is None:
         return rollouts
@@ -18,7 +19,9 @@ def history_tick(unit: str, rollouts: int, rows: int | None, problems: int) -> i
 
 
 def problem_id(row: Mapping[str, Any], whole_row: bool = False) -> str:
-    """The row's `problem_id`; or else a digest of its prompt, a text or a conversation, or of all its columns."""
+    """Returns the row's `problem_id` or, without one, a digest of its prompt (text or conversation) or of the whole
+    row.
+    """
     if "problem_id" in row:
         return str(row["problem_id"])
     text = json.dumps(row if whole_row else row["prompt"], sort_keys=True, default=repr)

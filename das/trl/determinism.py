@@ -17,13 +17,13 @@ def train_deterministically() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")
     torch.use_deterministic_algorithms(True, warn_only=True)
-    # It would fill what is overwritten anyway.
+    # Otherwise torch would fill new tensors that are overwritten anyway.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 @contextmanager
 def algorithms_of_the_engine() -> Iterator[None]:
-    """Inside, torch takes its fastest algorithms again: an engine's own are deterministic where they must be."""
+    """Inside, torch takes its fastest algorithms. The engine's code is deterministic where it must be."""
     asked = torch.are_deterministic_algorithms_enabled()
     only_warn = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(False)

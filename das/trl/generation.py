@@ -1,8 +1,8 @@
 """TRL's generation backend on engines of das.
 
-It gives requests their seeds and problem ids, measures rollouts, runs evaluations, and saves its state. Weights and
-requests reach engines in three ways, and each has a file beside this one: colocated_generation.py, queued_generation.py
-and server_generation.py.
+It gives requests their seeds and problem ids, measures rollouts, runs evaluations, and saves its state. There are three
+ways by which weights and requests reach engines. Each has a file beside this one: colocated_generation.py,
+queued_generation.py and server_generation.py.
 """
 
 import time
@@ -34,7 +34,7 @@ STATE = "generation.npz"
 
 
 class SpeculativeGeneration(VLLMGeneration):
-    """Rollouts with keyed verification and drafts on `engines`. Call `announce` before each `generate`."""
+    """Rolls out on `engines`, with keyed verification and drafts. Call `announce` before each `generate`."""
 
     engines: Engines
     engines_of_all_ranks = False  # whether all ranks share the engines, and so must roll out together
@@ -49,8 +49,8 @@ class SpeculativeGeneration(VLLMGeneration):
         after_rollout: Callable[[], None] = lambda: None,
         **kwargs: Any,
     ):
-        """engine: how to build it. history_unit: what the drafter's window counts, "epoch" or "step". schedule: the
-        order in which requests are handed to the engine; None keeps TRL's. after_rollout: called when all responses
+        """engine: settings of the engine. history_unit: what the drafter's window counts, "epoch" or "step". schedule:
+        the order in which requests are handed to the engine; None keeps TRL's. after_rollout: called when all responses
         are finished. args, kwargs: those of TRL's VLLMGeneration.
 
         Raises EngineError for arguments of TRL that das does not support (see `refuse`).
@@ -65,26 +65,27 @@ class SpeculativeGeneration(VLLMGeneration):
         self.evaluation = False
         self.problems: Sequence[str] = ()
         self.several_turns = False  # whether the announced rollout is over at `finish_turns` only
-        self._turns: list[Turn] = []  # of the running rollout
-        self.rollouts = 0  # of the training, including the one that was announced last
-        self.history_tick = 0  # what the drafter's window counts up to once that rollout is over
+        self._turns: list[Turn] = []  # finished turns of the running rollout
+        self.rollouts = 0  # number of the training's rollouts, including the one that was announced last
+        self.history_tick = 0  # the tick to which the drafter's window moves once that rollout is over
         self.num_drafted = self.num_accepted = 0  # tokens in the training's rollouts
         self.last: Rollout | None = None
         self._counted_in = (0, False)  # step and evaluation flag that `_requests` belongs to
         self._requests = 0  # responses of that step so far, over all processes
-        self._first = 0  # number of this engine's first response of the running rollout among them
+        self._first = 0  # the place, among these, of this engine's first response in the running rollout
         self.weight_sample = WeightSample(engine.weight_check_every)
-        self.evaluation_sample = WeightSample(engine.weight_check_every)  # of the syncs before evaluations
-        self.sync = Sync()  # how the engines got the weights that they have
-        self._logprobs_checked = True  # since then
+        self.evaluation_sample = WeightSample(engine.weight_check_every)  # for the syncs before evaluations
+        self.sync = Sync()  # how the engines got their present weights
+        self._logprobs_checked = True  # with the present weights
         super().__init__(*args, **kwargs)
 
     def announce(self, trainer: Any, rows: Sequence[Mapping[str, Any]], step: int | None = None) -> None:
-        """Note what TRL does not tell its backend: the trainer is about to generate a response for each of `rows`.
+        """Note that the trainer is about to generate a response for each of `rows`, which TRL does not tell its
+        backend.
 
         From the trainer come the seed, the training step, whether this is an evaluation, and how far the training has
-        come, which moves the drafter's window. From the rows come the problem ids. step: the one that will train on
-        the responses, if it is not the trainer's own.
+        come, which moves the drafter's window. From the rows come the problem ids. step: the step that will train on
+        the responses; None: the trainer's current step.
         """
         self.run_seed = trainer.args.seed
         self.step = trainer.state.global_step if step is None else step
@@ -95,7 +96,7 @@ class SpeculativeGeneration(VLLMGeneration):
         if self.evaluation:
             return
         self.rollouts += 1
-        responses = getattr(trainer, "num_generations", 1)  # of a problem; distillation asks for one
+        responses = getattr(trainer, "num_generations", 1)  # responses to each problem; distillation asks for one
         problems = len(rows) * trainer.accelerator.num_processes // responses
         dataset = trainer.train_dataset
         size = len(dataset) if hasattr(dataset, "__len__") else None
@@ -104,8 +105,8 @@ class SpeculativeGeneration(VLLMGeneration):
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine and check that they arrived.
 
-        With sleep mode, TRL wakes the weights only, so log-probs are checked later, before the next rollout. Raises
-        WeightSyncError, on all ranks, when an engine does not hold them or computes something else with them.
+        With sleep mode, TRL wakes only the weights' memory, so log-probs are checked before the next rollout. Raises
+        WeightSyncError, on all ranks, if an engine lacks the weights or computes other log-probs with them.
         """
         start, self.sync = time.perf_counter(), Sync()
         check_together(self._load_weights, self.step)
@@ -115,12 +116,12 @@ class SpeculativeGeneration(VLLMGeneration):
             self._check_logprobs()
 
     def _load_weights(self) -> str:
-        """Load the weights, and say which of them did not arrive."""
+        """Load the weights. Returns which of them did not arrive, in words; empty if all did."""
         raise NotImplementedError
 
     def _check_logprobs(self) -> None:
-        """Check the log-probs of an engine that is awake, once after each sync. Ranks that share an engine do it
-        together, so all must have loaded their weights before.
+        """Check the log-probs of an engine that is awake, once after each sync. Ranks that share an engine check
+        together, so all of them must have loaded their weights before.
         """
         if self._logprobs_checked:
             return
@@ -131,11 +132,11 @@ class SpeculativeGeneration(VLLMGeneration):
         self.sync.seconds, self.sync.check_s = self.sync.seconds + took, self.sync.check_s + took
 
     def _compare_logprobs(self) -> str:
-        """Note in `sync` how far the engine's log-probs are from the trainer's, and say so if it is too far."""
+        """Note in `sync` how far the engine's log-probs are from the trainer's. Returns an error text if too far."""
         raise NotImplementedError
 
     def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
-        """llm.generate as TRL calls it: one `sampling_params` for all prompts, and nothing about problems."""
+        """Stands in for llm.generate. TRL passes one `sampling_params` for all prompts, and no problem ids."""
         with algorithms_of_the_engine():
             return self._generate_checked(prompts, sampling_params)
 
@@ -165,7 +166,7 @@ class SpeculativeGeneration(VLLMGeneration):
         return outputs
 
     def _count_responses(self, responses: int) -> None:
-        """Number this engine's responses within the step. Engines have equally many, and take turns in rank order."""
+        """Number this engine's responses within the step. All engines have equally many, in rank order."""
         if self._counted_in != (self.step, self.evaluation):
             self._counted_in, self._requests = (self.step, self.evaluation), 0
         engine, num_engines = self._own_engine()
@@ -173,7 +174,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self._requests += num_engines * responses  # a later rollout of the step gets other seeds
 
     def finish_turns(self) -> None:
-        """The last turn of the announced rollout is over."""
+        """End the announced rollout, because its last turn is over."""
         rollout = joined(self._turns, self.engines.end_turns(self.step, self.history_tick, self.evaluation))
         self._turns = []
         self._finish(rollout)
@@ -189,12 +190,12 @@ class SpeculativeGeneration(VLLMGeneration):
             self.num_accepted += rollout.accepted
 
     def _own_engine(self) -> tuple[int, int]:
-        """The number of this rank's engine, counted from 0, and the number of engines."""
+        """Returns the number of this rank's engine, counted from 0, and the number of engines."""
         size = self.tensor_parallel_size
         return self.accelerator.process_index // size, self.accelerator.num_processes // size
 
     def _gathered_problems(self) -> Sequence[str]:
-        """The problem ids of all ranks that share this rank's engine, in the order in which TRL gathers prompts."""
+        """Returns the problem ids of all ranks that share this rank's engine, in TRL's order of prompts."""
         if self.tensor_parallel_size == 1:
             return self.problems
         of_ranks: list[Any] = [None] * self.tensor_parallel_size
@@ -202,16 +203,16 @@ class SpeculativeGeneration(VLLMGeneration):
         return [problem for problems in of_ranks for problem in problems]
 
     def save_history(self, path: Path) -> None:
-        """Write the drafter's history, for `drafter.warm`."""
+        """Write the drafter's history, a file that the option `drafter.warm` can read."""
         self.engines.save_history(path)
 
     def submit(
         self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int, new_weights: bool
     ) -> Future[FinishedRollout]:
-        """Roll out `rows` for training step `step`. Here that is done at once.
+        """Roll out `rows` for training step `step`. In this class the rollout is finished when the method returns.
 
-        prompts: the rows' token ids. new_weights: with the trainer's weights as they are now; else with those of the
-        rollout that was submitted before.
+        prompts: the rows' token ids. new_weights: if true, use the trainer's current weights; else those of the rollout
+        that was submitted before.
         """
         self.announce(trainer, rows, step)
         if new_weights:
@@ -219,22 +220,22 @@ class SpeculativeGeneration(VLLMGeneration):
         return done(self._roll_out_ahead(prompts, trainer.num_generations, trainer.state.global_step))
 
     def _roll_out_ahead(self, prompts: list[list[int]], num_generations: int, weights: int) -> FinishedRollout:
-        """Roll out what was announced. weights: updates that the engine's weights have seen."""
+        """Roll out the announced rows. weights: the number of updates that the engine's weights have seen."""
         *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=num_generations)
         logprobs = [[position[0] for position in response] for response in found]  # the sampled token's
         assert self.last is not None
         return FinishedRollout(self.last, logprobs, prompts, weights, self.sync)
 
     def close(self) -> None:
-        """End what would outlive the trainer."""
+        """End threads and processes that would outlive the trainer."""
         self.engines.close()
 
     def evaluate(self, request: RolloutRequest) -> Rollout:
-        """Roll out `request` with the trainer's weights as they are now. The training will not notice.
+        """Roll out `request` with the trainer's current weights. The training's results do not change.
 
-        The engine drafts with a drafter of this evaluation alone, from siblings. The training pushes its weights again
-        before its next rollout, which empties the prefix cache. Its seeds depend on no state, and random states are put
-        back. Raises WeightSyncError like `sync_weights`.
+        The engine uses a drafter made for this evaluation, which drafts from siblings (responses to the same problem).
+        The training pushes its weights anew before its next rollout, which empties the prefix cache. The training's
+        seeds depend on no state, and random states are put back. Raises WeightSyncError like `sync_weights`.
         """
         return self._evaluate(request, self.sync_weights)
 
@@ -252,11 +253,11 @@ class SpeculativeGeneration(VLLMGeneration):
         return rollout
 
     def _awake(self) -> AbstractContextManager[None]:
-        """Within this engines that sleep between rollouts can roll out."""
+        """Inside, engines that sleep between rollouts can roll out."""
         return nullcontext()
 
     def save_state(self, folder: Path) -> None:
-        """Write what a resumed run needs to draft as this run would have."""
+        """Write the state that a resumed run needs to draft exactly as this run would have."""
         self.engines.save_state(folder)
         if self.head is not None:
             self.head.save(folder)

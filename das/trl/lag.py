@@ -1,7 +1,8 @@
-"""Asynchronous RL at a fixed lag: which rows the rollouts ahead have, and rollouts that wait for their training step.
+"""Asynchronous RL at a fixed lag: rows of rollouts that run ahead of training, and rollouts that wait for their step.
 
-The rollout of step n samples with the weights after max(0, n - lag) updates, whenever it runs. So the lag, and never
-the clock, decides what is computed. The place of the engine only decides how much of it the training hides.
+The rollout of step n samples with the weights after max(0, n - lag) updates, no matter when it runs. So the lag, and
+never the clock, decides what is computed. The place of the engine only decides how much of the rollout time overlaps
+with training.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ PLAIN = ("step", "problems", "responses", "finish_reasons", "rollout_s")  # fiel
 
 @dataclass
 class Sync:
-    """How the weights of a rollout reached its engine."""
+    """Measurements of the sync by which an engine got the weights of a rollout."""
 
     error: float | None = None  # largest |log p(engine) - log p(trainer)|, if it was checked
     seconds: float = 0.0
@@ -36,16 +37,16 @@ class FinishedRollout:
     """A rollout that waits for its training step."""
 
     rollout: Rollout
-    logprobs: list[list[float | None]]  # of the sampled tokens, of the weights that sampled them
+    logprobs: list[list[float | None]]  # log-probs of the sampled tokens under the weights that sampled them
     prompts: list[list[int]]  # token ids
-    weights: int  # updates that these weights had seen
+    weights: int  # number of updates that these weights had seen
     sync: Sync
 
 
 def indexes_of_rollouts(sampler: Any, rows: int) -> Iterator[list[int]]:
-    """The dataset's indexes that each rollout takes, epoch after epoch without end.
+    """Yields the dataset's indexes for each rollout, epoch after epoch without end.
 
-    sampler: TRL's, drawn anew for every epoch. rows: of a rollout.
+    sampler: TRL's sampler, which draws a new order for every epoch. rows: the number of rows of a rollout.
     """
     while True:
         indexes = iter(sampler)
@@ -54,9 +55,9 @@ def indexes_of_rollouts(sampler: Any, rows: int) -> Iterator[list[int]]:
 
 
 def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes: int) -> str:
-    """Say in one line why a training cannot submit rollouts ahead, or nothing.
+    """Returns, in one line, why a training cannot submit rollouts ahead; empty if it can.
 
-    arguments: of TRL's GRPOConfig. tools: whether rollouts have several turns. processes: that train together.
+    arguments: of TRL's GRPOConfig. tools: whether rollouts have several turns. processes: how many train together.
     """
     accumulated = arguments.get("gradient_accumulation_steps", 1)
     per_generation = arguments.get("steps_per_generation", accumulated) * arguments.get("num_iterations", 1)
@@ -80,7 +81,7 @@ def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes
 
 
 def save_ahead(folder: Path, ahead: Sequence[FinishedRollout]) -> None:
-    """Write rollouts that wait for their steps, for a checkpoint. They must be of consecutive steps, in order."""
+    """Write rollouts that wait for their steps, for a checkpoint. Their steps must be consecutive, in order."""
     rows = []
     for done in ahead:
         rollout = done.rollout
@@ -102,7 +103,7 @@ def load_ahead(folder: Path) -> list[FinishedRollout]:
 
 
 def done(value: Any) -> "Future[Any]":
-    """A future that has its value already."""
+    """Returns a future that already has this value."""
     future: Future[Any] = Future()
     future.set_result(value)
     return future

@@ -1,4 +1,4 @@
-"""Merge the rollouts that several ranks made in one step, or divide the one that was made for all of them."""
+"""Merge the rollouts that several ranks made in one step, or divide a rollout that was made for all ranks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,11 +10,11 @@ from das.trl.conversations import added_turns
 
 
 def merged(rollouts: Sequence[Rollout]) -> Rollout:
-    """The step's rollout. rollouts: one of each rank, in rank order.
+    """Returns the step's rollout. rollouts: one of each rank, in rank order.
 
     rollout_s, draft_s and the timeline of passes are those of the slowest rank, because the others wait for it. The
-    calibration error is the largest one, and the alarms of all ranks are kept. Responses are listed in rank order, and
-    each response's cost names its `rank`. A single rollout is returned as it is.
+    calibration error is the largest of all ranks, and the alarms of all ranks are kept. Responses are listed in rank
+    order, and each response's cost names its `rank`. A single rollout is returned as it is.
     """
     if len(rollouts) == 1:
         return rollouts[0]
@@ -35,7 +35,7 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
-    """Divide a rollout that was made for all ranks into one for each rank. `merged` puts them together again.
+    """Divide a rollout that was made for all ranks into one for each rank. `merged` undoes this.
 
     shares: the number of responses that each rank asked for, in rank order. Each rank gets its responses and their
     costs. Times, the timeline and other counts, which cannot be divided, stay with the first rank.

@@ -1,4 +1,4 @@
-"""TRL's trainers roll out with an engine of das.
+"""Patches of TRL by which its trainers roll out with an engine of das.
 
 - VLLMGeneration, replaced only while a trainer is built (`generation_backend`): the arguments of TRL's colocated LLM
   are fixed, without speculative_config, dtype or eager mode.
@@ -6,8 +6,9 @@
   to `das.speculate("off")` (`patch_trainers`): trainers must be built with the other backend, and TRL tells its backend
   token ids only, neither rows nor the step. Experimental trainers take seconds to import, so a class is patched when it
   is imported: that is what _BaseTrainer.__init_subclass__ is for.
-- get_peak_flops_per_device in the module of AsyncGRPOTrainer, replaced only while one is built that trains on another
-  device than a GPU with CUDA (`built_on`): it asks CUDA for the device's name, to log a share of its speed.
+- get_peak_flops_per_device in the module of AsyncGRPOTrainer, replaced only while such a trainer is built for a device
+  without CUDA (`built_on`): the function asks CUDA for the device's name, because TRL logs the share of its speed that
+  is used.
 """
 
 import sys
@@ -20,21 +21,21 @@ import torch
 from das.engine.contract.versions import require_trl
 from das.engine.patches.replace import patch, replaced, required
 
-Replacements = Mapping[str, Callable[..., Any]]  # by the name of a method
-_patched_methods: list[tuple[type, str, Any]] = []  # of TRL's trainers: class, name, the method as TRL has it
+Replacements = Mapping[str, Callable[..., Any]]  # new methods, by name
+_patched_methods: list[tuple[type, str, Any]] = []  # patched class of TRL, method name, TRL's method
 
 
 @contextmanager
 def generation_backend(backend: Callable[..., Any], trainer: Any) -> Iterator[None]:
     """Inside, `trainer`, which is being built, gets `backend` where TRL would build its own VLLMGeneration.
 
-    Afterwards TRL is as it was. Raises UnsupportedVersion when TRL is not a version that the hook was checked with.
+    Afterwards TRL is as it was. Raises UnsupportedVersion for versions of TRL with which the hook was not tested.
     """
     require_trl()
     from trl.generation import vllm_generation
 
     original = required(vllm_generation, "VLLMGeneration")
-    # Some trainers import the class when they are built, others have imported it into their modules.
+    # Some trainers import the class when they are built. The modules of others imported it at their top.
     modules = {sys.modules[owner.__module__] for owner in type(trainer).__mro__ if owner.__module__.startswith("trl.")}
     places = [module for module in (vllm_generation, *modules) if vars(module).get("VLLMGeneration") is original]
     for module in places:
@@ -57,11 +58,11 @@ def built_on(device: torch.device) -> AbstractContextManager[None]:
 
 
 def patch_trainers(replacements: Mapping[str, Replacements]) -> None:
-    """Replace methods of TRL's trainers until `unpatch_trainers`, also of those that are imported later. Patches of an
-    earlier call are replaced.
+    """Replace methods of TRL's trainers until `unpatch_trainers` is called. Trainers that are imported later are
+    patched, too. Patches of an earlier call are replaced.
 
-    replacements: by full name of the class. Each is called as `replacement(original, trainer, ...)`.
-    Raises UnsupportedVersion when TRL is not a version that the hooks were checked with, or lacks a hook.
+    replacements: new methods by full name of the class. Each is called as `replacement(original, trainer, ...)`.
+    Raises UnsupportedVersion for versions of TRL with which the hooks were not tested, or that lack one.
     """
     require_trl()
     from trl.trainer.base_trainer import _BaseTrainer
@@ -92,6 +93,6 @@ def unpatch_trainers() -> None:
 
 
 def _subclasses(parent: type) -> list[type]:
-    """All classes below `parent` that exist now."""
+    """Returns all classes below `parent` that exist now."""
     children: list[type] = parent.__subclasses__()
     return children + [found for child in children for found in _subclasses(child)]

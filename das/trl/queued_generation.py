@@ -27,17 +27,17 @@ from das.weights.weight_check import PROBE, check_together, logprob_problem, tra
 
 @dataclass(frozen=True)
 class Weights:
-    """Copies of what the trainer had when it handed its weights over."""
+    """Copies of the trainer's weights, and its log-probs with them, from the time when it handed them over."""
 
-    parts: list[WeightsPart]  # of the policy, and of the drafter that learns in the run
-    logprobs: np.ndarray  # that the trainer gives to the tokens of PROBE but the first
+    parts: list[WeightsPart]  # the policy's weights, and those of a drafter that is trained beside it
+    logprobs: np.ndarray  # the trainer's log-probs of the tokens of PROBE after the first
 
 
 class QueuedGeneration(SpeculativeGeneration):
-    """SpeculativeGeneration whose jobs wait in a queue. A job is a rollout, with or without new weights before it.
+    """A SpeculativeGeneration whose jobs wait in a queue. A job is a rollout, with or without new weights before it.
 
-    Seeds are those of an engine in this process, so tokens, rewards, losses and weights are equal, bit for bit, with
-    any number of engines. With several ranks they equal those of as many ranks that have an engine each.
+    Seeds are those that an engine in this process would get, so tokens, rewards, losses and weights are equal, bit for
+    bit, with any number of engines. With several ranks, the results equal those of as many ranks with one engine each.
 
     One thread runs the jobs in order and speaks with the engines. It alone changes the state that a rollout needs, so a
     job's outcome never depends on how far the training has come. Calls of TRL's own code do not wait in the queue.
@@ -45,7 +45,7 @@ class QueuedGeneration(SpeculativeGeneration):
 
     engines: ClusterEngines
     engines_of_all_ranks = True
-    forward_arguments: Mapping[str, Any] = {}  # that the trainer's model needs to score PROBE, besides its tokens
+    forward_arguments: Mapping[str, Any] = {}  # what the trainer's model needs besides the tokens of PROBE
 
     def __init__(self, *args: Any, start: Callable[["QueuedGeneration"], ClusterEngines], **kwargs: Any):
         """start: starts the engines for this backend. The other arguments are those of SpeculativeGeneration.
@@ -67,8 +67,8 @@ class QueuedGeneration(SpeculativeGeneration):
         self._load(self._copied(), self.step)
 
     def _copied(self) -> Weights:
-        """Copies of the trainer's weights, on the main rank, which alone talks to engines. All ranks must call this,
-        because they gather shards.
+        """Returns copies of the trainer's weights. Only the main rank talks to engines, so only its result has tensors.
+        All ranks must call this, because they gather shards.
         """
         parts: list[WeightsPart] = []
         tensors = whole(self._iter_named_params())
@@ -87,7 +87,7 @@ class QueuedGeneration(SpeculativeGeneration):
         self.sync.seconds = time.perf_counter() - start
 
     def _problem(self, weights: Weights) -> str:
-        """Load weights. Say which of them did not arrive, or that the engines compute something else with them."""
+        """Load weights. Returns which did not arrive, or that the engines compute other log-probs; empty if neither."""
         if lost := ranks.from_main(lambda: self._lost(weights)):
             return f"the new weights did not reach the engine: {lost}"
         loaded = time.perf_counter()
@@ -106,7 +106,8 @@ class QueuedGeneration(SpeculativeGeneration):
     def submit(
         self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int, new_weights: bool
     ) -> Future[FinishedRollout]:
-        """Queue the rollout of `rows` for training step `step`, before it the weights as they are now if they are new.
+        """Queue the rollout of `rows` for training step `step`. new_weights: load the trainer's current weights before
+        it.
 
         The future raises what the rollout raises, such as WeightSyncError.
         """
@@ -116,14 +117,16 @@ class QueuedGeneration(SpeculativeGeneration):
     def _run(
         self, weights: Weights | None, trainer: Any, rows: Any, prompts: list[list[int]], step: int, updates: int
     ) -> FinishedRollout:
-        """updates: that the weights have seen."""
+        """Run one job. updates: the number of updates that the weights have seen."""
         self.announce(trainer, rows, step)
         if weights is not None:
             self._load(weights, step)
         return self._roll_out_ahead(prompts, trainer.num_generations, updates)
 
     def generate(self, prompts: list[Any], images: Any, num_generations: int, profiler: Any = None) -> Any:
-        """VLLMGeneration.generate: (prompt ids, completion ids, log-probs, their token ids), a list a row each."""
+        """See VLLMGeneration.generate. Returns prompt ids, completion ids, log-probs and their token ids, a list a row
+        each.
+        """
         if images is not None and any(image is not None for image in images):
             raise EngineError("engines in other processes get token ids only, and these prompts have images")
         with profiler or nullcontext():
@@ -143,7 +146,7 @@ class QueuedGeneration(SpeculativeGeneration):
         return prompts, rollout.responses, logprobs, token_ids
 
     def _sampling_params(self) -> Any:
-        """vLLM's SamplingParams, from the arguments that TRL gives its own colocated engine."""
+        """Returns vLLM's SamplingParams, made from the arguments that TRL gives its own colocated engine."""
         from vllm import SamplingParams
         from vllm.sampling_params import StructuredOutputsParams
 
@@ -165,10 +168,10 @@ class QueuedGeneration(SpeculativeGeneration):
             )
         return SamplingParams(**arguments)
 
-    # ---- what waits until the queue is empty ----
+    # ---- calls that wait until the queue is empty ----
 
     def evaluate(self, request: RolloutRequest) -> Rollout:
-        """Like SpeculativeGeneration.evaluate. It waits until the queued rollouts are finished."""
+        """See SpeculativeGeneration.evaluate. The evaluation waits until the queued rollouts are finished."""
         load = partial(self._load, self._copied(), request.step)
         return self._jobs.submit(self._evaluate, request, load).result()
 
@@ -190,8 +193,8 @@ class QueuedGeneration(SpeculativeGeneration):
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Within this Python collects no garbage. While a list for each token is made, it would look through all lists
-    again and again: 3 us a token instead of 0.15 for 64 responses of 1,024 tokens.
+    """Inside, Python collects no garbage. Elsewhere the collector would look through all lists again and again while a
+    list for each token is made: 3 us a token instead of 0.15 for 64 responses of 1,024 tokens.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -203,7 +206,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _column(logprobs: np.ndarray | None) -> list[list[float | None]]:
-    """Log-probs [T] as TRL takes them: a list for each token, None for NaN."""
+    """Returns log-probs [T] in the form that TRL takes: a list for each token, with None in place of NaN."""
     assert logprobs is not None
     column: list[list[float | None]] = logprobs[:, None].tolist()
     for at in np.flatnonzero(np.isnan(logprobs)).tolist():

@@ -17,10 +17,10 @@ from das.weights.weight_check import logprob_difference, logprob_problem
 
 
 class ServerGeneration(SpeculativeGeneration):
-    """SpeculativeGeneration on one server for all ranks. The main rank speaks with it, as in TRL.
+    """The SpeculativeGeneration with one server for all ranks. The main rank speaks with it, as in TRL.
 
-    The server decides what drafts and how it is built. Seeds and problem ids travel with each request. Weights are
-    checked by log-probs.
+    The options of the server decide which drafter it uses and how its engine is built. Seeds and problem ids travel
+    with each request. Weights are checked by log-probs.
     """
 
     def _init_vllm(self) -> None:
@@ -50,7 +50,7 @@ class ServerGeneration(SpeculativeGeneration):
         return logprob_problem(self.sync.error, self._dtype)
 
     def _probe(self, prompts: list[Any], params: Any, use_tqdm: bool) -> list[Any]:
-        """The server's outputs, on every rank: if the policy is sharded, all ranks compute its log-probs."""
+        """Returns the server's outputs, on every rank: if the policy is sharded, all ranks compute its log-probs."""
         outputs: list[Any] = []
         if self.llm is not None:
             body = {"temperature": params.temperature, "max_tokens": params.max_tokens, "logprobs": params.logprobs}
@@ -63,7 +63,7 @@ class ServerGeneration(SpeculativeGeneration):
         return list(ranks.from_main(lambda: outputs))
 
     def generate(self, prompts: Any, images: Any, num_generations: int, profiler: Any = None) -> Any:
-        """Generate for the rows that were announced. TRL gathers the prompts of all ranks, in this order."""
+        """Generate for the announced rows. Problem ids of all ranks are gathered in TRL's order of prompts."""
         self._problems_of_all = gather_object(list(self.problems))
         generated = super().generate(prompts, images, num_generations, profiler)
         self.last = ranks.from_main(lambda: self.last)
@@ -87,7 +87,7 @@ class ServerGeneration(SpeculativeGeneration):
         generation_kwargs: dict[str, Any],
         **sampling: Any,
     ) -> dict[str, Any]:
-        """VLLMClient.generate as TRL calls it: `n` responses to each prompt."""
+        """Stands in for VLLMClient.generate. TRL asks for `n` responses to each prompt."""
         if features is not None:
             raise EngineError('vllm_mode="server": das sends token ids only, and these prompts have images')
         if structured_outputs_regex is not None:

@@ -1,4 +1,4 @@
-"""`das.speculate()`: speculative rollouts in an ordinary script with a trainer of TRL that rolls out with vLLM."""
+"""`das.speculate()`: makes rollouts speculative in an ordinary script that trains with TRL and rolls out with vLLM."""
 
 import functools
 import inspect
@@ -34,7 +34,7 @@ from das.trl.trainers import (
 )
 
 LOGGED = ("rollout_s", "tokens_per_pass", "drafted", "accepted", "draft_share")  # in TRL's logs, as das/NAME
-LAG = 2  # of AsyncGRPOTrainer: the least at which rollouts run while the policy trains
+LAG = 2  # the default lag of AsyncGRPOTrainer: the smallest one at which rollouts run while the policy trains
 PATIENCE = 3  # training rollouts that may pass without an accepted token before a warning
 
 
@@ -46,41 +46,41 @@ def speculate(
     cluster: Mapping[str, Any] | None = None,
     lag: int | None = None,
 ) -> None:
-    """Let TRL's trainers that this process builds from now on roll out with drafts and keyed verification: GRPO, RLOO,
-    Distillation and the experimental GMPO, SDPO, SDFT, GOLD, IW-OPD and AsyncGRPO.
+    """From now on, the TRL trainers that this process builds roll out with drafts and keyed verification. These are
+    GRPO, RLOO, Distillation and the experimental GMPO, SDPO, SDFT, GOLD, IW-OPD and AsyncGRPO.
 
     Call it before a trainer is built. The trainer needs `use_vllm=True`, and for `vllm_mode="server"` a server that was
     started with das (docs/parallel.md); AsyncGRPOTrainer has no such switch, and needs `token_budget=0` and no server
     (docs/trainers.md). The rest of the script stays as it is. `das.speculate("off")` ends it: trainers built afterwards
-    are TRL's own, while those already built go on as they are. A second call replaces the options of the first.
+    are TRL's own, while those already built stay as they are. A second call replaces the options of the first.
 
-    While it is on, such a trainer that does not use vLLM, or that was built before the call, raises EngineError: it
-    would roll out without drafts and nobody would notice. So do the trainers that das refuses (docs/trainers.md). Build
-    them after `das.speculate("off")`. Trainers that never roll out with vLLM are not touched.
+    While it is on, such a trainer raises EngineError if it does not use vLLM or was built before the call: it would
+    roll out without drafts and nobody would notice. Trainers that das refuses (docs/trainers.md) raise it, too. Build
+    these after `das.speculate("off")`. Trainers that never roll out with vLLM are not touched.
 
     Noise is keyed by `args.seed`, the training step and the request's place in it, so `das.speculate("none")` gives the
     same tokens, rewards, losses and weights without drafts (on a GPU losses and weights only if training itself gives
     the same bits each time: das.trl.determinism). A row's problem is its `problem_id` or, if it has none, its
-    prompt; of GOLD's and IW-OPD's rows only prompts are known. TRL's logs get das/rollout_s, das/tokens_per_pass,
+    prompt; for rows of GOLD and IW-OPD only prompts are known. TRL's logs get das/rollout_s, das/tokens_per_pass,
     das/drafted, das/accepted and das/draft_share.
 
     It calls `das.install()`, which sets environment variables and torch's number of threads
     (OMP_NUM_THREADS, or 1). They stay after "off".
 
-    method: what drafts: a row of das/engine/methods.py, such as das, das_self or none; or off.
+    method: the name of a drafting method in das/engine/methods.py, such as das, das_self or none; or off.
     drafter: options of HistoryDrafter that differ from the defaults, or the `name` and options of another drafter
     (docs/write_a_drafter.md), and `unit`: what its window counts, "epoch" or "step" (a rollout). budget: name and
-    options of a budget in place of `marginal`. engine: fields of EngineSettings in place of those that follow from the
-    trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A server has its own of all three, but
-    for `unit`, so trainers with `vllm_mode="server"` refuse them.
+    options of a budget (it decides how many tokens to draft) in place of `marginal`. engine: fields of EngineSettings
+    in place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A
+    server has its own drafter (except `unit`), budget and engine, so trainers with `vllm_mode="server"` refuse them.
     cluster: roll out on several engines in processes of their own (docs/cluster.md): fields of ClusterSettings, such as
     {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
-    lag: of AsyncGRPOTrainer alone, which trains while one engine in a process of its own rolls out: training steps
-    between the weights that sample a response and the update that uses it, at least 1; None: 2 (docs/trainers.md).
-    Other trainers refuse one.
+    lag: only for AsyncGRPOTrainer, which trains while one engine in a process of its own rolls out. It is the number of
+    training steps between the weights that sample a response and the update that uses it, at least 1; None: 2
+    (docs/trainers.md). Other trainers refuse a lag.
 
     Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
-    or TRL. Building a trainer raises EngineError for what das cannot be combined with.
+    or TRL. Building a trainer raises EngineError if das cannot be combined with its arguments.
     """
     if method == "off":
         if drafter or budget or engine or cluster or lag is not None:
@@ -125,7 +125,7 @@ def speculate(
 
 
 def _refuse(original: Callable[..., None], trainer: Any, *args: Any, **kwargs: Any) -> None:
-    """__init__ of a trainer that das cannot help."""
+    """Replaces __init__ of a trainer with which das does not work."""
     name, why = next((name, REFUSED[name]) for name in map(full_name, type(trainer).__mro__) if name in REFUSED)
     raise EngineError(f'{name.split(".")[-1]} {why}: call das.speculate("off") before it is built')
 
@@ -138,7 +138,7 @@ def _build(
     lag: int | None,
     **kwargs: Any,
 ) -> None:
-    """__init__ of a trainer that rolls out with vLLM, with `backend` in place of TRL's own."""
+    """Replaces __init__ of a trainer that rolls out with vLLM: the trainer gets `backend` in place of TRL's own."""
     if getattr(trainer, "brings_backend", False):  # it brings a backend, and announces its rows itself
         original(trainer, *args, **kwargs)
         return
@@ -151,7 +151,7 @@ def _build(
         original(trainer, *args, **kwargs)
     require_backend(trainer)
     follow_turns(trainer)
-    # On the trainer and not on its class, so that the trainer still announces its rows after das.speculate("off").
+    # Set on the trainer, not on its class, so that the trainer still announces its rows after das.speculate("off").
     method = method_that_rolls_out(trainer)
     if method == COLLATED:
         generation = trainer.vllm_generation
@@ -168,7 +168,7 @@ def _build_async(
     clustered: bool,
     **kwargs: Any,
 ) -> None:
-    """__init__ of AsyncGRPOTrainer, with an engine in a process of its own in place of TRL's server."""
+    """Replaces __init__ of AsyncGRPOTrainer: an engine in a process of its own takes the place of TRL's server."""
     from das.trl.ahead.async_grpo import async_problem, give_engine
 
     arguments = inspect.signature(original).bind(trainer, *args, **kwargs).arguments
@@ -182,7 +182,7 @@ def _build_async(
 
 
 def _ask_for_samples(original: Callable[..., Any], trainer: Any) -> Any:
-    """AsyncGRPOTrainer's method that begins to ask its worker for samples, refused for trainers without das."""
+    """Replaces the method by which AsyncGRPOTrainer asks for samples. Raises EngineError for trainers without das."""
     from das.trl.ahead.fixed_lag_worker import FixedLagWorker
 
     if not isinstance(trainer.rollout_worker, FixedLagWorker):
@@ -202,10 +202,10 @@ def _backend(
     beside: bool = False,
     **kwargs: Any,
 ) -> SpeculativeGeneration:
-    """The backend with the engine that `fields` of EngineSettings and TRL's arguments describe.
+    """Returns the backend with the engine that `fields` of EngineSettings and TRL's arguments describe.
 
-    given: the options of das.speculate() that a server would ignore. cluster: None for an engine in this process, or
-    `beside` it in a process of its own.
+    given: the options of das.speculate() that a server would ignore. cluster: settings of the engines on Ray; None: the
+    engine runs in this process, or in a process of its own if `beside`.
     """
     server = kwargs["mode"] == "server"
     if server:
@@ -226,7 +226,7 @@ def _backend(
 
 
 def _require_server(given: Sequence[str]) -> None:
-    """Raise EngineError, in one line, for what `vllm_mode="server"` cannot do."""
+    """Raise EngineError, in one line, if `vllm_mode="server"` cannot work. given: options that it would ignore."""
     if given:
         raise EngineError(
             f'vllm_mode="server": the server has its own {" and ".join(given)}: give them to `python -m das serve` '
@@ -238,13 +238,13 @@ def _require_server(given: Sequence[str]) -> None:
 
 
 def _roll_out(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """The method with which a trainer rolls out, refused for trainers that were built without das."""
+    """Replaces the method by which a trainer rolls out. Raises EngineError for trainers that were built without das."""
     require_backend(trainer)
     return original(trainer, *args, **kwargs)
 
 
 def _generate_chosen(original: Callable[..., Any], generation: Any, *, prompts: list[Any], **kwargs: Any) -> Any:
-    """The backend's generate for a trainer that leaves part of the announced batch out."""
+    """Replaces the backend's generate for a trainer that leaves some rows of the announced batch out."""
     generation.problems = [problem_id({"prompt": prompt}) for prompt in prompts]
     return original(prompts=prompts, **kwargs)
 
@@ -259,7 +259,7 @@ def require_backend(trainer: Any) -> None:
 
 
 def roll_out_announced(original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """The trainer's own rollout of a batch, announced to the backend before and entered into TRL's logs after."""
+    """Announce a batch to the backend, let the trainer roll it out, and enter the result into TRL's logs."""
     generation: SpeculativeGeneration = trainer.vllm_generation
     generation.announce(trainer, batch_rows(batch))
     earlier = generation.last
@@ -276,7 +276,7 @@ def roll_out_announced(original: Callable[..., Any], trainer: Any, batch: Any, *
 
 
 def warn_of_idle_drafts(generation: SpeculativeGeneration) -> None:
-    """After a training rollout: warn, once, if no draft of the first few rollouts was accepted."""
+    """Call it after each training rollout. It warns, once, if no draft of the first few rollouts was accepted."""
     if generation.engine.row.drafts and generation.rollouts == PATIENCE and not generation.num_accepted:
         warnings.warn(
             f"speculation: {generation.num_drafted} tokens drafted and none accepted in the first {PATIENCE} rollouts; "

@@ -1,19 +1,19 @@
-"""Trainings that das refuses. `run.py` asks before anything is built, trainers of scripts when they are built."""
+"""Kinds of training that das refuses. `run.py` checks before it builds anything, scripts when a trainer is built."""
 
 import os
 from typing import Any
 
 from das import ranks
 
-HOPPER = 90  # the least compute capability at which batch-invariant kernels leave the trainer's products alone
+HOPPER = 90  # from this compute capability on, batch-invariant kernels do not replace the trainer's products
 QUANTIZED = "das cannot sync quantized weights into the engine: load the model without quantization"
 
 
 def unsupported(model: Any = None, accelerator: Any = None) -> str:
-    """Say in one line why das cannot train in this process, or nothing.
+    """Returns, in one line, why das cannot train in this process; empty if it can.
 
-    model: the policy, as loaded. accelerator: accelerate's, which knows what the launcher or the trainer's arguments
-    asked for. If it is not built yet, the launcher's environment variables are read.
+    model: the policy, as loaded. accelerator: accelerate's Accelerator, which knows what the launcher or the trainer's
+    arguments asked for. If it is None, because it is not built yet, the launcher's environment variables are read.
     """
     state = getattr(accelerator, "state", None)
     if ranks.is_set("ACCELERATE_USE_DEEPSPEED") or getattr(state, "deepspeed_plugin", None) is not None:
@@ -36,9 +36,10 @@ def unsupported(model: Any = None, accelerator: Any = None) -> str:
 
 
 def invariance_problem(capability: int | None, invariant: bool) -> str:
-    """Say in one line why this process cannot both train and run an engine with batch-invariant kernels, or nothing.
+    """Returns, in one line, why batch-invariant kernels would break this process's training; empty if they do not.
 
-    capability: of the GPU, such as 86; None: there is none. invariant: whether vLLM's batch-invariant kernels are on.
+    capability: compute capability of the GPU, such as 86; None: no GPU. invariant: whether these kernels of vLLM are
+    on.
     """
     if not invariant or capability is None or capability >= HOPPER:
         return ""
@@ -50,7 +51,7 @@ def invariance_problem(capability: int | None, invariant: bool) -> str:
 
 
 def _fsdp_version(state: Any) -> int | None:
-    """1 or 2, or None without FSDP. state: the accelerator's, or None."""
+    """Returns 1 or 2; None without FSDP. state: the accelerator's state, or None."""
     if state is None:
         return int(os.environ.get("FSDP_VERSION", "1")) if ranks.asks_for_fsdp() else None
     return getattr(getattr(state, "fsdp_plugin", None), "fsdp_version", None)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-COLLATED = "_fill_buffer"  # the method of trainers whose rows were collated, so that only prompts are left
-# By full name of the class: its method that rolls out a batch. The first argument is the batch.
+COLLATED = "_fill_buffer"  # the method of trainers that collate their rows, of which only prompts are left
+# For each class, by its full name, the method that rolls out a batch. The batch is its first argument.
 ROLLS_OUT = {
     "trl.trainer.grpo_trainer.GRPOTrainer": "_generate_and_score_completions",  # and of GMPOTrainer, a subclass
     "trl.trainer.rloo_trainer.RLOOTrainer": "_generate_and_score_completions",
@@ -15,7 +15,7 @@ ROLLS_OUT = {
     "trl.experimental.iw_opd.iw_opd_trainer.IWOPDTrainer": COLLATED,
 }
 
-# It rolls out while it trains: das gives it a worker in place of its own. It asks for samples where it reads its data.
+# This trainer rolls out while it trains. das replaces its worker. It asks for samples in the method below.
 ASYNC_GRPO = "trl.experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer"
 ASKS_FOR_SAMPLES = "get_train_dataloader"
 
@@ -33,15 +33,15 @@ REFUSED = {
 
 
 def full_name(trainer: type) -> str:
-    """The full name of a class, a key of ROLLS_OUT and REFUSED."""
+    """Returns the full name of a class, as in the keys of ROLLS_OUT and REFUSED."""
     return f"{trainer.__module__}.{trainer.__qualname__}"
 
 
 def method_that_rolls_out(trainer: Any) -> str:
-    """The method in ROLLS_OUT of a trainer of one of these classes, or of a subclass."""
+    """Returns the name of the method in ROLLS_OUT for a trainer of one of these classes or of a subclass."""
     return next(ROLLS_OUT[name] for name in map(full_name, type(trainer).__mro__) if name in ROLLS_OUT)
 
 
 def batch_rows(batch: Any) -> Sequence[Mapping[str, Any]]:
-    """The rows of a batch that a trainer is about to roll out. A collated batch has only padded prompts left."""
+    """Returns the rows of a batch that a trainer will roll out. A collated batch has only padded prompts left."""
     return [{"prompt": prompt.tolist()} for prompt in batch["prompts"]] if isinstance(batch, dict) else batch

@@ -13,7 +13,7 @@ from das.weights.weight_check import PROBE
 
 
 def give_engine(trainer: Any, backend: Callable[..., QueuedGeneration], lag: int, logged: tuple[str, ...]) -> None:
-    """Let a new AsyncGRPOTrainer roll out on the engine that `backend` makes, and not on a server."""
+    """Let a new AsyncGRPOTrainer roll out on an engine of `backend`, not on a server. logged: names for TRL's logs."""
     args = trainer.args
     if trainer._is_vlm:
         raise EngineError("AsyncGRPOTrainer with das trains policies of text only, and this one sees images")
@@ -38,16 +38,16 @@ def give_engine(trainer: Any, backend: Callable[..., QueuedGeneration], lag: int
         logprobs=0,
     )
     generation.forward_arguments = one_sample(len(PROBE), trainer.accelerator.device)
-    trainer.num_generations = args.num_generations  # where GRPOTrainer has it, and QueuedGeneration asks for it
+    trainer.num_generations = args.num_generations  # QueuedGeneration reads it here, as in GRPOTrainer
     trainer.rollout_worker = FixedLagWorker(trainer, generation, lag, logged)
     trainer.rollout_queue = trainer.rollout_worker.rollout_buffer
     trainer.weight_transfer = None  # QueuedGeneration copies the weights when a rollout is submitted
 
 
 def async_problem(arguments: Mapping[str, Any], lag: int, clustered: bool) -> str:
-    """Say in one line why rollouts at a fixed lag cannot serve an AsyncGRPOTrainer, or nothing.
+    """Returns, in one line, why rollouts at a fixed lag cannot serve an AsyncGRPOTrainer; empty if they can.
 
-    arguments: of its __init__, by name. lag: training steps. clustered: whether it is to roll out on a cluster.
+    arguments: those of its __init__, by name. lag: in training steps. clustered: whether `cluster=` was given.
     """
     if clustered:
         return "it rolls out on one engine beside it: leave out cluster="

@@ -1,4 +1,4 @@
-"""Threads that the end of the program does not wait for."""
+"""Threads that do not keep the program from ending."""
 
 import threading
 from collections.abc import Callable
@@ -10,13 +10,13 @@ Result = TypeVar("Result")
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """An executor whose every call has a daemon thread of its own, and so cannot keep Python from ending.
+    """An executor that runs every call in a daemon thread of its own. Such threads do not keep Python from ending.
 
-    It is a ThreadPoolExecutor because asyncio takes no other one. That class's own threads are no daemons.
+    It is a ThreadPoolExecutor because asyncio takes no other. Threads of a plain ThreadPoolExecutor are no daemons.
     """
 
     def submit(self, fn: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs) -> "Future[Result]":
-        """Executor.submit. A call begins at once, and so cannot be cancelled."""
+        """See Executor.submit. A call begins at once, and so cannot be cancelled."""
         future: Future[Result] = Future()
         future.set_running_or_notify_cancel()
         threading.Thread(target=_call, args=(future, fn, args, kwargs), name="rewards", daemon=True).start()

@@ -1,8 +1,8 @@
 """The rollout worker that AsyncGRPOTrainer gets from das: rollouts at a fixed lag.
 
 TRL trains on whatever its worker has put into a queue. This worker puts in the samples of exactly one training step for
-each version of the weights, in the dataset's order. So the lag, and never the clock, says what is computed. The order
-of rows, the rewards and the advantages come from TRL's own code.
+each version of the weights, in the dataset's order. So the lag, and never the clock, decides what is computed. The
+order of rows, the rewards and the advantages come from TRL's own code.
 """
 
 import copy
@@ -29,26 +29,29 @@ from das.trl.queued_generation import QueuedGeneration
 # TRL's counts of samples that it leaves out. None may be left out, because the clock would decide which.
 DROPPED = ("sample/dropped_stale_total", "batch/dropped_oversize_total")
 REWARDS_S = 20  # seconds that a reward function gets to return once the training is over, as in TRL
-NOT_COLUMNS = ("prompt", "completion", "completion_ids")  # entries of a row that reward functions do not get from it
+NOT_COLUMNS = ("prompt", "completion", "completion_ids")  # columns of a row that are not passed on to reward functions
 Row = Mapping[str, Any]
 
 
 class FixedLagWorker:
-    """TRL's RolloutWorkerProtocol: a rollout for each training step, with the weights of `lag` steps before.
+    """Implements TRL's RolloutWorkerProtocol: one rollout for each training step, with the weights of `lag` steps
+    before.
 
     A thread of QueuedGeneration speaks with the engine. Each rollout has a thread that waits for it and then calls the
     reward functions. The rollouts are scored one after the other.
     """
 
     def __init__(self, trainer: Any, generation: QueuedGeneration, lag: int, logged: tuple[str, ...]):
-        """trainer: it still has TRL's own worker. logged: names in rollout_row that go into TRL's logs."""
+        """trainer: it still has TRL's own worker. lag: in steps. logged: entries of rollout_row that go into TRL's
+        logs.
+        """
         self.rollout_buffer: queue.Queue[Any] = queue.Queue()
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.generation = generation
         self._trainer, self._lag, self._logged = trainer, lag, logged
         self._tokenizer = parsing(trainer.processing_class)
-        # TRL's loop is here for its rows, rewards and metrics. It never runs, and so needs no tokenizer: it would
-        # refuse those whose chat template it does not know.
+        # This object of TRL supplies rows, rewards and metrics. Its loop never runs, and so needs no tokenizer. With a
+        # tokenizer, it would refuse one whose chat template it does not know.
         no_tokenizer = SimpleNamespace(response_template={}, pad_token_id=self._tokenizer.pad_token_id)
         self._trl = trl_worker._AsyncRolloutLoop(
             **{**trainer.rollout_worker._loop_kwargs, "processing_class": no_tokenizer},
@@ -61,21 +64,21 @@ class FixedLagWorker:
         )
         self._rows = self._trl._repeat_iterator()
         self._threads = DaemonThreads()
-        self._trl._loop.set_default_executor(self._threads)  # in which TRL calls reward functions
+        self._trl._loop.set_default_executor(self._threads)  # TRL calls reward functions in these threads
         self._unscored: deque[Future[None]] = deque()  # rollouts whose samples are not in the buffer yet, in order
         self._stopping = False
 
     # ---- what TRL calls ----
 
     def start(self) -> None:
-        """The training begins: roll out for the steps that the first weights sample."""
+        """Roll out for the steps whose samples come from the first weights. TRL calls it when training starts."""
         if self._trainer.state.global_step:
             raise EngineError("AsyncGRPOTrainer cannot be resumed with das, whose rollouts ahead are in no checkpoint")
         for step in range(self._lag + 1):
             self._submit(step, new_weights=not step)
 
     def update_model_version(self, model_version: int) -> None:
-        """The trainer has new weights: roll out for the step `lag` steps away. TRL's version 1 is before any update.
+        """Roll out for the step `lag` steps away. TRL calls it after each update, and numbers the first weights 1.
 
         Raises what a rollout or a reward function raised.
         """
@@ -84,13 +87,13 @@ class FixedLagWorker:
             self._submit(updates + self._lag, new_weights=True)
 
     def check_health(self, stale_after_s: float) -> None:
-        """The trainer waits for samples. Raises what a rollout or a reward function raised. A long rollout is fine."""
+        """Raise what a rollout or a reward function raised. TRL calls it while it waits. A long rollout is no error."""
         self._require_none_failed()
         if not self._unscored and self.rollout_buffer.empty():
             raise EngineError("AsyncGRPOTrainer with das trains once: build a new trainer to train again")
 
     def stop(self) -> None:
-        """End the engine, also amid a rollout. Samples that nobody will train on are forgotten."""
+        """End the engine, even during a rollout. Samples that nobody will train on are dropped."""
         self._stopping = True
         self.generation.close()
         wait(self._unscored, timeout=REWARDS_S)
@@ -109,8 +112,8 @@ class FixedLagWorker:
     # ---- rollouts ----
 
     def _submit(self, step: int, new_weights: bool) -> None:
-        """Submit the rollout of a step. One more step than the trainer's last has a rollout, because TRL fetches a
-        micro-batch ahead.
+        """Submit the rollout of a step. The step after the trainer's last one has a rollout, too, because TRL fetches
+        one micro-batch ahead.
         """
         trainer, state = self._trainer, self._trainer.state
         if step > state.max_steps:
@@ -128,7 +131,7 @@ class FixedLagWorker:
         return ids
 
     def _require_none_failed(self) -> None:
-        """Raise what a rollout or a reward function raised, EngineError if TRL left samples out."""
+        """Raise what a rollout or a reward function raised. Raise EngineError if TRL left samples out."""
         while self._unscored and self._unscored[0].done():
             self._unscored.popleft().result()
         metrics = self._trainer._metrics["train"]
@@ -142,13 +145,13 @@ class FixedLagWorker:
     def _hand_out(
         self, previous: "Future[None] | None", rows: list[tuple[int, Row]], done: "Future[FinishedRollout]"
     ) -> None:
-        """Score a finished rollout, and give the trainer all of its samples, after those of the `previous` rollout. If
-        either failed, give none: TRL would train on samples of a later step in place of those that failed.
+        """Score a finished rollout, and give all its samples to the trainer, after those of the `previous` rollout. If
+        either rollout failed, give none: TRL would train on samples of a later step in place of the missing ones.
 
-        rows: TRL's group id and row of each.
+        rows: TRL's group id and the dataset's row, for each response.
         """
         if previous is not None:
-            previous.result()  # what it raised, this one raises too
+            previous.result()  # raises here what the previous rollout raised
         finished = done.result()
         row = rollout_row(finished.rollout)
         das_metrics = {f"das/{name}": float(row[name]) for name in self._logged}
@@ -164,7 +167,7 @@ class FixedLagWorker:
             self.rollout_buffer.put(sample)
 
     def _group(self, group_id: int, row: Row, finished: FinishedRollout, places: range) -> Any:
-        """TRL's RolloutGroup of the responses at these places, as its own loop would make it."""
+        """Returns TRL's RolloutGroup for the responses at these places, equal to what TRL's own loop would make."""
         trl, size = self._trl, len(places)
         completions, sequences = [], []
         responses = [finished.rollout.responses[place] for place in places]
@@ -198,9 +201,9 @@ class FixedLagWorker:
 
 
 def parsing(tokenizer: Any) -> Any:
-    """A copy of the tokenizer that parses responses as TRL's worker does, if TRL knows the chat template.
+    """Returns a copy of the tokenizer. If TRL knows the chat template, the copy parses responses as TRL's worker does.
 
-    A copy, because it is changed, and used in another thread.
+    It is a copy because it is changed and used in another thread.
     """
     own = copy.deepcopy(tokenizer)
     if not parses(own):
@@ -210,18 +213,18 @@ def parsing(tokenizer: Any) -> Any:
 
 
 def parses(tokenizer: Any) -> bool:
-    """Whether transformers can take a response apart, into thoughts and text."""
+    """Returns whether transformers can split a response into thoughts and text with this tokenizer."""
     return any(getattr(tokenizer, name, None) is not None for name in ("response_template", "response_schema"))
 
 
 def message(tokenizer: Any, response: list[int], prompt: list[int]) -> Any:
-    """The message of a response for reward functions: TRL's, or one of plain text if it cannot be parsed."""
+    """Returns a response as a message for reward functions: parsed by TRL or, if that is not possible, as text."""
     if parses(tokenizer):
         return parse_response(tokenizer, response, prefix=prompt)
     return {"role": "assistant", "content": tokenizer.decode(response, skip_special_tokens=True)}
 
 
 def samples_per_step(args: Any) -> int:
-    """Responses that a step of an AsyncGRPOTrainer without a token budget trains on, in one process."""
+    """Returns the responses per training step of an AsyncGRPOTrainer with one process and no token budget."""
     samples: int = args.per_device_train_batch_size * args.gradient_accumulation_steps
     return samples

@@ -1,7 +1,7 @@
-"""Attention over the rows that AsyncGRPOTrainer packs, for training without CUDA: TRL has a kernel for GPUs only.
+"""Attention over the rows that AsyncGRPOTrainer packs, for training without CUDA. TRL has a kernel for GPUs only.
 
-A row folds samples that begin alike: its segments are laid end to end, and each attends to the segments that lead from
-the beginning of its samples to itself.
+A row holds samples with a common beginning, as a tree of segments. The segments are laid end to end. Each attends to
+itself and to the segments on the way from the beginning of its samples.
 """
 
 from typing import Any
@@ -14,11 +14,11 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from das.errors import EngineError
 
-NAME = "das_tree_sdpa"  # under which transformers finds it
+NAME = "das_tree_sdpa"  # the name under which transformers finds this attention
 
 
 def use_tree_sdpa(model: Any) -> None:
-    """Let a policy of AsyncGRPOTrainer attend with torch's own attention. Other models stay as they are."""
+    """Let a policy of AsyncGRPOTrainer use torch's own attention. Other models stay as they are."""
     AttentionInterface.register(NAME, tree_sdpa)
     AttentionMaskInterface.register(NAME, lambda **kwargs: None)  # the segments are the mask
     model.set_attn_implementation(NAME)
@@ -39,13 +39,13 @@ def tree_sdpa(
     softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """`trl.experimental.async_grpo.packing.tree_attention`, computed with torch's attention, segment by segment.
+    """Does what `trl.experimental.async_grpo.packing.tree_attention` does, with torch's attention, segment by segment.
 
-    query [1, H, N, D], key and value [1, H', N, D]: of a row of N tokens. tree_kv_index [K]: the places in the row that
-    the segments see, one segment after the other. tree_cu_seqlens_q, tree_cu_seqlens_k [S + 1]: where each segment
-    begins in the row, and in tree_kv_index. What a segment sees ends with the segment itself, so the last query sees
-    all of it, and each one before sees a key less. Returns [1, N, H, D]. Raises EngineError for a softcap, which
-    torch's attention does not have.
+    query [1, H, N, D], key and value [1, H', N, D] belong to a row of N tokens. tree_kv_index [K]: the places in the
+    row that the segments see, one segment after the other. tree_cu_seqlens_q, tree_cu_seqlens_k [S + 1]: where each
+    segment begins in the row, and in tree_kv_index. The keys that a segment sees end with the segment itself. So its
+    last query sees all of them, and each earlier query sees one key less than the next one. Returns [1, N, H, D].
+    Raises EngineError for a softcap, because torch's attention has none.
     """
     if softcap:
         raise EngineError("this policy caps its attention scores, which torch's attention cannot: train it on a GPU")
@@ -66,7 +66,7 @@ def tree_sdpa(
 
 
 def one_sample(tokens: int, device: torch.device) -> dict[str, Any]:
-    """The arguments that a policy of AsyncGRPOTrainer needs for a row of a single sample of `tokens` tokens."""
+    """Returns the arguments that AsyncGRPOTrainer's policy needs for a row with a single sample of `tokens` tokens."""
     bounds = torch.tensor([0, tokens], dtype=torch.int32, device=device)
     return {
         "tree_kv_index": torch.arange(tokens, device=device),

@@ -24,18 +24,18 @@ from das.trl.merge import divided
 
 
 class ClusterEngines:
-    """A Cluster for the ranks that train (das.trl.engines.engines.Engines). It gets copies of the weights.
+    """A Cluster that the training ranks share, as das.trl.engines.engines.Engines. It gets copies of the weights.
 
-    dtype: in which the engines compute.
+    dtype: the type in which the engines compute.
     """
 
     def __init__(self, start: Callable[[], Cluster]):
-        """start: starts the cluster. It is called on the main rank. Raises EngineError, on all, where it fails."""
+        """start: starts the cluster; called on the main rank. Raises EngineError, on all ranks, if it fails."""
         self.cluster: Cluster  # on the main rank
         self.dtype = getattr(torch, ranks.from_main(lambda: self._start(start)))
 
     def _start(self, start: Callable[[], Cluster]) -> str:
-        """Start the engines, and say what type they compute in."""
+        """Start the engines. Returns the name of the type in which they compute."""
         try:
             self.cluster = start()
         except ClusterError as error:
@@ -44,19 +44,19 @@ class ClusterEngines:
         return dtype
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Compute with these weights from now on, and say what did not arrive. Only the main rank may call it.
+        """Load these weights into all engines. Returns what did not arrive, in words. Only the main rank may call it.
 
-        check: names of the tensors that every engine compares with what it holds.
+        check: names of tensors. After loading, each engine checks that its copy of these equals what was sent.
         """
         return self.cluster.engines.load_weights(list(parts), check)
 
     def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """The log-probs that all engines give to these tokens [T] but the first: float32 [T - 1]."""
+        """Returns the engines' log-probs, float32 [T - 1], of these tokens [T], without the first one."""
         logprobs: np.ndarray = ranks.from_main(lambda: self.cluster.probe(tokens))
         return logprobs
 
     def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
-        """Roll out what all ranks ask for, on the main rank. Each gets the responses that it asked for."""
+        """Roll out the requests of all ranks, on the main rank. Each rank gets the responses to its own requests."""
         asked = ranks.gather((request.prompts, list(request.problems), list(request.seeds)))
         parts: list[tuple[list[Any], Rollout]] = []
         ranks.from_main(lambda: parts.extend(self._roll_out_for(request, asked)))
@@ -70,7 +70,7 @@ class ClusterEngines:
     def _roll_out_for(
         self, request: RolloutRequest, asked: Sequence[tuple[Sequence[Any], list[str], list[int]]]
     ) -> list[tuple[list[Any], Rollout]]:
-        """The responses and the rollout of each rank. asked: prompts, problems and seeds of each rank."""
+        """Returns the responses and the rollout of each rank. asked: prompts, problems and seeds of each rank."""
         prompts, problems, seeds = (list(chain.from_iterable(of_ranks)) for of_ranks in zip(*asked, strict=True))
         responses, rollout = self.cluster.roll_out(replace(request, prompts=prompts, problems=problems, seeds=seeds))
         own = divided(rollout, [len(prompts) for prompts, _, _ in asked])
@@ -78,11 +78,11 @@ class ClusterEngines:
         return [(list(islice(waiting, len(part.responses))), part) for part in own]
 
     def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
-        """As Engines says, with one rank."""
+        """See Engines. There is one rank only."""
         return self.cluster.roll_out_turn(request, turn)
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """As Engines says, with one rank."""
+        """See Engines. There is one rank only."""
         return self.cluster.end_turns(step, next_history_tick, evaluation)
 
     @contextmanager
@@ -107,7 +107,7 @@ class ClusterEngines:
             self.cluster.load_state(folder)
 
     def stop(self) -> None:
-        """Let a rollout that runs in another thread raise, so that `close` can be called."""
+        """Make a rollout that runs in another thread raise an error, so that `close` can be called."""
         if ranks.is_main():
             self.cluster.engines.stop()
 

@@ -1,4 +1,4 @@
-"""An engine in the trainer's process: das's own, or vLLM as it comes."""
+"""An engine in the trainer's process: an engine of das, or unmodified vLLM."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ class DasEngine:
     logprob_checks: float = math.inf
 
     def __init__(self, llm: Any, generate: Callable[..., Any]):
-        """generate: vLLM's own llm.generate, because the trainer's takes its place."""
+        """generate: vLLM's original llm.generate, which the trainer replaces in `llm`."""
         self.llm = llm
         self.generate = generate
 
@@ -73,7 +73,7 @@ class DasEngine:
         self._tell("das_load_state", str(folder))
 
     def close(self) -> None:
-        """As Engines says: nothing, because the engine ends with the trainer's process."""
+        """Do nothing: the engine ends with the trainer's process."""
 
     def _tell(self, method: str, *args: str) -> None:
         """Call a method of DasWorker."""
@@ -81,22 +81,22 @@ class DasEngine:
 
 
 class StockEngine(DasEngine):
-    """vLLM as it comes, without keyed verification and drafts. Its worker learns nothing, so it is told nothing."""
+    """Unmodified vLLM, without keyed verification and drafts. Its worker has no methods of das."""
 
     compares_tensors = False
-    # The engine was built with the weights of the first sync. If those of the second arrive, all later ones do.
+    # The first sync brings the weights with which the engine was built. If those of the second arrive, later ones do.
     logprob_checks: float = 2
 
     def take_weights(self, sample: WeightSample) -> str:
         """As TrainersEngine says. On the CPU vLLM computes with packed weights, so they are packed anew."""
-        from das.engine.patches import weights  # imports vLLM, which the parents of arms do without
+        from das.engine.patches import weights  # here, because it imports vLLM, which some processes do without
 
         weights.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
         sample.take()
         return ""
 
     def load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        """Nothing drafts here."""
+        """Raises NotImplementedError, because this engine has no drafter."""
         raise NotImplementedError
 
     def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
@@ -112,7 +112,7 @@ class StockEngine(DasEngine):
         return RolloutReport()
 
     def _tell(self, method: str, *args: str) -> None:
-        """It has no DasWorker."""
+        """Do nothing: there is no DasWorker."""
 
 
 def build_in_process(settings: EngineSettings, trained: bool = False, **overrides: Any) -> TrainersEngine:

@@ -1,4 +1,4 @@
-"""A server of vLLM that a trainer of TRL rolls out on (`vllm_mode="server"`): a request for each row, over HTTP."""
+"""The client of a vLLM server on which TRL rolls out (`vllm_mode="server"`): one HTTP request for each row."""
 
 import copy
 import errno
@@ -32,7 +32,7 @@ LOGPROBS_MODE = "processed_logprobs"  # what TRL's importance-sampling correctio
 
 @dataclass
 class Completion:
-    """A request's parameters: the `body` that all rows share, and fields that differ from row to row.
+    """The parameters of a request: the `body` that all rows share, and fields that differ from row to row.
 
     It stands in for vLLM's SamplingParams in a RolloutRequest.
     """
@@ -49,23 +49,23 @@ class Completion:
         return self.body.get("stop")
 
     def clone(self) -> "Completion":
-        """A copy for a row."""
+        """Returns a copy, for one row."""
         return copy.copy(self)
 
 
 class ServerClient(VLLMClient):
-    """TRL's client. Without a GPU it sends weights over gloo. `roll_out` takes it in place of vLLM's LLM."""
+    """TRL's client. Without a GPU it sends weights over gloo. `roll_out` accepts it in place of vLLM's LLM."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        for path in ONCE:  # TRL repeats what failed, and these would then be done twice
+        for path in ONCE:  # TRL repeats failed requests, and the server would do these twice
             self.session.mount(f"{self.base_url}/{path}", HTTPAdapter())
 
     def require_das(self, method: str) -> str:
         """Check how the server was started, and return its dtype.
 
-        method: what drafts, as the script says. Raises EngineError, in one line, for a server that does not run das,
-        drafts otherwise, or returns other log-probs than TRL expects.
+        method: the drafting method that the script asks for. Raises EngineError, in one line, for a server that does
+        not run das, uses another method, or returns other log-probs than TRL expects.
         """
         config = self.get_server_info()
         start = f"start it with `python -m das serve POLICY --method {method}` (docs/parallel.md)"
@@ -83,9 +83,9 @@ class ServerClient(VLLMClient):
         return str(config["model_config"]["dtype"]).removeprefix("torch.")
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
-        """Meet the server's workers, to send them weights.
+        """Connect to the server's workers, to send them weights.
 
-        They meet at TRL's `vllm_group_port`, or at a free port if that one is taken, as by an earlier trainer.
+        They meet at TRL's `vllm_group_port`, or at a free port if that one is taken, for example by an earlier trainer.
         """
         if not _on_cpu(device):
             super().init_communicator(device)
@@ -100,7 +100,7 @@ class ServerClient(VLLMClient):
         door = listen(address, self.group_port)
         port, size = door.getsockname()[1], self.get_world_size() + 1
         meeting = {"master_address": address, "master_port": port, "rank_offset": 1, "world_size": size}
-        executor = ThreadPoolExecutor()  # the workers wait for the trainer, and it for them
+        executor = ThreadPoolExecutor()  # the workers wait for the trainer, and the trainer for the workers
         theirs = self._tell(executor, "init_weight_transfer_engine", {"init_info": meeting}, PATIENCE_S)
         ours = executor.submit(join, address, port, TRAINER, size, door)
         executor.shutdown(wait=False)
@@ -128,7 +128,7 @@ class ServerClient(VLLMClient):
         self._finish_weight_update()
 
     def _await_taken(self, sending: Any, theirs: "Future[Any]") -> None:
-        """Wait until the workers took a tensor. Raises the server's error, after which they never take one."""
+        """Wait until the workers have received a tensor. Raises the server's error if they never will."""
         while True:
             try:
                 sending.wait(timedelta(seconds=1))
@@ -142,11 +142,11 @@ class ServerClient(VLLMClient):
     def _tell(
         self, executor: ThreadPoolExecutor, path: str, body: Mapping[str, Any], timeout_s: float | None = None
     ) -> "Future[Any]":
-        """Let the server do something in which its workers wait for this process."""
+        """Make a request in another thread, because the server's workers wait for this process while they serve it."""
         return executor.submit(self._post, f"{self.base_url}/{path}", json=body, timeout=timeout_s)
 
     def _require(self, theirs: "Future[Any]") -> None:
-        """Wait until the server has done what it was told. Raises EngineError, in one line, if it could not."""
+        """Wait until the server has done what was asked. Raises EngineError, in one line, if it could not."""
         if error := theirs.exception():
             raise EngineError(
                 f"the server at {self.base_url} cannot take weights, see its log: {' '.join(str(error).split())[:300]}"
@@ -160,7 +160,7 @@ class ServerClient(VLLMClient):
     def generate_rows(
         self, prompts: Sequence[Any], completions: Sequence[Completion], use_tqdm: bool = False
     ) -> list[Any]:
-        """As llm.generate. Returns for each prompt as much of vLLM's RequestOutput as rollouts read."""
+        """Stands in for llm.generate. Returns fields of vLLM's RequestOutput for each prompt."""
         with ThreadPoolExecutor(max_workers=min(len(prompts), CONNECTIONS)) as executor:
             return list(executor.map(self._complete, prompts, completions))
 
@@ -188,7 +188,7 @@ class ServerClient(VLLMClient):
 
 
 def warn_if_exposed(base_url: str) -> None:
-    """Warn if other machines can reach a server that runs whatever it is told (VLLM_SERVER_DEV_MODE=1)."""
+    """Warn if other machines can reach a server that runs any method on demand (VLLM_SERVER_DEV_MODE=1)."""
     address = urlparse(base_url)
     host, port = address.hostname or "", address.port or 80
     if _is_loopback(host) and not _reachable(get_ip(), port):
@@ -202,7 +202,7 @@ def warn_if_exposed(base_url: str) -> None:
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A socket at `port`, or at any free port if that one is taken."""
+    """Returns a socket at `port`, or at any free port if that one is taken."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.create_server((address, port), family=family)
@@ -213,7 +213,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether only this machine reaches itself by `host`. A client that connects to 0.0.0.0 reaches itself, too."""
+    """Returns whether `host` always means the machine itself. A client that connects to 0.0.0.0 reaches itself, too."""
     try:
         address = ip_address(host)
     except ValueError:
