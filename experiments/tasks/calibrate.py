@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from analysis.latency_figure import calibration_figure
 from das.budget.latency_forms import Drafting
-from das.drafter import Drafts
+from das.drafter import Draft, Drafter
 from das.engine.methods import find_method
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.engine import engine_settings, prepare_process
@@ -40,28 +40,21 @@ WARM_UP = 4  # passes before the first timed one
 VOCABULARY = 1024  # tokens in the vocabulary, for shapes that do not set it
 
 
-class RandomDrafter:
-    """A drafter that proposes random tokens, always as many as allowed. It has the methods that the engine calls."""
-
-    window = history_tokens = 0
+class RandomDrafter(Drafter):
+    """A drafter that proposes random tokens, always as many as allowed."""
 
     def __init__(self, vocabulary: int):
         self._random = np.random.default_rng(0)
         self._vocabulary = vocabulary
 
-    def propose_batch(self, requests: Sequence[str], limits: Sequence[int], floors: Any) -> Drafts:
-        shape = len(requests), max(limits)
-        return Drafts(
-            self._random.integers(0, self._vocabulary, shape).astype(np.int32),
-            np.ones(shape),
-            np.array(limits, np.int64),
-        )
+    def propose(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> list[Draft]:
+        return [Draft(self._random.integers(0, self._vocabulary, limit).tolist(), [1.0] * limit) for limit in limits]
 
-    def begin(self, *args: Any) -> None: ...
-    def observe(self, *args: Any) -> None: ...
-    def observe_batch(self, *args: Any) -> None: ...
-    def end(self, *args: Any, **kwargs: Any) -> None: ...
-    def end_step(self, *args: Any) -> None: ...
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None: ...
+    def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None: ...
+    def end(self, request: str, keep: bool = True) -> None: ...
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:

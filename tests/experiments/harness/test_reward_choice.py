@@ -6,11 +6,11 @@ import pytest
 from composed import composed_run
 from sandboxes import best_isolation
 
-from experiments.harness.data import dataset
+from experiments.harness.data import dataset, weight_of_chain_steps
 from experiments.harness.reward import make_reward
 from experiments.harness.validate import check_reward
 from experiments.run.errors import UserError
-from experiments.small_policy.programs.task import worked_program
+from experiments.small_policy.programs.task import make_program_problems, worked_program
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,9 @@ def test_programs_are_rewarded() -> None:
     config = composed_run("data=programs", "reward=code", "reward.parallel=1", f"reward.isolation={best_isolation()}")
     check_reward(config)
     rows = dataset(config, "")
-    answers = [worked_program(row["prompt"][0]["content"], random.Random(0)) for row in rows]
+    problems = make_program_problems(len(rows), config.seed, weight_of_chain_steps(config.data), split="training")
+    assert [problem.tests for problem in problems] == list(rows["tests"])
+    answers = [worked_program(problem, random.Random(0)) for problem in problems]
     completions = [[{"role": "assistant", "content": answer}] for answer in [*answers, "def f(x): return x"]]
     rewards = make_reward(config.reward)(completions=completions, tests=[*rows["tests"], rows[0]["tests"]])
     assert rewards[-1] == 0.0
