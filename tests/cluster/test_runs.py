@@ -64,10 +64,10 @@ def test_a_resumed_run_may_have_another_number_of_engines(evaluated: Path, clust
     shutil.copytree(clustered, tmp_path / "run")
     for arm in ARMS:
         saved = tmp_path / "run" / "arms" / arm / CHECKPOINTS
-        assert checkpoint.steps(saved) == [4, 2]
-        checkpoint.discard(checkpoint.step_folder(saved, 4))
+        assert checkpoint.steps(saved) == [5, 4]
+        checkpoint.discard(checkpoint.step_folder(saved, 5))
     run_script("run.py", f"resume={tmp_path / 'run'}", "cluster=ray", "cluster.engines=1")
     for arm in ARMS:
         assert outcome(tmp_path / "run" / "arms" / arm) == outcome(evaluated / "arms" / arm)
     rows = read.metrics(tmp_path / "run" / "arms" / "das")
-    assert [row["cluster"]["engines"] for row in rows] == [2, 2, 1, 1, 1]
+    assert [row["cluster"]["engines"] for row in rows] == [2, 2, 2, 2, 1]

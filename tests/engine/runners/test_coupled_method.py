@@ -19,6 +19,7 @@ from vllm.v1.spec_decode.draft_model import DraftModelProposer
 from das.engine.build import engine_arguments
 from das.engine.runners.first.coupled_method import CoupledMethod
 from das.errors import EngineError
+from das.verify.coupled import CoupledSampler
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
@@ -58,8 +59,7 @@ def use_scale(llm: Any, scale: float) -> None:
     """Draft at this scale, and do not learn another one."""
 
     def use(worker: Any) -> None:
-        sampler = worker.das_runner.coupled
-        sampler._learn, sampler._used = False, sampler._scales.tolist().index(scale)
+        worker.das_runner._coupled_method.sampler = CoupledSampler((scale,))
 
     llm.collective_rpc(use)
 
