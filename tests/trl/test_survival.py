@@ -73,8 +73,14 @@ def test_full_disk_and_kill_leave_no_trace(tiny_policy: str, tmp_path: Path) -> 
     (tmp_path / "disk").mkdir()
     arguments = f"{tiny_policy!r}, Path({str(tmp_path / 'disk')!r}), Path({str(tmp_path / 'other')!r})"
     command = f"from tests.trl.test_survival import *; run_with_trouble({arguments})"
+    path = os.pathsep.join([str(ROOT / "tests"), *sys.path])
     troubled = subprocess.run(
-        ["unshare", "-rm", sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+        ["unshare", "-rm", sys.executable, "-c", command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert troubled.returncode == 0, troubled.stdout + troubled.stderr
     assert timeless(read.metrics(undisturbed)) == timeless(read.metrics(tmp_path / "other"))
