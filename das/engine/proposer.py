@@ -141,15 +141,10 @@ class DasProposer:
             self._decoding, self._pass_ended = decoding, time.perf_counter()
             self._pending, self._branches, self._sample = {}, 0, ("", [])
             return [[] for _ in names]
+        remembered = emitted.remembered(self._runner.sampler) if self.remembers else None
         target_pass = self._watch_pass(names, decoding, emitted, drafting)
-        self.draft_round.observe(
-            emitted.requests,
-            emitted.num_drafted,
-            emitted.num_accepted,
-            emitted.tokens,
-            target_pass,
-            emitted.remembered(self._runner.sampler) if self.remembers else None,
-        )
+        verified = emitted.num_drafted, emitted.num_accepted, emitted.tokens
+        self.draft_round.observe(emitted.requests, *verified, target_pass, remembered)
         self._pending, self._branches = {}, 0
         self._sample = "", []
         drafts: list[list[int]] = [[] for _ in names]
