@@ -136,7 +136,7 @@ class Cluster:
         return running.ordered, rollout
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """End a rollout in several turns. Returns the report of what was done after the last turn."""
+        """End a rollout that has several turns. Returns the report of what the engines did after the last turn."""
         reports = self.engines.call_all("end", next_history_tick, not evaluation)
         report = self._reported(reports)
         self._move_history(next_history_tick)

@@ -60,7 +60,7 @@ class Dispatcher:
     Each request is at any time delivered, held by one engine, or waiting. A delivered request may be held as well, if
     an engine was given up as lost, another one started its request, and the first one delivered it after all.
 
-    Raises ValueError, in one line, for an engine that does not take part and for a request that was not given to it.
+    Raises ValueError with a one-line message if an engine does not take part, or was not given the request.
     """
 
     def __init__(self, requests: Sequence[QueuedRequest], margin: int = 1) -> None:

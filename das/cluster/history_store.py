@@ -17,7 +17,8 @@ class HistoryStore:
 
     window: how many history ticks (steps or epochs) are kept, the current one included, as in HistoryDrafter; 0: none.
 
-    Raises ValueError, in one line, for a window below 0, a trajectory of a future tick, or a tick that goes back.
+    Raises ValueError with a one-line message if a window is below 0, a trajectory has a future tick, or a tick goes
+    back.
     """
 
     def __init__(self, window: int) -> None:

@@ -144,7 +144,7 @@ def sweep() -> None:
 
 
 def require_listener(address: str) -> None:
-    """Raise ClusterError, in one line, if nothing listens at an address. address: HOST:PORT."""
+    """Raise ClusterError with a one-line message if nothing listens at an address. address: HOST:PORT."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
@@ -153,7 +153,7 @@ def require_listener(address: str) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Raise ClusterError, in one line, unless a process of this machine can connect to a Ray at the address.
+    """Raise ClusterError with a one-line message unless a process of this machine can connect to a Ray at the address.
 
     A child process tries it, because Ray would end this process or try for minutes.
     """
@@ -175,7 +175,7 @@ def _require_answer(address: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Returns the message of an error of Ray, in one line."""
+    """Returns the message of one of Ray's errors, as one line."""
     cause = getattr(error, "cause", None)
     if cause is not None:
         return f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"

@@ -13,7 +13,7 @@ from das.engine.rollouts.rollout import RolloutRequest
 
 
 class ClusterError(RuntimeError):
-    """The engines cannot continue. The message says why in one line, and what to change."""
+    """The engines cannot continue. A one-line message says why, and what to change."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def predicted(request: RolloutRequest) -> list[QueuedRequest]:
 
 
 def require_equal_versions(theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
-    """Raise ClusterError, in one line, if an engine runs on other versions than this process."""
+    """Raise ClusterError with a one-line message if an engine runs on other versions than this process."""
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
             raise ClusterError(

@@ -7,13 +7,13 @@ from das.cluster.messages import WeightsPart
 
 
 class EngineLost(RuntimeError):
-    """An engine's process has died. Another engine can start in its place. The message says why, in one line."""
+    """An engine's process has died. Another engine can start in its place. A one-line message says why."""
 
 
 class Places:
     """Places, known by numbers. At each runs an actor: a process with an EngineHost (das/cluster/actor.py).
 
-    Methods raise ClusterError or EngineDied, in one line, if the pool cannot continue.
+    Methods raise ClusterError or EngineDied with a one-line message if the pool cannot continue.
     """
 
     gpus = 0  # number of GPUs for engines; 0: engines run on CPUs

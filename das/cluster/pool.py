@@ -70,8 +70,8 @@ class _Weights:
 class EnginePool:
     """The engines of one trainer.
 
-    Raises EngineError for settings with which no pool works. Raises ClusterError, in one line, if the places have too
-    little room for all engines or an engine does not start.
+    Raises EngineError for settings with which no pool works. Raises ClusterError with a one-line message if the places
+    have too little room for all engines or an engine does not start.
     """
 
     def __init__(
@@ -383,7 +383,8 @@ class EnginePool:
             raise ClusterError(f"no engine is left, and none of {STARTS} new ones started: {self.last_loss}")
 
     def stop(self) -> None:
-        """Make another thread that waits here raise ClusterError, so that `close` can be called."""
+        """Stop the pool: `next_event` raises ClusterError from now on. Then a thread that calls it leaves the pool, and
+        `close` can be called."""
         self._stopped = True
 
     def close(self) -> None:

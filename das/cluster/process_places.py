@@ -70,7 +70,7 @@ class ProcessPlaces(Places):
     lasting = True
 
     def start_actor(self, number: int) -> EngineProcess:
-        """As Places says."""
+        """See Places."""
         return EngineProcess()
 
     def call(self, actor: EngineProcess, method: str, *args: Any) -> EngineProcess:
@@ -79,16 +79,16 @@ class ProcessPlaces(Places):
         return actor
 
     def answered(self, references: Sequence[EngineProcess], timeout_s: float) -> list[EngineProcess]:
-        """As Places says."""
+        """See Places."""
         ready = wait([reference.pipe for reference in references], timeout_s)
         return [reference for reference in references if reference.pipe in ready]
 
     def answer(self, reference: EngineProcess) -> Any:
-        """As Places says. Raises EngineDied in place of EngineLost."""
+        """See Places. Raises EngineDied in place of EngineLost."""
         return reference.receive()
 
     def kill(self, actor: EngineProcess, pid: int, node: str) -> None:
-        """As Places says."""
+        """See Places."""
         actor.end()
 
 

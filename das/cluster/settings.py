@@ -9,7 +9,7 @@ MAX_ENGINES = 2**12
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Settings of a cluster. Raises ValueError, in one line, for values out of range.
+    """Settings of a cluster. Raises ValueError with a one-line message if a value is out of range.
 
     engines    number of engines
     address    HOST:PORT of a Ray that runs already; None: one of this machine's own is started, and ended with the run

@@ -38,7 +38,8 @@ def make_drafter(settings: Mapping[str, Any]) -> Drafter:
 
 
 def check_drafter(settings: Mapping[str, Any]) -> None:
-    """Raise ValueError or TypeError, in one line, for a drafter that `make_drafter` cannot build. It reads no file."""
+    """Raise ValueError or TypeError with a one-line message if `make_drafter` cannot build this drafter. Reads no
+    file."""
     drafter, options = _drafter(settings)
     drafter.check(options)
 

@@ -36,7 +36,8 @@ class Drafter(ABC):
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
-        """Raise ValueError or TypeError, in one line, if the class does not take these options. It builds nothing."""
+        """Raise ValueError or TypeError with a one-line message if the class does not take these options. It builds
+        nothing."""
         try:
             inspect.signature(cls).bind(**options)
         except TypeError as error:
@@ -90,7 +91,8 @@ class Drafter(ABC):
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """Calls `propose`, and returns arrays. Raises ValueError, in one line, for drafts that no engine can verify."""
+        """Calls `propose`, and returns arrays. Raises ValueError with a one-line message if no engine can verify a
+        draft."""
         drafts = self.propose(requests, limits, floors)
         counts = np.array([len(draft.tokens) for draft in drafts], np.int64)
         if len(drafts) != len(requests) or any(counts > np.asarray(limits)):
@@ -153,6 +155,7 @@ class RememberingDrafter(Drafter):
         tokens: Sequence[Sequence[int] | np.ndarray],
         remembered: np.ndarray | None = None,
     ) -> None:
-        """See Drafter. remembered: for all these tokens, one after the other, the distributions from which they were
-        sampled (das.drafter.distributions), uint32 [tokens, PAIRS]; None: unknown.
+        """See Drafter. remembered: the distribution from which each token was sampled, uint32 [tokens, PAIRS]
+        (das.drafter.distributions). Its rows follow the tokens of the first request, then those of the second, and so
+        on. None: the distributions are unknown.
         """

@@ -72,7 +72,8 @@ class HistoryDrafter(RememberingDrafter):
     Thread-safe: threads may draft for different requests at the same time. All other calls take turns and wait until
     running drafts are done. Native calls release the GIL.
 
-    Every method raises ValueError, in one line, for an argument of a wrong type or value, and then changes nothing.
+    Every method raises ValueError with a one-line message if an argument has a wrong type or value. The drafter is then
+    unchanged.
     """
 
     def __init__(

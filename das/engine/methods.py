@@ -24,10 +24,10 @@ SpeculativeConfig = dict[str, Any] | None  # vLLM's
 class Method:
     """A row of the table.
 
-    speculative: makes vLLM's speculative_config from an engine's settings; raises EngineError, in one line, for
-    impossible ones. history: it drafts from earlier rollouts. proposes: DasProposer drafts, within a budget of das;
-    otherwise vLLM's own drafter does. model: the model that drafts; None if drafts come from texts only. simulated:
-    das/replay can simulate it. keyed: das verifies, by keyed noise; otherwise vLLM's own sampler does.
+    speculative: makes vLLM's speculative_config from an engine's settings; raises EngineError with a one-line
+    message if they are impossible. history: it drafts from earlier rollouts. proposes: DasProposer drafts, within a
+    budget of das; otherwise vLLM's own drafter does. model: the model that drafts; None if drafts come from texts only.
+    simulated: das/replay can simulate it. keyed: das verifies, by keyed noise; otherwise vLLM's own sampler does.
     """
 
     name: str
@@ -142,7 +142,7 @@ METHODS = {row.name: row for row in _ROWS}
 
 
 def find_method(name: str) -> Method:
-    """The row of a method. Raises EngineError, in one line, for an unknown name."""
+    """The row of a method. Raises EngineError with a one-line message if the name is unknown."""
     if name not in METHODS:
         keyed = ", ".join(row.name for row in METHODS.values() if row.keyed)
         raise EngineError(f"unknown speculation method {name!r}: choose {keyed}")

@@ -229,8 +229,9 @@ class DasProposer:
     ) -> TargetPass | None:
         """Time the pass that just ended, and note what the budget expected of it.
 
-        Returns the pass if it was a decode pass: every request in it had emitted in the pass before, so none brought a
-        prompt. decoding: requests that emitted in this pass. drafting: what a draft model did for its drafts.
+        Returns the pass if it was a decode pass, else None. In a decode pass no request brings a prompt: all of them
+        emitted tokens in the pass before, too. decoding: the requests that emitted in this pass. drafting: the draft
+        model's work on the drafts that this pass verified.
         """
         now = time.perf_counter()
         live, target_pass = len(names), None

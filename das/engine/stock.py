@@ -76,11 +76,12 @@ def warm_up(llm: Any) -> None:
 def roll_out_stock(
     llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None, seats: int | None = None
 ) -> tuple[list[Any], Rollout]:
-    """Roll out with a stock engine. For the other arguments and the result see `das.engine.rollouts.rollout.roll_out`.
+    """Roll out with a stock engine.
 
-    Requests have neither seeds nor problem ids, because users of plain vLLM pass none: a seed for each request makes
-    its sampler slower. Requests are handed over in the order given. As in other engines, tokens are decoded to text
-    only if a stop string needs it. seats: how many requests run at once; None: the engine's max_num_seqs.
+    Requests have neither seeds nor problem ids, because users of plain vLLM pass none: per-request seeds slow vLLM's
+    sampler. Requests are handed over in the order given. As in other engines, tokens are decoded to text only if a stop
+    string needs it. seats: how many requests run at once; None: the engine's max_num_seqs. For the other arguments and
+    the result see `das.engine.rollouts.rollout.roll_out`.
     """
     seats = seats or llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
     parameters = request.parameters()

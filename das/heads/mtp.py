@@ -105,8 +105,8 @@ def mtp_tensors(policy: Path) -> Tensors:
 def load_mtp(policy: Path) -> MtpLayer:
     """Load the MTP layer of the policy in a folder, in float32, to train it.
 
-    Raises ValueError, in one line, for a policy of another form: das trains a single layer like MiMo's, of a policy
-    whose lm_head is its embedding.
+    Raises ValueError with a one-line message if the policy has another form: das trains a single layer like MiMo's, of
+    a policy whose lm_head is its embedding.
     """
     if not is_mimo(policy):
         raise ValueError(f"mtp: das trains the MTP layer of a {ARCHITECTURE}, and {policy} is no such policy")

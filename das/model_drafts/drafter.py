@@ -103,7 +103,7 @@ class ModelDrafter(RememberingDrafter):
             self.history.end(request, keep)
 
     def end_step(self, history_tick: int) -> None:
-        """Move the history's window."""
+        """Move the history's window to this tick."""
         self._tick = history_tick
         self.model.observe((), ())  # the last drafts belong to finished requests
         if self.history is not None:

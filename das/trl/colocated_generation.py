@@ -105,7 +105,7 @@ def tensor_parallel_group(size: int, num_processes: int) -> Any:
 
 
 def require_sleep_mode() -> None:
-    """Raise EngineError, in one line, if vLLM has no sleep mode on this device."""
+    """Raise EngineError with a one-line message if vLLM has no sleep mode on this device."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_sleep_mode_available():

@@ -50,7 +50,7 @@ class Turn:
 def follow_turns(trainer: Any) -> None:
     """Let the backend of a trainer with tools know the row of every request, and when the last turn is over.
 
-    Raises EngineError, in one line, for rollouts in several turns that das cannot follow.
+    Raises EngineError with a one-line message if das cannot follow the turns of this trainer's rollouts.
     """
     if getattr(trainer, "rollout_func", None):
         raise EngineError(

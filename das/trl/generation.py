@@ -277,6 +277,6 @@ class SpeculativeGeneration(VLLMGeneration):
 
 
 def refuse(arguments: Mapping[str, Any]) -> None:
-    """Raise EngineError, in one line, for arguments of TRL's VLLMGeneration that das does not support."""
+    """Raise EngineError with a one-line message if das does not support these arguments of TRL's VLLMGeneration."""
     if problem := unsupported(arguments["model"], arguments["accelerator"]):
         raise EngineError(problem)

@@ -55,7 +55,7 @@ def indexes_of_rollouts(sampler: Any, rows: int) -> Iterator[list[int]]:
 
 
 def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes: int) -> str:
-    """Returns, in one line, why a training cannot submit rollouts ahead; empty if it can.
+    """Returns one line that says why a training cannot submit rollouts ahead; empty if it can.
 
     arguments: of TRL's GRPOConfig. tools: whether rollouts have several turns. processes: how many train together.
     """

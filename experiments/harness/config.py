@@ -219,7 +219,7 @@ OURS = ("trim_padding", "lag")  # settings of the trainer that TRL does not know
 
 
 def run_config(composed: DictConfig) -> RunConfig:
-    """Check the values of Hydra's config and convert it to dataclasses. Raises UserError in one line."""
+    """Check the values of Hydra's config and convert it to dataclasses. Raises UserError with a one-line message."""
     check_values(composed)
     resolved = plain(composed)
     data, trainer, engine, drafter = (resolved[name] for name in ("data", "trainer", "engine", "drafter"))

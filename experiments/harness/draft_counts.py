@@ -84,7 +84,8 @@ class Counts:
             yield (tokens[depth:], margins[depth:]) if alike else (tokens, margins)
 
     def share(self, scale: int) -> float:
-        """The share of places at which the first drafted token equals the emitted one. scale: index into SCALES."""
+        """Return the share of places at which the first drafted token equals the emitted one. scale: index into
+        SCALES."""
         return float((np.concatenate(self._right)[:, scale] > 0).mean())
 
     @property

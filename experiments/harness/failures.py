@@ -1,4 +1,4 @@
-"""Report failures of trainings, and of the processes of a task, in one line. The traceback goes to the log.
+"""Report the failure of a training, or of a process of a task, as one line. The traceback goes to the log.
 
 A task and each process that it starts talk over a pipe. The process sends messages (kind, value). If it fails, its last
 message is ("refused", message) for bad input, or ("error", message) for anything else.
@@ -21,7 +21,7 @@ from experiments.run.output import quiet_into
 
 
 def failure_line(error: Exception) -> str:
-    """Say in one line what went wrong."""
+    """Return one line that says what went wrong."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"disk full while writing {error.filename or 'results'}"
     ours = CheckpointError | ClusterError | EngineDied | WeightSyncError | TrainingDiverged | RunFailed | UserError
@@ -44,7 +44,7 @@ def one_line_failure(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def reporting(pipe: Connection, log: Path) -> Iterator[None]:
-    """Wrap the body of a task's child process: output goes to the log, and an error goes to the parent in one line."""
+    """Wrap the body of a task's child process: output goes to the log, and the parent gets an error as one line."""
     die_with_parent()
     with quiet_into(log):
         try:

@@ -30,7 +30,7 @@ WANDB_MODES = ("online", "offline", "off")
 
 
 def check(config: RunConfig, in_steps: bool = True) -> None:
-    """Check everything that can be checked without an engine. Raises UserError or EngineError in one line.
+    """Check everything that can be checked without an engine. Raises UserError or EngineError with a one-line message.
 
     in_steps: False for a task that takes all problems at once, so that they need not fill a training step.
     """

@@ -27,7 +27,8 @@ BUDGETS = ("arm.budget", "budget.over")  # settings that contain the settings of
 
 
 def check_keys(config: Mapping[str, Any]) -> None:
-    """Refuse settings that nothing reads. config: the whole config as plain values. Raises UserError in one line."""
+    """Refuse settings that nothing reads. config: the whole config as plain values. Raises UserError with a one-line
+    message."""
     for key, value in config.items():
         if key in (*GROUPS, "task"):
             _check_group(key, key, value)

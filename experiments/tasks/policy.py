@@ -1,8 +1,9 @@
 """task=policy: make the small policy, sample responses from it, and compare them with recorded rollouts of real models
 and with numbers from the papers.
 
-result.json: figures.{median_length, p99_over_median, ..., correct} of the policy (docs/metrics.md), histogram and
-accepted_by_epoch; references.{recorded, papers, wanted}; rates and percentiles of lengths.
+result.json: `figures` has the policy's median_length, p99_over_median, ..., correct (docs/metrics.md), its histogram of
+lengths and accepted_by_epoch. `references` has such figures of `recorded` traces and of `papers`, and those that
+are `wanted`: targets for the small policy. Rates and length statistics of the policy are at the top level.
 """
 
 import json

@@ -45,7 +45,7 @@ def give_engine(trainer: Any, backend: Callable[..., QueuedGeneration], lag: int
 
 
 def async_problem(arguments: Mapping[str, Any], lag: int, clustered: bool) -> str:
-    """Returns, in one line, why rollouts at a fixed lag cannot serve an AsyncGRPOTrainer; empty if they can.
+    """Returns one line that says why rollouts at a fixed lag cannot serve an AsyncGRPOTrainer; empty if they can.
 
     arguments: those of its __init__, by name. lag: in training steps. clustered: whether `cluster=` was given.
     """

@@ -87,22 +87,22 @@ class ClusterEngines:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """As Engines says."""
+        """See Engines."""
         with self.cluster.evaluation() if ranks.is_main() else nullcontext():
             yield
 
     def save_history(self, path: Path) -> None:
-        """As Engines says."""
+        """See Engines."""
         if ranks.is_main():
             self.cluster.save_history(path)
 
     def save_state(self, folder: Path) -> None:
-        """As Engines says."""
+        """See Engines."""
         if ranks.is_main():
             self.cluster.save_state(folder)
 
     def load_state(self, folder: Path) -> None:
-        """As Engines says."""
+        """See Engines."""
         if ranks.is_main():
             self.cluster.load_state(folder)
 
@@ -112,6 +112,6 @@ class ClusterEngines:
             self.cluster.engines.stop()
 
     def close(self) -> None:
-        """As Engines says."""
+        """See Engines."""
         if ranks.is_main():
             self.cluster.close()

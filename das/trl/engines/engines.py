@@ -22,7 +22,7 @@ class Engines(Protocol):
         """Generate the responses of one turn of a rollout in several turns. turn: its number, counted from 0."""
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """End a rollout in several turns. Returns the report of what was done after the last turn."""
+        """End a rollout that has several turns. Returns the report of what the engines did after the last turn."""
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Inside, the engines use a new drafter, which has learned nothing yet. It is dropped at the end."""

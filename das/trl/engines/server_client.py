@@ -64,8 +64,8 @@ class ServerClient(VLLMClient):
     def require_das(self, method: str) -> str:
         """Check how the server was started, and return its dtype.
 
-        method: the drafting method that the script asks for. Raises EngineError, in one line, for a server that does
-        not run das, uses another method, or returns other log-probs than TRL expects.
+        method: the drafting method that the script asks for. Raises EngineError with a one-line message if the
+        server does not run das, uses another method, or returns other log-probs than TRL expects.
         """
         config = self.get_server_info()
         start = f"start it with `python -m das serve POLICY --method {method}` (docs/parallel.md)"
@@ -146,7 +146,7 @@ class ServerClient(VLLMClient):
         return executor.submit(self._post, f"{self.base_url}/{path}", json=body, timeout=timeout_s)
 
     def _require(self, theirs: "Future[Any]") -> None:
-        """Wait until the server has done what was asked. Raises EngineError, in one line, if it could not."""
+        """Wait until the server has done what was asked. Raises EngineError with a one-line message if it could not."""
         if error := theirs.exception():
             raise EngineError(
                 f"the server at {self.base_url} cannot take weights, see its log: {' '.join(str(error).split())[:300]}"

@@ -21,7 +21,7 @@ TRAINING = ("train", "compare", "soak")  # the tasks that evaluate
 
 
 def check(config: RunConfig) -> None:
-    """Refuse impossible settings of `eval`. Raises UserError in one line."""
+    """Refuse impossible settings of `eval`. Raises UserError with a one-line message."""
     if not config.eval.every:
         return
     if config.task["name"] not in TRAINING:

@@ -44,8 +44,8 @@ class Comparison:
 
 def run_arms(comparison: Comparison, progress: Progress) -> None:
     """Train all arms. In each step they roll out one at a time, in rotating order, and then train, one arm on each
-    core. Raises RunFailed if an arm fails, and UserError if it refuses its input, both in one line. The other arms are
-    then stopped, and their files stay.
+    core. Raises RunFailed if an arm fails, and UserError if it refuses its input, both with a one-line message. The
+    other arms are then stopped, and their files stay.
     """
     folder = comparison.folder
     with quiet_into(folder / "log.txt"):

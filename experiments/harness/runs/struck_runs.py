@@ -54,7 +54,7 @@ def start(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
 
 
 def leave_alone(arguments: Sequence[str], folder: Path) -> None:
-    """Do the undisturbed run, with which disturbed ones are compared. Raises RunFailed in one line."""
+    """Do the undisturbed run, with which disturbed ones are compared. Raises RunFailed with a one-line message."""
     done = finish(start(arguments, folder))
     if done.returncode:
         raise RunFailed(f"the run that is left alone failed: {done.stderr.strip()[-300:].removeprefix('error: ')}")

@@ -157,7 +157,10 @@ class HeadPasses:
         return tables
 
     def _seen_from(self, row: int, start: int) -> int:
-        """The position from which the head has read a row's text up to `start` without gaps, as far as is known."""
+        """Return where the gap-free text before `start` begins: the head has read all the row's tokens from this
+        position up to `start`. If `start` lies inside a KV block, return `start`, because nobody knows how much of that
+        block the head has read.
+        """
         if start % self.block_size:  # nobody knows how much of a partly filled block the head has read
             return start
         unread = np.flatnonzero(~self._written[self._tables()[row, : start // self.block_size]])
