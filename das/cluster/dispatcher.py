@@ -22,9 +22,9 @@ from itertools import takewhile
 class QueuedRequest:
     """One response to be generated.
 
-    index: its place in the step's batch. predicted: the expected length of its response in tokens. The longest expected
-    response of a problem decides when the problem starts. So siblings may have different quantiles of the problem's
-    lengths, or all the same high quantile.
+    index: the request's place in the step's batch. predicted: expected length of the response in tokens. The longest
+    expected response of a problem decides when the problem starts. So siblings may have different quantiles of the
+    problem's lengths, or all the same high quantile.
     """
 
     index: int
@@ -42,12 +42,12 @@ class _Engine:
 
     @property
     def load(self) -> int:
-        """The number of requests that it has or that are kept for it."""
+        """The number of requests that the engine has or that are kept for the engine."""
         return len(self.held) + len(self.dealt)
 
     @property
     def free(self) -> int:
-        """The number of slots for which it has no request."""
+        """The number of slots for which the engine has no request."""
         return 0 if self.draining else max(0, self.slots - self.load)
 
 
@@ -96,7 +96,7 @@ class Dispatcher:
 
     @property
     def live(self) -> tuple[int, ...]:
-        """The engines that take part, draining ones included, in the order of their numbers."""
+        """The engines that take part, in the order of their numbers, with those that get no new requests (draining)."""
         return tuple(sorted(self._engines))
 
     def held(self, engine: int) -> tuple[int, ...]:
@@ -106,8 +106,8 @@ class Dispatcher:
     def joined(self, engine: int, slots: int, pace: float = 1.0) -> None:
         """Let an engine take part from now on.
 
-        slots: how many requests it decodes at once. pace: the time of its passes, as a multiple of that of other
-        engines.
+        slots: how many requests the engine decodes at once. pace: the time of its passes / that of other engines'
+        passes.
 
         Engines that join before any engine calls `take` are dealt problems. Later engines take from the queue.
         """
@@ -122,8 +122,8 @@ class Dispatcher:
     def take(self, engine: int) -> list[int]:
         """Returns the requests that this engine shall start now, in this order; possibly none.
 
-        They fill its free slots and the margin. Lost requests come first, then the problems dealt to this engine, then
-        the common queue.
+        They fill the engine's free slots and the margin. Lost requests come first, then the problems dealt to this
+        engine, then the common queue.
         """
         taker = self._engine(engine)
         if not self._begun:
@@ -143,7 +143,7 @@ class Dispatcher:
     def finished(self, engine: int, request: int) -> bool:
         """Note that an engine delivers a response. Returns False if another engine has delivered it before.
 
-        An engine that was lost may still deliver the requests that it had been given.
+        An engine that was lost may still deliver requests that it got before.
         """
         deliverer = self._engines.get(engine)
         if deliverer is not None and request in deliverer.held:
@@ -223,9 +223,9 @@ class Dispatcher:
     def _share(self, taker: _Engine) -> int:
         """Returns the number of waiting requests that this engine starts now.
 
-        If more requests wait than slots are free, it fills its slots, and its margin if there are enough for all
-        margins. If fewer wait, the engines with free slots share them so that the fullest of these has as few as
-        possible: an engine that asks first must not take requests that several engines could decode.
+        If more requests wait than slots are free, the engine fills its slots, and its margin if there are enough
+        requests for all margins. If fewer requests wait, the engines with free slots share these requests so that the
+        fullest engine has as few as possible: the first engine that asks must not take what several could decode.
         """
         waiting = len(self._lost) + len(self._queue)
         if not waiting:

@@ -45,7 +45,7 @@ class Places:
         raise NotImplementedError
 
     def shared(self, part: WeightsPart) -> Any:
-        """Returns an argument that stands for these weights in calls of several actors."""
+        """Returns an object that can be passed for these weights in calls of several actors."""
         return part
 
     def address(self) -> str:
@@ -53,7 +53,7 @@ class Places:
         return "127.0.0.1"
 
     def kill(self, actor: Any, pid: int, node: str) -> None:
-        """End an actor, even if it hangs. pid, node: its process; 0 and empty if unknown."""
+        """End an actor, even if it hangs. pid, node: the actor's process and node; 0 and empty if unknown."""
         raise NotImplementedError
 
     def broken(self) -> str:
@@ -61,4 +61,4 @@ class Places:
         return ""
 
     def disconnect(self) -> None:
-        """Release what the places needed. Called when all actors have ended."""
+        """Release all resources of the places. Called when all actors have ended."""

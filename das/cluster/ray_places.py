@@ -81,7 +81,7 @@ class RayPlaces(Places):
             raise EngineLost(one_line(error)) from error
 
     def shared(self, part: WeightsPart) -> Any:
-        """See Places: a reference to Ray's object store."""
+        """See Places. The object is a reference to Ray's object store."""
         return self._ray.put(part)
 
     def address(self) -> str:
@@ -90,7 +90,7 @@ class RayPlaces(Places):
         return address
 
     def kill(self, actor: Any, pid: int, node: str) -> None:
-        """See Places. It also ends stopped processes, and those on this node if Ray has ended."""
+        """See Places. It also ends stopped processes and, if Ray has ended, processes on this node."""
         if pid and node == self._node:
             kill_process(pid)
         if self.broken():

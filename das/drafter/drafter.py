@@ -24,8 +24,8 @@ class Drafter(ABC):
     each pass it calls `propose` for the requests that may draft. If the engine preempts a request, the drafter does not
     notice.
 
-    window: for how many history ticks (steps or epochs) it drafts from finished responses; 0: it does not. vocab: the
-    policy's token ids are 0 to vocab - 1; the engine sets it.
+    window: for how many history ticks (steps or epochs) the drafter uses finished responses; 0: it uses none. vocab:
+    the policy's token ids are 0 to vocab - 1; the engine sets this attribute.
     remembers: whether it remembers the distributions from which tokens were sampled (RememberingDrafter).
     """
 
@@ -80,7 +80,7 @@ class Drafter(ABC):
 
     @property
     def history_tokens(self) -> int:
-        """The number of tokens of finished responses that it drafts from."""
+        """The number of tokens of finished responses from which this drafter copies."""
         return 0
 
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
@@ -115,7 +115,7 @@ class Drafter(ABC):
         floors: Sequence[float] | None = None,
         branch_floor: float = 0.0,
     ) -> TreeDrafts:
-        """Propose drafts of at most nodes[i] tokens, which may branch. Those of this base class do not.
+        """Propose drafts of at most nodes[i] tokens, which may branch. The drafts of this base class do not branch.
 
         floors: see `propose`. branch_floor: the least joint probability of a token that begins a branch.
         """
@@ -131,7 +131,7 @@ class Drafter(ABC):
         """Add responses of other engines, so that drafts may come from them, too."""
 
     def save(self, path: Path) -> None:  # noqa: B027  # a drafter need not remember
-        """Write what it has learned, for a checkpoint. No request is live."""
+        """Write everything that the drafter has learned, for a checkpoint. No request is live."""
 
     def load(self, path: Path) -> None:  # noqa: B027  # a drafter need not remember
         """Continue from what `save` wrote."""

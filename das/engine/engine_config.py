@@ -60,7 +60,7 @@ class DasOptions:
         return self.self_draft is None or bool(self.self_draft["history"])
 
     def as_dict(self) -> dict[str, Any]:
-        """The options that are set, as additional_config carries them."""
+        """The options that are set, in the form in which additional_config holds them."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             name: dict(value) if isinstance(value, Mapping) else value

@@ -55,17 +55,18 @@ class Method:
 
     @property
     def sleeps(self) -> bool:
-        """Whether its engine may sleep. Sleep mode forgets all weights, and nobody loads a draft model's again."""
+        """Whether the method's engine may sleep. Sleep mode drops all weights, and nobody reloads a draft model's."""
         return not self.learns
 
     @property
     def forced(self) -> bool:
-        """Whether it drafts well for recorded responses (task=force). A model does not: it did not write them."""
+        """Whether the method drafts well for recorded responses (task=force). A model does not: it did not write
+        them."""
         return self.model is None
 
     @property
     def chains_only(self) -> bool:
-        """Whether its drafts cannot branch, though das drafts."""
+        """Whether das drafts, but the method's drafts cannot branch."""
         return self.proposes and self.model is not None
 
 

@@ -1,7 +1,7 @@
-"""vLLM as it comes: an engine without das's worker, hooks or sampler, whose rollouts are measured from outside.
+"""A stock engine is unmodified vLLM, without das's worker, hooks or sampler. Its rollouts are measured from outside.
 
 A stock engine has vLLM's own sampler and model runner, and asynchronous scheduling where the device has it. It samples
-other tokens than engines of das do, of the same distribution.
+other tokens than engines of das, but from the same distribution.
 """
 
 import time
@@ -63,7 +63,7 @@ def build_stock(settings: EngineSettings, trained: bool = False, **overrides: An
 
 
 def warm_up(llm: Any) -> None:
-    """Roll out a few short requests, so that what is compiled at first use is compiled. Empties the prefix cache."""
+    """Roll out a few short requests, so that code compiled at its first use is compiled. Empties the prefix cache."""
     from vllm import SamplingParams
 
     params = SamplingParams(temperature=1.0, max_tokens=2, logprobs=0, ignore_eos=True, detokenize=False)
@@ -108,7 +108,7 @@ def roll_out_stock(
 
 @contextmanager
 def _clocked(engine: Any) -> Iterator[StepClock]:
-    """Inside, the front end's steps are timed. Afterwards the engine is as it was."""
+    """Inside the `with` block, time the front end's steps. Afterwards the engine is as it was."""
     clock, step = StepClock(), engine.step
 
     def timed_step() -> Sequence[Any]:

@@ -21,7 +21,7 @@ def linear_maker(weights: str) -> Callable[[torch.Tensor], Linear]:
 
 @dataclass(frozen=True)
 class _Method:
-    """Stands in for a layer's quant_method."""
+    """Takes the place of a layer's quant_method: computes with the quantized weights."""
 
     linear: Linear
 

@@ -1,4 +1,4 @@
-"""The report of a rollout: what it cost, in total and by request. The engine makes it, and nobody changes it."""
+"""The report of a rollout: its costs, in total and by request. The engine makes the report, and nobody changes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ class RequestCost:
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """The costs of a cluster that its engines' reports do not have (names: docs/metrics.md)."""
+    """The costs of a cluster that no report of its engines contains (names: docs/metrics.md)."""
 
     engines: int
     lost_requests: int
@@ -48,7 +48,7 @@ class ClusterReport:
         return replace(self, handover_us_per_token=self.handover_us_per_token + us_per_token)
 
     def followed_by(self, turn: "ClusterReport") -> "ClusterReport":
-        """The report with a further turn of the rollout: counts are added, and the rest is taken from that turn."""
+        """The report with a further turn of the rollout: counts are added, all else is taken from the further turn."""
         counts = ("lost_requests", "replayed_requests", "restarts")
         return replace(turn, **{name: getattr(self, name) + getattr(turn, name) for name in counts})
 
@@ -97,7 +97,7 @@ class RolloutReport:
         return {name: value for name, value in self.plain().items() if name.startswith(("step_", "pass_"))}
 
     def plain(self) -> Plain:
-        """The report as a Plain dictionary, in which the budget's traces stand beside the fields."""
+        """The report as a Plain dictionary. The budget's traces are entries of it, beside the fields."""
         values = _known(self)
         if self.cluster is not None:
             values["cluster"] = self.cluster.plain()

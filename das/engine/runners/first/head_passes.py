@@ -4,8 +4,8 @@ vLLM's own proposer runs the head after every pass of the policy. Here the head 
 drafts. Then it reads, in one pass, all tokens that the request got since. At most KEPT tokens of a request are kept.
 If there are more, the oldest are forgotten: the head's attention then begins behind them, at the begin of a block.
 
-Where the head does not pay, nobody wants its drafts, and keeping tokens must be cheap. So only whole numbers of a pass
-are noted: which rows belong to which request. Tensors are cut and joined when the head reads them.
+While the head does not pay, nobody asks for its drafts, and keeping tokens must be cheap. So each pass only notes, as
+whole numbers, which rows belong to which request. Tensors are cut and joined when the head reads them.
 
 The head has its own KV blocks, numbered like the policy's, and writes into these only. A request whose prompt is in the
 prefix cache gets blocks that the policy has filled, but perhaps not the head: `_written` says what the head has filled.
@@ -94,9 +94,9 @@ class HeadPasses:
         self._skipped = True
 
     def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
-        """Note what the pass of the policy that just ended computed for accepted tokens and prompts.
+        """Note the hidden states of accepted tokens and prompts in the pass of the policy that just ended.
 
-        scheduler_output: vLLM's for this pass. aux_hidden_states: the states of each layer that the head reads,
+        scheduler_output: vLLM's output for this pass. aux_hidden_states: the states of each layer that the head reads,
         [tokens, hidden]; nothing may write into them later.
         """
         if self._skipped:  # nobody knows what has come into the blocks since
@@ -175,7 +175,7 @@ class HeadPasses:
             self._late.discard(request)
 
     def _first_of(self, unread: _Unread) -> int:
-        """The first position that the head sees: the begin of a block."""
+        """The first position that the head sees. It is the beginning of a block."""
         return -(-unread.seen_from // self.block_size) * self.block_size
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
