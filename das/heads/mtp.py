@@ -47,7 +47,7 @@ class MtpLayer(UnrolledDrafter):
         self.final_layernorm = nn.RMSNorm(hidden, eps=shape.norm_eps)
 
     def matrices(self) -> list[nn.Parameter]:
-        """Returns all weight matrices. Those of the vocabulary belong to the policy, not to the layer."""
+        """Returns all weight matrices. The vocabulary's matrices belong to the policy, not to the layer."""
         return [value for value in self.parameters() if value.ndim == 2]
 
     def unrolled(

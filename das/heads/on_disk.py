@@ -40,7 +40,7 @@ def aux_layers_of(head: Mapping[str, Any]) -> tuple[int, ...]:
 def head_problem(folder: Path, policy: Path | None) -> str:
     """Returns one line that says why the head cannot draft for the policy; empty if no reason is known.
 
-    policy: its folder. Nothing is checked if it is a hub id, which is no folder, or None, for a policy not made yet.
+    policy: the policy's folder. Nothing is checked for a hub id, which is no folder, or for None: not made yet.
     """
     try:
         head = read_head(folder)
@@ -83,7 +83,7 @@ def mtp_problem(policy: str, tokens: Any) -> str:
     """Returns one line that says why the policy cannot draft `tokens` tokens a pass with an MTP layer; empty if no
     reason is known.
 
-    policy: its folder. For a hub id, which is no folder, and for "" only `tokens` is checked.
+    policy: the policy's folder. For a hub id, which is no folder, and for "" only `tokens` is checked.
     """
     if problem := depth_problem(tokens, "mtp"):
         return problem

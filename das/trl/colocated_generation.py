@@ -20,7 +20,7 @@ from das.weights.weight_check import logprob_difference, logprob_problem
 
 
 class ColocatedGeneration(SpeculativeGeneration):
-    """The SpeculativeGeneration with one engine for each rank, or with an engine that several ranks share."""
+    """A SpeculativeGeneration with one engine for each rank, or with an engine that several ranks share."""
 
     engines: TrainersEngine
 
@@ -79,7 +79,8 @@ class ColocatedGeneration(SpeculativeGeneration):
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
-        """Inside, an engine that sleeps between rollouts can roll out. TRL wakes it for its own rollouts only."""
+        """Inside the `with` block, an engine that sleeps between rollouts can roll out. TRL wakes the engine only for
+        TRL's own rollouts."""
         if not self.enable_sleep_mode:
             yield
             return

@@ -1,4 +1,5 @@
-"""Kinds of training that das refuses. `run.py` checks before it builds anything, scripts when a trainer is built."""
+"""Find kinds of training that das refuses. `run.py` checks before it builds anything; in scripts, das checks when a
+trainer is built."""
 
 import os
 from typing import Any

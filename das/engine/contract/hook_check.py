@@ -41,7 +41,7 @@ def _module(path: Path) -> str:
 
 
 def differences(sources: Sources) -> dict[Hook, str]:
-    """The hooks that das does not find in these sources as expected, each with the definition that is there instead."""
+    """Returns hook -> the difference in words, for each hook that is missing or different in these sources."""
 
     @functools.cache
     def tree(module: str) -> ast.Module:

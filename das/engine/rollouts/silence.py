@@ -17,8 +17,7 @@ class SilenceWatch:
         self._warn_at = SILENT_PASSES
 
     def observe(self, requests: Sequence[LiveRequest], drafted: bool) -> None:
-        """Note a pass. requests: those that emitted in the pass. drafted: whether one of them got a draft for the
-        next."""
+        """Note a pass. requests: those that emitted in the pass. drafted: whether one got a draft for the next pass."""
         if drafted:
             self._silent_passes, self._warn_at = 0, SILENT_PASSES
         elif any(request.limit > 0 for request in requests):

@@ -88,7 +88,7 @@ class StockEngine(DasEngine):
     logprob_checks: float = 2
 
     def take_weights(self, sample: WeightSample) -> str:
-        """See TrainersEngine. On the CPU vLLM computes with packed weights, so they are packed anew."""
+        """See TrainersEngine. On the CPU vLLM computes with packed weights, so the new weights are packed."""
         from das.engine.patches import weights  # here, because it imports vLLM, which some processes do without
 
         weights.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
@@ -116,8 +116,8 @@ class StockEngine(DasEngine):
 
 
 def build_in_process(settings: EngineSettings, trained: bool = False, **overrides: Any) -> TrainersEngine:
-    """Build the engine of this method. trained: whether it will be given new weights. overrides: further arguments of
-    vllm.LLM. Raises what build_engine raises.
+    """Build the engine of this method. trained: whether the engine will get new weights. overrides: further arguments
+    of vllm.LLM. Raises the errors of build_engine.
     """
     if settings.row.keyed:
         llm = build_engine(settings, **overrides)
