@@ -99,7 +99,8 @@ def similarity(grams: Mapping[str, Grams], other: Mapping[str, Grams]) -> float:
 
 
 def near_and_far(matrix: np.ndarray) -> tuple[float, float]:
-    """Return the mean similarity of neighbouring epochs, and of epochs at least half the run apart (0 without such)."""
+    """Return the mean similarity of neighbouring epochs, and of epochs at least half the run apart (0 if there are
+    none)."""
     n = len(matrix)
     distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     near, far = matrix[distance == 1], matrix[distance >= max(2, n // 2)]

@@ -27,7 +27,7 @@ from das.weights.weight_check import PROBE, check_together, logprob_problem, tra
 
 @dataclass(frozen=True)
 class Weights:
-    """Copies of the trainer's weights, and the trainer's log-probs, from the time when the weights were handed over."""
+    """Copies of the weights that the trainer handed over, and the trainer's log-probs with these weights."""
 
     parts: list[WeightsPart]  # the policy's weights, and those of a drafter that is trained beside it
     logprobs: np.ndarray  # the trainer's log-probs of the tokens of PROBE after the first

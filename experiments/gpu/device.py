@@ -78,7 +78,7 @@ def _seconds(call: Callable[[], Any], device: Any) -> float:
 
 
 def memory(scale: Scale) -> Verdict:
-    """Measure the memory that sampling takes beyond the logits, and a digest of the weights beyond the weights."""
+    """Measure the memory that sampling needs beside the logits, and that a digest of the weights needs beside these."""
     import torch
     from vllm import SamplingParams
 

@@ -188,7 +188,8 @@ class RunConfig:
         return problems_per_step(self.trainer.arguments, self.engine.processes)
 
     def with_problems(self, count: int) -> "RunConfig":
-        """Return the config with this number of problems. A run records it where data.problems=null asks for all."""
+        """Return the config with this number of problems. A run records the number if data.problems=null asks for
+        all."""
         settings = {**self.data.settings, "problems": count}
         return replace(
             self,

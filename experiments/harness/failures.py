@@ -61,8 +61,8 @@ def reporting(pipe: Connection, log: Path) -> Iterator[None]:
 def tell(pipe: Connection, message: Any) -> None:
     """Send a message. Does nothing if the process at the other end has died.
 
-    If the child has died, the parent learns this from `expect`. If the parent has gone, it is ending the task because
-    another child failed.
+    If a child has died, the parent learns this from `expect`. If the parent has closed its end, it is ending the task
+    because another child failed.
     """
     with suppress(BrokenPipeError, ConnectionResetError):
         pipe.send(message)

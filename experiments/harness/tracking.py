@@ -119,7 +119,7 @@ class Tracker:
 
 
 def _end_wandb() -> None:
-    """End W&B's own process. Kills it after ANSWER_S seconds, because it may wait for its server for ever."""
+    """End W&B's own process. If it still runs after ANSWER_S seconds, kill it: it may wait for its server for ever."""
     import wandb
 
     ending = Thread(target=wandb.teardown, daemon=True)

@@ -57,7 +57,8 @@ def plain_tree(path: Path) -> dict[str, Any]:
 
 
 def _check_group(group: str, prefix: str, node: Any) -> None:
-    """Refuse unknown settings in `node`. group: folder of configs/ that names the known ones. prefix: node's key."""
+    """Refuse unknown settings in `node`. group: folder of configs/ that names the known settings. prefix: node's
+    key."""
     if not isinstance(node, dict):
         return  # checks.py refuses it
     choice = node.get("name") if group in NAMED else None

@@ -108,7 +108,7 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
 
 
 def passed_on(overrides: Sequence[str]) -> list[str]:
-    """Return those of the user's overrides that are passed on to the runs."""
+    """Return the user's overrides that are passed on to the runs."""
     return [o for o in overrides if o.split("=", 1)[0].split(".", 1)[0].split("@", 1)[0] not in OURS]
 
 
@@ -155,7 +155,7 @@ def make(runs: Sequence[Run], store: Path, progress: Progress) -> dict[Run, str]
 
 
 def _make_one(run: Run, store: Path) -> str:
-    """Do a run, or resume it from its checkpoints, and print its output. Returns why it failed; empty if it did not.
+    """Do a run, or resume it from its checkpoints, and print its output. Returns the reason of a failure, else "".
 
     Raises UserError if another process is doing this run.
     """

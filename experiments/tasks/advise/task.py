@@ -258,7 +258,7 @@ def advice(
 
 
 def where(pays: int, pays_dearer: int) -> str:
-    """Say in words up to how many live requests per engine drafting pays. Arguments: see pays_up_to."""
+    """Say in words up to how many live requests per engine drafting pays. pays, pays_dearer: see `pays_up_to`."""
 
     def up_to(live: int) -> str:
         return f"up to about {live} live requests per engine" if live else "at no number of live requests"
