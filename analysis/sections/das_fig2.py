@@ -93,7 +93,8 @@ def grams_by_epoch(run: Path) -> list[dict[str, Grams]]:
 
 
 def similarity(grams: Mapping[str, Grams], other: Mapping[str, Grams]) -> float:
-    """Return the share of the n-grams in `grams` that are also in `other`, as a mean over the problems of both."""
+    """Return the share of the n-grams in `grams` that are also in `other`, as a mean over the problems in both
+    dicts."""
     common = [problem for problem in grams if problem in other and grams[problem]]
     return float(np.mean([len(grams[p] & other[p]) / len(grams[p]) for p in common])) if common else 0.0
 

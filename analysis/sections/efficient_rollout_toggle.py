@@ -98,7 +98,7 @@ def drafting(trace: Trace) -> np.ndarray:
 
 
 def switch(trace: Trace) -> tuple[float, int] | None:
-    """Return the share of passes before drafting begins, and the live requests then; None if it never begins."""
+    """Return the share of passes before drafting begins, and the live requests then; None if drafting never begins."""
     on = drafting(trace)
     first = int(on.argmax())
     return (first / len(on), int(trace["step_live"][first])) if on.any() else None

@@ -168,7 +168,7 @@ class Dispatcher:
         return lost
 
     def draining(self, engine: int) -> None:
-        """Give an engine no new requests from now on. It finishes those that it holds."""
+        """Give an engine no new requests from now on. The engine finishes the requests that it holds."""
         drained = self._engine(engine)
         drained.draining = True
         self._keep_no_more(drained)

@@ -1,4 +1,4 @@
-"""The trainer keeps the past trajectories (responses) of all engines here, and gives each engine those that it lacks.
+"""The trainer's store of past trajectories (responses) of all engines. Each engine gets the trajectories that it lacks.
 
 An engine learns its own responses while it makes them. Before an engine gets a request of a problem, it gets the
 trajectories of this problem that other engines made. So a problem may move from engine to engine, an engine may be new,

@@ -1,4 +1,4 @@
-"""A pool of engines at places. It starts and restarts engines, updates them, and kills those that fall silent.
+"""A pool of engines at places. The pool starts, restarts and updates engines, and kills engines that fall silent.
 
 Everything happens in the trainer's one thread. Each engine has at most one call under way. `next_event` waits for an
 answer, an engine's death or a silence. While it waits, it brings engines that start or restart up to date: they start,
@@ -169,7 +169,7 @@ class EnginePool:
         self._call(engine, method, *args)
 
     def call_all(self, method: str, *args: Any) -> dict[int, Any]:
-        """Wait until an engine is ready, then call all ready ones. Returns the answers of those that were not lost."""
+        """Wait until an engine is ready, then call all ready engines. Returns the answers of engines that survived."""
         answers: dict[int, Any] = {}
         while not answers:
             self.settle()

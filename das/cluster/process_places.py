@@ -33,7 +33,7 @@ class EngineProcess:
             raise self._gone() from None
 
     def receive(self) -> Any:
-        """Wait for the answer. Raises what the method raised, and EngineDied if the process has died."""
+        """Wait for the answer. Raises the method's error, or EngineDied if the process has died."""
         try:
             succeeded, value = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):  # OSError: it died while it answered
@@ -64,7 +64,7 @@ class EngineProcess:
 class ProcessPlaces(Places):
     """One place, in a child process of this one. The engine's death ends the pool.
 
-    Errors that the engine's methods raise are raised here unchanged.
+    `answer` raises the errors of the engine's methods unchanged.
     """
 
     lasting = True

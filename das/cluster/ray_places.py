@@ -19,7 +19,8 @@ class RayPlaces(Places):
     """Places in Ray's cluster."""
 
     def __init__(self, cluster: ClusterSettings, threads: int, weights_bytes: int):
-        """threads: number of cores of each engine. weights_bytes: size of the policy. Raises what `connect` raises."""
+        """threads: number of cores of each engine. weights_bytes: size of the policy. Raises the errors of
+        `connect`."""
         self._threads = threads
         self._groups: dict[int, Any] = {}  # Ray's placement groups, by place
         self._ray, self._disconnect = connect(cluster, threads, weights_bytes)

@@ -31,7 +31,7 @@ DRAFTERS: dict[str, type[Drafter]] = {"history": HistoryDrafter}  # settings may
 
 def make_drafter(settings: Mapping[str, Any]) -> Drafter:
     """Build the drafter that settings["name"] names (config group `drafter`; default: history). The other settings are
-    its options. Raises what `check_drafter` raises, and ValueError for a damaged saved history.
+    its options. Raises the errors of `check_drafter`, and ValueError for a damaged saved history.
     """
     drafter, options = _drafter(settings)
     return drafter(**options)

@@ -1,4 +1,4 @@
-"""The table of methods: what drafts in an engine, and which properties follow. Every list of methods reads this table.
+"""The table of drafting methods and their properties. Every list of methods is made from this table.
 
 A new method needs one row here and one file that drafts.
 """
@@ -50,7 +50,8 @@ class Method:
 
     @property
     def learns(self) -> bool:
-        """Whether a model with weights of its own drafts. They may be trained beside the policy, and need a sync."""
+        """Whether a model with its own weights drafts. The weights may be trained beside the policy, and need a
+        sync."""
         return self.model not in (None, "policy")
 
     @property

@@ -149,7 +149,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._note_new_weights()
 
     def determine_available_memory(self) -> int:
-        """The bytes for the KV cache of requests. On a GPU, the scratch blocks are subtracted, as they come on top."""
+        """The bytes for the KV cache of requests. On a GPU, the scratch blocks' bytes are subtracted: these blocks are
+        added later."""
         available: int = super().determine_available_memory()
         if self.model_runner.device.type == "cpu":  # there the user sets this size, for requests alone
             return available

@@ -195,8 +195,8 @@ class QueuedGeneration(SpeculativeGeneration):
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Inside, Python collects no garbage. Elsewhere the collector would look through all lists again and again while a
-    list for each token is made: 3 us a token instead of 0.15 for 64 responses of 1,024 tokens.
+    """Inside the `with` block, Python collects no garbage. The collector would look through all lists again and again
+    while a list for each token is made: 3 us a token instead of 0.15 for 64 responses of 1,024 tokens.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -265,7 +265,8 @@ class CoupledSampler:
         return probs
 
     def _calibrations_of(self, scale: float, greedy: np.ndarray) -> list[tuple[TokenCalibration, np.ndarray]]:
-        """The maps from margins to probabilities, each with a mask of the rows that it is for. greedy: bool [rows]."""
+        """The maps from margins to probabilities, each with a mask of the rows that use this map. greedy: bool
+        [rows]."""
         masks = [(scale, ~greedy), (math.inf, greedy)]
         return [
             (self._calibrations.setdefault(key, TokenCalibration(CALIBRATION_TRUST, CALIBRATION_MEMORY)), mask)

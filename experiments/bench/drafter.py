@@ -85,7 +85,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 @dataclass(frozen=True)
 class Arm:
-    """A drafter to be replayed. make: makes it. tokens: length of the longest draft. tally: makes the counter."""
+    """A drafter to be replayed. make: makes the drafter. tokens: length of the longest draft. tally: makes the
+    counter."""
 
     make: Callable[[], ReplayedDrafter]
     tokens: int

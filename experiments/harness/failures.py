@@ -96,7 +96,7 @@ def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
 def in_own_process(name: str, folder: Path, function: Any, *arguments: Any) -> Any:
     """Call a function in a child process, so that the engines of several arms do not meet. Returns its result.
 
-    The log and the errors are those of the arm `name` of the task in `folder`. Raises what `expect` raises.
+    The log and the errors are those of the arm `name` of the task in `folder`. Raises the errors of `expect`.
     """
     _, pipe = spawned(_answer, log_of(name, folder), function, arguments)
     with closing(pipe):

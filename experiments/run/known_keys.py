@@ -94,7 +94,7 @@ def _no_such(prefix: str, key: str, known: set[str], where: str) -> str:
 
 @cache
 def _keys(group: str, choice: str | None) -> set[str]:
-    """The known dotted keys of a group: those of its file `choice`, and those that configs/setting adds to the group.
+    """The known dotted keys of a group: the keys in its file `choice`, and keys that configs/setting adds to the group.
 
     If there is no such file (the user has one elsewhere), the keys of all files of the group are known.
     """

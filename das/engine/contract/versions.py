@@ -21,7 +21,7 @@ class NotInstalled(RuntimeError):
 
 
 def installed(*names: str) -> str | None:
-    """Version of the first of `names` that is installed, without a local suffix such as +cpu; None if none is."""
+    """Version of the first installed package of `names`, without a local suffix such as +cpu; None if there is none."""
     for name in names:
         try:
             return version(name).split("+")[0]

@@ -60,7 +60,7 @@ class QuantizedLayers:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Inside, the model computes with the quantized weights."""
+        """Inside the `with` block, the model computes with the quantized weights."""
         own = [layer.quant_method for layer in self._layers]
         try:
             for layer, method in zip(self._layers, self._drafting, strict=True):

@@ -114,7 +114,7 @@ class RolloutReport:
 
 
 def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
-    """The costs of each request, by vLLM's internal id. plain: what das_end_turn or das_end_rollout returned."""
+    """The costs of each request, by vLLM's internal id. plain: the result of das_end_turn or das_end_rollout."""
     return {name: RequestCost(**cost) for name, cost in plain["requests"].items()}
 
 

@@ -89,7 +89,7 @@ class Rollout:
 
     @property
     def accepted_by_request(self) -> list[int]:
-        """The accepted tokens of each request: each of its passes emits one token more than it accepts."""
+        """The accepted tokens of each request: in each pass, a request emits one token more than it accepts."""
         return [len(response) - cost.passes for response, cost in zip(self.responses, self.requests, strict=True)]
 
     def handed_over(self, us_per_token: float) -> "Rollout":
@@ -108,7 +108,8 @@ def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False,
 
 
 def evaluation_seed(run_seed: int, step: int, problem: str, sample: int) -> int:
-    """The seed of a problem's response number `sample` in an evaluation after `step`. No other problem changes it."""
+    """The seed of a problem's response number `sample` in an evaluation after `step`, whichever other problems there
+    are."""
     digest = hashlib.sha256(problem.encode()).digest()
     return _mixed(run_seed, step, int.from_bytes(digest[:8], "little"), sample, EVALUATION)
 

@@ -116,7 +116,7 @@ def _arm_process(name: str, config: RunConfig, policy: str, comparison: Path, st
 
 
 class PipeBarrier(Barrier):
-    """The barrier of an arm in lock step: it asks over its pipe and waits until `run_arms` lets it go on."""
+    """The barrier of an arm in lock step: the arm asks over its pipe, and waits until `run_arms` lets it go on."""
 
     def __init__(self, pipe: Connection):
         super().__init__(lambda row: pipe.send(("step", row)))

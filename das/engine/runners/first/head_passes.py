@@ -137,7 +137,7 @@ class HeadPasses:
     def _note_blocks(self, scheduler_output: Any) -> None:
         """Note that the head has read nothing in the blocks that requests just got, except for prefix hits.
 
-        A request that goes on after a preemption has other blocks than before, so what was kept for it is dropped.
+        A request that continues after a preemption has other blocks than before, so its kept hidden states are dropped.
         """
         group, size = self._drafter.kv_cache_gid, self.block_size
         for new in scheduler_output.scheduled_new_reqs:
@@ -179,7 +179,7 @@ class HeadPasses:
         return -(-unread.seen_from // self.block_size) * self.block_size
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
-        """Whether there is something to read for each request, bool [R]; None: for all of them."""
+        """Whether each request has text that the head can read, bool [R]; None: all requests have."""
         if not self._late:
             return None
         self._late = {name for name in self._late & self._unread.keys() if not self._has_begun(self._unread[name])}
