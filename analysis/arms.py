@@ -169,7 +169,7 @@ def identity_checks(
 
 
 def arm_table(result: dict[str, Any]) -> str:
-    """Return the table that a comparison prints at its end. result: from compare_arms, perhaps with `derived`.
+    """Return the table that a comparison prints at its end. result: the result of compare_arms, perhaps with `derived`.
 
     The column of `derived` has two ratios that are computed with pass times of another machine. In the second, drafts
     cost more.

@@ -90,7 +90,7 @@ class Sending:
     def __init__(
         self, parts: Sequence[WeightsPart], address: str, engines: int, patience_s: float, device: torch.device
     ) -> None:
-        """address: of this process, at which engines reach it. engines: how many. patience_s: see Meeting."""
+        """address: the address at which engines reach this process. engines: their number. patience_s: see Meeting."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._door = socket.create_server((address, 0), family=family)
         self._place = address, self._door.getsockname()[1], engines + 1, patience_s

@@ -100,7 +100,7 @@ class Dispatcher:
         return tuple(sorted(self._engines))
 
     def held(self, engine: int) -> tuple[int, ...]:
-        """Returns the requests that this engine has started and not finished, in the order in which it took them."""
+        """Returns the requests that this engine has started and not finished, in the order in which they were taken."""
         return tuple(self._engine(engine).held)
 
     def joined(self, engine: int, slots: int, pace: float = 1.0) -> None:

@@ -146,7 +146,8 @@ class RememberingDrafter(Drafter):
 
     @abstractmethod
     def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
-        """See Drafter. seed: of the noise with which its tokens are sampled; None: unknown, or there is no noise."""
+        """See Drafter. seed: the seed of the noise with which the request's tokens are sampled; None: unknown, or no
+        noise."""
 
     @abstractmethod
     def observe_batch(

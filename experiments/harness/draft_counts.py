@@ -53,7 +53,7 @@ class Counts:
         self._margins: list[NDArray[np.float32]] = []  # [places, scales]: margins of the first drafted token
 
     def add(self, drafts: Drafts, response: Sequence[int], seed: int) -> None:
-        """Count the drafts of one response. seed: of the request, keys the noise.
+        """Count the drafts of one response. seed: the request's seed, which keys the noise.
 
         The logits must already be divided by the temperature.
         """

@@ -69,14 +69,14 @@ def tell(pipe: Connection, message: Any) -> None:
 
 
 def log_of(name: str, folder: Path) -> Path:
-    """Path of the log of an arm. folder: of the task."""
+    """Return the path of an arm's log. folder: the task's folder."""
     return folder / "arms" / name / "log.txt"
 
 
 def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
     """Wait for the next message of an arm's process, which must be of this kind. Returns the value of the message.
 
-    name: of the arm. folder: of the task.
+    name: the arm's name. folder: the task's folder.
     Raises UserError if the arm refused its input, RunFailed if it failed, was killed, or sent another kind of message.
     """
     log = log_of(name, folder)

@@ -127,7 +127,7 @@ def train_alike() -> None:
 
 
 def load_model(policy: str, dtype: str) -> Any:
-    """Load the policy to train. policy: directory or hub id. dtype: of its weights."""
+    """Load the policy to train. policy: directory or hub id. dtype: the type of its weights."""
     from transformers import AutoModelForCausalLM
 
     from das.weights.sharding import sharded_loading

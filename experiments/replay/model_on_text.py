@@ -54,7 +54,8 @@ class ModelOnText:
         self._steps += 1
 
     def stand_at(self, places: np.ndarray, contexts: np.ndarray) -> None:
-        """Set where the next drafts begin. places: of the requests' next tokens in the text. contexts: lengths."""
+        """Set the places at which the next drafts begin. places: the places of the requests' next tokens in the text.
+        contexts: their numbers of prompt and response tokens."""
         self._places, self._contexts = places, contexts
         self._now = 0.0
 

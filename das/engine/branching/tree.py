@@ -36,7 +36,7 @@ def in_runs(tokens: Sequence[int], parents: Sequence[int]) -> tuple[list[int], l
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """How many nodes lead to each node, including itself."""
+    """Returns, for each node, the number of nodes on the path to it, itself included."""
     found: list[int] = []
     for parent in parents:
         found.append(found[parent] + 1 if parent >= 0 else 1)

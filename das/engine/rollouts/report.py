@@ -131,7 +131,7 @@ def merged(reports: Mapping[str, RolloutReport], slowest: str) -> RolloutReport:
     Counts are summed. The timeline of passes and the times are those of the slowest engine, for which the others wait.
     The calibration error is the largest one. Alarms name their engine.
 
-    reports: by a name of the engine, such as "rank 0". slowest: the slowest engine's name.
+    reports: name of an engine, such as "rank 0" -> its report. slowest: the slowest engine's name.
     """
     found = {name: [getattr(report, name) for report in reports.values()] for name in COUNTS}
     errors = [report.calibration_error for report in reports.values() if report.calibration_error is not None]
@@ -144,7 +144,7 @@ def merged(reports: Mapping[str, RolloutReport], slowest: str) -> RolloutReport:
 
 
 def of_engines(reports: Mapping[int, RolloutReport]) -> RolloutReport:
-    """Merge the reports of a cluster's engines into one. reports: by the engine's number."""
+    """Merge the reports of a cluster's engines into one. reports: an engine's number -> its report."""
     named = {f"engine {number}": report for number, report in reports.items()}
     return merged(named, max(named, key=lambda name: max(named[name].step_time_s, default=0.0)))
 

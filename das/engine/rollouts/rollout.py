@@ -108,8 +108,7 @@ def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False,
 
 
 def evaluation_seed(run_seed: int, step: int, problem: str, sample: int) -> int:
-    """The seed of a problem's response number `sample` in an evaluation after `step`, whichever other problems there
-    are."""
+    """The seed of a problem's response number `sample` in an evaluation after `step`. Other problems do not matter."""
     digest = hashlib.sha256(problem.encode()).digest()
     return _mixed(run_seed, step, int.from_bytes(digest[:8], "little"), sample, EVALUATION)
 

@@ -87,8 +87,8 @@ def names() -> list[str]:
 
 
 def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
-    """Read the experiment `name`. overrides: of the user, for each of its runs. Raises UserError with a one-line
-    message."""
+    """Read the experiment `name`. overrides: the user's overrides, for each of its runs. Raises UserError with a
+    one-line message."""
     if profile not in PROFILES:
         raise UserError(f"profile={profile}: choose {', '.join(PROFILES)}")
     path = CONFIGS / "experiment" / f"{name}.yaml"

@@ -25,7 +25,7 @@ def plan(
 ) -> tuple[list[str], list[str]]:
     """Return the kinds of faults that `task.kinds` chooses among the known ones, and the settings of the disturbed run.
 
-    task: of the disturbed run. Raises UserError for kinds that do not exist, and for impossible settings of the run.
+    task: the name of the disturbed run's task. Raises UserError if a kind does not exist or a setting is impossible.
     """
     kinds = [str(kind) for kind in composed.task.kinds]
     if not kinds or not set(kinds) <= set(known):

@@ -17,7 +17,8 @@ from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
 
 
 def blocks_needed(max_tokens: int, block_size: int) -> int:
-    """How many scratch blocks a request needs for `max_tokens` positions, which may begin anywhere in a block."""
+    """Returns the number of scratch blocks that a request needs for `max_tokens` positions, which may begin anywhere in
+    a block."""
     return (max_tokens + block_size - 2) // block_size + 1
 
 

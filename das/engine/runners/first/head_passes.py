@@ -189,7 +189,7 @@ class HeadPasses:
         return self._first_of(unread) < unread.stop
 
     def num_unread(self, rows: np.ndarray, among: np.ndarray) -> int:
-        """How many tokens `read` would compute with the same arguments."""
+        """Returns the number of tokens that `read` would compute with the same arguments."""
         names = self.runner.input_batch.req_ids
         unread = [self._unread[names[row]] for row in self._readers(rows[among])]
         return sum(own.stop - max(own.start, self._first_of(own)) for own in unread)

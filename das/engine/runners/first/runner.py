@@ -55,7 +55,7 @@ def _all_logits_processors(original: Callable[..., Any], vllm_config: Any, devic
 
 
 class FirstRunner:
-    """What das adds to a first model runner of vLLM's, `vllm`. It implements das.engine.runners.protocol.Runner."""
+    """The additions of das to `vllm`, vLLM's first model runner. Implements das.engine.runners.protocol.Runner."""
 
     def __init__(self, vllm: Any):
         self.vllm = vllm
