@@ -80,7 +80,7 @@ class DraftRound:
         target_pass: TargetPass | None,
         remembered: np.ndarray | None = None,
     ) -> None:
-        """Pass on what a target pass emitted, and update the counts of its requests.
+        """Pass a target pass's tokens to the drafter and the pass to the budget, and update its requests' counts.
 
         num_drafted, num_accepted: how many draft tokens of each request were verified and accepted. tokens: the token
         ids that each request emitted. target_pass: the pass as the budget sees it; None if the budget must not learn

@@ -118,7 +118,7 @@ def own_folder(folder: Path) -> Path:
 
 
 def asks_for_fsdp() -> bool:
-    """Whether the launcher, or the trainer's arguments once its accelerator is built, asked for FSDP."""
+    """Whether the launcher asked for FSDP or, once the accelerator is built, the trainer's arguments did."""
     return is_set("ACCELERATE_USE_FSDP")
 
 

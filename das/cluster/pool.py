@@ -195,7 +195,7 @@ class EnginePool:
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
         """Let all engines, also later ones, compute with these weights. Returns which did not arrive, in words.
 
-        check: names of tensors. After loading, each engine checks that its copy of these equals what was sent.
+        check: names of tensors. After loading, each engine checks that its copies of these tensors equal the sent ones.
         """
         version = self._weights.version + 1
         self._weights = _Weights()  # frees the old ones first

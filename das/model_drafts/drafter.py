@@ -155,7 +155,7 @@ class ModelDrafter(RememberingDrafter):
             self.price.decline()
 
     def _note_pass(self, rows: int, seconds: float, likely: np.ndarray) -> None:
-        """Record a pass. rows: its rows. likely: acceptance probabilities of its drafted tokens."""
+        """Record a draft pass. rows: the pass's rows. likely: acceptance probabilities of the drafted tokens."""
         self._usual += 0.02 * (float(likely.mean()) - self._usual)
         self._passes_made.append((rows, seconds))
         self.price.observe(rows, seconds)

@@ -19,7 +19,7 @@ Counts = Mapping[str, int]
 
 
 class RowTokens(list[int]):
-    """The token ids of a row's conversation. The result of + belongs to the same row."""
+    """The token ids of a row's conversation. If tokens are appended with +, the result belongs to the same row."""
 
     def __init__(self, tokens: Sequence[int], row: int):
         super().__init__(tokens)

@@ -49,7 +49,7 @@ class SpeculativeGeneration(VLLMGeneration):
         after_rollout: Callable[[], None] = lambda: None,
         **kwargs: Any,
     ):
-        """engine: settings of the engine. history_unit: what the drafter's window counts, "epoch" or "step". schedule:
+        """engine: settings of the engine. history_unit: the unit of the drafter's window, "epoch" or "step". schedule:
         the order in which requests are handed to the engine; None keeps TRL's. after_rollout: called when all responses
         are finished. args, kwargs: those of TRL's VLLMGeneration.
 

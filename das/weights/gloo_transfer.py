@@ -57,7 +57,7 @@ def join(
 
 
 class GlooWeightTransfer(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):
-    """The worker's side of the transfer: it loads each tensor as it comes."""
+    """The worker's side of the transfer: loads each tensor when it arrives."""
 
     init_info_cls = GlooInitInfo
     update_info_cls = GlooUpdateInfo

@@ -18,7 +18,7 @@ MADE = (*GENERATED, LIBRARY)  # all other sets are read
 
 
 def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None = None) -> Dataset:
-    """Make rows with `prompt` (a conversation), `problem_id`, and what the reward needs, such as `answer` or `tests`.
+    """Make rows with `prompt` (a conversation), `problem_id`, and the reward's columns, such as `answer` or `tests`.
 
     policy: its tokenizer measures prompts. note: called with one line about the problems that a published set loses.
     Raises UserError if there are fewer problems than the settings ask for, or than a step takes.

@@ -60,7 +60,8 @@ def _by_epoch(name: str, steps: Sequence[Step], none: Sequence[Step]) -> Line:
 
 
 def late_accepted(setting: Setting, works: Sequence[Workload], **options: Any) -> str:
-    """Return the accepted tokens per pass in the last half of the steps, with drafts of 16. options: the drafter's."""
+    """Return the accepted tokens per pass in the last half of the steps, with drafts of 16. options: of
+    HistoryDrafter."""
     steps = simulate_arm(works, setting.times, FIXED, 1, **options)[len(works) // 2 :]
     accepted = f"{sum(s.num_accepted for s in steps) / sum(s.passes for s in steps):.2f}"
     setting.progress.note(f"accepted per pass, {options}: {accepted}")

@@ -29,7 +29,7 @@ class RunFailed(RuntimeError):
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written, or differs from what was written. The message says which one and why."""
+    """A checkpoint could not be written, or its files are not as they were written. The message says which, and why."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The meter counts what a rollout costs, in the same way for every method, with or without drafts."""
+"""The meter counts a rollout's costs, in the same way for every method, with or without drafts."""
 
 import time
 from collections.abc import Sequence

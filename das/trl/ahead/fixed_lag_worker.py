@@ -70,7 +70,7 @@ class FixedLagWorker:
     # ---- what TRL calls ----
 
     def start(self) -> None:
-        """Roll out for the steps whose samples come from the first weights. TRL calls it when training starts."""
+        """Roll out for the steps whose samples come from the first weights. TRL calls this when training starts."""
         if self._trainer.state.global_step:
             raise EngineError("AsyncGRPOTrainer cannot be resumed with das, whose rollouts ahead are in no checkpoint")
         for step in range(self._lag + 1):

@@ -47,7 +47,7 @@ class ClusterEngines:
         """Load these weights into all engines. Returns which did not arrive, in words. Only the main rank may call
         this.
 
-        check: names of tensors. After loading, each engine checks that its copy of these equals what was sent.
+        check: names of tensors. After loading, each engine checks that its copies of these tensors equal the sent ones.
         """
         return self.cluster.engines.load_weights(list(parts), check)
 

@@ -61,6 +61,6 @@ def leave_alone(arguments: Sequence[str], folder: Path) -> None:
 
 
 def finish(process: Any) -> Any:
-    """Wait for a process. Returns its exit code and what it printed."""
+    """Wait for a process. Returns its exit code and its output."""
     output, errors = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

@@ -1,4 +1,4 @@
-"""vLLM's first model runner samples with keyed noise, drafts with das, and counts what it does.
+"""Make vLLM's first model runner sample with keyed noise, draft with das, and count its passes and tokens.
 
 One object, FirstRunner, holds what das adds. Its methods replace these attributes of vLLM's runner:
 
