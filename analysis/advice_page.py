@@ -75,7 +75,7 @@ def write(
 
 
 def span(row: Mapping[str, float]) -> str:
-    """Return the range of an arm's change as ", LOW to HIGH"; "" if the cost of its drafts was not varied."""
+    """Return the range of an arm's change of time as ", LOW to HIGH"; "" if the cost of its drafts was not varied."""
     if row["low_s"] == row["high_s"]:
         return ""
     return f", {row['low_change']:+.1%} to {row['high_change']:+.1%}"

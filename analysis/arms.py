@@ -87,7 +87,7 @@ def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 
 def arm_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the entry of an arm in result.json. It has the metrics OF_MODELS only if a model drafts in the arm."""
+    """Return an arm's entry in result.json. The entry has the metrics OF_MODELS only if a model drafts in the arm."""
     turns = by_turn(rows)
     return {**summarised(rows), "by_turn": turns} if turns else {**summarised(rows)}
 
@@ -169,7 +169,7 @@ def identity_checks(
 
 
 def arm_table(result: dict[str, Any]) -> str:
-    """Return the table that a comparison prints at its end. result: from compare_arms, perhaps with `derived`.
+    """Return the table that a comparison prints at its end. result: the result of compare_arms, perhaps with `derived`.
 
     The column of `derived` has two ratios that are computed with pass times of another machine. In the second, drafts
     cost more.
@@ -233,9 +233,8 @@ def _optional(value: float | None) -> str:
 
 
 def identity_verdict(result: dict[str, Any]) -> str:
-    """Return a line for each arm: it is identical to the baseline, or these results differ from this step on.
-
-    The line of the arm stock compares distributions.
+    """Return a line for each arm. It says that the arm is identical to the baseline, or which results differ from which
+    step on. The line of the arm stock compares distributions.
     """
     lines = []
     for name, checks in result["identical"].items():

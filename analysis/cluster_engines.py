@@ -1,4 +1,4 @@
-"""Sum up what a cluster's engines did over a run."""
+"""Sum up the work of a cluster's engines over a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -67,7 +67,7 @@ def gather(named: Sequence[str]) -> list[Run]:
 
 
 def compare_runs(runs: Sequence[Run], figure: Path | None = None, to_page: Path | None = None) -> list[Difference]:
-    """Do the same as `compare`, for runs that are already read."""
+    """Compare runs with the first of them, as `compare` does, after they have been read."""
     differences = [difference(runs[0], run) for run in runs[1:]]
     rows = {run.name: run.rows for run in runs}
     if figure is not None:

@@ -1,4 +1,4 @@
-"""Compare unmodified vLLM with the baseline. It samples other tokens, so distributions are compared, not bits."""
+"""Compare unmodified vLLM with the baseline. vLLM samples other tokens, so distributions are compared, not bits."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def compare_distributions(
 
 
 def _means(values: Sequence[float], baseline_values: Sequence[float]) -> dict[str, float]:
-    """Return the means of both, with their standard errors."""
+    """Return the means of both arms, with their standard errors."""
     return {
         "mean": float(np.mean(values)),
         "standard_error": standard_error(values),
@@ -105,7 +105,7 @@ def visible_from(n: int, m: int) -> float:
 
 
 def distribution_verdict(name: str, baseline: str, found: Mapping[str, Any]) -> str:
-    """Return one line about an arm of unmodified vLLM. found: what compare_distributions returned."""
+    """Return one line about an arm of unmodified vLLM. found: the result of compare_distributions."""
     first, length, reward = found["kolmogorov_smirnov"], found["length"], found["reward"]
     different = [
         what

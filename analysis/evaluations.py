@@ -39,7 +39,7 @@ def exact(row: Mapping[str, Any]) -> list[list[Any]]:
 
 
 def first_difference(rows: Rows, others: Rows) -> int | None:
-    """Return the step of the first evaluation that differs between two runs or is missing in one; None without such."""
+    """Return the step of the first evaluation that differs between two runs or is missing in one; None if all agree."""
     ours, theirs = ({found[0]: found for row in run for found in exact(row)} for run in (rows, others))
     differing = [step for step in sorted({*ours, *theirs}) if ours.get(step) != theirs.get(step)]
     return differing[0] if differing else None

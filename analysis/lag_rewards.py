@@ -18,7 +18,8 @@ Rewards = Mapping[int, np.ndarray]  # lag -> mean reward of each step, [seeds, s
 
 
 def rewards_by_lag(folder: Path) -> dict[int, np.ndarray]:
-    """Read the rewards of all runs below `folder`. Raises ValueError if runs of a lag differ in the number of steps."""
+    """Read the rewards of all runs below `folder`. Raises ValueError if runs with one lag differ in their numbers of
+    steps."""
     found: dict[int, list[list[float]]] = defaultdict(list)
     for path in sorted(folder.rglob("metrics.jsonl")):
         found[read.config(path.parent)["trainer"]["lag"]].append([row["reward"] for row in read.metrics(path.parent)])

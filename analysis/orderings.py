@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Ordering:
     """A claim that our runs should confirm: one that the paper's figure makes, or one about identical training.
 
-    met: None if the runs cannot decide. evidence: the numbers behind the verdict.
+    met: whether our runs confirm the claim; None if they cannot decide. evidence: the numbers behind the verdict.
     """
 
     claim: str

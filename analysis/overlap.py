@@ -23,10 +23,10 @@ def exposed_times(rollout_s: Sequence[float], train_s: Sequence[float], lag: int
 
 
 def hidden_share(exposed_s: Sequence[float], rollout_s: Sequence[float], train_s: Sequence[float]) -> float:
-    """Return which share of the shorter activity, generation or training, ran beside the longer one, from 0 to 1.
+    """Return the share of the shorter activity, generation or training, that ran beside the longer one, from 0 to 1.
 
-    The first step does not count, because its rollout has nothing to hide behind. exposed_s, rollout_s, train_s:
-    seconds by step.
+    The first step does not count, because no training runs beside its rollout. exposed_s, rollout_s, train_s: seconds
+    by step.
     """
     generation, training = sum(rollout_s[1:]), sum(train_s[:-1])
     return (generation - sum(exposed_s[1:])) / min(generation, training)

@@ -17,7 +17,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Return the figures of a comparison, over the run and `by_epoch`. names: its arms, the baseline first.
+    """Return the figures of a comparison: over the whole run and, in `by_epoch`, for each epoch. names: its arms, the
+    baseline first.
 
     Lengths, entropy, rewards and shares are the baseline's. Acceptance is from the arm das, or else from the first arm
     that drafted. A figure that the run did not record is None.
@@ -61,7 +62,7 @@ def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def drafting_arm(rows: Mapping[str, Rows]) -> str | None:
-    """Return the arm whose acceptance is reported: das, or else the first that drafted; None if none did."""
+    """Return the arm whose acceptance is reported: das, or else the first arm that drafted; None if no arm drafted."""
     drafted = [name for name, own in rows.items() if any(row["drafted"] for row in own)]
     return "das" if "das" in drafted else next(iter(drafted), None)
 
@@ -109,7 +110,7 @@ COLUMNS = {  # header of the table -> the figure that the column shows, and its 
 
 
 def regime_table(figures: Mapping[str, Any]) -> str:
-    """Return a table with a line for each epoch and one for the run. figures: what `regime` returned."""
+    """Return a table with a line for each epoch and one for the run. figures: the result of `regime`."""
     lines = [["epoch", *COLUMNS]]
     where = "without drafts" if figures["baseline"] == "none" else f"in arm {figures['baseline']}"
     epochs = figures["by_epoch"]

@@ -15,7 +15,7 @@ from analysis.orderings import Ordering
 
 @dataclass(frozen=True)
 class Line:
-    """One quantity: the paper's values beside ours. "" stands for no value."""
+    """One quantity of a section: the paper's values and our values. "" stands for no value."""
 
     what: str
     plotted: str = ""  # what the paper's figure shows

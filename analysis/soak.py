@@ -1,4 +1,4 @@
-"""Find growth, such as leaked memory, in the samples of task=soak. Computes robust slopes, and draws a figure."""
+"""Find growth, such as leaked memory, in the measurements of task=soak: compute robust slopes, and draw a figure."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def growth(minutes: np.ndarray, steps: np.ndarray, values: np.ndarray) -> dict[s
 def series(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Return named series over steps: totals, memory by role of a process, and CPU time per step.
 
-    The CPU time of the first step is unknown, so that of the second step stands for it.
+    The CPU time of the first step is unknown, so the CPU time of the second step is used for both.
     """
     cpu = np.diff([row["cpu_s"] for row in rows])
     named = {
@@ -71,7 +71,7 @@ def evaluate(folder: Path, warm_up_minutes: float) -> dict[str, Any]:
 
 
 def summary_text(result: dict[str, Any]) -> str:
-    """Return a summary in a few lines. result: what `evaluate` returned, with `leaked` (kind -> names) if known."""
+    """Return a summary in a few lines. result: the result of `evaluate`, with `leaked` (kind -> names) if known."""
     run, warm_up = f"{result['steps']} steps in {result['minutes']:.0f} min", result["warm_up_minutes"]
     lines = [f"{run}; median, and growth after the warm-up of {warm_up} min:"]
     lines += [

@@ -1,4 +1,4 @@
-"""Short SHA-256 of numbers: equal digests mean equal bits."""
+"""Digests of numbers (the beginning of a SHA-256): equal digests mean equal bits."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence

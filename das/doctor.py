@@ -23,7 +23,7 @@ State = Literal["ok", "note", "FAIL"]
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report. FAIL: engines of das do not work here. note: something works only in part."""
+    """One line of the report. state "FAIL": engines of das do not work here; "note": something works only in part."""
 
     name: str
     state: State
@@ -238,7 +238,7 @@ def judge_identity(found: dict[str, Any]) -> Check:
 
 
 def what_works(report: Report, capability: int | None) -> list[str]:
-    """Sentences about what a user can and cannot do on this machine. capability: see `find_device`."""
+    """Sentences that tell a user which uses of das work on this machine. capability: see `find_device`."""
     drafter = report.passed("python", "compiler")
     lines = [f"das.drafter and das.budget alone (no vLLM, TRL or torch): {'yes' if drafter else 'no'}"]
     if not report.healthy:

@@ -49,7 +49,7 @@ class DraftRound:
         self.branch_blocks = branch_blocks
 
     def begin_step(self, num_requests: int) -> None:
-        """A rollout of `num_requests` requests begins."""
+        """Note that a rollout of `num_requests` requests begins."""
         self.budget.begin_step(num_requests)
 
     def begin(
@@ -59,8 +59,8 @@ class DraftRound:
         earlier_tokens: Sequence[int] = (),
         seed: int | None = None,
     ) -> None:
-        """A request joins the batch. earlier_tokens: response tokens it already has, if it decoded elsewhere before.
-        seed: the seed of the noise with which its tokens are sampled; None: it is unknown, or there is no noise.
+        """Note that a request joins the batch. earlier_tokens: the response tokens that it already has, if it decoded
+        elsewhere before. seed: the seed of the noise with which its tokens are sampled; None: unknown, or no noise.
         """
         if isinstance(self.drafter, RememberingDrafter):
             self.drafter.begin(request.name, request.problem, prompt, seed)
@@ -80,12 +80,12 @@ class DraftRound:
         target_pass: TargetPass | None,
         remembered: np.ndarray | None = None,
     ) -> None:
-        """Pass on what a target pass emitted, and update the counts of its requests.
+        """Pass a target pass's tokens to the drafter and the pass to the budget, and update its requests' counts.
 
         num_drafted, num_accepted: how many draft tokens of each request were verified and accepted. tokens: the token
         ids that each request emitted. target_pass: the pass as the budget sees it; None if the budget must not learn
-        from it, because it also computed prompts. remembered: the distributions from which all these tokens were
-        sampled, one after the other (das.drafter.distributions); None: unknown.
+        from it, because it also computed prompts. remembered: the distribution from which each token was sampled, in
+        the order of `tokens` (das.drafter.distributions); None: unknown.
         """
         for request, drafted, accepted, new in zip(requests, num_drafted, num_accepted, tokens, strict=True):
             request.num_drafted += drafted
@@ -103,7 +103,7 @@ class DraftRound:
     def propose(self, requests: Sequence[LiveRequest], room: Sequence[int] | None = None) -> Proposal | None:
         """Returns drafts for the next pass, one for each request; None if no request may draft.
 
-        room: how many tokens fit into each request's context behind its next token; None: no such limit.
+        room: how many more tokens fit into each request's context after its next token; None: no such limit.
         """
         wanted = self.budget.limits(requests)
         if not any(wanted):
@@ -120,7 +120,8 @@ class DraftRound:
         return Proposal(drafts, self.budget.trim(requests, drafts))
 
     def _cap(self, wanted: Sequence[int], requests: Sequence[LiveRequest], room: Sequence[int] | None) -> list[int]:
-        """Cut the budget's limits to what requests may still emit, their sender allows, and the caller can verify."""
+        """Lower the budget's limits where a draft must be shorter: by a request's remaining tokens, its own draft limit
+        or its `room`, or by the longest draft that the caller can verify."""
         limits = []
         longest = self.max_draft_tokens
         # These are comparisons, because min() of five values takes twice as long, and this runs in every pass.
@@ -138,13 +139,13 @@ class DraftRound:
         return limits
 
     def end(self, request: LiveRequest, keep: bool = True) -> None:
-        """A request finished. keep=False: it leaves no trace in the history, and the budget does not learn from it."""
+        """Note that a request finished. keep=False: neither the history nor the budget learns from the request."""
         self.drafter.end(request.name, keep=keep)
         if keep:
             self.budget.end(request)
 
     def end_step(self, history_tick: int | None = None) -> None:
-        """The rollout is over, and all its requests have ended.
+        """Note that the rollout is over. All its requests must have ended.
 
         history_tick: the tick (step or epoch) that the drafter's window moves to; None: the drafter is shared, and its
         owner moves the window.

@@ -54,7 +54,8 @@ def build(source: Path) -> Path:
     """Compile `source`, a C11 file with headers beside it and one folder up, and return the library's path.
 
     A library is reused while source, headers, flags and CPU stay the same. Concurrent builds are safe, because the
-    finished library is renamed atomically. Raises NativeBuildError, in one line, if gcc is missing or rejects the file.
+    finished library is renamed atomically. Raises NativeBuildError with a one-line message if gcc is missing or rejects
+    the file.
     """
     files = [source, *sorted(source.parent.glob("*.h")), *sorted(source.parent.parent.glob("*.h"))]
     key = hashlib.sha256(b"\0".join([*(f.read_bytes() for f in files), " ".join(FLAGS).encode(), cpu_model().encode()]))

@@ -55,7 +55,7 @@ def gather(value: Any) -> list[Any]:
 def from_main(function: Callable[[], Value]) -> Value:
     """Call `function` on the main rank only, and return its result on every rank.
 
-    If it raises an error, every rank raises that error. All ranks must call this. Results must be picklable.
+    If the function raises an error, every rank raises it. All ranks must call `from_main`. Results must be picklable.
     """
     if count() == 1:
         return function()
@@ -93,7 +93,7 @@ def scatter(values: Sequence[Value]) -> Value:
 
 @contextmanager
 def main_first() -> Iterator[None]:
-    """Run the body on the main process first, then on the others, which find the files that the main process wrote.
+    """Run the `with` block on the main process first, then on the others, which find the main process's files.
 
     If the main process fails, it prints the reason, and the others exit silently.
     """
@@ -118,12 +118,12 @@ def own_folder(folder: Path) -> Path:
 
 
 def asks_for_fsdp() -> bool:
-    """Whether the launcher, or the trainer's arguments once its accelerator is built, asked for FSDP."""
+    """Whether the launcher asked for FSDP or, once the accelerator is built, the trainer's arguments did."""
     return is_set("ACCELERATE_USE_FSDP")
 
 
 def fsdp_on_cpu() -> bool:
-    """Whether several ranks asked for FSDP on CPUs. accelerate does not support it there and silently uses DDP."""
+    """Whether several ranks asked for FSDP on CPUs. accelerate does not support FSDP on CPUs, and silently uses DDP."""
     import torch
 
     return asks_for_fsdp() and count() > 1 and not torch.cuda.is_available()

@@ -1,6 +1,6 @@
 """Reward for short texts, for quick tests of the whole training.
 
-The responses to a problem differ in length, and so in this reward. So even a random policy gets a gradient.
+The responses to a problem differ in length, so they differ in this reward, and even a random policy gets a gradient.
 """
 
 

@@ -34,7 +34,8 @@ class _Block:
 
     @classmethod
     def opened_by(cls, line: str) -> _Block | None:
-        """The block that a line outside of blocks opens, or None. After text, a line only opens blocks of Python."""
+        """Return the block that a line outside of blocks opens, or None. After other text, a fence only opens a block
+        of Python."""
         match = _OPENING.match(line)
         if match is None:
             return None

@@ -119,8 +119,8 @@ def _joined(text: Any) -> str:
 def _call(arguments: Any, expected: Any) -> tuple[list[Any], list[Any]]:
     """Return the arguments of a call, and the results that count as right.
 
-    LiveCodeBench writes both as JSON, with one argument on each line. TACO has plain values, and some of its results
-    are inside a list.
+    LiveCodeBench writes arguments and results as JSON, with one argument on each line. TACO has plain values, and some
+    of its results are inside a list.
     """
     if not isinstance(arguments, str):
         return arguments, _accepted(expected)

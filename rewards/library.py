@@ -106,7 +106,8 @@ def _block(task: str, options: str, seed: int) -> Any:
 
 @lru_cache(maxsize=4096)
 def _problem(task: str, options: str, seed: int, index: int) -> tuple[Any, Mapping[str, Any]]:
-    """Return the library's dataset with problem number `index`, and this problem. seed: of the first BLOCK problems."""
+    """Return the library's dataset with problem number `index`, and this problem. seed: the seed of the first BLOCK
+    problems."""
     block, place = divmod(index, BLOCK)
     dataset = _block(task, options, seed + BLOCK * block)
     problem = dataset[place]

@@ -186,7 +186,7 @@ class MathsReward:
         self.hung = 0
 
     def __call__(self, completions: Sequence[str], answers: Sequence[str]) -> list[float]:
-        """Return what accuracy_reward returns. A response that hangs or kills its worker scores 0.0."""
+        """Return the same rewards as accuracy_reward. A response that hangs or kills its worker scores 0.0."""
         pairs = list(zip(completions, answers, strict=True))
         with_box = [index for index, (completion, _) in enumerate(pairs) if _has_box(completion)]
         rewards = [0.0] * len(pairs)

@@ -105,7 +105,7 @@ def _describe(error: BaseException) -> str:
 
 
 def run_program(source: str) -> None:
-    """Run the solution as a main program. Raises what the solution raises, SystemExit included.
+    """Run the solution as a main program. Raises the solution's exception, SystemExit included.
 
     When this function returns or raises, the output is complete, as after Python's exit: atexit functions have run, and
     files that the program left open are flushed.

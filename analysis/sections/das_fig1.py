@@ -17,7 +17,8 @@ PAPER_REQUESTS = 128  # live requests at the start of the paper's curves
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Compare live requests over time in the step with the most passes of the baseline. It has the longest responses.
+    """Compare live requests over time in the step in which the baseline made the most passes: its responses are
+    longest.
 
     The axes are relative, because the paper gives no units.
     """
@@ -84,5 +85,6 @@ def _draw(line: Mapping[str, Mapping[str, Any]], baseline_end: float, paper: Map
 
 
 def _first_below(live: list[int], share: float) -> int:
-    """Return the index of the first pass with at most this share of live requests, or of the last pass without such."""
+    """Return the index of the first pass with at most this share of live requests; of the last pass if there is
+    none."""
     return next((i for i, n in enumerate(live) if n <= share * live[0]), len(live) - 1)

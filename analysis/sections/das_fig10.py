@@ -9,7 +9,8 @@ from analysis.sections.time_and_reward import PaperClaims, das_against_none
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Compare with the paper's steps 1-24. Its steps 25-30 lie outside its figure's axes, and save only 7 %."""
+    """Compare our steps with the paper's steps 1-24. The paper's steps 25-30 lie outside its figure's axes, and save
+    only 7 %."""
     (run,) = runs.values()
     paper = published["das_fig10_time"]["data"]
     differs = (

@@ -9,7 +9,7 @@ from analysis.sections.time_and_reward import PaperClaims, das_against_none
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Compare with the paper's 50 steps, in which no problem comes twice. Our problems return every 4 steps."""
+    """Compare our steps with the paper's 50, in which no problem comes twice. Our problems return every 4 steps."""
     (run,) = runs.values()
     paper = published["das_fig11_time"]["data"]
     differs = (

@@ -12,7 +12,7 @@ from analysis.sections.time_and_reward import draw, every_step, reduction, reduc
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Compare rollout times of das, das_unlimited and none, for each run. The paper measures them on code."""
+    """Compare rollout times of the arms das, das_unlimited and none, for each run. The paper has rollouts on code."""
     paper = published["das_fig12"]["data"]
     lines, orderings, figures = [], [], []
     for label, run in runs.items():

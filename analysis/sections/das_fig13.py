@@ -1,4 +1,4 @@
-"""DAS Fig 13: a shorter limit of response lengths, and a smaller batch."""
+"""DAS Fig 13: rollouts with a shorter limit of response lengths, or with a smaller batch."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +15,8 @@ PANELS = {"half_cap": ("das_fig13_8k", "over 30 %"), "half_batch": ("das_fig13_b
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Halve the limit of lengths or the batch of Fig 11, as the paper does: 16k to 8k tokens, 32 to 16 problems."""
+    """Compare Fig 11 with half its limit of lengths or half its batch; in the paper 8k for 16k tokens, 16 for 32
+    problems."""
     lines, orderings = [], []
     for label, run in runs.items():
         key, claimed = PANELS[label]

@@ -93,13 +93,15 @@ def grams_by_epoch(run: Path) -> list[dict[str, Grams]]:
 
 
 def similarity(grams: Mapping[str, Grams], other: Mapping[str, Grams]) -> float:
-    """Return the share of the n-grams in `grams` that are also in `other`, as a mean over the problems of both."""
+    """Return the share of the n-grams in `grams` that are also in `other`, as a mean over the problems in both
+    dicts."""
     common = [problem for problem in grams if problem in other and grams[problem]]
     return float(np.mean([len(grams[p] & other[p]) / len(grams[p]) for p in common])) if common else 0.0
 
 
 def near_and_far(matrix: np.ndarray) -> tuple[float, float]:
-    """Return the mean similarity of neighbouring epochs, and of epochs at least half the run apart (0 without such)."""
+    """Return the mean similarity of neighbouring epochs, and of epochs at least half the run apart (0 if there are
+    none)."""
     n = len(matrix)
     distance = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     near, far = matrix[distance == 1], matrix[distance >= max(2, n // 2)]

@@ -68,7 +68,7 @@ def _draw(measured: Sequence[Mapping[str, float]], paper: Mapping[str, Any], pat
 
 
 def _cells(row: Mapping[str, float], paper: Mapping[str, Any]) -> list[str]:
-    """Return a line of the table: the paper's milliseconds, if it has this size, and our milliseconds."""
+    """Return a line of the table: our milliseconds, after the paper's if the paper has a value for this size."""
     cells = [f"{row['tokens']:,}"]
     for operation, structure, key in COLUMNS:
         ours = f"{row[key]:.3g}"

@@ -18,7 +18,7 @@ def head_arm(warm: str, online: str) -> str:
 
 
 def cycles(steps: Rows) -> float:
-    """Return the number of cycles: target passes, counted per request, that verified at least one drafted token."""
+    """Return the number of cycles: each target pass counts once for each request that had a drafted token in it."""
     return total(steps, "draft_rounds")
 
 
@@ -28,7 +28,7 @@ def block_efficiency(steps: Rows) -> float:
 
 
 def drafted_per_cycle(steps: Rows) -> float:
-    """Return the mean of gamma, the drafted tokens per cycle; nan without drafts."""
+    """Return gamma, the mean number of drafted tokens per cycle; nan without drafts."""
     return total(steps, "drafted") / cycles(steps) if cycles(steps) else float("nan")
 
 
@@ -44,9 +44,9 @@ def tokens_per_pass(steps: Rows) -> float:
 
 
 def speedup(run: Path, arm: str, key: str = "rollout_s") -> float:
-    """Return time of `none` / time of the arm, as the median over steps. key: name of the metric, in seconds.
+    """Return time of the arm `none` / time of this arm, as the median over steps. key: name of the metric, in seconds.
 
-    A ratio of sums would depend too much on a few steps slowed by other work on the machine.
+    A ratio of sums would depend too much on a few steps that were slowed by other work on the machine.
     """
     pairs = zip(rows(run, "none"), rows(run, arm), strict=True)
     return median(plain[key] / drafting[key] for plain, drafting in pairs)

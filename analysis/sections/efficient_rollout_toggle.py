@@ -89,7 +89,7 @@ def comma_shares(values: list[float]) -> str:
 
 
 def drafting(trace: Trace) -> np.ndarray:
-    """Return for each pass whether most of the three passes around it verified a draft; bool [passes].
+    """Return for each pass whether most of three passes (itself and its neighbours) verified a draft; bool [passes].
 
     This ignores a single pass with drafts while the toggle is off (a trial), and one without drafts while it is on.
     """
@@ -98,16 +98,16 @@ def drafting(trace: Trace) -> np.ndarray:
 
 
 def switch(trace: Trace) -> tuple[float, int] | None:
-    """Return the share of passes before drafting begins, and the live requests then; None if it never begins."""
+    """Return the share of passes before drafting begins, and the live requests then; None if drafting never begins."""
     on = drafting(trace)
     first = int(on.argmax())
     return (first / len(on), int(trace["step_live"][first])) if on.any() else None
 
 
 def stays_on(trace: Trace) -> bool:
-    """Return whether drafting continues to the end once it has begun.
+    """Return whether drafting, once begun, continues to the end of the rollout.
 
-    Up to 5 % of the passes may draft nothing: requests with one token left have nothing to draft.
+    Up to 5 % of the passes may have no drafts, because a request with one token left needs none.
     """
     on, emitted = drafting(trace), np.array(trace["step_emitted"])
     if not on.any():
@@ -134,7 +134,8 @@ def shares(run: Path, workload: str) -> list[float]:
 
 
 def follows_rule(lengths: list[int], accepted: list[float], up: float = 0.94) -> bool:
-    """Return whether the ladder went up exactly after two rollouts on a rung that accepted a share `up` or more."""
+    """Return whether the ladder moved up exactly when two rollouts in a row on a rung had accepted a share `up` or
+    more."""
     since = 0  # rollouts on this rung (with this draft length)
     for i in range(1, len(lengths)):
         since += 1

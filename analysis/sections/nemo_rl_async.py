@@ -92,7 +92,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of the steps of one arm. All means leave out the first step."""
+    """The times of one arm's steps, in seconds. All means leave out the first step."""
 
     rollout_s: Sequence[float]
     exposed_s: Sequence[float]
@@ -113,7 +113,8 @@ class Times:
         return hidden_share(self.exposed_s, self.rollout_s, self.train_s)
 
     def at_lag(self, lag: int) -> "Times":
-        """Predict the times of the same work at another lag, by simulating the queue of rollouts. Call it on lag 0."""
+        """Predict the times of the same work at another lag, by simulating the queue of rollouts. These times must be
+        of lag 0."""
         return Times(self.exposed_s, exposed_times(self.exposed_s, self.train_s, lag), self.train_s)
 
 

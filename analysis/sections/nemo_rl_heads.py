@@ -1,4 +1,5 @@
-"""NeMo RL, draft heads by their first training data, frozen or trained online."""
+"""NeMo RL: compares four draft heads. A head was first trained on in-domain or on general data, and is then frozen or
+trained online."""
 
 from collections.abc import Mapping
 from pathlib import Path

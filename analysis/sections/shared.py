@@ -28,7 +28,7 @@ def total(steps: Rows, key: str) -> float:
 
 
 def accepted_per_pass(steps: Rows) -> float:
-    """Return the accepted draft tokens per target pass, which is tokens per pass - 1. The paper reports this."""
+    """Return the accepted draft tokens per target pass: tokens per pass - 1. The paper reports this quantity."""
     return total(steps, "accepted") / total(steps, "passes")
 
 

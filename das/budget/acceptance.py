@@ -81,7 +81,8 @@ class AcceptanceModel:
 
 
 class TokenCalibration:
-    """Calibrates a drafter: maps each probability that it states to the share of such tokens that were accepted.
+    """Calibrates a drafter: maps each probability that the drafter states to the share of such tokens that was
+    accepted.
 
     Only tokens up to the first rejected one count, because later tokens were not verified. Each bin starts with the
     drafter's own probability, which counts as `trust` tokens. memory: number of tokens remembered per bin (exponential

@@ -1,8 +1,8 @@
-"""The paper's optimal budget (§2.4-2.6, corrected: das.budget.optimal), solved repeatedly during the rollout.
+"""The paper's optimal budget (§2.4-2.6, corrected in das.budget.optimal), solved repeatedly during the rollout.
 
-Its inputs are learned: expected remaining lengths from past rollouts, acceptance curves from finished requests, costs
-from the engine's own passes. The solution gives each request d* = p* / N* draft tokens per pass. d* is not an integer:
-the fraction is carried over to the next pass.
+The inputs of the solution are learned: expected remaining lengths from past rollouts, acceptance curves from finished
+requests, costs from the engine's own passes. The solution gives each request d* = p* / N* draft tokens per pass. d* is
+not an integer: the fraction is carried over to the next pass.
 """
 
 from collections import defaultdict

@@ -3,7 +3,8 @@
 A *control* is a plain pass, which carries no drafts: it measures the time of such passes. A *trial* verifies more
 tokens than pay at the present prices: it shows whether the prices still hold. (das.budget.prices asks for further
 controls, to tell a slow machine from expensive drafts.) A control or trial may cost SHARE of the time since the last
-one, so expensive ones are rare. Each one in a row that shows nothing new halves the share, a few times at most.
+one, so expensive ones are rare. Each control or trial that shows nothing new halves the share, a few times in a row at
+most.
 """
 
 SHARE = 0.01  # share of the time since the last control or trial
@@ -32,12 +33,12 @@ class Exploration:
 
     @property
     def trial_due(self) -> bool:
-        """True if a trial may be made now, provided that it is cheap enough."""
+        """Returns whether a trial may be made now, if a cheap enough trial is found."""
         return self._plain >= FIRST_PLAIN and self._now >= self._next_trial
 
     @property
     def allowance(self) -> float:
-        """The seconds that a trial may cost now."""
+        """Returns the seconds that a trial may cost now."""
         return share(self._vain_trials) * (self._now - self._last_trial)
 
     def forget_trial(self) -> None:
@@ -51,12 +52,12 @@ class Exploration:
         self._declined = 0
 
     def decline_trial(self, plain: float) -> None:
-        """Note that a trial is due, but none is cheap enough or worth its time. plain: seconds of a plain pass."""
+        """Note that a trial is due, but no trial is cheap enough or worth its time. plain: seconds of a plain pass."""
         self._next_trial = self._now + plain * APART * 2**self._declined
         self._declined = min(self._declined + 1, MAX_DOUBLINGS)
 
     def observe(self, seconds: float, drafted: bool, error: float, usual_error: float) -> None:
-        """Note a pass. error: relative error of its prediction. usual_error: the mean of such errors. nan: unknown."""
+        """Note a pass. error: relative error of its predicted time. usual_error: mean of such errors. nan: unknown."""
         self._now += seconds
         if not drafted:
             self._plain += 1

@@ -6,7 +6,7 @@ from das.budget.policies import BudgetPolicy, LiveRequest
 
 
 class NoDrafts(BudgetPolicy):
-    """Never drafts. With it, runs measure the cost of the drafting code itself."""
+    """A budget that never allows drafts. Runs use it to measure the cost of the drafting code itself."""
 
     max_draft_tokens = 1  # vLLM needs a positive bound
 

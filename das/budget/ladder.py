@@ -7,9 +7,9 @@ from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 
 
 class Ladder(BudgetPolicy):
-    """All requests have one draft length. After a step it may change, by the share of drafted tokens that was accepted.
+    """Gives all requests one draft length, which may change after a step: the share of accepted drafted tokens decides.
 
-    rungs     the draft lengths, rising; it starts with the first
+    rungs     the draft lengths, rising; the ladder starts with the first one
     up        move one rung up if the share was at least this in each of the last `patience` steps
     down      move one rung down if the share was at most this in each of the last `patience` steps
     patience  steps

@@ -90,8 +90,8 @@ def fit_drafting(passes: Passes, age_weights: Array) -> Drafting:
     """Fit the form `Drafting` by least squares of relative errors, without interrupted passes. age_weights: the weight
     of each pass.
 
-    While nearly all passes carry drafts, the fit cannot separate `drafting` from `base`. A few synthetic passes then
-    state that `drafting` is SHARE of `base`.
+    While nearly all passes carry drafts, the fit cannot separate `drafting` from `base`. Then the fit adds a few
+    synthetic passes in which `drafting` is SHARE of `base`.
     """
     passes, weights = relative_weights(passes, age_weights)
     num_drafted = passes.tokens - passes.live

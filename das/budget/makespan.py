@@ -1,4 +1,4 @@
-"""Makespan weights: each live request's chance of being the last to finish.
+"""Makespan weights: the weight of a live request is its chance of being the last to finish.
 
 The number of remaining passes of a request is its remaining tokens (das.budget.remaining) divided by its tokens per
 pass. The rollout takes as many passes as its slowest request. So if request i needs one pass less, the rollout is

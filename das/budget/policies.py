@@ -73,18 +73,19 @@ class BudgetPolicy:
         """Note that a request of the rollout got its slot."""
 
     def waiting(self, requests: int) -> None:
-        """Note how many requests of the rollout wait for a slot, here or in a queue that engines share."""
+        """Note how many requests of the rollout wait for a slot, in this engine or in a queue that engines share."""
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         """Returns the longest draft to ask for, for each live request. If all are 0, the drafter is not called."""
         raise NotImplementedError
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
-        """Returns, for each request, the probability below which `trim` keeps no token. Drafts may end there."""
+        """Returns a probability for each request. `trim` keeps no token that is less probable, so drafts may end
+        there."""
         return None
 
     def branch_floor(self) -> float:
-        """Returns the probability below which a branch is not worth its copies of KV blocks."""
+        """Returns a probability. A less probable branch of a draft is not worth its copies of KV blocks."""
         return 0.0
 
     def worth(self) -> float:
@@ -103,9 +104,8 @@ class BudgetPolicy:
         return float("nan")
 
     def trace(self) -> dict[str, list[float]]:
-        """Decisions for the rollout's timeline: lists with one number per call of `limits` since the last `trace`.
-
-        Their names begin with pass_.
+        """Returns decisions for the rollout's timeline: lists with one number per call of `limits` since the last
+        `trace`. The names of the lists begin with pass_.
         """
         return {}
 

@@ -99,7 +99,8 @@ class PassPrices:
         return int(self._core.das_prices_most(self._at, live))
 
     def cheapest(self, live: int, context: int) -> float:
-        """The lowest average cost of an extra token, over all numbers of extra tokens. Unit: a plain pass / live."""
+        """Returns the lowest average cost of an extra token, over all numbers of extra tokens. Unit: a plain pass /
+        live."""
         return float(self._core.das_prices_cheapest(self._at, live, context))
 
     def plain(self, live: int, context: int) -> tuple[float, float]:
@@ -110,7 +111,7 @@ class PassPrices:
 
     @property
     def wants_control(self) -> bool:
-        """True if the next pass should have no drafts, to tell a slow machine from expensive drafts."""
+        """Returns whether the next pass should have no drafts, to tell a slow machine from expensive drafts."""
         return bool(self._core.das_prices_wants_control(self._at))
 
     @property

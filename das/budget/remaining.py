@@ -1,4 +1,4 @@
-"""Estimates how long responses still get. It learns the hazard (chance of ending) at each length from past rollouts.
+"""Estimates how long responses still get: learns the hazard (chance of ending) at each length from past rollouts.
 
 Lengths fall into bins that are 10 % wide. hazard_j = P(ends in bin j | reached bin j), estimated from the problem's
 counts. The hazard of all problems together (the pool) serves as a prior that counts for a few responses. S_j, the

@@ -1,4 +1,4 @@
-"""Roofline toggle (EfficientRollout §3): it uses another budget, but only while passes show that drafting saves time.
+"""Roofline toggle (EfficientRollout §3): a budget that uses another budget while passes show that drafting saves time.
 
 speculate iff  tau T(B, S, 0) / (T(B, S, gamma) + draft passes) >= 1 + margin
 

@@ -30,7 +30,8 @@ class EngineHost:
         self._engine: Any = None
 
     def where(self, policy: str) -> tuple[int, str, dict[str, str]]:
-        """Returns the id of this process, its node, and its versions. The last two are empty if they are the trainer's.
+        """Returns the id of this process, its node, and its versions. Node and versions are empty if they are the same
+        as the trainer's.
 
         policy: the folder of a policy, which counts as a version as well.
         """
@@ -43,8 +44,8 @@ class EngineHost:
         self._engine = RolloutEngine(settings, kv_cache_gib, threads)
 
     def load_weights(self, version: int, checksum: str, check: Sequence[str], *parts: "WeightsPart") -> tuple[int, str]:
-        """Load weights. Each part is a separate argument, because Ray then replaces its reference by the part. Returns
-        the version of the weights and, in words, what did not arrive.
+        """Load weights. Each part is a separate argument, so that Ray replaces the part's reference by the part.
+        Returns the version of the weights and, in words, what did not arrive.
         """
         return version, self._engine.load_weights(version, checksum, parts, check)
 
@@ -69,15 +70,15 @@ class EngineActor(EngineHost):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="das-inductor-")
 
     def where(self, policy: str) -> tuple[int, str, dict[str, str]]:
-        """See EngineHost. Here node and versions are always given."""
+        """See EngineHost. In an actor of Ray, node and versions are always given."""
         import ray
 
         return os.getpid(), ray.get_runtime_context().get_node_id(), versions_with(policy)
 
 
 def versions_with(policy: str) -> dict[str, str]:
-    """Returns `versions` and a digest of the policy's files: their names, sizes, first and last MIB. There is no digest
-    if the policy is not a folder of this machine.
+    """Returns `versions`, and a digest of the names, sizes, first and last MIB of the policy's files. There is no
+    digest if the policy is not a folder of this machine.
     """
     sha = hashlib.sha256()
     files = sorted(file for kind in ("*.json", "*.safetensors") for file in Path(policy).glob(kind))

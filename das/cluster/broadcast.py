@@ -1,4 +1,4 @@
-"""Sends weights from the trainer's process straight to those of engines: over NCCL between GPUs, else over gloo.
+"""Sends weights from the trainer's process straight to engines' processes: over NCCL between GPUs, else over gloo.
 
 Ray's object store carries weights through shared memory, and through a copy on every node. A broadcast needs neither.
 The groups are vLLM's. Each transfer has a group of its own, because engines die, join and leave between transfers.
@@ -23,7 +23,7 @@ Layout = tuple[list[tuple[str, str, list[int]]], int, bool]  # a WeightsPart wit
 
 
 class TransferBroken(ClusterError):
-    """A transfer did not end, because a process died or was too slow. It can be tried again."""
+    """A transfer did not end, because a process died or was too slow. The transfer can be tried again."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Meeting:
 
 
 def sender(how: str | None, device: torch.device | None, gpus: bool) -> torch.device | None:
-    """Returns the device of the trainer's process that broadcasts weights; None: weights go as arguments of calls.
+    """Returns the device from which the trainer's process broadcasts weights; None: weights go as arguments of calls.
 
     how: ClusterSettings.weights. device: the trainer's device; None: it sends no weights. gpus: whether engines have
     GPUs. Raises ClusterError if the asked-for broadcast is not possible.
@@ -65,7 +65,7 @@ def layouts(parts: Sequence[WeightsPart]) -> list[Layout]:
 def received(
     meeting: Meeting, expected: Sequence[Layout], device: torch.device
 ) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """Yields each tensor that the trainer sends, as it comes: its name, its value and whether it is the drafter's.
+    """Yields each tensor when it arrives from the trainer: its name, its value, and whether it belongs to the drafter.
 
     Raises TransferBroken if the transfer does not end, ClusterError if a part was damaged on the way.
     """
@@ -90,7 +90,7 @@ class Sending:
     def __init__(
         self, parts: Sequence[WeightsPart], address: str, engines: int, patience_s: float, device: torch.device
     ) -> None:
-        """address: of this process, at which engines reach it. engines: how many. patience_s: see Meeting."""
+        """address: the address at which engines reach this process. engines: their number. patience_s: see Meeting."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._door = socket.create_server((address, 0), family=family)
         self._place = address, self._door.getsockname()[1], engines + 1, patience_s
@@ -123,7 +123,7 @@ class Sending:
 
     def close(self) -> None:
         """End the transfer. Between GPUs it ends at once. Without GPUs, or while members still wait for each other, it
-        ends when their patience does.
+        ends after `patience_s` seconds at the latest.
         """
         if self._thread.is_alive() and self._group is not None:
             self._group.close()
@@ -155,8 +155,8 @@ def _member(meeting: Meeting, device: torch.device, door: socket.socket | None =
 
 @contextmanager
 def _may_break() -> Iterator[None]:
-    """Inside, RuntimeError and OSError become TransferBroken. torch and NCCL raise the first, vLLM the second, if a
-    member is gone or does not come.
+    """Inside the `with` block, RuntimeError and OSError become TransferBroken. If a member is gone or does not come,
+    torch and NCCL raise RuntimeError, and vLLM raises OSError.
     """
     try:
         yield

@@ -84,7 +84,7 @@ class Cluster:
     # ---- engines ----
 
     def resize(self, engines: int) -> None:
-        """Have this number of engines from now on. New engines take part as soon as they have started. Surplus engines
+        """Use this number of engines from now on. New engines take part as soon as they have started. Surplus engines
         finish their requests first.
         """
         self._size = engines
@@ -96,7 +96,8 @@ class Cluster:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Inside, each engine drafts with a new drafter that has learned nothing. It is dropped at the end."""
+        """Inside the `with` block, each engine drafts with a new drafter that has learned nothing. It is dropped at the
+        end of the block."""
         self._evaluating = True
         self.engines.evaluate(True)
         try:
@@ -130,13 +131,13 @@ class Cluster:
         return running.ordered, rollout
 
     def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Response], Rollout]:
-        """Generate the responses of one turn of a rollout in several turns. `end_turns` ends the rollout."""
+        """Generate the responses of one turn of a rollout that has several turns. `end_turns` ends the rollout."""
         running = self._run(request, turn)
         rollout = self._measured(request, running, self.engines.call_all("end_turn"))
         return running.ordered, rollout
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """End a rollout in several turns. Returns the report of what was done after the last turn."""
+        """End a rollout that has several turns. Returns the report of what the engines did after the last turn."""
         reports = self.engines.call_all("end", next_history_tick, not evaluation)
         report = self._reported(reports)
         self._move_history(next_history_tick)
@@ -230,7 +231,7 @@ class Cluster:
             running.note(engine, f"slow: {len(lost)} requests start again elsewhere")
 
     def _take_back(self, running: Running, engine: int) -> None:
-        """Let a slow engine that was given up take requests again, because some wait and no other engine is idle."""
+        """Let a slow engine that was given up take requests again: requests wait, and no other engine is idle."""
         running.given_up.discard(engine)
         running.dispatcher.joined(engine, self._slots)
         running.note(engine, "joined")
@@ -309,7 +310,7 @@ class Cluster:
             )
 
     def _measured(self, request: RolloutRequest, running: Running, reports: Mapping[int, RolloutReport]) -> Rollout:
-        """Returns the finished rollout with its measurements. reports: of the engines that are still alive."""
+        """Returns the finished rollout with its measurements. reports: the reports of engines that are still alive."""
         ordered = running.ordered
         costs = []
         for response in ordered:
@@ -345,7 +346,8 @@ class Cluster:
     # ---- state ----
 
     def save_history(self, path: Path) -> None:
-        """Write the history of all engines, with the weights of a new drafter, as a file for `drafter.warm`."""
+        """Write the history of all engines, with the weights of a new drafter, as a file for the option
+        `drafter.warm`."""
         if self.history.window:
             self.history.saved().write(path)
 

@@ -22,9 +22,9 @@ from itertools import takewhile
 class QueuedRequest:
     """One response to be generated.
 
-    index: its place in the step's batch. predicted: the expected length of its response in tokens. The longest expected
-    response of a problem decides when the problem starts. So siblings may have different quantiles of the problem's
-    lengths, or all the same high quantile.
+    index: the request's place in the step's batch. predicted: expected length of the response in tokens. The longest
+    expected response of a problem decides when the problem starts. So siblings may have different quantiles of the
+    problem's lengths, or all the same high quantile.
     """
 
     index: int
@@ -42,12 +42,12 @@ class _Engine:
 
     @property
     def load(self) -> int:
-        """The number of requests that it has or that are kept for it."""
+        """The number of requests that the engine has or that are kept for the engine."""
         return len(self.held) + len(self.dealt)
 
     @property
     def free(self) -> int:
-        """The number of slots for which it has no request."""
+        """The number of slots for which the engine has no request."""
         return 0 if self.draining else max(0, self.slots - self.load)
 
 
@@ -60,7 +60,7 @@ class Dispatcher:
     Each request is at any time delivered, held by one engine, or waiting. A delivered request may be held as well, if
     an engine was given up as lost, another one started its request, and the first one delivered it after all.
 
-    Raises ValueError, in one line, for an engine that does not take part and for a request that was not given to it.
+    Raises ValueError with a one-line message if an engine does not take part, or was not given the request.
     """
 
     def __init__(self, requests: Sequence[QueuedRequest], margin: int = 1) -> None:
@@ -96,18 +96,18 @@ class Dispatcher:
 
     @property
     def live(self) -> tuple[int, ...]:
-        """The engines that take part, draining ones included, in the order of their numbers."""
+        """The engines that take part, in the order of their numbers, with those that get no new requests (draining)."""
         return tuple(sorted(self._engines))
 
     def held(self, engine: int) -> tuple[int, ...]:
-        """Returns the requests that this engine has started and not finished, in the order in which it took them."""
+        """Returns the requests that this engine has started and not finished, in the order in which they were taken."""
         return tuple(self._engine(engine).held)
 
     def joined(self, engine: int, slots: int, pace: float = 1.0) -> None:
         """Let an engine take part from now on.
 
-        slots: how many requests it decodes at once. pace: the time of its passes, as a multiple of that of other
-        engines.
+        slots: how many requests the engine decodes at once. pace: the time of its passes / that of other engines'
+        passes.
 
         Engines that join before any engine calls `take` are dealt problems. Later engines take from the queue.
         """
@@ -122,8 +122,8 @@ class Dispatcher:
     def take(self, engine: int) -> list[int]:
         """Returns the requests that this engine shall start now, in this order; possibly none.
 
-        They fill its free slots and the margin. Lost requests come first, then the problems dealt to this engine, then
-        the common queue.
+        They fill the engine's free slots and the margin. Lost requests come first, then the problems dealt to this
+        engine, then the common queue.
         """
         taker = self._engine(engine)
         if not self._begun:
@@ -143,7 +143,7 @@ class Dispatcher:
     def finished(self, engine: int, request: int) -> bool:
         """Note that an engine delivers a response. Returns False if another engine has delivered it before.
 
-        An engine that was lost may still deliver the requests that it had been given.
+        An engine that was lost may still deliver requests that it got before.
         """
         deliverer = self._engines.get(engine)
         if deliverer is not None and request in deliverer.held:
@@ -168,7 +168,7 @@ class Dispatcher:
         return lost
 
     def draining(self, engine: int) -> None:
-        """Give an engine no new requests from now on. It finishes those that it holds."""
+        """Give an engine no new requests from now on. The engine finishes the requests that it holds."""
         drained = self._engine(engine)
         drained.draining = True
         self._keep_no_more(drained)
@@ -223,9 +223,9 @@ class Dispatcher:
     def _share(self, taker: _Engine) -> int:
         """Returns the number of waiting requests that this engine starts now.
 
-        If more requests wait than slots are free, it fills its slots, and its margin if there are enough for all
-        margins. If fewer wait, the engines with free slots share them so that the fullest of these has as few as
-        possible: an engine that asks first must not take requests that several engines could decode.
+        If more requests wait than slots are free, the engine fills its slots, and its margin if there are enough
+        requests for all margins. If fewer requests wait, the engines with free slots share these requests so that the
+        fullest engine has as few as possible: the first engine that asks must not take what several could decode.
         """
         waiting = len(self._lost) + len(self._queue)
         if not waiting:

@@ -1,4 +1,4 @@
-"""A program that removes what a trainer's own Ray leaves behind, however the trainer ended: guard.py FOLDER.
+"""guard.py FOLDER removes the processes and files that a trainer's own Ray leaves behind, however the trainer ended.
 
 If a trainer is killed, even while Ray starts, some processes of Ray live on for a minute or more. The guard waits until
 the other end of its standard input is closed. Then it kills all processes that write into the folder, and removes the

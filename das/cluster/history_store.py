@@ -1,4 +1,4 @@
-"""The trainer keeps the past trajectories (responses) of all engines here, and gives each engine those that it lacks.
+"""The trainer's store of past trajectories (responses) of all engines. Each engine gets the trajectories that it lacks.
 
 An engine learns its own responses while it makes them. Before an engine gets a request of a problem, it gets the
 trajectories of this problem that other engines made. So a problem may move from engine to engine, an engine may be new,
@@ -13,11 +13,12 @@ from das.drafter.saved import SavedHistory, SavedText
 
 
 class HistoryStore:
-    """Keeps the window's trajectories by problem, and notes which engine has which trajectory.
+    """Keeps the trajectories of a window of ticks, by problem, and notes which engine has which trajectory.
 
     window: how many history ticks (steps or epochs) are kept, the current one included, as in HistoryDrafter; 0: none.
 
-    Raises ValueError, in one line, for a window below 0, a trajectory of a future tick, or a tick that goes back.
+    Raises ValueError with a one-line message if a window is below 0, a trajectory has a future tick, or a tick goes
+    back.
     """
 
     def __init__(self, window: int) -> None:
@@ -29,7 +30,7 @@ class HistoryStore:
         self._problems: dict[str, list[tuple[SavedText, set[int]]]] = {}
 
     def add(self, trajectory: SavedText, engine: int | None) -> None:
-        """Keep a trajectory. engine: the engine that made it, and therefore has it; None: an engine that is gone."""
+        """Keep a trajectory. engine: the engine that made and has this trajectory; None: that engine is gone."""
         if trajectory.history_tick > self.history_tick:
             raise ValueError(f"a trajectory of tick {trajectory.history_tick} cannot come at tick {self.history_tick}")
         if trajectory.history_tick > self.history_tick - self.window:
@@ -39,7 +40,7 @@ class HistoryStore:
     def missing(self, engine: int, problems: Iterable[str]) -> list[SavedText]:
         """Returns the trajectories of these problems that the engine lacks, oldest first for each problem.
 
-        From now on they count as given to the engine: if they do not arrive, call `forget`.
+        From now on these trajectories count as given to the engine: if they do not arrive, call `forget`.
         """
         lacking = []
         for problem in problems:
@@ -50,7 +51,7 @@ class HistoryStore:
         return lacking
 
     def forget(self, engine: int) -> None:
-        """Note that an engine restarted or is gone, and so has no trajectories any more."""
+        """Note that an engine has no trajectories any more, because it restarted or is gone."""
         for trajectories in self._problems.values():
             for _, known in trajectories:
                 known.discard(engine)
@@ -74,13 +75,14 @@ class HistoryStore:
         return sum(text.tokens.nbytes for texts in self._problems.values() for text, _ in texts)
 
     def saved(self) -> SavedHistory:
-        """Returns all trajectories, with the weights of a new drafter. It does not say which engine has which."""
+        """Returns all trajectories, with the weights of a new drafter, but not which engine has which trajectory."""
         texts = [text for texts in self._problems.values() for text, _ in texts]
         in_order = sorted(texts, key=lambda text: text.history_tick)
         return SavedHistory(native.prior_weights(), self.history_tick, in_order)
 
     def restore(self, saved: SavedHistory) -> None:
-        """Replace everything by the saved trajectories. No engine has any yet, so the number of engines may differ."""
+        """Replace all trajectories by saved ones. No engine has any of them yet, so there may be more or fewer
+        engines."""
         self._problems, self.history_tick = {}, saved.history_tick
         for text in saved.texts:
             # Each text is copied, so that the file's whole array need not stay while one text does.

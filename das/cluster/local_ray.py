@@ -1,4 +1,4 @@
-"""Connect to a Ray that runs already, or start one for this process, which ends with the process and leaves nothing."""
+"""Connect to a Ray that runs already, or start a Ray that ends with this process and leaves nothing behind."""
 
 import os
 import secrets
@@ -67,7 +67,7 @@ def connect(settings: ClusterSettings, threads: int, weights_bytes: int) -> tupl
 
 
 def _use_own_token() -> None:
-    """Make this process's Ray require a token. Ray would write a token of its own into the home folder."""
+    """Make this process's Ray require a token of das. Otherwise Ray would write its own token into the home folder."""
     from ray._raylet import AuthenticationTokenLoader, Config
 
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
@@ -77,7 +77,7 @@ def _use_own_token() -> None:
 
 
 def _use_loopback(ray: Any) -> None:
-    """Let this process's Ray listen at 127.0.0.1 only. On Linux, Ray would use the machine's own address instead."""
+    """Let this process's Ray listen at 127.0.0.1 only. By default, Ray uses the machine's own address on Linux."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported; its processes inherit it
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
 
@@ -144,7 +144,7 @@ def sweep() -> None:
 
 
 def require_listener(address: str) -> None:
-    """Raise ClusterError, in one line, if nothing listens at an address. address: HOST:PORT."""
+    """Raise ClusterError with a one-line message if nothing listens at an address. address: HOST:PORT."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
@@ -153,7 +153,7 @@ def require_listener(address: str) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Raise ClusterError, in one line, unless a process of this machine can connect to a Ray at the address.
+    """Raise ClusterError with a one-line message unless a process of this machine can connect to a Ray at the address.
 
     A child process tries it, because Ray would end this process or try for minutes.
     """
@@ -175,7 +175,7 @@ def _require_answer(address: str) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """Returns the message of an error of Ray, in one line."""
+    """Returns the message of one of Ray's errors, as one line."""
     cause = getattr(error, "cause", None)
     if cause is not None:
         return f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"

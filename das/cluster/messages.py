@@ -13,12 +13,12 @@ from das.engine.rollouts.rollout import RolloutRequest
 
 
 class ClusterError(RuntimeError):
-    """The engines cannot continue. The message says why in one line, and what to change."""
+    """The engines cannot continue. A one-line message says why, and what to change."""
 
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """One response to be generated. index: its place in the rollout. prompt: token ids."""
+    """One response to be generated. index: the response's place in the rollout. prompt: token ids."""
 
     index: int
     prompt: Sequence[int]
@@ -47,7 +47,7 @@ class Response:
     cost: RequestCost
 
     def equals(self, other: "Response") -> bool:
-        """Returns whether both are the same response, bit for bit, with the same weights."""
+        """Returns whether this and the other response are equal, bit for bit, and come from the same weights."""
         ours, theirs = (
             (each.tokens.tobytes(), b"" if each.logprobs is None else each.logprobs.tobytes(), each.finish_reason)
             for each in (self, other)
@@ -66,7 +66,8 @@ class Poll:
 
 @dataclass(frozen=True)
 class WeightsPart:
-    """Some tensors. tensors: name, type and shape of each. data: the bytes of all, one tensor after the other."""
+    """Some tensors of the weights. tensors: name, type and shape of each. data: their bytes, one tensor after the
+    other."""
 
     tensors: list[tuple[str, str, list[int]]]
     data: np.ndarray  # uint8
@@ -98,7 +99,7 @@ def predicted(request: RolloutRequest) -> list[QueuedRequest]:
 
 
 def require_equal_versions(theirs: Mapping[str, str], ours: Mapping[str, str]) -> None:
-    """Raise ClusterError, in one line, if an engine runs on other versions than this process."""
+    """Raise ClusterError with a one-line message if an engine runs on other versions than this process."""
     for name in sorted({*ours, *theirs}):
         if ours.get(name) != theirs.get(name):
             raise ClusterError(

@@ -18,7 +18,7 @@ FOREVER_S = 1e9  # seconds: the trainer always waits for the engine, because no 
 class OneProcess(Cluster):
     """A cluster of one engine. The engine itself keeps what it learns, and its reports have no entries about a cluster.
 
-    Raises EngineDied if the engine's process has died, and whatever build_engine raises.
+    Raises EngineDied if the engine's process has died, and every error that build_engine raises.
     """
 
     def __init__(self, engine: EngineSettings, threads: int):

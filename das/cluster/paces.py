@@ -35,11 +35,11 @@ class Paces:
         self._paces[engine] = _Pace(now, passes)
 
     def took(self, engine: int, now: float) -> None:
-        """Note that an engine without requests gets some now. The time before does not count."""
+        """Note that an engine without requests gets requests now. The time before does not count."""
         self._paces[engine].asked = now
 
     def heard(self, engine: int, passes: int, now: float) -> None:
-        """Note the number of passes of an engine since it was built. It has had requests since its last answer."""
+        """Note an engine's number of passes since it was built. The engine has had requests since its last answer."""
         pace = self._paces[engine]
         pace.busy_s += now - pace.asked
         pace.made += passes - pace.passes
@@ -64,7 +64,7 @@ class Paces:
         return sorted(slow, key=lambda engine: -pass_s[engine])
 
     def pace(self, engine: int, silent_s: float = 0.0) -> float:
-        """Returns the time of its passes, as a multiple of the fastest engine's; 1 if that is below SLOW or unknown.
+        """Returns the time of the engine's passes / that of the fastest engine's; 1 if below SLOW or unknown.
 
         silent_s: seconds with requests since the engine last answered.
         """
@@ -73,7 +73,7 @@ class Paces:
         return pace if pace >= SLOW else 1.0
 
     def silent_s(self, engine: int, now: float) -> float:
-        """Returns the seconds since it last answered or got its first requests."""
+        """Returns the seconds since the engine last answered or got its first requests."""
         return now - self._paces[engine].asked
 
     def _pass_s(self, engine: int, silent_s: float) -> float:

@@ -7,13 +7,13 @@ from das.cluster.messages import WeightsPart
 
 
 class EngineLost(RuntimeError):
-    """An engine's process has died. Another engine can start in its place. The message says why, in one line."""
+    """An engine's process has died. Another engine can start in its place. A one-line message says why."""
 
 
 class Places:
     """Places, known by numbers. At each runs an actor: a process with an EngineHost (das/cluster/actor.py).
 
-    Methods raise ClusterError or EngineDied, in one line, if the pool cannot continue.
+    Methods raise ClusterError or EngineDied with a one-line message if the pool cannot continue.
     """
 
     gpus = 0  # number of GPUs for engines; 0: engines run on CPUs
@@ -45,7 +45,7 @@ class Places:
         raise NotImplementedError
 
     def shared(self, part: WeightsPart) -> Any:
-        """Returns an argument that stands for these weights in calls of several actors."""
+        """Returns an object that can be passed for these weights in calls of several actors."""
         return part
 
     def address(self) -> str:
@@ -53,7 +53,7 @@ class Places:
         return "127.0.0.1"
 
     def kill(self, actor: Any, pid: int, node: str) -> None:
-        """End an actor, even if it hangs. pid, node: its process; 0 and empty if unknown."""
+        """End an actor, even if it hangs. pid, node: the actor's process and node; 0 and empty if unknown."""
         raise NotImplementedError
 
     def broken(self) -> str:
@@ -61,4 +61,4 @@ class Places:
         return ""
 
     def disconnect(self) -> None:
-        """Release what the places needed. Called when all actors have ended."""
+        """Release all resources of the places. Called when all actors have ended."""

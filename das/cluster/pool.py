@@ -1,4 +1,4 @@
-"""A pool of engines at places. It starts and restarts engines, updates them, and kills those that fall silent.
+"""A pool of engines at places. The pool starts, restarts and updates engines, and kills engines that fall silent.
 
 Everything happens in the trainer's one thread. Each engine has at most one call under way. `next_event` waits for an
 answer, an engine's death or a silence. While it waits, it brings engines that start or restart up to date: they start,
@@ -28,7 +28,7 @@ OF_HOST = ("where", "start", "load_weights")  # methods of EngineHost; all other
 
 @dataclass
 class PoolEngine:
-    """An engine, and what the pool knows of it."""
+    """An engine, and the pool's notes about its state."""
 
     number: int  # never used twice
     place: int  # number of the place at which it runs
@@ -50,7 +50,7 @@ class PoolEngine:
 
 @dataclass
 class Event:
-    """Something that an engine's caller must know. answer: what `method` returned. lost: why the engine is gone."""
+    """An engine's answer or loss. method, answer: a call and its result. lost: why the engine is gone."""
 
     engine: PoolEngine
     method: str
@@ -70,8 +70,8 @@ class _Weights:
 class EnginePool:
     """The engines of one trainer.
 
-    Raises EngineError for settings with which no pool works. Raises ClusterError, in one line, if the places have too
-    little room for all engines or an engine does not start.
+    Raises EngineError for settings with which no pool works. Raises ClusterError with a one-line message if the places
+    have too little room for all engines or an engine does not start.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class EnginePool:
         device: torch.device | None = None,
         places: Places | None = None,
     ) -> None:
-        """kv_cache_gib, threads: of each engine. weights_bytes: size of the policy. device: the trainer's device, from
-        which weights may be broadcast; None: no broadcast. places: where the engines run; None: on Ray.
+        """kv_cache_gib, threads: settings of each engine. weights_bytes: size of the policy. device: the trainer's
+        device, from which weights may be broadcast; None: no broadcast. places: where the engines run; None: on Ray.
         """
         if not engine.row.keyed:
             raise EngineError("a cluster has no engines of method stock, which is vLLM without das: choose another one")
@@ -122,7 +122,7 @@ class EnginePool:
     # ---- how many ----
 
     def resize(self, engines: int) -> list[PoolEngine]:
-        """Have this number of engines. New ones start in the background. Returns the surplus engines, newest first:
+        """Use this number of engines. New engines start in the background. Returns the surplus engines, newest first:
         call `dismiss` for each when it has no requests.
         """
         while len(self._failed_starts) < engines:
@@ -169,7 +169,7 @@ class EnginePool:
         self._call(engine, method, *args)
 
     def call_all(self, method: str, *args: Any) -> dict[int, Any]:
-        """Wait until an engine is ready, then call all ready ones. Returns the answers of those that were not lost."""
+        """Wait until an engine is ready, then call all ready engines. Returns the answers of engines that survived."""
         answers: dict[int, Any] = {}
         while not answers:
             self.settle()
@@ -193,9 +193,9 @@ class EnginePool:
             self.next_event()
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Let all engines, also later ones, compute with these weights. Returns what did not arrive, in words.
+        """Let all engines, also later ones, compute with these weights. Returns which did not arrive, in words.
 
-        check: names of tensors. After loading, each engine checks that its copy of these equals what was sent.
+        check: names of tensors. After loading, each engine checks that its copies of these tensors equal the sent ones.
         """
         version = self._weights.version + 1
         self._weights = _Weights()  # frees the old ones first
@@ -223,8 +223,8 @@ class EnginePool:
         self.settle()
 
     def next_event(self, timeout_s: float = 0.5) -> Event | None:
-        """Wait for an engine's answer or loss. Returns None if no answer has come, or only one that brings an engine up
-        to date.
+        """Wait for an engine's answer or loss. Returns None if no answer has come, or only the answer to a call that
+        brings an engine up to date.
         """
         if self._stopped:
             raise ClusterError("the engines of the cluster were closed")
@@ -250,7 +250,7 @@ class EnginePool:
                 raise ClusterError(broken)
 
     def _silent(self, by_reference: Mapping[Any, PoolEngine]) -> PoolEngine | None:
-        """Returns an engine whose answer is overdue, or None. Other engines may answer all the time meanwhile."""
+        """Returns an engine whose answer is overdue, or None. Meanwhile other engines may have answered."""
         now, start_s, silent_s = time.monotonic(), self.settings.start_s, self.settings.silent_s
         for reference, engine in by_reference.items():
             late = now - engine.asked > (silent_s if engine.started else start_s)
@@ -302,7 +302,7 @@ class EnginePool:
         return None
 
     def _received(self, engine: PoolEngine, version: int, problem: str, broken: str) -> Event | None:
-        """Note how a broadcast to an engine ended. A broken one is repeated, because another member may have died."""
+        """Note how a broadcast to an engine ended. A broken broadcast is repeated: another member may have died."""
         if problem:
             raise WeightsLost(f"engine {engine.number}: {problem}")
         engine.broken = engine.broken + 1 if broken else 0
@@ -324,7 +324,7 @@ class EnginePool:
         return Event(engine, "poll", poll)
 
     def _bring_up_to_date(self) -> None:
-        """Give free engines that have started the current weights, and let them join or leave an evaluation."""
+        """Give the current weights to free engines that have started, and let these join or leave an evaluation."""
         weights = self._weights
         if self._broadcast_from is not None:
             self._broadcast([engine for engine in self._free if engine.weights != weights.version])
@@ -383,11 +383,12 @@ class EnginePool:
             raise ClusterError(f"no engine is left, and none of {STARTS} new ones started: {self.last_loss}")
 
     def stop(self) -> None:
-        """Make another thread that waits here raise ClusterError, so that `close` can be called."""
+        """Stop the pool: `next_event` raises ClusterError from now on. Then a thread that calls it leaves the pool, and
+        `close` can be called."""
         self._stopped = True
 
     def close(self) -> None:
-        """End all engines, and release what the places needed. No other thread may use the pool meanwhile."""
+        """End all engines, and release all resources of the places. No other thread may use the pool meanwhile."""
         if self._sending is not None:
             self._sending.close()
         for engine in list(self.engines.values()):
@@ -396,4 +397,4 @@ class EnginePool:
 
 
 class WeightsLost(ClusterError):
-    """An engine does not hold the weights that it was sent."""
+    """An engine does not hold the weights that the trainer sent."""

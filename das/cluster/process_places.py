@@ -33,7 +33,7 @@ class EngineProcess:
             raise self._gone() from None
 
     def receive(self) -> Any:
-        """Wait for the answer. Raises what the method raised, and EngineDied if the process has died."""
+        """Wait for the answer. Raises the method's error, or EngineDied if the process has died."""
         try:
             succeeded, value = pickle.loads(self.pipe.recv_bytes())
         except (EOFError, OSError):  # OSError: it died while it answered
@@ -64,13 +64,13 @@ class EngineProcess:
 class ProcessPlaces(Places):
     """One place, in a child process of this one. The engine's death ends the pool.
 
-    Errors that the engine's methods raise are raised here unchanged.
+    `answer` raises the errors of the engine's methods unchanged.
     """
 
     lasting = True
 
     def start_actor(self, number: int) -> EngineProcess:
-        """As Places says."""
+        """See Places."""
         return EngineProcess()
 
     def call(self, actor: EngineProcess, method: str, *args: Any) -> EngineProcess:
@@ -79,16 +79,16 @@ class ProcessPlaces(Places):
         return actor
 
     def answered(self, references: Sequence[EngineProcess], timeout_s: float) -> list[EngineProcess]:
-        """As Places says."""
+        """See Places."""
         ready = wait([reference.pipe for reference in references], timeout_s)
         return [reference for reference in references if reference.pipe in ready]
 
     def answer(self, reference: EngineProcess) -> Any:
-        """As Places says. Raises EngineDied in place of EngineLost."""
+        """See Places. Raises EngineDied in place of EngineLost."""
         return reference.receive()
 
     def kill(self, actor: EngineProcess, pid: int, node: str) -> None:
-        """As Places says."""
+        """See Places."""
         actor.end()
 
 

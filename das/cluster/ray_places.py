@@ -19,7 +19,8 @@ class RayPlaces(Places):
     """Places in Ray's cluster."""
 
     def __init__(self, cluster: ClusterSettings, threads: int, weights_bytes: int):
-        """threads: number of cores of each engine. weights_bytes: size of the policy. Raises what `connect` raises."""
+        """threads: number of cores of each engine. weights_bytes: size of the policy. Raises the errors of
+        `connect`."""
         self._threads = threads
         self._groups: dict[int, Any] = {}  # Ray's placement groups, by place
         self._ray, self._disconnect = connect(cluster, threads, weights_bytes)
@@ -27,16 +28,16 @@ class RayPlaces(Places):
         self.gpus = int(self._ray.cluster_resources().get("GPU", 0))
 
     def open(self, number: int) -> None:
-        """As Places says."""
+        """See Places."""
         bundle = {"CPU": self._threads, **({"GPU": 1} if self.gpus else {})}
         self._groups[number] = self._ray.util.placement_group([bundle])
 
     def close(self, number: int) -> None:
-        """As Places says."""
+        """See Places."""
         self._ray.util.remove_placement_group(self._groups.pop(number))
 
     def require_room(self, engines: int) -> None:
-        """As Places says."""
+        """See Places."""
         if 0 < self.gpus < engines:
             raise ClusterError(
                 f"cluster.engines={engines}: Ray has {self.gpus} GPUs, and an engine takes one; set "
@@ -50,7 +51,7 @@ class RayPlaces(Places):
             )
 
     def start_actor(self, number: int) -> Any:
-        """As Places says."""
+        """See Places."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         # The actor has several threads, so it also answers while one of them starts the engine or loads weights.
@@ -65,32 +66,32 @@ class RayPlaces(Places):
         return actor.remote()
 
     def call(self, actor: Any, method: str, *args: Any) -> Any:
-        """As Places says."""
+        """See Places."""
         return getattr(actor, method).remote(*args)
 
     def answered(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """As Places says."""
+        """See Places."""
         found: list[Any] = self._ray.wait(list(references), num_returns=1, timeout=timeout_s)[0]
         return found
 
     def answer(self, reference: Any) -> Any:
-        """As Places says."""
+        """See Places."""
         try:
             return self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             raise EngineLost(one_line(error)) from error
 
     def shared(self, part: WeightsPart) -> Any:
-        """As Places says: a reference to Ray's object store."""
+        """See Places. The object is a reference to Ray's object store."""
         return self._ray.put(part)
 
     def address(self) -> str:
-        """As Places says."""
+        """See Places."""
         address: str = self._ray.util.get_node_ip_address()
         return address
 
     def kill(self, actor: Any, pid: int, node: str) -> None:
-        """See Places. It also ends stopped processes, and those on this node if Ray has ended."""
+        """See Places. It also ends stopped processes and, if Ray has ended, processes on this node."""
         if pid and node == self._node:
             kill_process(pid)
         if self.broken():
@@ -103,12 +104,12 @@ class RayPlaces(Places):
         self._ray.kill(actor)
 
     def broken(self) -> str:
-        """As Places says."""
+        """See Places."""
         gone = dead(self._ray)
         return f"Ray cannot go on: its process {gone} has died" if gone else ""
 
     def disconnect(self) -> None:
-        """As Places says."""
+        """See Places."""
         self._disconnect()
 
 

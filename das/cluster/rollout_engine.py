@@ -31,9 +31,9 @@ class RolloutEngine:
     """One engine of das in this process."""
 
     def __init__(self, settings: EngineSettings, kv_cache_gib: int = 1, threads: int | None = None):
-        """settings: of the engine. kv_cache_gib, threads: see das.install().
+        """settings: how to build the engine. kv_cache_gib, threads: see das.install().
 
-        Raises what build_engine raises.
+        Raises the errors of build_engine.
         """
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any] | None]] = queue.SimpleQueue()
         self._news = threading.Condition()  # guards the three below
@@ -60,9 +60,9 @@ class RolloutEngine:
     def load_weights(self, version: int, checksum: str, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
         """Compute and draft with these weights from now on. Returns which did not arrive, in words; empty if all did.
 
-        version: the number that responses will carry. checksum: of the parts, as they were sent. check: names of
-        tensors of the policy; the engine's copies of these are compared with what was sent. A drafter's tensors are all
-        compared. No request may be live.
+        version: the number that responses will carry. checksum: weights_checksum of the parts before they were sent.
+        check: names of tensors of the policy; the engine's copies of these are compared with the parts. A drafter's
+        tensors are all compared. No request may be live.
         """
 
         def load() -> str:
@@ -76,8 +76,8 @@ class RolloutEngine:
     def receive_weights(
         self, version: int, meeting: Meeting, expected: Sequence[Layout], check: Sequence[str]
     ) -> tuple[int, str, str]:
-        """Does what `load_weights` does, with weights that the trainer broadcasts. Returns their version, what did not
-        arrive, and why the transfer broke. If it broke, it must be repeated before a request comes.
+        """Load weights like `load_weights`, but receive them by the trainer's broadcast. Returns their version, which
+        did not arrive, and why the transfer broke. A broken transfer must be repeated before a request comes.
         """
 
         def receive() -> tuple[int, str, str]:
@@ -93,7 +93,7 @@ class RolloutEngine:
     def _load_weights(
         self, version: int, tensors: Iterable[tuple[str, torch.Tensor, bool]], check: Sequence[str]
     ) -> str:
-        """Load tensors into the engine. tensors: name and value of each, and whether it is the drafter's."""
+        """Load tensors into the engine. tensors: name and value of each, and whether it belongs to the drafter."""
         if self._live:
             return f"{len(self._live)} requests are live"
         sample, checked, drafter = [], set(check), []
@@ -129,7 +129,7 @@ class RolloutEngine:
         return str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
 
     def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """Returns the engine's log-probs [T - 1] of these tokens [T], without the first one. No request may be live."""
+        """Returns the engine's log-probs [T - 1] of these tokens [T] after the first one. No request may be live."""
         from vllm import SamplingParams
 
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, seed=0, detokenize=False, extra_args={LIMIT_KEY: 0})

@@ -9,16 +9,16 @@ MAX_ENGINES = 2**12
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Settings of a cluster. Raises ValueError, in one line, for values out of range.
+    """Settings of a cluster. Raises ValueError with a one-line message if a value is out of range.
 
     engines    number of engines
-    address    HOST:PORT of a Ray that runs already; None: one of this machine's own is started, and ended with the run
-    silent_s   seconds within which an engine must answer or finish a pass. One that does not is taken for dead and
-               killed, and its requests start again elsewhere. It must be longer than the slowest pass, compiling and
-               loading of weights
+    address    HOST:PORT of a Ray that runs already; None: a new Ray is started on this machine, and ends with the run
+    silent_s   seconds within which an engine must answer or finish a pass. An engine that does not is taken for dead
+               and killed, and its requests start again elsewhere. The value must be larger than the slowest pass, than
+               compiling and than loading weights
     start_s    seconds within which an engine must have started
-    weights    how they travel: store, through Ray's object store; broadcast, straight from the trainer's process, over
-               NCCL between GPUs and over gloo without them; None: broadcast between GPUs, else store
+    weights    how weights travel: store, through Ray's object store; broadcast, straight from the trainer's process,
+               over NCCL between GPUs and over gloo without GPUs; None: broadcast between GPUs, else store
     """
 
     engines: int = 2

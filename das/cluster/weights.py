@@ -13,7 +13,7 @@ PART_BYTES = 256 * 2**20  # weights travel in parts of about this size
 def packed(named_tensors: Iterable[tuple[str, torch.Tensor]], drafter: bool = False) -> Iterator[WeightsPart]:
     """Yields copies of the tensors, in parts of about PART_BYTES.
 
-    drafter: whether they are those of the drafter that is trained in the run.
+    drafter: whether these tensors belong to the drafter that is trained in the run.
     """
     tensors: list[tuple[str, str, list[int]]] = []
     data: list[np.ndarray] = []

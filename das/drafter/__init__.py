@@ -31,14 +31,15 @@ DRAFTERS: dict[str, type[Drafter]] = {"history": HistoryDrafter}  # settings may
 
 def make_drafter(settings: Mapping[str, Any]) -> Drafter:
     """Build the drafter that settings["name"] names (config group `drafter`; default: history). The other settings are
-    its options. Raises what `check_drafter` raises, and ValueError for a damaged saved history.
+    its options. Raises the errors of `check_drafter`, and ValueError for a damaged saved history.
     """
     drafter, options = _drafter(settings)
     return drafter(**options)
 
 
 def check_drafter(settings: Mapping[str, Any]) -> None:
-    """Raise ValueError or TypeError, in one line, for a drafter that `make_drafter` cannot build. It reads no file."""
+    """Raise ValueError or TypeError with a one-line message if `make_drafter` cannot build this drafter. Reads no
+    file."""
     drafter, options = _drafter(settings)
     drafter.check(options)
 

@@ -23,7 +23,7 @@ class Alternatives:
 
     limits: the most tokens of each draft. floors: draft i ends where P(all of it is accepted) falls below floors[i];
     None: no floors. alone: drafts of the history without the head. able: for each request, whether the head can draft
-    for it, bool [R]; None: it can for all.
+    for it, bool [R]; None: the head can draft for all requests.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class Alternatives:
 
     def open(self, head_value: float) -> tuple[np.ndarray, float]:
         """Returns the requests that gain from another head token, int64 [A], and their total expected gain in tokens.
+        All other requests keep their best draft.
 
-        head_value: the number of emitted tokens that a head token and the history's continuation usually yield. Other
-        requests keep their best draft.
+        head_value: the number of emitted tokens that a head token and the history's continuation usually yield.
         """
         more = np.maximum(head_value - self._behind, 0.0) * self._joint
         room = (self._limits > self._depth) & (self._joint >= self._floors) & (more > 0)
@@ -57,7 +57,7 @@ class Alternatives:
         return float(self._best_value.sum()) - self._alone_value
 
     def _lay_out(self) -> None:
-        """Allocate arrays for drafts that begin with the head. Done late, because most often the head is not used."""
+        """Allocate arrays for drafts that begin with the head. This is done late, because usually no head is used."""
         alone, shape = self._alone, (len(self._limits), int(self._limits.max()))
         self._tokens, self._probs = np.zeros(shape, np.int32), np.zeros(shape)
         self._tokens[:, : alone.tokens.shape[1]], self._probs[:, : alone.probs.shape[1]] = alone.tokens, alone.probs
@@ -80,7 +80,8 @@ class Alternatives:
         return np.asarray(self._head_tokens[self._open, self._depth - 1])
 
     def behind(self) -> tuple[np.ndarray, list[list[int]], list[int], list[float]]:
-        """Returns, for each open request: index (int64 [A]), head tokens, how many more tokens fit, and their floor."""
+        """Returns the open requests' indices, int64 [A], and for each: its head tokens, the number of further tokens
+        that fit, and the floor for these."""
         among = self._open
         floors = np.minimum(self._floors[among] / np.maximum(self._joint[among], 1e-300), 1.0)
         return (

@@ -19,7 +19,8 @@ Arguments: TypeAlias = "tuple[array[int], array[int], array[float] | None, int]"
 def arguments(
     handles: Sequence[int], limits: Sequence[int], floors: Sequence[float] | None, name: str, highest: int
 ) -> Arguments:
-    """Check and convert the arguments of a call. name: what errors call `limits`. Raises ValueError, in one line."""
+    """Check and convert the arguments of a call. name: the name of `limits` in errors. Raises ValueError with a
+    one-line message."""
     limit_array, stride = checks.limits(limits, name, highest)
     floor_array = None if floors is None else checks.floors(floors)
     n = len(handles)

@@ -34,8 +34,8 @@ class Chains:
     def open(self, usual: float) -> tuple[np.ndarray, float]:
         """Returns the chains that may get a model token, int64 [A], and their total expected gain in emitted tokens.
 
-        usual: usual probability that a model token is accepted after accepted tokens. The gain is the excess over the
-        history's token that would stand in its place.
+        usual: the usual probability that a model token is accepted after accepted tokens. The gain of a model token is
+        its advantage over the history's token that would stand in its place.
         """
         among = np.flatnonzero((self._counts < self._limits) & (self._joint >= self._floors))
         instead = np.array([self._rests[i][1][0] if self._rests[i][1] else 0.0 for i in among.tolist()])
@@ -77,7 +77,7 @@ class Chains:
         self._joint[i] *= np.prod(probs[: stop - at])
 
     def behind(self, among: np.ndarray) -> tuple[list[list[int]], list[int], list[float]]:
-        """Returns, for each chain: its tokens, how many more tokens it may get, and their floor."""
+        """Returns, for each chain: its tokens, the number of tokens that it may still get, and the floor for these."""
         tokens = [self._tokens[i, : self._counts[i]].tolist() for i in among.tolist()]
         room = (self._limits - self._counts)[among].tolist()
         return tokens, room, (self._floors[among] / np.maximum(self._joint[among], 1e-300)).tolist()

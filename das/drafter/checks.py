@@ -1,6 +1,6 @@
 """Argument checks of the history drafter. Each function returns the value in the core's type.
 
-A wrong value or a wrong type raises ValueError, in one line.
+A wrong value or a wrong type raises ValueError with a one-line message.
 """
 
 from __future__ import annotations

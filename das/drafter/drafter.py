@@ -24,8 +24,8 @@ class Drafter(ABC):
     each pass it calls `propose` for the requests that may draft. If the engine preempts a request, the drafter does not
     notice.
 
-    window: for how many history ticks (steps or epochs) it drafts from finished responses; 0: it does not. vocab: the
-    policy's token ids are 0 to vocab - 1; the engine sets it.
+    window: for how many history ticks (steps or epochs) the drafter uses finished responses; 0: it uses none. vocab:
+    the policy's token ids are 0 to vocab - 1; the engine sets this attribute.
     remembers: whether it remembers the distributions from which tokens were sampled (RememberingDrafter).
     """
 
@@ -36,7 +36,8 @@ class Drafter(ABC):
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
-        """Raise ValueError or TypeError, in one line, if the class does not take these options. It builds nothing."""
+        """Raise ValueError or TypeError with a one-line message if the class does not take these options. It builds
+        nothing."""
         try:
             inspect.signature(cls).bind(**options)
         except TypeError as error:
@@ -79,7 +80,7 @@ class Drafter(ABC):
 
     @property
     def history_tokens(self) -> int:
-        """The number of tokens of finished responses that it drafts from."""
+        """The number of tokens of finished responses from which this drafter copies."""
         return 0
 
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
@@ -90,7 +91,8 @@ class Drafter(ABC):
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """Calls `propose`, and returns arrays. Raises ValueError, in one line, for drafts that no engine can verify."""
+        """Calls `propose`, and returns arrays. Raises ValueError with a one-line message if no engine can verify a
+        draft."""
         drafts = self.propose(requests, limits, floors)
         counts = np.array([len(draft.tokens) for draft in drafts], np.int64)
         if len(drafts) != len(requests) or any(counts > np.asarray(limits)):
@@ -113,7 +115,7 @@ class Drafter(ABC):
         floors: Sequence[float] | None = None,
         branch_floor: float = 0.0,
     ) -> TreeDrafts:
-        """Propose drafts of at most nodes[i] tokens, which may branch. Those of this base class do not.
+        """Propose drafts of at most nodes[i] tokens, which may branch. The drafts of this base class do not branch.
 
         floors: see `propose`. branch_floor: the least joint probability of a token that begins a branch.
         """
@@ -129,7 +131,7 @@ class Drafter(ABC):
         """Add responses of other engines, so that drafts may come from them, too."""
 
     def save(self, path: Path) -> None:  # noqa: B027  # a drafter need not remember
-        """Write what it has learned, for a checkpoint. No request is live."""
+        """Write everything that the drafter has learned, for a checkpoint. No request is live."""
 
     def load(self, path: Path) -> None:  # noqa: B027  # a drafter need not remember
         """Continue from what `save` wrote."""
@@ -144,7 +146,8 @@ class RememberingDrafter(Drafter):
 
     @abstractmethod
     def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
-        """See Drafter. seed: of the noise with which its tokens are sampled; None: unknown, or there is no noise."""
+        """See Drafter. seed: the seed of the noise with which the request's tokens are sampled; None: unknown, or no
+        noise."""
 
     @abstractmethod
     def observe_batch(
@@ -153,6 +156,7 @@ class RememberingDrafter(Drafter):
         tokens: Sequence[Sequence[int] | np.ndarray],
         remembered: np.ndarray | None = None,
     ) -> None:
-        """See Drafter. remembered: for all these tokens, one after the other, the distributions from which they were
-        sampled (das.drafter.distributions), uint32 [tokens, PAIRS]; None: unknown.
+        """See Drafter. remembered: the distribution from which each token was sampled, uint32 [tokens, PAIRS]
+        (das.drafter.distributions). Its rows follow the tokens of the first request, then those of the second, and so
+        on. None: the distributions are unknown.
         """

@@ -72,7 +72,8 @@ class HistoryDrafter(RememberingDrafter):
     Thread-safe: threads may draft for different requests at the same time. All other calls take turns and wait until
     running drafts are done. Native calls release the GIL.
 
-    Every method raises ValueError, in one line, for an argument of a wrong type or value, and then changes nothing.
+    Every method raises ValueError with a one-line message if an argument has a wrong type or value. The drafter is then
+    unchanged.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class HistoryDrafter(RememberingDrafter):
     ) -> None:
         """Observe tokens of many requests, in order, in one native call. After a ValueError nothing is stored.
 
-        remembered: the distributions of all tokens, one after the other.
+        remembered: the distributions of all tokens, in the same order (das.drafter.distributions).
         """
         live = self._live(requests)
         if checks.size(tokens) != len(live):
@@ -216,7 +217,7 @@ class HistoryDrafter(RememberingDrafter):
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """Does what `propose` does, but returns arrays."""
+        """Draft as `propose` does, and return the drafts as arrays."""
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
         return calls.chains_as_arrays(self._lib, self._core, requests, call)
 
@@ -227,7 +228,7 @@ class HistoryDrafter(RememberingDrafter):
         limits: Sequence[int],
         floors: Sequence[float] | None = None,
     ) -> Drafts:
-        """Does what `propose_batch` does, as if the text of request i continued with the tokens given[i].
+        """Draft as `propose_batch` does, as if the text of request i continued with the tokens given[i].
 
         The drafter learns nothing from these drafts. It still learns from the drafts before them.
         """
@@ -417,7 +418,7 @@ class HistoryDrafter(RememberingDrafter):
         drafts: bool = True,
         seed: int | None = None,
     ) -> IndexedRequest:
-        """Start an empty response after its context, which is not indexed. drafts: whether it will be drafted for."""
+        """Start an empty response after a context that is not indexed. drafts: whether the request may get drafts."""
         store = self._store(store_key)
         noise = (seed is not None, int(np.uint64((seed or 0) & 2**64 - 1).view(np.int64)))
         handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts, *noise, len(context)))

@@ -20,7 +20,7 @@ DEFAULT_UNIT = "epoch"
 
 @dataclass(frozen=True)
 class DrafterOptions:
-    """Options of `HistoryDrafter`. Raises ValueError, in one line, for a value outside its range."""
+    """Options of `HistoryDrafter`. Raises ValueError with a one-line message if a value is outside its range."""
 
     window: int = 16  # number of history ticks (steps or epochs) kept, current one included; 0: no history
     scope: str = "problem+request"  # where occurrences are looked up: one of SCOPES

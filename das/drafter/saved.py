@@ -68,7 +68,7 @@ class SavedHistory:
 
 
 def read_history(path: Path) -> SavedHistory:
-    """Read a saved history. Raises ValueError, in one line, if the file holds no history or is damaged."""
+    """Read a saved history. Raises ValueError with a one-line message if the file holds no history or is damaged."""
     arrays = load_arrays(path, _KIND)
     try:
         return _checked(arrays)

@@ -1,4 +1,4 @@
-"""Texts in the native core: those of requests, and copies of finished texts for other problems."""
+"""Texts in the native core: the texts of requests, and copies of finished texts for other problems."""
 
 from __future__ import annotations
 

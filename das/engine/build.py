@@ -71,8 +71,8 @@ class EngineSettings:
 
 
 def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
-    """Raise EngineError if the draft model's folder does not exist, or if its vocabulary has another size than the
-    policy's. Hub ids, which are no folders, are not checked here.
+    """Raise EngineError if the draft model's folder does not exist, or if its vocabulary and the policy's differ in
+    size. Hub ids, which are no folders, are not checked here.
     """
     folder = str(speculative["model"])
     of_draft, of_policy = _vocabulary(folder), _vocabulary(policy)
@@ -85,7 +85,7 @@ def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
 
 
 def _vocabulary(folder: str) -> int | None:
-    """The vocabulary's size of the model in this folder; None if there is no config.json, or it does not say."""
+    """The vocabulary's size of the model in this folder; None if there is no config.json, or if it lacks the size."""
     config = Path(folder) / "config.json"
     return json.loads(config.read_text()).get("vocab_size") if folder and config.is_file() else None
 
@@ -136,8 +136,8 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
 def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     """Build the engine. `overrides` are further arguments of vllm.LLM.
 
-    Raises EngineError when the model directory lacks a tokenizer or vLLM refuses the settings, NotInstalled when the
-    engine needs `das.install()` and that was not called before.
+    Raises EngineError if the model directory lacks a tokenizer or vLLM refuses the settings. Raises NotInstalled if the
+    engine needs `das.install()`, which was not called before.
     """
     directory = Path(settings.model)
     needs_tokenizer = not overrides.get("skip_tokenizer_init", False)

@@ -18,7 +18,7 @@ WORKER = "das.engine.worker.DasWorker"
 class DasOptions:
     """The options of an engine that drafts: the `das` part of its additional_config.
 
-    Raises ValueError or TypeError, in one line, for options that no engine can have.
+    Raises ValueError or TypeError with a one-line message if no engine can have these options.
 
     drafter: see das.drafter.make_drafter. budget: see das.budget.make_budget. branch_blocks: KV blocks for drafts that
     branch; 0: no draft branches. self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized
@@ -60,7 +60,7 @@ class DasOptions:
         return self.self_draft is None or bool(self.self_draft["history"])
 
     def as_dict(self) -> dict[str, Any]:
-        """The options that are set, as additional_config carries them."""
+        """The options that are set, in the form in which additional_config holds them."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             name: dict(value) if isinstance(value, Mapping) else value
@@ -70,7 +70,7 @@ class DasOptions:
 
 
 def das_options(vllm_config: Any) -> DasOptions:
-    """The options of an engine. Raises ValueError or TypeError, in one line, for impossible options."""
+    """The options of an engine. Raises ValueError or TypeError with a one-line message if they are impossible."""
     additional_config = vllm_config.additional_config
     given = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
     names = sorted(each.name for each in fields(DasOptions))
@@ -88,7 +88,7 @@ def drafts_by_das(vllm_config: Any) -> bool:
 
 
 def refuse_head(vllm_config: Any) -> None:
-    """Raise ValueError, in one line, for an EAGLE-3 head that belongs to another policy."""
+    """Raise ValueError with a one-line message if the engine's EAGLE-3 head belongs to another policy."""
     speculative_config = vllm_config.speculative_config
     if speculative_config is None or speculative_config.method != "eagle3" or not speculative_config.model:
         return

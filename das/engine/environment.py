@@ -1,4 +1,4 @@
-"""Environment variables that vLLM reads. They are set once, for this process and those that it starts."""
+"""Environment variables that vLLM reads. They are set once, for this process and its child processes."""
 
 import os
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def set_environment(
 
 @contextmanager
 def nccl_variables_kept() -> Iterator[None]:
-    """Afterwards, NCCL's environment variables are as they were before.
+    """After the `with` block, restore NCCL's environment variables.
 
     An engine with batch-invariant kernels pins NCCL to one channel, so that sums have one order. A trainer in the same
     process would be pinned too, though its sums need not match the engine's.

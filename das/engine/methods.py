@@ -1,4 +1,4 @@
-"""The table of methods: what drafts in an engine, and which properties follow. Every list of methods reads this table.
+"""The table of drafting methods and their properties. Every list of methods is made from this table.
 
 A new method needs one row here and one file that drafts.
 """
@@ -24,10 +24,10 @@ SpeculativeConfig = dict[str, Any] | None  # vLLM's
 class Method:
     """A row of the table.
 
-    speculative: makes vLLM's speculative_config from an engine's settings; raises EngineError, in one line, for
-    impossible ones. history: it drafts from earlier rollouts. proposes: DasProposer drafts, within a budget of das;
-    otherwise vLLM's own drafter does. model: the model that drafts; None if drafts come from texts only. simulated:
-    das/replay can simulate it. keyed: das verifies, by keyed noise; otherwise vLLM's own sampler does.
+    speculative: makes vLLM's speculative_config from an engine's settings; raises EngineError with a one-line
+    message if they are impossible. history: it drafts from earlier rollouts. proposes: DasProposer drafts, within a
+    budget of das; otherwise vLLM's own drafter does. model: the model that drafts; None if drafts come from texts only.
+    simulated: das/replay can simulate it. keyed: das verifies, by keyed noise; otherwise vLLM's own sampler does.
     """
 
     name: str
@@ -50,22 +50,24 @@ class Method:
 
     @property
     def learns(self) -> bool:
-        """Whether a model with weights of its own drafts. They may be trained beside the policy, and need a sync."""
+        """Whether a model with its own weights drafts. The weights may be trained beside the policy, and need a
+        sync."""
         return self.model not in (None, "policy")
 
     @property
     def sleeps(self) -> bool:
-        """Whether its engine may sleep. Sleep mode forgets all weights, and nobody loads a draft model's again."""
+        """Whether the method's engine may sleep. Sleep mode drops all weights, and nobody reloads a draft model's."""
         return not self.learns
 
     @property
     def forced(self) -> bool:
-        """Whether it drafts well for recorded responses (task=force). A model does not: it did not write them."""
+        """Whether the method drafts well for recorded responses (task=force). A model does not: it did not write
+        them."""
         return self.model is None
 
     @property
     def chains_only(self) -> bool:
-        """Whether its drafts cannot branch, though das drafts."""
+        """Whether das drafts, but the method's drafts cannot branch."""
         return self.proposes and self.model is not None
 
 
@@ -142,7 +144,7 @@ METHODS = {row.name: row for row in _ROWS}
 
 
 def find_method(name: str) -> Method:
-    """The row of a method. Raises EngineError, in one line, for an unknown name."""
+    """The row of a method. Raises EngineError with a one-line message if the name is unknown."""
     if name not in METHODS:
         keyed = ", ".join(row.name for row in METHODS.values() if row.keyed)
         raise EngineError(f"unknown speculation method {name!r}: choose {keyed}")

@@ -6,8 +6,8 @@ import warnings
 def register() -> None:
     """Let this process's front end check the requests of engines of das. Other engines stay as they are.
 
-    With a version of vLLM that das does not support this only warns. An engine that asks for das is refused later, by
-    its worker (das/engine/worker.py).
+    If das does not support the version of vLLM, this function only warns. An engine that asks for das is refused later,
+    by its worker (das/engine/worker.py).
     """
     from das.engine.contract.versions import UnsupportedVersion
     from das.engine.patches.front_end import patch_front_end

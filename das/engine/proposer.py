@@ -107,10 +107,10 @@ class DasProposer:
         return self.draft_round.drafter.remembers
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing to load: the drafter is an index, or the policy itself."""
+        """Do nothing: the drafter is an index, or the policy itself, so there is no model to load."""
 
     def attach(self, runner: "Runner") -> None:
-        """Called before every `propose`. The runner knows the request ids, which vLLM does not pass to `propose`."""
+        """Note the runner, before every `propose`: it knows the request ids, which vLLM does not pass to `propose`."""
         self._runner = runner
         if self.drafting_model is not None:
             self.drafting_model.attach(runner)
@@ -124,9 +124,9 @@ class DasProposer:
     ) -> list[list[int]]:
         """Draft for every row of the batch, after a target pass. Returns each row's drafted token ids.
 
-        sampled_token_ids: what each row emitted in the pass; rows without new tokens (unfinished prompts) get no draft.
-        num_tokens_no_spec: each row's length, prompt and response, in tokens, int [rows or more]. The other arguments,
-        which vLLM passes too, are not used.
+        sampled_token_ids: the tokens that each row emitted in the pass; rows without new tokens (unfinished prompts)
+        get no draft. num_tokens_no_spec: tokens of prompt and response of each row, int [rows or more]. The other
+        arguments, which vLLM passes too, are not used.
         """
         running = self._runner.requests
         names: list[str] = self._runner.input_batch.req_ids
@@ -175,9 +175,9 @@ class DasProposer:
         return drafts
 
     def keep(self, parents: Mapping[str, Sequence[int]]) -> None:
-        """Note which nodes of the branching drafts the engine verifies. It has no room for the other nodes.
+        """Note which nodes of the branching drafts the engine verifies. The engine has no room for the other nodes.
 
-        parents: like the attribute `parents`, for the first nodes of each draft only.
+        parents: the attribute `parents`, cut to the first nodes of each draft, which are verified.
         """
         self._pending.update((name, len(kept)) for name, kept in parents.items())
         self._branches = sum(map(num_branches, parents.values()))
@@ -224,8 +224,9 @@ class DasProposer:
     ) -> TargetPass | None:
         """Time the pass that just ended, and note what the budget expected of it.
 
-        Returns the pass if it was a decode pass: every request in it had emitted in the pass before, so none brought a
-        prompt. decoding: requests that emitted in this pass. drafting: what a draft model did for its drafts.
+        Returns the pass if it was a decode pass, else None. In a decode pass no request brings a prompt: all of them
+        emitted tokens in the pass before, too. decoding: the requests that emitted in this pass. drafting: the draft
+        model's work on the drafts that this pass verified.
         """
         now = time.perf_counter()
         live, target_pass = len(names), None
@@ -262,18 +263,19 @@ class DasProposer:
         return self._record.predicted_length.get(name)
 
     def begin_step(self, num_requests: int) -> None:
-        """A rollout of this many requests begins."""
+        """Note that a rollout of this many requests begins."""
         self._decoding = set()  # the time until the first pass was not decoding
         self.begin_record()
         self.draft_round.begin_step(num_requests)
 
     def begin_turn(self, num_requests: int) -> None:
-        """The running rollout goes on with a turn of this many requests."""
+        """Note that the running rollout goes on with a turn of this many requests."""
         self._decoding = set()
         self.draft_round.begin_step(num_requests)
 
     def end_turn(self, meter: RolloutMeter) -> RolloutReport:
-        """A turn is over: its requests join the history, and the rollout may go on. meter: the turn's."""
+        """Note that a turn is over: its requests join the history, and the rollout may go on. meter: the turn's
+        meter."""
         start = time.perf_counter()
         self._end(list(self.requests.live))
         report = self._report(meter, start)
@@ -281,7 +283,7 @@ class DasProposer:
         return report
 
     def begin_record(self) -> None:
-        """Forget what was noted of the last rollout."""
+        """Start new notes, and forget those of the last rollout."""
         self._record = RolloutRecord(history_before=self.draft_round.drafter.history_tokens)
 
     def _report(self, meter: RolloutMeter, ended: float) -> RolloutReport:
@@ -298,9 +300,9 @@ class DasProposer:
         )
 
     def end_step(self, meter: RolloutMeter, history_tick: int, judged: bool = True) -> RolloutReport:
-        """The rollout is over: its requests join the history, and the window moves to `history_tick` (a step or epoch).
+        """End the rollout: its requests join the history, and the window moves to `history_tick` (a step or epoch).
 
-        judged: whether the alarm compares this rollout with the ones before. meter: the rollout's.
+        judged: whether the alarm compares this rollout with the ones before. meter: the rollout's meter.
         """
         start = time.perf_counter()
         self._end(list(self.requests.live))
@@ -320,7 +322,7 @@ class DasProposer:
         return report
 
     def end_unannounced_step(self) -> list[str]:
-        """An unannounced rollout is over, because the weights are new or because it has gone on for long.
+        """End an unannounced rollout, because the weights are new or because it has gone on for long.
 
         Requests may still run. The window moves by the number of response tokens, not by steps. Returns the alarms.
         """
@@ -344,7 +346,7 @@ class DasProposer:
         )
 
     def _begin(self, name: str, state: Any, num_emitted: int) -> LiveRequest:
-        """Register a request that emitted for the first time, or that goes on after its rollout ended.
+        """Register a request that emitted for the first time, or that continues after its rollout ended.
 
         state: vLLM's CachedRequestState, whose output ends with the `num_emitted` tokens of this pass.
         """

@@ -92,7 +92,7 @@ def roll_out(model: Path, method: str, on_cpu: bool) -> dict[str, Any]:
 
 
 def compare(folder: Path) -> dict[str, Any]:
-    """Roll out the same requests without and with drafts. Returns how they compare, for identity.json."""
+    """Roll out the same requests without and with drafts. Returns the comparison, for identity.json."""
     from vllm.platforms import current_platform
 
     import das

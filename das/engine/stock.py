@@ -1,7 +1,7 @@
-"""vLLM as it comes: an engine without das's worker, hooks or sampler, whose rollouts are measured from outside.
+"""A stock engine is unmodified vLLM, without das's worker, hooks or sampler. Its rollouts are measured from outside.
 
 A stock engine has vLLM's own sampler and model runner, and asynchronous scheduling where the device has it. It samples
-other tokens than engines of das do, of the same distribution.
+other tokens than engines of das, but from the same distribution.
 """
 
 import time
@@ -63,7 +63,7 @@ def build_stock(settings: EngineSettings, trained: bool = False, **overrides: An
 
 
 def warm_up(llm: Any) -> None:
-    """Roll out a few short requests, so that what is compiled at first use is compiled. Empties the prefix cache."""
+    """Roll out a few short requests, so that code compiled at its first use is compiled. Empties the prefix cache."""
     from vllm import SamplingParams
 
     params = SamplingParams(temperature=1.0, max_tokens=2, logprobs=0, ignore_eos=True, detokenize=False)
@@ -76,11 +76,12 @@ def warm_up(llm: Any) -> None:
 def roll_out_stock(
     llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None, seats: int | None = None
 ) -> tuple[list[Any], Rollout]:
-    """Roll out with a stock engine. For the other arguments and the result see `das.engine.rollouts.rollout.roll_out`.
+    """Roll out with a stock engine.
 
-    Requests have neither seeds nor problem ids, because users of plain vLLM pass none: a seed for each request makes
-    its sampler slower. Requests are handed over in the order given. As in other engines, tokens are decoded to text
-    only if a stop string needs it. seats: how many requests run at once; None: the engine's max_num_seqs.
+    Requests have neither seeds nor problem ids, because users of plain vLLM pass none: per-request seeds slow vLLM's
+    sampler. Requests are handed over in the order given. As in other engines, tokens are decoded to text only if a stop
+    string needs it. seats: how many requests run at once; None: the engine's max_num_seqs. For the other arguments and
+    the result see `das.engine.rollouts.rollout.roll_out`.
     """
     seats = seats or llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
     parameters = request.parameters()
@@ -107,7 +108,7 @@ def roll_out_stock(
 
 @contextmanager
 def _clocked(engine: Any) -> Iterator[StepClock]:
-    """Inside, the front end's steps are timed. Afterwards the engine is as it was."""
+    """Inside the `with` block, time the front end's steps. Afterwards the engine is as it was."""
     clock, step = StepClock(), engine.step
 
     def timed_step() -> Sequence[Any]:

@@ -63,9 +63,9 @@ PlatformWorker = _platform_worker()
 class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at run time
     """The platform's worker, with keyed verification, and with drafts if the engine asks for them.
 
-    An announced rollout begins and ends by `das_begin_rollout` and `das_end_rollout`. All passes outside of it form an
-    unannounced rollout. That ends when new weights arrive, after MAX_PASSES passes or MAX_REQUESTS requests, or by a
-    call of `das_end_rollout`.
+    An announced rollout begins with `das_begin_rollout` and ends with `das_end_rollout`. Passes outside of announced
+    rollouts form an unannounced rollout, which ends when new weights arrive, after MAX_PASSES passes or MAX_REQUESTS
+    requests, or with a call of `das_end_rollout`.
     """
 
     model_runner: Any  # vLLM's
@@ -125,7 +125,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         weights.hook_loading(self.model_runner.get_model(), self._note_new_weights)
 
     def sleep(self, *args: Any, **kwargs: Any) -> None:
-        """Give memory back, including that of the quantized weights of self-drafts."""
+        """Give memory back, also the memory of the self-drafts' quantized weights."""
         if self.das_runner.quantized is not None:
             self.das_runner.quantized.forget()
         super().sleep(*args, **kwargs)
@@ -143,13 +143,14 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._note_new_weights()
 
     def finish_weight_update(self, *args: Any, **kwargs: Any) -> None:
-        """Finish a trainer's weight update: load what is left to load."""
+        """Finish a trainer's weight update: load the remaining weights."""
         with weights.kept_under_load():
             super().finish_weight_update(*args, **kwargs)
         self._note_new_weights()
 
     def determine_available_memory(self) -> int:
-        """The bytes for the KV cache of requests. On a GPU, the scratch blocks are subtracted, as they come on top."""
+        """The bytes for the KV cache of requests. On a GPU, the scratch blocks' bytes are subtracted: these blocks are
+        added later."""
         available: int = super().determine_available_memory()
         if self.model_runner.device.type == "cpu":  # there the user sets this size, for requests alone
             return available
@@ -184,7 +185,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.draft_blocks = range(own + for_branches, own + for_branches + for_passes)
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a pass; before it, take new weights into use, or end an unannounced rollout that is long enough."""
+        """Run a pass. Before that, take new weights into use, or end an unannounced rollout that is long enough."""
         if self._das_new_weights:
             self._take_new_weights()
         elif not self._das_announced:
@@ -224,7 +225,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return json.dumps(getattr(self, method)(*args))
 
     def das_meet_trainer(self) -> None:
-        """A new trainer has come to the server. End the evaluation or rollout that the last one left open, if any."""
+        """Prepare for a new trainer of the server: end the evaluation or rollout that the last trainer left open, if
+        any."""
         if self._das_training is not None:
             self.das_end_evaluation()
         if self._das_announced:
@@ -239,13 +241,13 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._das_proposer.begin_step(num_requests)
 
     def das_begin_turn(self, num_requests: int) -> None:
-        """The running rollout goes on with a turn of this many requests."""
+        """Note that the running rollout goes on with a turn of this many requests."""
         self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:
             self._das_proposer.begin_turn(num_requests)
 
     def das_end_turn(self) -> Plain:
-        """A turn of the running rollout is over: its responses join the history, and the window stays where it is.
+        """End a turn of the running rollout: its responses join the history, and the window stays where it is.
 
         Returns the turn's report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
         """
@@ -363,7 +365,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.sampler = ForcedSampler(keyed, responses) if responses else keyed
 
     def das_use_new_weights(self) -> None:
-        """Do now what the next pass would do first: compute with the weights that were loaded since the last pass."""
+        """Take the weights that were loaded since the last pass into use now. Otherwise the next pass does so first."""
         if self._das_new_weights:
             self._take_new_weights()
 

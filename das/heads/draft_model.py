@@ -40,7 +40,7 @@ class DraftModel(TrainedDrafter):
 
 
 def load_draft_model(folder: str) -> DraftModel:
-    """Load the draft model of a folder or a hub id, in float32. It draws no random number."""
+    """Load the draft model of a folder or a hub id, in float32. Loading draws no random number."""
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
     )

@@ -52,7 +52,7 @@ def save_head(head: Eagle3Head, folder: Path, tokenizer: str | None) -> None:
 
 
 def load_head(folder: Path) -> Eagle3Head:
-    """Load a head that `save_head` wrote. Raises ValueError, in one line, for files of another form."""
+    """Load a head that `save_head` wrote. Raises ValueError with a one-line message if the files have another form."""
     config = read_head(folder)
     head = Eagle3Head(replace(shape_for(config), aux_layers=aux_layers_of(config)))
     weights = load_file(folder / WEIGHTS)

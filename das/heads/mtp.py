@@ -47,7 +47,7 @@ class MtpLayer(UnrolledDrafter):
         self.final_layernorm = nn.RMSNorm(hidden, eps=shape.norm_eps)
 
     def matrices(self) -> list[nn.Parameter]:
-        """Returns all weight matrices. Those of the vocabulary belong to the policy, not to the layer."""
+        """Returns all weight matrices. The vocabulary's matrices belong to the policy, not to the layer."""
         return [value for value in self.parameters() if value.ndim == 2]
 
     def unrolled(
@@ -105,8 +105,8 @@ def mtp_tensors(policy: Path) -> Tensors:
 def load_mtp(policy: Path) -> MtpLayer:
     """Load the MTP layer of the policy in a folder, in float32, to train it.
 
-    Raises ValueError, in one line, for a policy of another form: das trains a single layer like MiMo's, of a policy
-    whose lm_head is its embedding.
+    Raises ValueError with a one-line message if the policy has another form: das trains a single layer like MiMo's, of
+    a policy whose lm_head is its embedding.
     """
     if not is_mimo(policy):
         raise ValueError(f"mtp: das trains the MTP layer of a {ARCHITECTURE}, and {policy} is no such policy")

@@ -17,7 +17,7 @@ MTP_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modu
 
 
 def read_head(folder: Path) -> dict[str, Any]:
-    """Returns a head's config. Raises ValueError, in one line, for a folder that holds no EAGLE-3 head."""
+    """Returns a head's config. Raises ValueError with a one-line message if the folder holds no EAGLE-3 head."""
     try:
         config: dict[str, Any] = json.loads((folder / CONFIG).read_text())
         architecture = str(config["architectures"][0])
@@ -38,9 +38,9 @@ def aux_layers_of(head: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def head_problem(folder: Path, policy: Path | None) -> str:
-    """Returns, in one line, why the head cannot draft for the policy; empty if no reason is known.
+    """Returns one line that says why the head cannot draft for the policy; empty if no reason is known.
 
-    policy: its folder. Nothing is checked if it is a hub id, which is no folder, or None, for a policy not made yet.
+    policy: the policy's folder. Nothing is checked for a hub id, which is no folder, or for None: not made yet.
     """
     try:
         head = read_head(folder)
@@ -73,17 +73,17 @@ def tokenizer_digest(policy: Path) -> str | None:
 
 
 def depth_problem(depth: Any, method: str = "eagle3") -> str:
-    """Returns, in one line, why drafts of a method cannot have `depth` tokens; empty if they can."""
+    """Returns one line that says why drafts of a method cannot have `depth` tokens; empty if they can."""
     if isinstance(depth, int) and not isinstance(depth, bool) and 1 <= depth <= DEEPEST:
         return ""
     return f"{method} drafts 1 to {DEEPEST} tokens a pass, not {depth}"
 
 
 def mtp_problem(policy: str, tokens: Any) -> str:
-    """Returns, in one line, why the policy cannot draft `tokens` tokens a pass with an MTP layer; empty if no reason is
-    known.
+    """Returns one line that says why the policy cannot draft `tokens` tokens a pass with an MTP layer; empty if no
+    reason is known.
 
-    policy: its folder. For a hub id, which is no folder, and for "" only `tokens` is checked.
+    policy: the policy's folder. For a hub id, which is no folder, and for "" only `tokens` is checked.
     """
     if problem := depth_problem(tokens, "mtp"):
         return problem

@@ -17,7 +17,7 @@ IGNORED = -100  # label of a token outside the response
 
 
 class HeadTexts:
-    """Copies texts from those forward passes of `model` that get labels. TRL passes a label for each response token."""
+    """Copies texts from the forward passes of `model` that get labels. TRL passes a label for each response token."""
 
     def __init__(self, model: Any, aux_layers: Sequence[int], share: float, seed: int, training_only: bool):
         """model: the policy, a model of transformers. share: the share of responses that is copied; each step draws
@@ -49,7 +49,7 @@ class HeadTexts:
             hook.remove()
 
     def begin_step(self, step: int) -> None:
-        """Begin training step `step`. Only this number decides which of the texts that follow are copied."""
+        """Begin training step `step`. Only the number of the step decides which of its texts are copied."""
         self._rng = np.random.default_rng((self._seed, step))
 
     def take(self) -> list[HeadText]:

@@ -10,7 +10,7 @@ from torch import nn
 
 @dataclass(frozen=True)
 class HeadText:
-    """A text that a drafter learns from: a prompt, a response of the policy, and what the policy computed on them."""
+    """A text that a drafter learns from: a prompt, the policy's response, and the policy's tensors for both."""
 
     tokens: torch.Tensor  # [tokens] ids
     hidden: torch.Tensor  # [tokens, aux layers * hidden size]
@@ -24,7 +24,7 @@ class TrainedDrafter(nn.Module):
     aux_layers: Sequence[int] = ()  # the layers of the policy whose hidden states are read, counted from 1
 
     def matrices(self) -> list[nn.Parameter]:
-        """Returns the weight matrices that Muon trains: all except those of the vocabulary."""
+        """Returns the weight matrices that Muon trains: all except the embedding and lm_head."""
         raise NotImplementedError
 
     def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:

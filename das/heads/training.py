@@ -120,7 +120,8 @@ class OnlineHead(TrainerCallback):
     def __init__(self, head: TrainedDrafter, options: HeadOptions, model: Any, share: float, seed: int):
         """model: the policy that is trained. share: the share of each step's responses to learn from, above 0.
 
-        Raises ValueError, in one line, if the policy's hidden states cannot be read or several processes train.
+        Raises ValueError with a one-line message if the policy's hidden states cannot be read or several processes
+        train.
         """
         if ranks.count() > 1:
             raise ValueError("a drafter learns in one process: set engine.processes=1, or take one that is frozen")

@@ -33,7 +33,7 @@ class WarmUp:
 
 
 class _Progress(StoppingCriteria):
-    """Reports how long the responses are so far. transformers calls it after each token. It stops nothing."""
+    """Reports how long the responses are so far. transformers calls this object after each token. It stops nothing."""
 
     def __init__(self, note: Callable[[str], None], what: str, width: int, max_tokens: int):
         """what: names the responses that are sampled. width: number of tokens of each prompt with its padding."""
@@ -91,7 +91,7 @@ def make_head(
 
 @torch.no_grad()
 def sampled(model: Any, warm_up: WarmUp, note: Callable[[str], None]) -> list[list[int]]:
-    """Sample one response of the policy to each prompt, as token ids. It draws from torch's random state."""
+    """Sample one response of the policy to each prompt, as token ids. Sampling draws from torch's random state."""
     end = model.generation_config.eos_token_id
     ends = set(end if isinstance(end, list) else [end])
     responses: list[list[int]] = []

@@ -24,7 +24,7 @@ class DraftingModel(Protocol):
         """Returns the time in seconds. Times of draft passes are differences of such times."""
 
     def prepare(self, requests: Sequence[str]) -> float | None:
-        """Get ready to draft for these requests. Returns the seconds of quantizing, or None if it may not draft."""
+        """Prepare drafts for these requests. Returns the seconds of quantizing, or None if the model may not draft."""
 
     def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
         """Take in the tokens emitted by the pass that verified the last drafts. No requests: the rollout is over."""
@@ -103,7 +103,7 @@ class ModelDrafter(RememberingDrafter):
             self.history.end(request, keep)
 
     def end_step(self, history_tick: int) -> None:
-        """Move the history's window."""
+        """Move the history's window to this tick."""
         self._tick = history_tick
         self.model.observe((), ())  # the last drafts belong to finished requests
         if self.history is not None:
@@ -133,7 +133,7 @@ class ModelDrafter(RememberingDrafter):
         self._usual = float(state["usual"])
 
     def handed_out(self) -> DraftWork:
-        """Returns the work of the last round of drafts, once. Later calls return no work until the next round."""
+        """Returns the model's work in the last round of drafts. Further calls return no work until the next round."""
         work = DraftWork(self._passes_made, self._requantize_s)
         self._passes_made, self._requantize_s = [], 0.0
         return work
@@ -150,12 +150,12 @@ class ModelDrafter(RememberingDrafter):
         return math.isnan(worth) or tokens * worth >= seconds
 
     def _stop(self) -> None:
-        """Note that no further pass pays. If the round had no pass, the price was too high, so it is lowered."""
+        """Note that no further pass pays. If the round had no pass, its price was too high, so the price is lowered."""
         if not self._passes_made:
             self.price.decline()
 
     def _note_pass(self, rows: int, seconds: float, likely: np.ndarray) -> None:
-        """Record a pass. rows: its rows. likely: acceptance probabilities of its drafted tokens."""
+        """Record a draft pass. rows: the pass's rows. likely: acceptance probabilities of the drafted tokens."""
         self._usual += 0.02 * (float(likely.mean()) - self._usual)
         self._passes_made.append((rows, seconds))
         self.price.observe(rows, seconds)

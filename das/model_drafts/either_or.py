@@ -21,16 +21,18 @@ class HeadModel(DraftingModel, Protocol):
     """A draft head. It must read the whole text of a request, and it can continue only its own drafts."""
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
-        """Returns, for each request, whether the head has read enough text to draft, bool [R]; None: all are ready."""
+        """Returns, for each request, whether the head has text to draft from, bool [R]; None: it has for all
+        requests."""
 
     def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
-        """Begin a round of drafts. Returns how many tokens `read` would compute. among: indices into requests [A]."""
+        """Begin a round of drafts. Returns the number of tokens that `read` would compute. among: indices into requests
+        [A]."""
 
     def read(self, among: np.ndarray) -> Drawn:
         """Read the unread text of these requests, and draft one token for each."""
 
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> Drawn:
-        """Draft the next token of these requests. tokens: those drafted by the previous pass, int64 [A]."""
+        """Draft the next token of these requests. tokens: the tokens that the previous pass drafted, int64 [A]."""
 
     def forget(self, request: str) -> None:
         """Discard the unread text of a finished request."""

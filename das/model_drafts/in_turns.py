@@ -19,7 +19,8 @@ class ChainModel(DraftingModel, Protocol):
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> Drawn:
         """Draft one more token for some of the requests. among: indices into the requests of `begin`, int64 [A].
 
-        tokens: the tokens that each draft got since the request's last pass: that pass's token, then the history's.
+        tokens: the tokens that each draft got since the request's last draft pass: this pass's token, then the
+        history's.
         """
 
 

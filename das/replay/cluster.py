@@ -36,7 +36,7 @@ def simulate_rollout(
 ) -> Step:
     """Simulate the rollout of one step. The engine with the earliest clock runs its next pass, until all are done.
 
-    placed: the requests of each engine. next_history_tick: the drafters' history tick once the step is over.
+    placed: the requests of each engine. next_history_tick: the drafters' history tick after the step.
     """
     for engine, requests in zip(engines, placed, strict=True):
         engine.begin_step(work, requests)

@@ -33,7 +33,7 @@ class Timeline:
 
 
 class Engine:
-    """Simulates the requests and the clock of one engine. Subclasses decide how a pass drafts.
+    """Simulates the requests and the clock of one engine. Subclasses decide how drafts are made.
 
     max_num_seqs: the most requests that decode at once.
     """
@@ -96,7 +96,7 @@ class Engine:
         self._at, self._end = self._at[stay], self._end[stay]
 
     def _run_plain(self, num_admitted: int) -> None:
-        """Run passes without drafts until the first live request finishes, all of them at once.
+        """Run passes without drafts until the first live request finishes. All these passes are computed at once.
 
         num_admitted: requests whose prompts the first of these passes computes.
         """

@@ -134,7 +134,7 @@ class TextEngine(Engine):
         return joined
 
     def _verify(self, num_drafted: int) -> tuple[np.ndarray, list[list[int]]]:
-        """Emit the accepted part of each draft and one more token, but nothing beyond the response, and count.
+        """Emit the accepted part of each draft and one more token, but nothing beyond the response. Counts the tokens.
 
         num_drafted: drafted tokens of the batch. Returns accepted tokens [requests], and each request's new tokens.
         """
@@ -164,7 +164,8 @@ class TextEngine(Engine):
         return np.where(wrong.any(axis=1), wrong.argmax(axis=1), width)
 
     def _accepted_of_trees(self, window: np.ndarray) -> np.ndarray:
-        """Count accepted tokens of drafts that branch. Nodes follow their parents, so one look at each is enough."""
+        """Count accepted tokens of drafts that branch. Nodes follow their parents, so one look at each node is
+        enough."""
         assert self._parents is not None
         rows, node, depth = np.arange(len(window)), np.full(len(window), -1), np.zeros(len(window), np.int64)
         for i in range(window.shape[1] - 1):

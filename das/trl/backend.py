@@ -23,8 +23,8 @@ def choose_backend(
 ) -> Callable[..., SpeculativeGeneration]:
     """Choose the class of the backend. Returns a callable that takes the arguments of SpeculativeGeneration.
 
-    cluster: the engines run on Ray. beside: one engine has a process of its own. server: a server runs already. If none
-    is given, the engine runs in the trainer's process.
+    cluster: settings of engines on Ray. beside: whether one engine has a process of its own. server: whether a server
+    runs already. If no argument says where, the engine runs in the trainer's process.
     """
     if server:
         from das.trl.server_generation import ServerGeneration

@@ -20,7 +20,7 @@ from das.weights.weight_check import logprob_difference, logprob_problem
 
 
 class ColocatedGeneration(SpeculativeGeneration):
-    """The SpeculativeGeneration with one engine for each rank, or with an engine that several ranks share."""
+    """A SpeculativeGeneration with one engine for each rank, or with an engine that several ranks share."""
 
     engines: TrainersEngine
 
@@ -79,7 +79,8 @@ class ColocatedGeneration(SpeculativeGeneration):
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
-        """Inside, an engine that sleeps between rollouts can roll out. TRL wakes it for its own rollouts only."""
+        """Inside the `with` block, an engine that sleeps between rollouts can roll out. TRL wakes the engine only for
+        TRL's own rollouts."""
         if not self.enable_sleep_mode:
             yield
             return
@@ -105,7 +106,7 @@ def tensor_parallel_group(size: int, num_processes: int) -> Any:
 
 
 def require_sleep_mode() -> None:
-    """Raise EngineError, in one line, if vLLM has no sleep mode on this device."""
+    """Raise EngineError with a one-line message if vLLM has no sleep mode on this device."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_sleep_mode_available():

@@ -1,6 +1,6 @@
-"""Rollouts in several turns: TRL calls tools, then lets the policy continue, with fewer rows in each turn.
+"""Rollouts that have several turns: TRL calls tools, then lets the policy continue, with fewer rows in each turn.
 
-A response is then made by several requests. Each request must know its row: its seed is a function of (row, turn) and
+Then several requests make one response. Each request must know its row: its seed is a function of (row, turn) and
 must not depend on which other rows continue, and its problem must stay that of the row. TRL's loop passes prompts on
 without their rows. So the prompts of its first turn become `RowTokens`, which keep their row when TRL appends to them.
 """
@@ -19,7 +19,7 @@ Counts = Mapping[str, int]
 
 
 class RowTokens(list[int]):
-    """The token ids of a row's conversation. The result of + belongs to the same row."""
+    """The token ids of a row's conversation. If tokens are appended with +, the result belongs to the same row."""
 
     def __init__(self, tokens: Sequence[int], row: int):
         super().__init__(tokens)
@@ -48,9 +48,9 @@ class Turn:
 
 
 def follow_turns(trainer: Any) -> None:
-    """Let the backend of a trainer with tools know the row of every request, and when the last turn is over.
+    """Tell the backend of a trainer with tools the row of every request, and the end of the last turn.
 
-    Raises EngineError, in one line, for rollouts in several turns that das cannot follow.
+    Raises EngineError with a one-line message if das cannot follow the turns of this trainer's rollouts.
     """
     if getattr(trainer, "rollout_func", None):
         raise EngineError(
@@ -95,8 +95,8 @@ def conversation_rows(prompts: Sequence[Mapping[str, Any]]) -> list[int]:
 def joined(turns: Sequence[Turn], end: RolloutReport) -> Rollout:
     """Returns one rollout for all turns: one response for each row, with the tokens that the policy generated for it.
 
-    end: the report of what was done after the last turn. Times and costs are summed over turns. A cost's field `turns`
-    has the number of tokens of each turn. Time between turns, in which tools run, is not counted.
+    end: the engines' report about their work after the last turn. Times and costs are summed over turns. A cost's field
+    `turns` has the number of tokens of each turn. Time between turns, in which tools run, is not counted.
     """
     first = turns[0].rollout
     responses: list[list[int]] = [[] for _ in first.responses]
@@ -130,7 +130,7 @@ def joined(turns: Sequence[Turn], end: RolloutReport) -> Rollout:
 
 
 def _cost(turns: Sequence[RequestCost], lengths: Sequence[int]) -> RequestCost:
-    """Returns what a row cost. turns: the costs of its turns. lengths: the numbers of tokens of its turns."""
+    """Returns the costs of a row. turns: the costs of its turns. lengths: the numbers of tokens of its turns."""
     predicted = [cost.predicted_length for cost in turns if cost.predicted_length is not None]
     return replace(
         turns[0],

@@ -1,4 +1,4 @@
-"""A training that gives the same bits each time (exactness level 3): algorithms and random states."""
+"""Make a training give the same bits each time (exactness level 3): set algorithms, restore random states."""
 
 import os
 import random
@@ -12,7 +12,8 @@ import torch
 def train_deterministically() -> None:
     """From now on torch takes deterministic algorithms where it has some, and warns where it has none.
 
-    Call it before the first matrix product on a GPU, because cuBLAS reads its variable then. It makes training slower.
+    Call this before the first matrix product on a GPU, at which cuBLAS reads its environment variable. Training gets
+    slower.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     os.environ.setdefault("FLASH_ATTENTION_DETERMINISTIC", "1")
@@ -23,7 +24,7 @@ def train_deterministically() -> None:
 
 @contextmanager
 def algorithms_of_the_engine() -> Iterator[None]:
-    """Inside, torch takes its fastest algorithms. The engine's code is deterministic where it must be."""
+    """Inside the `with` block, torch takes its fastest algorithms. Engine code is deterministic where it must be."""
     asked = torch.are_deterministic_algorithms_enabled()
     only_warn = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(False)
@@ -35,7 +36,7 @@ def algorithms_of_the_engine() -> Iterator[None]:
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
-    """Put the random states of Python, NumPy and torch back at the end."""
+    """At the end of the `with` block, restore the random states of Python, NumPy and torch."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng():

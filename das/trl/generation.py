@@ -49,7 +49,7 @@ class SpeculativeGeneration(VLLMGeneration):
         after_rollout: Callable[[], None] = lambda: None,
         **kwargs: Any,
     ):
-        """engine: settings of the engine. history_unit: what the drafter's window counts, "epoch" or "step". schedule:
+        """engine: settings of the engine. history_unit: the unit of the drafter's window, "epoch" or "step". schedule:
         the order in which requests are handed to the engine; None keeps TRL's. after_rollout: called when all responses
         are finished. args, kwargs: those of TRL's VLLMGeneration.
 
@@ -83,9 +83,9 @@ class SpeculativeGeneration(VLLMGeneration):
         """Note that the trainer is about to generate a response for each of `rows`, which TRL does not tell its
         backend.
 
-        From the trainer come the seed, the training step, whether this is an evaluation, and how far the training has
-        come, which moves the drafter's window. From the rows come the problem ids. step: the step that will train on
-        the responses; None: the trainer's current step.
+        The trainer tells the seed, the training step, whether it evaluates, and how far the training has come, which
+        moves the drafter's window. The rows tell the problem ids. step: the step that will train on the responses;
+        None: the trainer's current step.
         """
         self.run_seed = trainer.args.seed
         self.step = trainer.state.global_step if step is None else step
@@ -132,11 +132,12 @@ class SpeculativeGeneration(VLLMGeneration):
         self.sync.seconds, self.sync.check_s = self.sync.seconds + took, self.sync.check_s + took
 
     def _compare_logprobs(self) -> str:
-        """Note in `sync` how far the engine's log-probs are from the trainer's. Returns an error text if too far."""
+        """Note in `sync` the difference between the engine's and the trainer's log-probs. Returns an error text if it
+        is too large, else empty."""
         raise NotImplementedError
 
     def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
-        """Stands in for llm.generate. TRL passes one `sampling_params` for all prompts, and no problem ids."""
+        """Takes the place of llm.generate. TRL passes one `sampling_params` for all prompts, and no problem ids."""
         with algorithms_of_the_engine():
             return self._generate_checked(prompts, sampling_params)
 
@@ -220,7 +221,7 @@ class SpeculativeGeneration(VLLMGeneration):
         return done(self._roll_out_ahead(prompts, trainer.num_generations, trainer.state.global_step))
 
     def _roll_out_ahead(self, prompts: list[list[int]], num_generations: int, weights: int) -> FinishedRollout:
-        """Roll out the announced rows. weights: the number of updates that the engine's weights have seen."""
+        """Roll out the announced rows. weights: the number of training updates that made the engine's weights."""
         *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=num_generations)
         logprobs = [[position[0] for position in response] for response in found]  # the sampled token's
         assert self.last is not None
@@ -253,7 +254,7 @@ class SpeculativeGeneration(VLLMGeneration):
         return rollout
 
     def _awake(self) -> AbstractContextManager[None]:
-        """Inside, engines that sleep between rollouts can roll out."""
+        """Inside the `with` block, engines that sleep between rollouts can roll out."""
         return nullcontext()
 
     def save_state(self, folder: Path) -> None:
@@ -277,6 +278,6 @@ class SpeculativeGeneration(VLLMGeneration):
 
 
 def refuse(arguments: Mapping[str, Any]) -> None:
-    """Raise EngineError, in one line, for arguments of TRL's VLLMGeneration that das does not support."""
+    """Raise EngineError with a one-line message if das does not support these arguments of TRL's VLLMGeneration."""
     if problem := unsupported(arguments["model"], arguments["accelerator"]):
         raise EngineError(problem)

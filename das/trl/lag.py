@@ -1,4 +1,4 @@
-"""Asynchronous RL at a fixed lag: rows of rollouts that run ahead of training, and rollouts that wait for their step.
+"""Asynchronous RL at a fixed lag: rollouts run ahead of the training, then wait for their training step.
 
 The rollout of step n samples with the weights after max(0, n - lag) updates, no matter when it runs. So the lag, and
 never the clock, decides what is computed. The place of the engine only decides how much of the rollout time overlaps
@@ -55,9 +55,10 @@ def indexes_of_rollouts(sampler: Any, rows: int) -> Iterator[list[int]]:
 
 
 def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes: int) -> str:
-    """Returns, in one line, why a training cannot submit rollouts ahead; empty if it can.
+    """Returns one line that says why a training cannot submit rollouts ahead; empty if it can.
 
-    arguments: of TRL's GRPOConfig. tools: whether rollouts have several turns. processes: how many train together.
+    arguments: those of TRL's GRPOConfig. tools: whether rollouts have several turns. processes: how many train
+    together.
     """
     accumulated = arguments.get("gradient_accumulation_steps", 1)
     per_generation = arguments.get("steps_per_generation", accumulated) * arguments.get("num_iterations", 1)

@@ -27,9 +27,9 @@ _patched_methods: list[tuple[type, str, Any]] = []  # patched class of TRL, meth
 
 @contextmanager
 def generation_backend(backend: Callable[..., Any], trainer: Any) -> Iterator[None]:
-    """Inside, `trainer`, which is being built, gets `backend` where TRL would build its own VLLMGeneration.
+    """Inside the `with` block, `trainer`, which is being built, gets `backend` in place of TRL's own VLLMGeneration.
 
-    Afterwards TRL is as it was. Raises UnsupportedVersion for versions of TRL with which the hook was not tested.
+    Afterwards TRL is as it was. Raises UnsupportedVersion if the hook was not tested with this version of TRL.
     """
     require_trl()
     from trl.generation import vllm_generation
@@ -48,7 +48,8 @@ def generation_backend(backend: Callable[..., Any], trainer: Any) -> Iterator[No
 
 
 def built_on(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, an AsyncGRPOTrainer that trains on this device can be built. For CUDA, TRL is left unchanged."""
+    """Inside the `with` block, an AsyncGRPOTrainer that trains on this device can be built. For CUDA, TRL is
+    unchanged."""
     if device.type == "cuda":
         return nullcontext()
     require_trl()

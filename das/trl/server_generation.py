@@ -17,7 +17,7 @@ from das.weights.weight_check import logprob_difference, logprob_problem
 
 
 class ServerGeneration(SpeculativeGeneration):
-    """The SpeculativeGeneration with one server for all ranks. The main rank speaks with it, as in TRL.
+    """A SpeculativeGeneration with one server for all ranks. Only the main rank talks to the server, as in TRL.
 
     The options of the server decide which drafter it uses and how its engine is built. Seeds and problem ids travel
     with each request. Weights are checked by log-probs.
@@ -87,7 +87,7 @@ class ServerGeneration(SpeculativeGeneration):
         generation_kwargs: dict[str, Any],
         **sampling: Any,
     ) -> dict[str, Any]:
-        """Stands in for VLLMClient.generate. TRL asks for `n` responses to each prompt."""
+        """Takes the place of VLLMClient.generate. TRL asks for `n` responses to each prompt."""
         if features is not None:
             raise EngineError('vllm_mode="server": das sends token ids only, and these prompts have images')
         if structured_outputs_regex is not None:

@@ -226,7 +226,8 @@ def _backend(
 
 
 def _require_server(given: Sequence[str]) -> None:
-    """Raise EngineError, in one line, if `vllm_mode="server"` cannot work. given: options that it would ignore."""
+    """Raise EngineError with a one-line message if `vllm_mode="server"` cannot work. given: options that it would
+    ignore."""
     if given:
         raise EngineError(
             f'vllm_mode="server": the server has its own {" and ".join(given)}: give them to `python -m das serve` '
@@ -250,7 +251,7 @@ def _generate_chosen(original: Callable[..., Any], generation: Any, *, prompts: 
 
 
 def require_backend(trainer: Any) -> None:
-    """Raise EngineError, in one line, for a trainer that would roll out without das."""
+    """Raise EngineError with a one-line message if the trainer would roll out without das."""
     if not isinstance(getattr(trainer, "vllm_generation", None), SpeculativeGeneration):
         raise EngineError(
             f"this {type(trainer).__name__} does not roll out with das: give its config use_vllm=True and call "

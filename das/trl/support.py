@@ -1,4 +1,5 @@
-"""Kinds of training that das refuses. `run.py` checks before it builds anything, scripts when a trainer is built."""
+"""Find kinds of training that das refuses. `run.py` checks before it builds anything; in scripts, das checks when a
+trainer is built."""
 
 import os
 from typing import Any
@@ -10,7 +11,7 @@ QUANTIZED = "das cannot sync quantized weights into the engine: load the model w
 
 
 def unsupported(model: Any = None, accelerator: Any = None) -> str:
-    """Returns, in one line, why das cannot train in this process; empty if it can.
+    """Returns one line that says why das cannot train in this process; empty if it can.
 
     model: the policy, as loaded. accelerator: accelerate's Accelerator, which knows what the launcher or the trainer's
     arguments asked for. If it is None, because it is not built yet, the launcher's environment variables are read.
@@ -36,7 +37,7 @@ def unsupported(model: Any = None, accelerator: Any = None) -> str:
 
 
 def invariance_problem(capability: int | None, invariant: bool) -> str:
-    """Returns, in one line, why batch-invariant kernels would break this process's training; empty if they do not.
+    """Returns one line that says why batch-invariant kernels would break this process's training; empty if they do not.
 
     capability: compute capability of the GPU, such as 86; None: no GPU. invariant: whether these kernels of vLLM are
     on.

@@ -1,4 +1,5 @@
-"""TRL's trainers that roll out with vLLM: the method by which each rolls out a batch, or the reason to refuse it."""
+"""Lists TRL's trainers that roll out with vLLM, each with the method that rolls out a batch or the reason to refuse
+the trainer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,5 +44,5 @@ def method_that_rolls_out(trainer: Any) -> str:
 
 
 def batch_rows(batch: Any) -> Sequence[Mapping[str, Any]]:
-    """Returns the rows of a batch that a trainer will roll out. A collated batch has only padded prompts left."""
+    """Returns the rows of a batch that a trainer will roll out. A collated batch has only padded prompts, no rows."""
     return [{"prompt": prompt.tolist()} for prompt in batch["prompts"]] if isinstance(batch, dict) else batch

@@ -15,7 +15,8 @@ REFUSED = {"logprob_token_ids": "ask for logprobs=N", "thinking_token_budget": "
 
 
 def admit(params: Any) -> None:
-    """Check a request's parameters. Raises VLLMValidationError in one line; vLLM's server answers it by HTTP 400."""
+    """Check a request's parameters. Raises VLLMValidationError with a one-line message if an engine of das cannot
+    answer the request; vLLM's server then replies with HTTP status 400."""
     from vllm.exceptions import VLLMValidationError
 
     for name, instead in REFUSED.items():

@@ -7,7 +7,7 @@ import numpy as np
 
 
 class RunningBatch(Protocol):
-    """A model runner, as verification sees it: all of its requests, and those that the running pass computes."""
+    """The part of a model runner that verification needs: its requests, and the requests of the running pass."""
 
     sampler: Any  # the KeyedSampler or ForcedSampler that verifies
 

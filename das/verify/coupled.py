@@ -100,7 +100,7 @@ class CoupledSampler:
 
     @property
     def calibration_error(self) -> float:
-        """How far the probabilities that `draw` returned were off: 0 if they were right.
+        """The calibration error of the probabilities that `draw` returned: 0 if they were right.
 
         Verified tokens are sorted into bins by probability. The error of a bin is |mean probability - accepted share|.
         This is the mean over the bins, weighted by their tokens. Old tokens are gradually forgotten.
@@ -167,7 +167,7 @@ class CoupledSampler:
 
         logits: the drafter's unprocessed logits, float32 [rows, vocab]; changed in place. among: which rows, as indices
         into the rows of `begin`, int64 [rows]; None: all of them. Returns the tokens, int64 [rows], and the probability
-        that each is accepted if those before it are, float64 [rows]. Raises UnsupportedSampling.
+        that each token is accepted if all tokens before it are, float64 [rows]. Raises UnsupportedSampling.
         """
         now = self._round
         assert now is not None, "draw before begin"
@@ -188,7 +188,7 @@ class CoupledSampler:
         return tokens, probs
 
     def follow(self, row: int, tokens: Sequence[int]) -> None:
-        """Note the tokens that another drafter drafted for a row, behind those drawn so far.
+        """Note the tokens that another drafter appended to a row's draft, after the tokens drawn so far.
 
         row: index into the rows of `begin`.
         """
@@ -202,8 +202,8 @@ class CoupledSampler:
     def observe(self, names: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
         """Learn from the tokens that requests emitted in the pass that verified the last round's drafts.
 
-        names: ids of the requests, in any order; those that were not in the round are ignored. tokens: what each
-        request emitted.
+        names: ids of the requests, in any order; requests that were not in the round are ignored. tokens: the tokens
+        that each request emitted.
         """
         now, self._round = self._round, None
         if now is None or not now.draws:
@@ -265,7 +265,8 @@ class CoupledSampler:
         return probs
 
     def _calibrations_of(self, scale: float, greedy: np.ndarray) -> list[tuple[TokenCalibration, np.ndarray]]:
-        """The maps from margins to probabilities, each with a mask of the rows that it is for. greedy: bool [rows]."""
+        """The maps from margins to probabilities, each with a mask of the rows that use this map. greedy: bool
+        [rows]."""
         masks = [(scale, ~greedy), (math.inf, greedy)]
         return [
             (self._calibrations.setdefault(key, TokenCalibration(CALIBRATION_TRUST, CALIBRATION_MEMORY)), mask)

@@ -21,7 +21,8 @@ RAISE = 1e4  # added to a logit; far more than logits, temperature and noise can
 
 
 class ForcedSampler:
-    """A KeyedSampler in which requests that name one of `responses` in extra_args emit it. Others are sampled."""
+    """A KeyedSampler for recorded responses: a request whose extra_args name one of `responses` emits that response.
+    Other requests are sampled."""
 
     def __init__(self, sampler: KeyedSampler, responses: Mapping[str, Sequence[int]]):
         self.keyed = sampler

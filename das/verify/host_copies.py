@@ -13,7 +13,8 @@ import torch
 def on_device(device: torch.device, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
     """Returns the arrays as tensors on `device`, int32 or float32, with the same names and shapes.
 
-    arrays: by name; integers must fit into 32 bits. On the CPU the tensors share the arrays' memory where they can.
+    arrays: name -> array; integers must fit into 32 bits. On the CPU the tensors share the arrays' memory where they
+    can.
     """
     narrow = {
         name: np.ascontiguousarray(array, np.float32 if array.dtype.kind == "f" else np.int32)

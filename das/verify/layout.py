@@ -11,7 +11,7 @@ PARENTS = "das_parents"  # attribute that SpecDecodeMetadata gets where drafts b
 
 
 class RowLayout(Protocol):
-    """What must be known of rows of logits in order to apply sampling parameters to them."""
+    """The facts about rows of logits that are needed to apply sampling parameters to these rows."""
 
     @property
     def owner(self) -> np.ndarray:
@@ -54,7 +54,8 @@ class Layout:
         )
 
     def pieces(self, max_rows: int) -> list["Layout"]:
-        """Split it into layouts of consecutive requests, each with at most `max_rows` rows or with a single request."""
+        """Split this layout into layouts of consecutive requests. Each has at most `max_rows` rows, or a single
+        request."""
         ends = np.cumsum(self.num_drafted + 1)
         found: list[Layout] = []
         first = first_row = 0

@@ -247,7 +247,8 @@ def keyed_walk(
     greedy: np.ndarray | None = None,
     width: int | None = None,
 ) -> tuple[torch.Tensor, np.ndarray]:
-    """Verify drafts that branch: sample a token, go on to the drafted token that follows here and equals it, and so on.
+    """Verify drafts that branch: sample a token, walk to the child that equals it, sample the next token there, and so
+    on.
 
     parents: for each drafted token, the index of the token before it among its request's drafted tokens, or -1; int64
     [sum(num_drafted)]. offset: the number of drafted tokens that lead to each row, int64 [rows]. width: columns of the
@@ -275,7 +276,7 @@ def keyed_walk(
 def walk(
     tokens: np.ndarray, num_drafted: np.ndarray, draft_tokens: np.ndarray, parents: np.ndarray, width: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Do what keyed_walk does, given the tokens that were sampled on all rows. width: columns of the results."""
+    """Verify like keyed_walk, given the tokens that were sampled on all rows. width: columns of the results."""
     first_rows = np.cumsum(num_drafted + 1) - (num_drafted + 1)
     emitted = np.full((len(num_drafted), width), REJECTED, np.int32)
     rows = np.repeat(first_rows[:, None], width, axis=1)

@@ -47,8 +47,8 @@ class Remembered:
 
 
 def remembered_of(pieces: Sequence[Remembered], rows: Sequence[int], counts: Sequence[int]) -> np.ndarray | None:
-    """The distributions of emitted tokens, row by row: row rows[i] of the batch gives those of its first counts[i]
-    emitted tokens. uint32 [sum(counts), PAIRS]; None if no distributions were kept."""
+    """The distributions of emitted tokens, uint32 [sum(counts), PAIRS]: for each i, those of the first counts[i] tokens
+    that row rows[i] of the batch emitted. None if no distributions were kept."""
     if not pieces:
         return None
     first_rows = np.cumsum([0, *(len(piece.pairs) for piece in pieces)])
@@ -205,7 +205,8 @@ class KeyedSampler:
         return inputs
 
     def forbidden_tokens(self, runner: RunningBatch, logits: torch.Tensor) -> torch.Tensor | None:
-        """The tokens that each request's allowed_token_ids rule out, bool [requests, vocab]; None if none has it.
+        """The tokens that each request's allowed_token_ids rule out, bool [requests, vocab]; None if no request has
+        them.
 
         vLLM's metadata has such a mask too. Up to vLLM 0.27 its rows may still hold the mask of a request that has
         left, so tokens depend on the batch. Here the mask is made from the requests whenever the batch has changed.

@@ -98,7 +98,8 @@ class Rows:
         return [[*outputs[request], *before] for request, before in zip(self.owner, self.layout.before(), strict=True)]
 
     def apply_before_temperature(self, logits: torch.Tensor) -> torch.Tensor:
-        """Apply what may change an argmax: allowed tokens, bad words, minimum length, bias, penalties (vLLM's order).
+        """Apply parameters that may change an argmax: allowed tokens, bad words, minimum length, bias, penalties
+        (vLLM's order).
 
         Raises UnsupportedSampling.
         """

@@ -68,7 +68,7 @@ class DefaultSeeds:
 
 @dataclass(frozen=True, slots=True)
 class _Seeded:
-    """A request's seed, and the state that it was drawn for."""
+    """A request's seed, and the request's state when the seed was drawn."""
 
     state: Any  # vLLM's CachedRequestState
     params: Any

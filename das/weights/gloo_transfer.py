@@ -57,7 +57,7 @@ def join(
 
 
 class GlooWeightTransfer(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):
-    """The worker's side of the transfer: it loads each tensor as it comes."""
+    """The worker's side of the transfer: loads each tensor when it arrives."""
 
     init_info_cls = GlooInitInfo
     update_info_cls = GlooUpdateInfo
@@ -70,7 +70,7 @@ class GlooWeightTransfer(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):
         self.group = join(init_info.master_address, init_info.master_port, rank, init_info.world_size)
 
     def start_weight_update(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """Receive and load the weights. vLLM's own method also waits for an accelerator, and there is none."""
@@ -84,7 +84,7 @@ class GlooWeightTransfer(WeightTransferEngine[GlooInitInfo, GlooUpdateInfo]):
             self.model.load_weights([(name, tensor)])
 
     def finish_weight_update(self) -> None:
-        """Nothing left to do: the worker packs the weights before its next pass."""
+        """Do nothing: the worker packs the weights before its next pass."""
 
     def shutdown(self) -> None:
         """Leave the group."""

@@ -38,7 +38,8 @@ def lost_weights(model: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tens
 
 
 class _Writes(TorchDispatchMode):
-    """While it is active, it saves what each place in the engine's parameters held before the first write to it."""
+    """While active, it saves the value of each place in the engine's parameters before the first write to that
+    place."""
 
     def __init__(self, model: torch.nn.Module):
         super().__init__()
@@ -89,9 +90,9 @@ def _repacked(layer: Any, turn: int) -> bool:
 
 
 def cached_blocks(llm: Any) -> int:
-    """The number of blocks in its prefix cache that an engine in this process would reuse.
+    """Return the number of reusable blocks in the prefix cache of an engine in this process.
 
-    llm: a vllm.LLM.
+    llm: the engine, a vllm.LLM.
     """
     pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
     return sum(block.block_hash is not None for block in pool.blocks)

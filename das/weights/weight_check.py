@@ -68,7 +68,7 @@ class WeightSample:
         return tensors, num_loaded
 
     def problem(self, llm: Any) -> str:
-        """Returns what is wrong with the engine after this sync, in words; empty if nothing is."""
+        """Returns, in words, the problem that the engine has after this sync; empty if there is none."""
         tensors, num_loaded = self.take()
         if not num_loaded:
             return "the new weights did not reach the engine: none was loaded"
@@ -119,7 +119,8 @@ def trainer_logprobs(model: Any, **arguments: Any) -> np.ndarray:
 
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Inside, the model is in evaluation mode, without dropout. Afterwards each module is in its former mode."""
+    """Inside the `with` block, the model is in evaluation mode, without dropout. Afterwards each module has its former
+    mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -130,7 +131,7 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def logprob_problem(difference: float, dtype: torch.dtype) -> str:
-    """Returns an error message if `difference` is more than rounding in the engine's `dtype` explains; else empty."""
+    """Returns an error message if `difference` is larger than rounding in the engine's `dtype` can be; else empty."""
     if difference <= LOGPROB_TOLERANCE[dtype]:
         return ""
     return (
@@ -140,7 +141,7 @@ def logprob_problem(difference: float, dtype: torch.dtype) -> str:
 
 
 def check_together(check: Callable[[], str], step: int) -> None:
-    """Run `check` on every rank. If it returns a problem or raises on any of them, raise WeightSyncError on all.
+    """Run `check` on every rank. If it returns a problem or raises on any rank, raise WeightSyncError on all ranks.
 
     All ranks must call it. If there is only one rank, an error that `check` raises is passed on unchanged.
     """

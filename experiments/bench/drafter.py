@@ -85,7 +85,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 @dataclass(frozen=True)
 class Arm:
-    """A drafter to be replayed. make: makes it. tokens: length of the longest draft. tally: makes the counter."""
+    """A drafter to be replayed. make: makes the drafter. tokens: length of the longest draft. tally: makes the
+    counter."""
 
     make: Callable[[], ReplayedDrafter]
     tokens: int
@@ -140,7 +141,7 @@ def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: 
 
 
 def add_ratios(row: dict[str, Any], problems: Problems, task: DictConfig) -> None:
-    """Add to the results of a trace their ratios to arctic's results."""
+    """Add to a trace's results the ratios of das's results to arctic's."""
     arctic = row["arctic"]
     for which in [w for w in row if w.startswith(("tree_", "rows_"))]:
         row[which]["ratio"] = row[which]["tokens_per_pass"] / arctic["tokens_per_pass"]
@@ -200,7 +201,7 @@ def das_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
 
 
 def arctic_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
-    """Measure arctic's suffix trees as das_history_costs does. Their memory is an estimate by arctic itself."""
+    """Measure the same for arctic's suffix trees as das_history_costs. The memory is an estimate by arctic itself."""
     from arctic_inference.suffix_decoding._C import SuffixTree
 
     tokens = trajectories = tree_bytes = 0

@@ -107,7 +107,7 @@ def drafters_of(
     """Return the policy that writes the text, and its drafters by name.
 
     folder: the folder of the config's policy. If task.trained names a checkpoint, the policy is loaded from there. Then
-    copies and the head of the config's policy draft too, as "NAME, older": they lack the training.
+    copies and the head of the config's policy, which lack this training, are further drafters: "NAME, older".
     """
     policy = old = load(folder)
     if task["trained"] is not None:
@@ -217,7 +217,7 @@ def sampled(policy: Any, prompts: Sequence[list[int]], samples: int, temperature
 def measured(
     policy: Model, drafters: Mapping[str, Drafter], texts: Sequence[Text], temperature: float, tokens: int
 ) -> dict[str, dict[str, Any]]:
-    """Return for each drafter the numbers that the module's docstring names. tokens: length of a draft."""
+    """Return for each drafter the numbers that this module's docstring explains. tokens: length of a draft."""
     counts = {name: Counts(tokens) for name in drafters}
     shared, places, firsts = dict.fromkeys(drafters, 0.0), dict.fromkeys(drafters, 0), dict.fromkeys(drafters, 0)
     for text in texts:

@@ -6,8 +6,8 @@ decode_step    time of a decode step / time of a decode step of vLLM without the
                loaded; sampling is keyed; our drafting engine with requests that never draft; vLLM with its ngram
                drafter, which finds nothing
 tax_us         the time that a drafting engine adds to a step of requests that never draft: our engine (never_drafting
-               - keyed), vLLM with its ngram drafter (ngram - stock), and the difference of both; also the time of our
-               own code in such a pass (proposer and meter), which is measured directly
+               - keyed), vLLM with its ngram drafter (ngram - stock), and the difference of the two; also the time of
+               our own code in such a pass (proposer and meter), which is measured directly
 """
 
 import os
@@ -187,8 +187,8 @@ def _answer(pipe: Connection, arm: str, folder: Path) -> Any:
 def _step_process(arm: str, settings: EngineSettings, steps: int, folder: Path, pipe: Connection) -> None:
     """Serve an arm in this process. It receives numbers of requests until the pipe closes, and runs a burst for each.
 
-    It answers with the seconds of a decode step, and with the seconds of a step that our proposer and meter took. Only
-    the arm "never_drafting" measures the latter.
+    It answers with the seconds of a decode step, and with the seconds that our proposer and meter took in a step. Only
+    the arm "never_drafting" measures the time of proposer and meter.
     """
     if arm in ("stock", "ngram"):
         os.environ["VLLM_PLUGINS"] = ""  # vLLM loads every installed plug-in unless this names some

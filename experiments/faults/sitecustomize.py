@@ -1,4 +1,5 @@
-"""Faults for task=kill_test and task=fault_test. They put this folder on PYTHONPATH: every process imports it.
+"""Faults for task=kill_test and task=fault_test. The tasks put this folder on PYTHONPATH, so every process imports this
+file.
 
 DAS_FAULT=sync:N kills the run during a process's Nth weight sync, when the engine holds the new weights and has not
 packed them yet. DAS_FAULT=engine:N makes the Nth decode pass raise an error; DAS_FAULT=memory:N makes it raise the

@@ -35,7 +35,7 @@ def branches(scale: Scale) -> Verdict:
 
 
 def self_draft(scale: Scale) -> Verdict:
-    """Audit self-drafts, which a copy of the policy with 4-bit weights makes."""
+    """Audit self-drafts: drafts by a copy of the policy with 4-bit weights."""
     return _audit(scale, method="self_draft", self_draft={"weights": "w4", "passes": None})
 
 
@@ -149,7 +149,7 @@ def _roll_out(
 
 
 def sleep(scale: Scale) -> Verdict:
-    """An engine in sleep mode frees its memory, and gives the same tokens afterwards. CPUs have no sleep mode."""
+    """Check that sleep mode frees the engine's memory and changes no token afterwards. CPUs have no sleep mode."""
     from das.errors import EngineError
     from das.trl.colocated_generation import require_sleep_mode
 

@@ -22,8 +22,8 @@ def environment(scale: Scale) -> Verdict:
 
 
 def sampler(scale: Scale) -> Verdict:
-    """Compare the device's kernel with plain torch: tokens of random, tied and masked logits, and times. Then test the
-    distribution of the sampled tokens."""
+    """Check that the device's kernel picks the same tokens as plain torch, for random, tied and masked logits. Time the
+    kernel and a softmax of the same logits. Then test the distribution of the sampled tokens."""
     import numpy as np
     import torch
 
@@ -78,7 +78,7 @@ def _seconds(call: Callable[[], Any], device: Any) -> float:
 
 
 def memory(scale: Scale) -> Verdict:
-    """Measure the memory that sampling takes beyond the logits, and a digest of the weights beyond the weights."""
+    """Measure the memory that sampling needs beside the logits, and that a digest of the weights needs beside these."""
     import torch
     from vllm import SamplingParams
 

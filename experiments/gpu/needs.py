@@ -47,7 +47,8 @@ def this_machine() -> Machine:
 
 
 def problem(machine: Machine, parts: Sequence[Part]) -> str:
-    """Return one line: why these parts cannot run on the machine's GPU, and what to change. Empty if they can run."""
+    """Return one line that says why these parts cannot run on the machine's GPU, and what to change. Empty if they
+    can."""
     if machine.driver is None:
         return "no NVIDIA driver is loaded: run it on a machine with a GPU, or set task.device=cpu"
     if machine.cuda is None:

@@ -9,7 +9,8 @@ CHECKS = "experiments.gpu"
 class Part:
     """One check of the machine. `function` (module:name, or module:name:argument) runs it in a separate process.
 
-    minutes: time limit on a GPU. gib: GPU memory that the part needs, in GiB. what: its question, for the report.
+    minutes: time limit on a GPU. gib: GPU memory that the part needs, in GiB. what: the part's question, for the
+    report.
     """
 
     name: str

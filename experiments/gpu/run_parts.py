@@ -23,7 +23,7 @@ DONE = "done.json"  # written when a part ends; holds its row of the result, and
 
 @dataclass(frozen=True)
 class Bench:
-    """Folders and device of all parts. identity: of code and device; a verdict of another identity is not reused."""
+    """Folders and device of all parts. identity: names code and device; a verdict of another identity is not reused."""
 
     folder: Path
     cache: Path

@@ -9,7 +9,7 @@ Size = TypeVar("Size")
 
 @dataclass(frozen=True)
 class Verdict:
-    """A part's result. ok: whether the part passed. line: the finding, in one line. numbers: the evidence."""
+    """A part's result. ok: whether the part passed. line: one line that states the finding. numbers: the evidence."""
 
     ok: bool
     line: str

@@ -13,7 +13,7 @@ UNLIKELY = 1e-4  # level 1: a p-value below this means that the distributions di
 
 
 def distribution(draws: int) -> dict[str, Any]:
-    """Level 1: let the verifier emit at least `draws` tokens for fixed logits, and test whether they fit the softmax.
+    """Test level 1: let the verifier emit at least `draws` tokens for fixed logits, and test if they fit the softmax.
 
     In a third of the requests, drafted tokens come from the softmax itself; in a third they are always the likeliest
     token, and in a third always the least likely one. Returns the number of draws, the p-value and the device.
@@ -110,7 +110,10 @@ def largest_difference(a: dict[int, float], b: dict[int, float]) -> float:
 
 
 def describe_distribution(measured: dict[str, Any]) -> str:
-    """Return the line to print about level 1. measured: from `distribution`."""
+    """Return the line to print about level 1 of exactness: emitted tokens follow the softmax's distribution.
+
+    measured: the result of `distribution`.
+    """
     verdict = "agrees" if measured["p_value"] > UNLIKELY else "DIFFERS"
     return (
         f"level 1 distribution  {verdict}: chi-square p = {measured['p_value']:.3g} over {measured['draws']} draws, "
@@ -119,7 +122,10 @@ def describe_distribution(measured: dict[str, Any]) -> str:
 
 
 def describe_sample(sample: dict[str, Any]) -> str:
-    """Return the line to print about level 2. sample: from `sample_agreement`, with the count `accepted`."""
+    """Return the line to print about level 2 of exactness: responses without and with drafts have the same tokens.
+
+    sample: the result of `sample_agreement`, to which the count `accepted` was added.
+    """
     first = sample["largest_logit_difference_at_first_divergence"]
     return (
         f"level 2 sample        {sample['tokens_agreeing']} of {sample['tokens']} tokens, "

@@ -91,7 +91,8 @@ def variants(vary: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _label(key: str, value: Any) -> str:
-    """The part of a variant's name for one setting: the last word of the key and the value; for a group, the value."""
+    """Return the part of a variant's name that stands for one setting: the key's last word and the value, or for a
+    config group only the value."""
     words = f"{key.rsplit('.', 1)[1]}_{_text(value)}" if "." in key else _text(value)
     return re.sub(r"[^\w.+-]", "_", words)
 

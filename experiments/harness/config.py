@@ -188,7 +188,8 @@ class RunConfig:
         return problems_per_step(self.trainer.arguments, self.engine.processes)
 
     def with_problems(self, count: int) -> "RunConfig":
-        """Return the config with this number of problems. A run records it where data.problems=null asks for all."""
+        """Return the config with this number of problems. A run records the number if data.problems=null asks for
+        all."""
         settings = {**self.data.settings, "problems": count}
         return replace(
             self,
@@ -219,7 +220,7 @@ OURS = ("trim_padding", "lag")  # settings of the trainer that TRL does not know
 
 
 def run_config(composed: DictConfig) -> RunConfig:
-    """Check the values of Hydra's config and convert it to dataclasses. Raises UserError in one line."""
+    """Check the values of Hydra's config and convert it to dataclasses. Raises UserError with a one-line message."""
     check_values(composed)
     resolved = plain(composed)
     data, trainer, engine, drafter = (resolved[name] for name in ("data", "trainer", "engine", "drafter"))

@@ -18,9 +18,9 @@ MADE = (*GENERATED, LIBRARY)  # all other sets are read
 
 
 def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None = None) -> Dataset:
-    """Make rows with `prompt` (a conversation), `problem_id`, and what the reward needs, such as `answer` or `tests`.
+    """Make rows with `prompt` (a conversation), `problem_id`, and the reward's columns, such as `answer` or `tests`.
 
-    policy: its tokenizer measures prompts. note: called with one line about what was left out of a published set.
+    policy: its tokenizer measures prompts. note: called with one line about the problems that a published set loses.
     Raises UserError if there are fewer problems than the settings ask for, or than a step takes.
     """
     rows, summary, _ = split_rows(config.data, "training", config, policy)
@@ -34,8 +34,8 @@ def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None =
 def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
     """Return the rows of a set, one line about it (empty for generated problems), and how many problems are unusable.
 
-    Most unusable problems are too long (`room`), so the rows are easier than the whole set. split: which
-    generated problems to make; for a published set the setting `part` chooses that.
+    Most unusable problems are too long (`room`), so the rows are easier than the whole set. split: which generated
+    problems to make; for a published set the setting `part` chooses the problems instead.
     """
     if data.name in GENERATED:
         try:

@@ -53,7 +53,7 @@ class Counts:
         self._margins: list[NDArray[np.float32]] = []  # [places, scales]: margins of the first drafted token
 
     def add(self, drafts: Drafts, response: Sequence[int], seed: int) -> None:
-        """Count the drafts of one response. seed: of the request, keys the noise.
+        """Count the drafts of one response. seed: the request's seed, which keys the noise.
 
         The logits must already be divided by the temperature.
         """
@@ -84,7 +84,8 @@ class Counts:
             yield (tokens[depth:], margins[depth:]) if alike else (tokens, margins)
 
     def share(self, scale: int) -> float:
-        """The share of places at which the first drafted token equals the emitted one. scale: index into SCALES."""
+        """Return the share of places at which the first drafted token equals the emitted one. scale: index into
+        SCALES."""
         return float((np.concatenate(self._right)[:, scale] > 0).mean())
 
     @property

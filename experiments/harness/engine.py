@@ -29,8 +29,8 @@ def prepare_process(config: RunConfig) -> None:
 def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
     """Make the settings of the arm's engine. policy: directory or hub id.
 
-    Raises UserError, in one line, for an impossible drafter, budget or engine setting, and for a history file that is
-    missing, damaged or belongs to another policy.
+    Raises UserError with a one-line message if a setting of drafter, budget or engine is impossible, or if the history
+    file is missing, damaged or of another policy.
     """
     drafter = dict(config.drafter.options)
     if config.drafter.warm is not None:

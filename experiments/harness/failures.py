@@ -1,4 +1,4 @@
-"""Report failures of trainings, and of the processes of a task, in one line. The traceback goes to the log.
+"""Report the failure of a training, or of a process of a task, as one line. The traceback goes to the log.
 
 A task and each process that it starts talk over a pipe. The process sends messages (kind, value). If it fails, its last
 message is ("refused", message) for bad input, or ("error", message) for anything else.
@@ -21,7 +21,7 @@ from experiments.run.output import quiet_into
 
 
 def failure_line(error: Exception) -> str:
-    """Say in one line what went wrong."""
+    """Return one line that says what went wrong."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"disk full while writing {error.filename or 'results'}"
     ours = CheckpointError | ClusterError | EngineDied | WeightSyncError | TrainingDiverged | RunFailed | UserError
@@ -44,7 +44,7 @@ def one_line_failure(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def reporting(pipe: Connection, log: Path) -> Iterator[None]:
-    """Wrap the body of a task's child process: output goes to the log, and an error goes to the parent in one line."""
+    """Wrap the body of a task's child process: output goes to the log, and the parent gets an error as one line."""
     die_with_parent()
     with quiet_into(log):
         try:
@@ -61,22 +61,22 @@ def reporting(pipe: Connection, log: Path) -> Iterator[None]:
 def tell(pipe: Connection, message: Any) -> None:
     """Send a message. Does nothing if the process at the other end has died.
 
-    If the child has died, the parent learns this from `expect`. If the parent has gone, it is ending the task because
-    another child failed.
+    If a child has died, the parent learns this from `expect`. If the parent has closed its end, it is ending the task
+    because another child failed.
     """
     with suppress(BrokenPipeError, ConnectionResetError):
         pipe.send(message)
 
 
 def log_of(name: str, folder: Path) -> Path:
-    """Path of the log of an arm. folder: of the task."""
+    """Return the path of an arm's log. folder: the task's folder."""
     return folder / "arms" / name / "log.txt"
 
 
 def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
     """Wait for the next message of an arm's process, which must be of this kind. Returns the value of the message.
 
-    name: of the arm. folder: of the task.
+    name: the arm's name. folder: the task's folder.
     Raises UserError if the arm refused its input, RunFailed if it failed, was killed, or sent another kind of message.
     """
     log = log_of(name, folder)
@@ -96,7 +96,7 @@ def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
 def in_own_process(name: str, folder: Path, function: Any, *arguments: Any) -> Any:
     """Call a function in a child process, so that the engines of several arms do not meet. Returns its result.
 
-    The log and the errors are those of the arm `name` of the task in `folder`. Raises what `expect` raises.
+    The log and the errors are those of the arm `name` of the task in `folder`. Raises the errors of `expect`.
     """
     _, pipe = spawned(_answer, log_of(name, folder), function, arguments)
     with closing(pipe):

@@ -28,7 +28,7 @@ CHAINS = ("arithmetic", "programs")  # with head.warm=general, their heads learn
 
 
 def check_head(config: RunConfig) -> None:
-    """Check the settings of an EAGLE-3 arm before its head is made. Raises UserError in one line."""
+    """Check the settings of an EAGLE-3 arm before its head is made. Raises UserError with a one-line message."""
     settings = config.head
     if settings.warm not in WARM:
         raise UserError(f"head.warm={settings.warm}: choose {' or '.join(WARM)}")

@@ -43,7 +43,7 @@ def remember(folder: Path, overrides: list[str]) -> None:
 
 
 def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
-    """Return the config and the overrides of the run in `folder`: its own command line, changed by the new `overrides`.
+    """Return the config and the overrides of the run in `folder`: those of its command line, changed by `overrides`.
 
     Raises UserError if there is no such run, or if its task cannot be resumed.
     """
@@ -93,7 +93,8 @@ def hint(folder: Path) -> str:
 
 
 def arguments(folder: Path, overrides: Sequence[str]) -> list[str]:
-    """Return Python's arguments that start the run in `folder` with these overrides, or resume it from checkpoints."""
+    """Return the arguments for Python that start the run in `folder` with these overrides, or resume it if it has
+    checkpoints."""
     settings = (
         [f"resume='{folder.absolute()}'"] if hint(folder) else [*overrides, f"hydra.run.dir='{folder.absolute()}'"]
     )

@@ -39,8 +39,8 @@ class Tracker:
     def __init__(self, config: RunConfig, group: str, folder: Path, run_id: str | None = None):
         """Start the run.
 
-        config: as the run records it. group: name of the W&B group. folder: of the arm, with its meta.json. run_id: id
-        of the W&B run to continue; None: an earlier W&B run in `folder` is continued, if there is one.
+        config: the config that the run records. group: name of the W&B group. folder: the arm's, with meta.json.
+        run_id: id of the W&B run to continue; None: an earlier W&B run in `folder` is continued, if there is one.
         """
         self.run: Any = None
         self._failed = True  # until `end` is called
@@ -119,7 +119,7 @@ class Tracker:
 
 
 def _end_wandb() -> None:
-    """End W&B's own process. Kills it after ANSWER_S seconds, because it may wait for its server for ever."""
+    """End W&B's own process. If it still runs after ANSWER_S seconds, kill it: it may wait for its server for ever."""
     import wandb
 
     ending = Thread(target=wandb.teardown, daemon=True)

@@ -57,8 +57,8 @@ class ArmRun:
 def make_parts(arms: Sequence[RunConfig], note: Callable[[str], None]) -> str:
     """Make the policy, draft models and heads of these arms if the cache lacks them, and check their data.
 
-    This is done before the arms start, so that the user sees progress and errors. note: called with lines about both.
-    Returns the policy: a directory or hub id. Raises UserError for impossible data.
+    This is done before the arms start, so that the user sees progress and errors. note: called with a line about each
+    thing that is made or left out. Returns the policy: a directory or hub id. Raises UserError for impossible data.
     """
     first = arms[0]  # all arms share policy and data
     policies = [policy_directory(arm, note) for arm in arms]
@@ -117,7 +117,7 @@ def train_arm(run: ArmRun) -> None:
 
 
 def train_alike() -> None:
-    """Make a GPU compute the same bits in every run. A CPU does so without this."""
+    """Make a GPU compute the same bits in every run. A CPU does so anyway."""
     import torch
 
     from das.trl.determinism import train_deterministically
@@ -127,7 +127,7 @@ def train_alike() -> None:
 
 
 def load_model(policy: str, dtype: str) -> Any:
-    """Load the policy to train. policy: directory or hub id. dtype: of its weights."""
+    """Load the policy to train. policy: directory or hub id. dtype: the type of its weights."""
     from transformers import AutoModelForCausalLM
 
     from das.weights.sharding import sharded_loading

@@ -30,7 +30,7 @@ WANDB_MODES = ("online", "offline", "off")
 
 
 def check(config: RunConfig, in_steps: bool = True) -> None:
-    """Check everything that can be checked without an engine. Raises UserError or EngineError in one line.
+    """Check everything that can be checked without an engine. Raises UserError or EngineError with a one-line message.
 
     in_steps: False for a task that takes all problems at once, so that they need not fill a training step.
     """
@@ -163,7 +163,8 @@ def check_processes(config: RunConfig) -> None:
 
 
 def check_checkpoints(config: RunConfig) -> None:
-    """Refuse checkpoints between two steps that share generated responses: none holds these. Raises UserError."""
+    """Refuse checkpoints between two steps that share generated responses: a checkpoint does not hold the responses.
+    Raises UserError."""
     arguments, every = config.trainer.arguments, config.checkpoint.every
     accumulated = arguments.get("gradient_accumulation_steps", 1)
     generation = arguments.get("steps_per_generation", accumulated) * arguments.get("num_iterations", 1)

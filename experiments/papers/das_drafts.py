@@ -60,7 +60,8 @@ def _by_epoch(name: str, steps: Sequence[Step], none: Sequence[Step]) -> Line:
 
 
 def late_accepted(setting: Setting, works: Sequence[Workload], **options: Any) -> str:
-    """Return the accepted tokens per pass in the last half of the steps, with drafts of 16. options: of the drafter."""
+    """Return the accepted tokens per pass in the last half of the steps, with drafts of 16. options: of
+    HistoryDrafter."""
     steps = simulate_arm(works, setting.times, FIXED, 1, **options)[len(works) // 2 :]
     accepted = f"{sum(s.num_accepted for s in steps) / sum(s.passes for s in steps):.2f}"
     setting.progress.note(f"accepted per pass, {options}: {accepted}")
@@ -139,7 +140,7 @@ def grams(tokens: np.ndarray, n: int) -> set[bytes]:
 
 
 def seen_before(work: Workload, past: Workload, n: int) -> float:
-    """Return the share of a response's n-grams that past responses of its problem contain, as a mean over responses.
+    """Return the share of a response's n-grams that occur in past responses to its problem, as a mean over responses.
 
     Responses shorter than n tokens and problems without past responses do not count.
     """
@@ -156,7 +157,7 @@ def seen_before(work: Workload, past: Workload, n: int) -> float:
 
 
 def similarity(setting: Setting) -> Section:
-    """Fig 2: the share of a response that recent responses to its problem contain, over the training."""
+    """Fig 2: which share of a response's n-grams also occurs in recent responses to its problem, over the training."""
     paper = setting.published["das_fig2"]["data"]
     plotted = {name: values for name, values in paper.items() if name not in ("step", "accuracy")}
     lines = [

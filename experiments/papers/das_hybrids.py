@@ -1,4 +1,5 @@
-"""DAS (arXiv 2511.13841): Fig 10's maths step if a model drafts, with or without the history of responses."""
+"""DAS (arXiv 2511.13841): simulate Fig 10's maths step with a model that drafts, alone or beside the history of past
+responses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""DAS (arXiv 2511.13841): Fig 10's maths step if a pass took other times (had other prices) than those of Fig 8."""
+"""DAS (arXiv 2511.13841): simulate Fig 10's maths step with other times of a pass (prices) than those of Fig 8."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

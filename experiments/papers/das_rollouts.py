@@ -178,7 +178,8 @@ def code(setting: Setting) -> list[Section]:
 def code_section(
     setting: Setting, title: str, figure: str, claimed: str, batch: int, max_tokens: int, names: Sequence[str]
 ) -> Section:
-    """Make the section of a figure about code. figure: its key in published.json. claimed: by the paper's text.
+    """Make the section of a figure about code. figure: its key in published.json. claimed: the claim in the paper's
+    text.
 
     batch: problems per step on one engine. names: the arms.
     """

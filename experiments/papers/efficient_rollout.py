@@ -158,7 +158,8 @@ def main_table(
 
 
 def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progress: Progress) -> Section:
-    """Simulate EAGLE-3: one mean tau or tau by depth; verification times by the roofline or as published."""
+    """Simulate EAGLE-3 with one mean tau or with tau by depth, and with verification times by the roofline or as
+    published."""
     rows, depth = published["er_main"]["data"]["rows"], published["er_eagle_depth"]["data"]
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
     begins = tuple(int(depths.split("-")[0].replace("k", "000")) for depths in depth["depth_bins"])

@@ -98,7 +98,7 @@ def drafters(published: dict[str, Any]) -> Section:
 
 
 def async_lag(published: dict[str, Any]) -> Section:
-    """Asynchronous RL at lag 1: can the shorter exposed rollout explain the time that a step saves?"""
+    """Check on asynchronous RL at lag 1: does the shorter exposed rollout explain the time that a step saves?"""
     data = published["nemo_async"]["data"]
     exposed = data["exposed_generation_s"]["ar"] - data["exposed_generation_s"]["sd"]
     ours = data["step_s"]["ar"] / (data["step_s"]["ar"] - exposed)

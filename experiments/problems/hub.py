@@ -61,7 +61,8 @@ def _answers() -> bool:
 
 @contextmanager
 def _offline_if(offline: bool) -> Iterator[None]:
-    """If `offline`, both libraries read only their cache inside the `with` block."""
+    """Inside the `with` block, if `offline`, `datasets` and `huggingface_hub` use only their caches, not the
+    network."""
     before = datasets.config.HF_HUB_OFFLINE, huggingface_hub.constants.HF_HUB_OFFLINE
     if offline:
         datasets.config.HF_HUB_OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE = True

@@ -71,7 +71,7 @@ def _rows(data: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
 
 
 def prompt_counter(policy: str, template: Mapping[str, Any]) -> Callable[[Problem], int]:
-    """Return a function that counts the tokens of a problem's prompt, with those of the chat template."""
+    """Return a function that counts the tokens of a problem's prompt, including the chat template's tokens."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)

@@ -73,7 +73,7 @@ def problems_of(rows: Iterable[Mapping[str, Any]], data: Mapping[str, Any]) -> t
 
 
 def _problem(row: Mapping[str, Any], data: Mapping[str, Any], where: str) -> Problem | str:
-    """Return the problem of a row, or the reason why it has none. where: names the row in error messages."""
+    """Return the problem of a row, or the reason why the row has none. where: names the row in error messages."""
     columns = data["columns"]
     system, text = _question(_cell(row, columns["problem"], "problem", where), where)
     if not text.strip():

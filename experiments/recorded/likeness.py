@@ -40,7 +40,7 @@ TRACES = {  # name of a trace -> the model that wrote the rollouts
 
 
 def likeness(problems: Problems) -> dict[str, Any]:
-    """Return the figures of responses. Those of a problem are cut into groups of SIBLINGS; each group is an epoch.
+    """Return the figures of responses. A problem's responses are cut into groups of SIBLINGS; each group is an epoch.
 
     Lengths are in tokens. `accepted_by_epoch`: mean accepted tokens of a pass that verifies a draft, with the default
     drafter, drafts of at most DRAFTED tokens, and no history at the start. `accepted_per_round`: the mean of
@@ -79,7 +79,7 @@ def accepted_a_round(rounds: int, accepted: int) -> float | None:
 
 
 def mean_of_first(by_epoch: Sequence[float | None]) -> float | None:
-    """Return the mean over the first EPOCHS epochs, without those that have no figure; None if none has."""
+    """Return the mean over the first EPOCHS epochs, without epochs that have no figure; None if no epoch has one."""
     figures = [figure for figure in by_epoch[:EPOCHS] if figure is not None]
     return float(np.mean(figures)) if figures else None
 

@@ -63,7 +63,7 @@ def responses_of(path: Path) -> dict[str, list[np.ndarray]]:
 
 
 def rollout_files(path: Path) -> list[Path]:
-    """Return [path] for a file. For a folder, return the files of a run's steps or, without such, all its JSONL files.
+    """Return [path] for a file. For a folder, return the files of a run's steps; if it has none, all its JSONL files.
 
     Raises UserError if the folder has neither.
     """

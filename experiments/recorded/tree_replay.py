@@ -12,8 +12,8 @@ def rows_of_prefixes(parents: Sequence[int]) -> list[int]:
     """Return how many rows verify the first 1, 2, ... nodes of a tree. A row is a query token of the pass.
 
     The row of the last emitted token does not count. A first child continues its parent's path and takes one row. Any
-    other child starts a branch. A branch repeats the rows of the last emitted token and of the path before the child,
-    because the branch keeps its keys and values elsewhere.
+    other child starts a branch, which repeats the rows of the last emitted token and of the path before the child: a
+    branch keeps its keys and values elsewhere.
     """
     rows: list[int] = []
     depth = {-1: 0}

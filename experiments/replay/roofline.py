@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PassWork:
-    """The bytes that a pass reads and the operations that it computes. They are known without measuring."""
+    """The bytes that a pass reads and the operations that it computes. Both numbers are known without measuring."""
 
     target_bytes: float  # W_T: weights read by a target pass
     draft_bytes: float  # W_D: weights read by a draft pass

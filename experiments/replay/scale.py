@@ -20,9 +20,10 @@ class Scaled:
 
 @dataclass(frozen=True)
 class CostScaled:
-    """The time that drafted tokens add by `form` is multiplied by `times`, and each drafted token adds `token` seconds.
+    """Multiplies by `times` the time that drafted tokens add in `form`, and adds `token` seconds for each drafted
+    token.
 
-    This shows how much a result depends on the latency model being right.
+    This shows how much a result depends on errors of the latency model.
     """
 
     form: Form
@@ -37,7 +38,7 @@ class CostScaled:
 
 @dataclass(frozen=True)
 class ContextRead:
-    """The time by `form`, plus the time in which a pass reads the keys and values of all context once."""
+    """Adds to the time of `form` the time in which a pass reads the keys and values of all context once."""
 
     form: Form
     token: float  # seconds for each token of context
@@ -48,7 +49,7 @@ class ContextRead:
 
 @dataclass(frozen=True)
 class CheaperPass:
-    """The fixed time of a pass (without tokens) is `share` of that of `form`. The time for tokens is unchanged."""
+    """Multiplies the fixed time of a pass (without tokens) in `form` by `share`. The time for tokens is unchanged."""
 
     form: Form
     share: float

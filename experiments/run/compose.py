@@ -22,7 +22,8 @@ _CHOICE = re.compile(
 
 
 def compose_config(overrides: list[str]) -> DictConfig:
-    """Return the config with these overrides. Raises UserError, in one line, for unknown keys and choices."""
+    """Return the config with these overrides. Raises UserError with a one-line message if a key or a choice is
+    unknown."""
     try:
         return compose("config", overrides=overrides)
     except _NO_CONFIG as error:
@@ -30,7 +31,7 @@ def compose_config(overrides: list[str]) -> DictConfig:
 
 
 def config_error_line(error: Exception, overrides: list[str]) -> str:
-    """Say in one line what is wrong with a config."""
+    """Return one line that says what is wrong with a config."""
     if isinstance(error, UnicodeDecodeError):  # it names no file
         return f"{' '.join(overrides)} chooses a config file that is not UTF-8: {error}"
     if isinstance(error, OverrideParseException):
@@ -45,7 +46,7 @@ def config_error_line(error: Exception, overrides: list[str]) -> str:
 def _unknown_key(key: str, hydra_line: str, overrides: list[str]) -> str:
     """Return an error line for a key that the config lacks. Hydra's own line advises a plus sign before the key.
 
-    Its line is returned only if that advice helps: if the config with a plus sign is valid.
+    Hydra's line is returned only if its advice helps: if the config with a plus sign is valid.
     """
     added = [f"+{override}" if override.split("=")[0] == key else override for override in overrides]
     try:
@@ -64,7 +65,7 @@ def _unknown_key(key: str, hydra_line: str, overrides: list[str]) -> str:
 
 
 def explain_config_error(arguments: list[str]) -> None:
-    """Compose the config before Hydra does, to report a bad key or choice in one line instead of Hydra's several.
+    """Compose the config before Hydra does, to report a bad key or choice by one line instead of Hydra's several lines.
 
     arguments: the command line. A command line with flags (-m, --help, --cfg ...) is left to Hydra.
     """

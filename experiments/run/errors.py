@@ -29,12 +29,12 @@ class RunFailed(RuntimeError):
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint could not be written, or differs from what was written. The message says which one and why."""
+    """A checkpoint could not be written, or its files are not as they were written. The message says which, and why."""
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong while a user's file is read and parsed into a UserError that names the file."""
+    """Turn any error that occurs while a user's file is read and parsed into a UserError that names the file."""
     try:
         yield
     except UserError:
@@ -56,7 +56,7 @@ def stop(message: str, code: int) -> None:
 def one_line_errors(resume_hint: Callable[[], str] = str) -> Iterator[None]:
     """Turn errors that a user can act on into one line. Anything else is a bug and keeps its traceback.
 
-    resume_hint: returns what to add to the line about a run that was interrupted.
+    resume_hint: returns a text to append to the line about a run that was interrupted.
     """
     try:
         yield

@@ -27,7 +27,8 @@ BUDGETS = ("arm.budget", "budget.over")  # settings that contain the settings of
 
 
 def check_keys(config: Mapping[str, Any]) -> None:
-    """Refuse settings that nothing reads. config: the whole config as plain values. Raises UserError in one line."""
+    """Refuse settings that nothing reads. config: the whole config as plain values. Raises UserError with a one-line
+    message."""
     for key, value in config.items():
         if key in (*GROUPS, "task"):
             _check_group(key, key, value)
@@ -56,7 +57,8 @@ def plain_tree(path: Path) -> dict[str, Any]:
 
 
 def _check_group(group: str, prefix: str, node: Any) -> None:
-    """Refuse unknown settings in `node`. group: folder of configs/ that names the known ones. prefix: node's key."""
+    """Refuse unknown settings in `node`. group: folder of configs/ that names the known settings. prefix: node's
+    key."""
     if not isinstance(node, dict):
         return  # checks.py refuses it
     choice = node.get("name") if group in NAMED else None
@@ -92,7 +94,7 @@ def _no_such(prefix: str, key: str, known: set[str], where: str) -> str:
 
 @cache
 def _keys(group: str, choice: str | None) -> set[str]:
-    """The known dotted keys of a group: those of its file `choice`, and those that configs/setting adds to the group.
+    """The known dotted keys of a group: the keys in its file `choice`, and keys that configs/setting adds to the group.
 
     If there is no such file (the user has one elsewhere), the keys of all files of the group are known.
     """

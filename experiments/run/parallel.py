@@ -14,7 +14,7 @@ def in_processes(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
     """Run the jobs in as many processes as there are cores. Returns their results in the order of the jobs.
 
     The processes are forked, so only results are pickled. The calling process must not have started threads before.
-    Raises what a job raises.
+    Raises the error of a job.
     """
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(os.cpu_count(), fork, initializer=_take, initargs=(jobs,)) as pool:

@@ -6,7 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 
 
 def plain(node: DictConfig) -> dict[str, Any]:
-    """Convert a config, or one of its groups, to a dict of plain values. Interpolations are resolved."""
+    """Convert a config, or one of its groups, to a dict of plain values, with interpolations resolved."""
     container = OmegaConf.to_container(node, resolve=True)
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}

@@ -24,7 +24,7 @@ def renamed(override: str) -> str | None:
 
 
 def gone(override: str) -> str | None:
-    """Return what to use in place of the removed task or setting that `override` names; None if it names none."""
+    """Return advice in place of the removed task or setting that `override` names; None if it names none of these."""
     return GONE.get(override, GONE.get(override.lstrip("+~").split("=", 1)[0]))
 
 

@@ -76,7 +76,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[dict[str, Any]]:
-    """Make a row for each response: the columns of recorded traces (all that a replay reads), and what it cost."""
+    """Make a row for each response: the columns of recorded traces (all that a replay reads), and its costs."""
     responses = zip(rollout.problems, rewards, rollout.finish_reasons, rollout.responses, rollout.requests, strict=True)
     return [
         {

@@ -105,7 +105,7 @@ def _check(config: DictConfig) -> None:
 def shaped_policy(config: RunConfig, name: str) -> str:
     """Make the folder of a policy of this shape, without weights: vLLM makes random ones. Returns the folder.
 
-    name: of the shape. Raises UserError for an unknown shape.
+    name: the shape's name. Raises UserError if it is unknown.
     """
     shape = shape_of(name)
     dtype = config.engine.settings["dtype"]

@@ -84,7 +84,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: random.Random) -> Fault:
     """Start a run on a cluster, strike it once with a fault of this kind, and return how it ended.
 
-    arguments: of run.py. folder: of the run. whole: folder of the undisturbed run. rng: draws moment and victim.
+    arguments: those for run.py. folder: the run's folder. whole: the undisturbed run's folder. rng: draws the moment of
+    the fault and its victim.
     """
     environment = {}
     if kind in FROM_INSIDE:

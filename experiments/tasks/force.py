@@ -81,7 +81,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def check(task: DictConfig) -> Path:
-    """Check the task's settings and return the path of the recording. Raises UserError, in one line."""
+    """Check the task's settings and return the path of the recording. Raises UserError with a one-line message."""
     if task.rollouts is None:
         raise UserError("task.rollouts=PATH is missing: their form: experiments/recorded/rollouts.py")
     if BASELINE not in task.arms:

@@ -33,7 +33,7 @@ LEARNED = ("head.pt", "coupled.npz", "history.npz")
 
 @dataclass
 class Kill:
-    """One stop of a run: its kind, the row of metrics.jsonl after which it came, and what went wrong."""
+    """One stop of a run: its kind, the row of metrics.jsonl after which it came, and a line for each problem found."""
 
     kind: str
     row: int

@@ -1,8 +1,9 @@
 """task=policy: make the small policy, sample responses from it, and compare them with recorded rollouts of real models
 and with numbers from the papers.
 
-result.json: figures.{median_length, p99_over_median, ..., correct} of the policy (docs/metrics.md), histogram and
-accepted_by_epoch; references.{recorded, papers, wanted}; rates and percentiles of lengths.
+result.json: `figures` has the policy's median_length, p99_over_median, ..., correct (docs/metrics.md), its histogram of
+lengths and accepted_by_epoch. `references` has such figures of `recorded` traces and of `papers`, and those that
+are `wanted`: targets for the small policy. Rates and length statistics of the policy are at the top level.
 """
 
 import json
@@ -41,7 +42,8 @@ COLUMNS = {  # header of the table -> name of the figure, and its number format
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Sample the policy on the problems of the training. Prints and draws its figures beside the references'."""
+    """Sample the policy on the training's problems. Prints and draws its figures beside the figures of the
+    references."""
     at_least_one(composed.task, "problems")
     config = run_config(composed)
     check(config, in_steps=False)
@@ -88,7 +90,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def likeness_table(
     own: Mapping[str, Any], recorded: Mapping[str, Any], published: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """Make a table of four kinds of figures: the policy's, the wanted ones, those of recorded traces, and the papers'.
+    """Make a table with the figures of the policy, of the targets (wanted), of recorded traces and of the papers.
 
     A cell is "-" if nobody recorded or published the figure.
     """

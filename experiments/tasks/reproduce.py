@@ -101,7 +101,7 @@ def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
 def replay_runs(composed: DictConfig, overrides: Sequence[str], progress: Progress) -> dict[str, Run]:
     """Return paper -> the run that simulates its experiments. DAS is left out if its recorded rollouts are missing.
 
-    overrides: the user's; those of the task are passed on to the runs.
+    overrides: the user's overrides; the overrides of the task's settings are passed on to the runs.
     """
     settings = [override for override in overrides if override.startswith("task.")]
     runs = {

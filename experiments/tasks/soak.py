@@ -85,7 +85,8 @@ def watch(config: RunConfig, policy: str, path: Path) -> tuple[dict[psutil.Proce
 
 
 def shared_inodes(process: psutil.Process) -> set[int]:
-    """Inodes of the files in /dev/shm that a process has mapped. Names do not help: those of semaphores change."""
+    """Inodes of the files in /dev/shm that a process has mapped. Names do not help, because semaphores' names
+    change."""
     with suppress(OSError):  # the process has ended
         maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
         return {int(line.split()[4]) for line in maps if " /dev/shm/" in line}
@@ -135,7 +136,7 @@ def sample(trainer: psutil.Process, seen: dict[psutil.Process, str]) -> dict[str
 
 
 def role_of(process: psutil.Process) -> str:
-    """Return the role of a descendant of the trainer, which its command line shows."""
+    """Return the role of one of the trainer's descendants, judged by the descendant's command line."""
     line = " ".join(process.cmdline())
     return next((role for role in ROLES if role in line), process.name())
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class RolloutsAhead:
-    """At the start of step n it gives the new weights to the engine, submits rollout n + lag, and takes rollout n.
+    """Runs rollouts ahead. At the start of step n it hands new weights to the engine, submits rollout n + lag, and
+    takes rollout n.
 
     So rollout n samples with the weights after max(0, n - lag) updates. Rows, seeds, history and the order of the
     rollouts are the same as in a training without lag. The last `lag` steps submit nothing.
@@ -34,7 +35,7 @@ class RolloutsAhead:
     def take(self, prompt_ids: list[list[int]]) -> FinishedRollout:
         """Submit the rollouts that are due, then wait for the rollout of this step and return it.
 
-        prompt_ids: token ids of the prompts on which TRL trains. Raises what the rollout raised, and EngineError if the
+        prompt_ids: token ids of the prompts on which TRL trains. Raises the rollout's error, and EngineError if the
         rollout has other prompts.
         """
         step = self.trainer.state.global_step
@@ -58,7 +59,7 @@ class RolloutsAhead:
         self._rows = self._rows_from(step + len(ahead))
 
     def wait(self) -> None:
-        """Wait until all submitted rollouts are finished. Raises what they raised."""
+        """Wait until all submitted rollouts are finished. Raises the error of a rollout."""
         for future in self._submitted:
             future.result()
 

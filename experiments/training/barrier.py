@@ -1,4 +1,5 @@
-"""A barrier between arms: in each step they roll out one after the other, so that machine noise hits all equally."""
+"""A barrier between arms: in each step the arms roll out one after the other, so machine noise hits all arms
+equally."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,8 @@
 """Checkpoints on disk: each is complete or does not exist.
 
-A folder `step_00012` holds what was saved after step 12. First its files are written into a folder of another name,
+A folder `step_00012` holds the checkpoint after step 12. First its files are written into a folder of another name,
 then a manifest with their SHA-256, and last the folder is renamed. So a half-written checkpoint never has that name,
-and one that was damaged or swapped later does not match its manifest.
+and a checkpoint that was damaged or swapped later does not match its manifest.
 """
 
 import hashlib

@@ -221,7 +221,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self.on_step(row, rollout, rewards)
 
     def _trained_on(self) -> tuple[Rollout, Sync, int]:
-        """Return the rollout of this step, its weight sync, and how many updates its weights had seen."""
+        """Return the rollout of this step, its weight sync, and the number of updates that had made its weights."""
         taken, generation = self.rollouts_ahead.taken, self.vllm_generation
         if taken is not None:
             return taken.rollout, taken.sync, taken.weights

@@ -30,7 +30,7 @@ def without_padding(
     """Compute log-probs and entropies in several passes over rows of similar length, each pass cut to its longest row.
 
     forward: TRL's GRPOTrainer._get_per_token_logps_and_entropies. This function has the same arguments and results.
-    multiple: the columns of prompts, and those of responses, are a multiple of it in every pass.
+    multiple: in every pass, the numbers of prompt columns and of response columns are multiples of this number.
 
     Only the forward pass is cut. TRL makes the micro-batches, and computes losses and metrics over whole
     micro-batches, so every loss_type means what it means in TRL. Log-probs differ from TRL's by float rounding.

@@ -8,7 +8,7 @@ from das.engine.contract.versions import NotInstalled, require_branches
 
 
 def refusal(what: str) -> NotInstalled:
-    """The error for an engine whose KV cache or attention das cannot handle. what: what is needed."""
+    """The error for an engine whose KV cache or attention das cannot handle. what: names the missing requirement."""
     return NotInstalled(f"branching drafts and self-drafts need {what}: set branch_blocks=0, or another method")
 
 

@@ -36,7 +36,7 @@ def in_runs(tokens: Sequence[int], parents: Sequence[int]) -> tuple[list[int], l
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """How many nodes lead to each node, including itself."""
+    """Returns, for each node, the number of nodes on the path to it, itself included."""
     found: list[int] = []
     for parent in parents:
         found.append(found[parent] + 1 if parent >= 0 else 1)
@@ -174,7 +174,8 @@ class BranchPass:
         return branch.blocks[index - branch.first_block] * self.block_size + offset
 
     def kept(self, tree: Tree, emitted: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
-        """KV blocks to copy after the tokens `emitted` were accepted: (from, to) each. blocks: the request's blocks."""
+        """The KV blocks to copy after the tokens `emitted` were accepted, as (from, to). blocks: the request's
+        blocks."""
         node = last_accepted(tree.tokens, tree.parents, emitted)
         for branch in tree.branches:
             if branch.start <= node < branch.stop:

@@ -30,7 +30,7 @@ def wheel_sources(wheel: Path) -> dict[str, str]:
 
 
 def missing_hooks() -> list[str]:
-    """A line for each hook that all engines of das need, and that the installed vLLM lacks or has changed."""
+    """A line for each hook that all engines of das need, and that is missing or changed in the installed vLLM."""
     found = differences(installed_sources())
     return [f"{hook} ({hook.why}): {instead}" for hook, instead in found.items() if hook.only_for is None]
 
@@ -41,7 +41,7 @@ def _module(path: Path) -> str:
 
 
 def differences(sources: Sources) -> dict[Hook, str]:
-    """The hooks that differ in these sources from what das expects, each with what the sources have instead."""
+    """Returns hook -> the difference in words, for each hook that is missing or different in these sources."""
 
     @functools.cache
     def tree(module: str) -> ast.Module:

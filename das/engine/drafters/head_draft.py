@@ -43,7 +43,7 @@ class HeadDraft(EngineModel):
             self._passes.keep(scheduler_output, aux_hidden_states)
 
     def rest(self, resting: bool) -> None:
-        """See HeadModel."""
+        """Stop or restart keeping hidden states. See HeadModel."""
         self._resting = resting
 
     def forget(self, request: str) -> None:

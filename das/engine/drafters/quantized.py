@@ -4,8 +4,8 @@ w8a8  int8 weights, one scale for each output; activations are rounded to int8 r
 w4    weights rounded to 4 bits, asymmetric, in groups of 128 inputs, as EfficientRollout rounds them (arXiv 2606.18967,
       section 3); activations are not rounded.
 
-cpu_linears.py and cuda_linears.py have the kernels that multiply them. Embeddings, norms and the head that makes logits
-stay as they are, as in that paper.
+cpu_linears.py and cuda_linears.py have the kernels that multiply such weights. Embeddings, norms and the head that
+makes logits stay unchanged, as in that paper.
 """
 
 from collections.abc import Callable

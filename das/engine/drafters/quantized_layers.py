@@ -21,7 +21,7 @@ def linear_maker(weights: str) -> Callable[[torch.Tensor], Linear]:
 
 @dataclass(frozen=True)
 class _Method:
-    """Stands in for a layer's quant_method."""
+    """Takes the place of a layer's quant_method: computes with the quantized weights."""
 
     linear: Linear
 
@@ -60,7 +60,7 @@ class QuantizedLayers:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Inside, the model computes with the quantized weights."""
+        """Inside the `with` block, the model computes with the quantized weights."""
         own = [layer.quant_method for layer in self._layers]
         try:
             for layer, method in zip(self._layers, self._drafting, strict=True):

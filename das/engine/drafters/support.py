@@ -1,4 +1,4 @@
-"""Check whether self-drafts or a draft head work in an engine. If not, an error says in one line what to change."""
+"""Check whether self-drafts or a draft head work in an engine. If not, a one-line error says what to change."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,8 @@ LAST_WITH_INT8 = 99  # ten times the last compute capability with vLLM's int8 ke
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ValueError, in one line, unless these are valid options of self-drafts: `weights` and `passes`."""
+    """Raise ValueError with a one-line message unless these are valid options of self-drafts: `weights` and
+    `passes`."""
     if set(options) != {"weights", "passes"} or options["weights"] not in FORMATS:
         raise ValueError(f"self_draft={dict(options)}: give weights, one of {', '.join(FORMATS)}, and passes")
     passes = options["passes"]
@@ -21,7 +22,8 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
-    """Raise NotInstalled, in one line, if self-drafts do not work in such an engine. own: the self-drafts' options."""
+    """Raise NotInstalled with a one-line message if self-drafts do not work in such an engine. own: the self-drafts'
+    options."""
     from vllm import _custom_ops
     from vllm.platforms import current_platform
 
@@ -40,7 +42,7 @@ def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
 
 
 def require_head(vllm_config: Any) -> None:
-    """Raise NotInstalled, in one line, if the method das_eagle3 was not checked in such an engine, and
+    """Raise NotInstalled with a one-line message if the method das_eagle3 was not checked in such an engine, and
     UnsupportedVersion if it was not checked with the installed version of vLLM.
     """
     from vllm.platforms import current_platform

@@ -23,7 +23,8 @@ _launched_engines = itertools.count()
 
 @contextmanager
 def own_shared_memory(vllm_config: Any) -> Iterator[None]:
-    """Inside, the ranks of an engine that torchrun launched meet in shared memory that no other launch uses (CPU).
+    """Inside the `with` block, the ranks of an engine that torchrun launched share memory that no other launch uses
+    (CPU).
 
     vLLM's name for this memory is the same in all launches, so a second launch fails, and so does a launch after one
     that was killed. The name given here has the parent process's id, which is the same for all ranks of a machine, and

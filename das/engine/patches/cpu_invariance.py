@@ -26,8 +26,8 @@ Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tenso
 def split_queries(metadata: Any) -> Any:
     """Split every request's queries into pieces of at most QUERIES, and describe each piece as a request of its own.
 
-    metadata: vLLM's CommonAttentionMetadata; returned as it is where there is nothing to split. A piece attends to the
-    keys up to its own last token, as it would if the pieces came in passes one after the other.
+    metadata: vLLM's CommonAttentionMetadata; returned unchanged if there is nothing to split. A piece attends to the
+    keys up to its own last token, as if each piece came in a pass of its own.
     """
     if metadata.max_query_len <= QUERIES or metadata.causal is not True:
         return metadata

@@ -20,7 +20,7 @@ _applied = False
 def patch_front_end() -> None:
     """Replace InputProcessor.__init__ in this process. A second call does nothing.
 
-    Raises UnsupportedVersion when vLLM is not a version that these hooks were checked with, or lacks the hook.
+    Raises UnsupportedVersion if the hooks were not checked with this version of vLLM, or if it lacks this hook.
     """
     global _applied
     if _applied:

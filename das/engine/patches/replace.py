@@ -25,7 +25,8 @@ def patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
 
 @contextmanager
 def replaced(owner: ModuleType | type, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
-    """Inside, owner.name calls `replacement(original, ...)`. One thread at a time, so that the original comes back."""
+    """Inside the `with` block, owner.name calls `replacement(original, ...)`. Only one thread at a time may be inside,
+    so that the original comes back."""
     with _replacing:
         original = required(owner, name)
         setattr(owner, name, functools.partial(replacement, original))

@@ -20,5 +20,5 @@ LARGE: tuple[Shape, ...] = (
 
 
 def most_alike(shape: Shape, tuned: Iterable[Shape]) -> Shape:
-    """The tuned shape whose sizes differ by the smallest factors."""
+    """The tuned shape that is most like this shape: its sizes differ by the smallest factors."""
     return min(tuned, key=lambda known: sum(abs(math.log(a / b)) for a, b in zip(shape, known, strict=True)))

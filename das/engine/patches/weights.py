@@ -3,8 +3,8 @@
 - model.load_weights: it is hooked, because nothing else tells an engine that its weights are new.
 - WeightTransferEngineFactory gets one more backend, for engines that name it, because vLLM's own need CUDA.
 - dispatch_cpu_unquantized_gemm, replaced only while weights are loaded, and quant_method.process_weights_after_loading
-  of each linear layer (CPU): vLLM packs the weights and drops them, so loading new ones crashes or leaves stale ones.
-  Also, a single row of a wide layer gets other bits than one of several (das/engine/patches/cpu_invariance.py).
+  of each linear layer (CPU): vLLM packs the weights and drops the originals, so a load of new weights crashes or leaves
+  stale ones. Also, a single row of a wide layer gets other bits than a row among several (cpu_invariance.py).
 """
 
 import functools
@@ -42,14 +42,16 @@ def offer_weight_transfer(vllm_config: Any) -> None:
 
 
 def kept_under_load() -> AbstractContextManager[None]:
-    """Inside, linear layers that vLLM packs keep their weights, so that new ones can be loaded and packed (CPU)."""
+    """Inside the `with` block, linear layers that vLLM packs keep their weights, so that new weights can be loaded and
+    packed (CPU)."""
     from vllm.platforms import current_platform
 
     return kept_weights(invariant=True) if current_platform.is_cpu() else nullcontext()
 
 
 def kept_weights(invariant: bool = False) -> AbstractContextManager[None]:
-    """Inside, linear layers of the CPU keep their weights beside the packed ones, and can be packed again.
+    """Inside the `with` block, linear layers of the CPU keep their weights beside the packed ones: they can be
+    repacked.
 
     invariant: the layers give a single row the same bits as one of several rows; if False, they compute as in vLLM.
     """

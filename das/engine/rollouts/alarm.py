@@ -20,7 +20,8 @@ MIN_ACCEPTED = 0.1  # if usually fewer tokens are accepted per pass, nothing can
 
 
 def _held(prompt: "array[int] | None") -> int:
-    """What a remembered prompt counts towards MAX_PROMPT_TOKENS, in tokens."""
+    """Return how many tokens of the limit MAX_PROMPT_TOKENS a remembered prompt uses: its length plus ENTRY; 0 for
+    None."""
     return 0 if prompt is None else len(prompt) + ENTRY
 
 

@@ -1,4 +1,5 @@
-"""The clock of the drafter's window. A rollout's end moves it to the caller's tick, or on by the generated tokens."""
+"""The clock of the drafter's window. At a rollout's end it moves to the caller's tick or, without one, moves on by a
+number of ticks that follows from the generated tokens."""
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
 # window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/engine_soak.py).

@@ -1,4 +1,4 @@
-"""vLLM's requests, as the drafter and the budget see them."""
+"""Converts vLLM's requests into the form that drafter and budget take."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,8 +33,8 @@ class LiveRequests:
     """The requests that have emitted a token and have not ended. live: these requests, by vLLM's id. num_tracked: how
     many of them the drafter knows.
 
-    vLLM may give an id to another request, and a streaming session may get further input. Both end the request that had
-    the id before. To notice this, vLLM's state and parameters are kept beside each request.
+    vLLM may give an id to another request, and a streaming session may get further input. In both cases the request
+    that had the id has ended. To notice this, vLLM's state and parameters are kept beside each request.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class LiveRequests:
         return request
 
     def are_unchanged(self, names: Sequence[str], running: Mapping[str, Any]) -> bool:
-        """Whether all these ids still stand for the live requests that had them. running: vLLM's states, by id."""
+        """Whether each of these ids still belongs to the same live request as before. running: vLLM's states, by id."""
         for name in names:
             known = self._states.get(name)
             if known is None or running[name] is not known[0] or known[0].sampling_params is not known[1]:
@@ -64,7 +64,7 @@ class LiveRequests:
         return True
 
     def over(self, running: Mapping[str, Any]) -> list[str]:
-        """Returns the ids of live requests that have ended. running: vLLM's states of the requests that it has, by id.
+        """Returns the ids of live requests that have ended. running: vLLM's states of its present requests, by id.
 
         A request has ended if vLLM no longer has it, or uses its id for another request or another turn of a session.
         """

@@ -1,4 +1,4 @@
-"""The meter counts what a rollout costs, in the same way for every method, with or without drafts."""
+"""The meter counts a rollout's costs, in the same way for every method, with or without drafts."""
 
 import time
 from collections.abc import Sequence
@@ -44,7 +44,8 @@ class RolloutMeter:
     requantize_s: float = 0.0  # seconds in which a self-draft quantized the policy's weights
 
     def record_pass(self, request_ids: list[str], num_drafted: Sequence[int], num_emitted: Sequence[int]) -> None:
-        """Count one target pass. num_drafted, num_emitted: of each request; num_emitted is 0 for unfinished prompts."""
+        """Count one target pass. num_drafted, num_emitted: each request's numbers of drafted and of emitted tokens;
+        num_emitted is 0 for unfinished prompts."""
         now = time.perf_counter() - self.began
         for request, drafted, emitted in zip(request_ids, num_drafted, num_emitted, strict=True):
             if emitted:

@@ -1,4 +1,4 @@
-"""The report of a rollout: what it cost, in total and by request. The engine makes it, and nobody changes it."""
+"""The report of a rollout: its costs, in total and by request. The engine makes the report, and nobody changes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ class RequestCost:
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """The costs of a cluster that its engines' reports do not have (names: docs/metrics.md)."""
+    """The costs of a cluster that no report of its engines contains (names: docs/metrics.md)."""
 
     engines: int
     lost_requests: int
@@ -48,7 +48,7 @@ class ClusterReport:
         return replace(self, handover_us_per_token=self.handover_us_per_token + us_per_token)
 
     def followed_by(self, turn: "ClusterReport") -> "ClusterReport":
-        """The report with a further turn of the rollout: counts are added, and the rest is taken from that turn."""
+        """The report with a further turn of the rollout: counts are added, all else is taken from the further turn."""
         counts = ("lost_requests", "replayed_requests", "restarts")
         return replace(turn, **{name: getattr(self, name) + getattr(turn, name) for name in counts})
 
@@ -97,7 +97,7 @@ class RolloutReport:
         return {name: value for name, value in self.plain().items() if name.startswith(("step_", "pass_"))}
 
     def plain(self) -> Plain:
-        """The report as a Plain dictionary, in which the budget's traces stand beside the fields."""
+        """The report as a Plain dictionary. The budget's traces are entries of it, beside the fields."""
         values = _known(self)
         if self.cluster is not None:
             values["cluster"] = self.cluster.plain()
@@ -114,7 +114,7 @@ class RolloutReport:
 
 
 def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
-    """The costs of each request, by vLLM's internal id. plain: what das_end_turn or das_end_rollout returned."""
+    """The costs of each request, by vLLM's internal id. plain: the result of das_end_turn or das_end_rollout."""
     return {name: RequestCost(**cost) for name, cost in plain["requests"].items()}
 
 
@@ -131,7 +131,7 @@ def merged(reports: Mapping[str, RolloutReport], slowest: str) -> RolloutReport:
     Counts are summed. The timeline of passes and the times are those of the slowest engine, for which the others wait.
     The calibration error is the largest one. Alarms name their engine.
 
-    reports: by a name of the engine, such as "rank 0". slowest: the slowest engine's name.
+    reports: name of an engine, such as "rank 0" -> its report. slowest: the slowest engine's name.
     """
     found = {name: [getattr(report, name) for report in reports.values()] for name in COUNTS}
     errors = [report.calibration_error for report in reports.values() if report.calibration_error is not None]
@@ -144,7 +144,7 @@ def merged(reports: Mapping[str, RolloutReport], slowest: str) -> RolloutReport:
 
 
 def of_engines(reports: Mapping[int, RolloutReport]) -> RolloutReport:
-    """Merge the reports of a cluster's engines into one. reports: by the engine's number."""
+    """Merge the reports of a cluster's engines into one. reports: an engine's number -> its report."""
     named = {f"engine {number}": report for number, report in reports.items()}
     return merged(named, max(named, key=lambda name: max(named[name].step_time_s, default=0.0)))
 

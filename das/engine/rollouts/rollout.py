@@ -89,7 +89,7 @@ class Rollout:
 
     @property
     def accepted_by_request(self) -> list[int]:
-        """The accepted tokens of each request: each of its passes emits one token more than it accepts."""
+        """The accepted tokens of each request: in each pass, a request emits one token more than it accepts."""
         return [len(response) - cost.passes for response, cost in zip(self.responses, self.requests, strict=True)]
 
     def handed_over(self, us_per_token: float) -> "Rollout":
@@ -108,7 +108,7 @@ def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False,
 
 
 def evaluation_seed(run_seed: int, step: int, problem: str, sample: int) -> int:
-    """The seed of a problem's response number `sample` in an evaluation after `step`. No other problem changes it."""
+    """The seed of a problem's response number `sample` in an evaluation after `step`. Other problems do not matter."""
     digest = hashlib.sha256(problem.encode()).digest()
     return _mixed(run_seed, step, int.from_bytes(digest[:8], "little"), sample, EVALUATION)
 
@@ -125,7 +125,7 @@ def roll_out(
 ) -> tuple[list[Any], Rollout]:
     """Generate one response for each prompt of `request`.
 
-    llm: vLLM's LLM, built with das. generate: called in place of llm.generate, for callers that replaced that method.
+    llm: vLLM's LLM, built with das. generate: the function to call instead of llm.generate, if the caller replaced it.
     Returns vLLM's outputs, in the order of the prompts, and the measured rollout. Warns of each alarm by a
     RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
     """
@@ -180,7 +180,7 @@ def _generate(
 
 
 def _measured(request: RolloutRequest, outputs: list[Any], answer: Plain, rollout_s: float) -> Rollout:
-    """Make the Rollout of these outputs. answer: what the worker returned at the end."""
+    """Make the Rollout of these outputs. answer: the worker's result of das_end_rollout or das_end_turn."""
     # vLLM appends a random tail to request ids inside the engine.
     costs = {name.rsplit("-", 1)[0]: cost for name, cost in costs_from_plain(answer).items()}
     return measured_rollout(

@@ -1,4 +1,4 @@
-"""Warn in the log if nothing is drafted though requests may draft: the tokens are right then, but come slowly."""
+"""Warn in the log if nothing is drafted although requests may have drafts: then tokens are right, but come slowly."""
 
 import logging
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class SilenceWatch:
         self._warn_at = SILENT_PASSES
 
     def observe(self, requests: Sequence[LiveRequest], drafted: bool) -> None:
-        """Note a pass. requests: they emitted in it. drafted: whether any of them has a draft for the next pass."""
+        """Note a pass. requests: those that emitted in the pass. drafted: whether one got a draft for the next pass."""
         if drafted:
             self._silent_passes, self._warn_at = 0, SILENT_PASSES
         elif any(request.limit > 0 for request in requests):

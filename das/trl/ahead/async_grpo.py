@@ -13,7 +13,8 @@ from das.weights.weight_check import PROBE
 
 
 def give_engine(trainer: Any, backend: Callable[..., QueuedGeneration], lag: int, logged: tuple[str, ...]) -> None:
-    """Let a new AsyncGRPOTrainer roll out on an engine of `backend`, not on a server. logged: names for TRL's logs."""
+    """Let a new AsyncGRPOTrainer roll out on an engine of `backend`, not on a server. logged: entries of rollout_row
+    that go into TRL's logs."""
     args = trainer.args
     if trainer._is_vlm:
         raise EngineError("AsyncGRPOTrainer with das trains policies of text only, and this one sees images")
@@ -45,9 +46,9 @@ def give_engine(trainer: Any, backend: Callable[..., QueuedGeneration], lag: int
 
 
 def async_problem(arguments: Mapping[str, Any], lag: int, clustered: bool) -> str:
-    """Returns, in one line, why rollouts at a fixed lag cannot serve an AsyncGRPOTrainer; empty if they can.
+    """Returns one line that says why rollouts at a fixed lag cannot serve an AsyncGRPOTrainer; empty if they can.
 
-    arguments: those of its __init__, by name. lag: in training steps. clustered: whether `cluster=` was given.
+    arguments: the arguments of its __init__, by name. lag: in training steps. clustered: whether `cluster=` was given.
     """
     if clustered:
         return "it rolls out on one engine beside it: leave out cluster="

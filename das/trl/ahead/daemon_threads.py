@@ -12,7 +12,8 @@ Result = TypeVar("Result")
 class DaemonThreads(ThreadPoolExecutor):
     """An executor that runs every call in a daemon thread of its own. Such threads do not keep Python from ending.
 
-    It is a ThreadPoolExecutor because asyncio takes no other. Threads of a plain ThreadPoolExecutor are no daemons.
+    It subclasses ThreadPoolExecutor because asyncio takes no other executor. A plain one has threads that are no
+    daemons.
     """
 
     def submit(self, fn: Callable[P, Result], /, *args: P.args, **kwargs: P.kwargs) -> "Future[Result]":

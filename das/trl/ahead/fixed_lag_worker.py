@@ -42,9 +42,8 @@ class FixedLagWorker:
     """
 
     def __init__(self, trainer: Any, generation: QueuedGeneration, lag: int, logged: tuple[str, ...]):
-        """trainer: it still has TRL's own worker. lag: in steps. logged: entries of rollout_row that go into TRL's
-        logs.
-        """
+        """trainer: still has TRL's own worker. lag: in steps. logged: entries of rollout_row that go into TRL's
+        logs."""
         self.rollout_buffer: queue.Queue[Any] = queue.Queue()
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.generation = generation
@@ -71,23 +70,24 @@ class FixedLagWorker:
     # ---- what TRL calls ----
 
     def start(self) -> None:
-        """Roll out for the steps whose samples come from the first weights. TRL calls it when training starts."""
+        """Roll out for the steps whose samples come from the first weights. TRL calls this when training starts."""
         if self._trainer.state.global_step:
             raise EngineError("AsyncGRPOTrainer cannot be resumed with das, whose rollouts ahead are in no checkpoint")
         for step in range(self._lag + 1):
             self._submit(step, new_weights=not step)
 
     def update_model_version(self, model_version: int) -> None:
-        """Roll out for the step `lag` steps away. TRL calls it after each update, and numbers the first weights 1.
+        """Roll out for the step `lag` steps away. TRL calls this after each update, and numbers the first weights 1.
 
-        Raises what a rollout or a reward function raised.
+        Raises the error that a rollout or a reward function raised.
         """
         self._require_none_failed()
         if updates := self._trainer.state.global_step:
             self._submit(updates + self._lag, new_weights=True)
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raise what a rollout or a reward function raised. TRL calls it while it waits. A long rollout is no error."""
+        """Raise the error that a rollout or a reward function raised. TRL calls this while it waits. A long rollout is
+        no error."""
         self._require_none_failed()
         if not self._unscored and self.rollout_buffer.empty():
             raise EngineError("AsyncGRPOTrainer with das trains once: build a new trainer to train again")
@@ -131,7 +131,7 @@ class FixedLagWorker:
         return ids
 
     def _require_none_failed(self) -> None:
-        """Raise what a rollout or a reward function raised. Raise EngineError if TRL left samples out."""
+        """Raise the error that a rollout or a reward function raised. Raise EngineError if TRL left samples out."""
         while self._unscored and self._unscored[0].done():
             self._unscored.popleft().result()
         metrics = self._trainer._metrics["train"]
@@ -203,7 +203,7 @@ class FixedLagWorker:
 def parsing(tokenizer: Any) -> Any:
     """Returns a copy of the tokenizer. If TRL knows the chat template, the copy parses responses as TRL's worker does.
 
-    It is a copy because it is changed and used in another thread.
+    A copy is needed, because the tokenizer is changed and used in another thread.
     """
     own = copy.deepcopy(tokenizer)
     if not parses(own):

@@ -39,7 +39,7 @@ def tree_sdpa(
     softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Does what `trl.experimental.async_grpo.packing.tree_attention` does, with torch's attention, segment by segment.
+    """Compute `trl.experimental.async_grpo.packing.tree_attention` with torch's attention, segment by segment.
 
     query [1, H, N, D], key and value [1, H', N, D] belong to a row of N tokens. tree_kv_index [K]: the places in the
     row that the segments see, one segment after the other. tree_cu_seqlens_q, tree_cu_seqlens_k [S + 1]: where each

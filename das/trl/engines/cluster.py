@@ -1,6 +1,6 @@
 """The engines of a cluster (das/cluster), which belong to no rank.
 
-Only the main rank talks to them. It rolls out what all ranks ask for, and hands each rank its responses.
+Only the main rank talks to the engines. It rolls out the requests of all ranks, and hands each rank its responses.
 """
 
 import time
@@ -24,7 +24,7 @@ from das.trl.merge import divided
 
 
 class ClusterEngines:
-    """A Cluster that the training ranks share, as das.trl.engines.engines.Engines. It gets copies of the weights.
+    """A Cluster that the training ranks share. Implements das.trl.engines.engines.Engines. Gets copies of the weights.
 
     dtype: the type in which the engines compute.
     """
@@ -44,14 +44,15 @@ class ClusterEngines:
         return dtype
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Load these weights into all engines. Returns what did not arrive, in words. Only the main rank may call it.
+        """Load these weights into all engines. Returns which did not arrive, in words. Only the main rank may call
+        this.
 
-        check: names of tensors. After loading, each engine checks that its copy of these equals what was sent.
+        check: names of tensors. After loading, each engine checks that its copies of these tensors equal the sent ones.
         """
         return self.cluster.engines.load_weights(list(parts), check)
 
     def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """Returns the engines' log-probs, float32 [T - 1], of these tokens [T], without the first one."""
+        """Returns the engines' log-probs, float32 [T - 1], of these tokens [T] after the first one."""
         logprobs: np.ndarray = ranks.from_main(lambda: self.cluster.probe(tokens))
         return logprobs
 
@@ -87,22 +88,22 @@ class ClusterEngines:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """As Engines says."""
+        """See Engines."""
         with self.cluster.evaluation() if ranks.is_main() else nullcontext():
             yield
 
     def save_history(self, path: Path) -> None:
-        """As Engines says."""
+        """See Engines."""
         if ranks.is_main():
             self.cluster.save_history(path)
 
     def save_state(self, folder: Path) -> None:
-        """As Engines says."""
+        """See Engines."""
         if ranks.is_main():
             self.cluster.save_state(folder)
 
     def load_state(self, folder: Path) -> None:
-        """As Engines says."""
+        """See Engines."""
         if ranks.is_main():
             self.cluster.load_state(folder)
 
@@ -112,6 +113,6 @@ class ClusterEngines:
             self.cluster.engines.stop()
 
     def close(self) -> None:
-        """As Engines says."""
+        """See Engines."""
         if ranks.is_main():
             self.cluster.close()

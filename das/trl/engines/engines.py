@@ -13,19 +13,20 @@ from das.weights.weight_check import WeightSample
 
 
 class Engines(Protocol):
-    """One engine or several. They roll out, and remember what they learn about drafting."""
+    """One engine or several engines. They roll out, and their drafters learn from rollouts."""
 
     def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
         """Generate one response for each prompt. Returns the outputs in the order of prompts, and the rollout."""
 
     def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
-        """Generate the responses of one turn of a rollout in several turns. turn: its number, counted from 0."""
+        """Generate the responses of one turn of a rollout that has several turns. turn: its number, counted from 0."""
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """End a rollout in several turns. Returns the report of what was done after the last turn."""
+        """End a rollout that has several turns. Returns the report of what the engines did after the last turn."""
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """Inside, the engines use a new drafter, which has learned nothing yet. It is dropped at the end."""
+        """Inside the `with` block, the engines use a new drafter, which has learned nothing yet and is dropped at the
+        end."""
 
     def save_history(self, path: Path) -> None:
         """Write the drafter's history, a file that the option `drafter.warm` can read."""
@@ -49,7 +50,8 @@ class TrainersEngine(Engines, Protocol):
     logprob_checks: float  # in so many first syncs, log-probs are compared with the trainer's
 
     def take_weights(self, sample: WeightSample) -> str:
-        """Compute with the weights that TRL has loaded. Returns what of the sample did not arrive, in words."""
+        """Compute with the weights that TRL has loaded. Returns, in words, which tensors of the sample did not
+        arrive."""
 
     def load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        """Load these weights of a head that is trained beside the policy. Returns what did not arrive, in words."""
+        """Load these weights of a head that is trained beside the policy. Returns, in words, which did not arrive."""

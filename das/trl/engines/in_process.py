@@ -28,32 +28,32 @@ class DasEngine:
         self.generate = generate
 
     def take_weights(self, sample: WeightSample) -> str:
-        """As TrainersEngine says."""
+        """See TrainersEngine."""
         self.llm.collective_rpc("das_use_new_weights")
         return sample.problem(self.llm)
 
     def load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        """As TrainersEngine says."""
+        """See TrainersEngine."""
         for lost in self.llm.collective_rpc("das_load_head", args=(tensors,)):
             if lost:
                 return f"the new weights of the drafter did not reach the engine: {lost}"
         return ""
 
     def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
-        """As Engines says."""
+        """See Engines."""
         return roll_out(self.llm, request, self.generate)
 
     def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
-        """As Engines says."""
+        """See Engines."""
         return roll_out_turn(self.llm, request, turn, self.generate)
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """As Engines says."""
+        """See Engines."""
         return end_turns(self.llm, step, next_history_tick, evaluation)
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """As Engines says."""
+        """See Engines."""
         self._tell("das_begin_evaluation")
         try:
             yield
@@ -61,15 +61,15 @@ class DasEngine:
             self._tell("das_end_evaluation")
 
     def save_history(self, path: Path) -> None:
-        """As Engines says."""
+        """See Engines."""
         self._tell("das_save_history", str(path))
 
     def save_state(self, folder: Path) -> None:
-        """As Engines says."""
+        """See Engines."""
         self._tell("das_save_state", str(folder))
 
     def load_state(self, folder: Path) -> None:
-        """As Engines says."""
+        """See Engines."""
         self._tell("das_load_state", str(folder))
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class StockEngine(DasEngine):
     logprob_checks: float = 2
 
     def take_weights(self, sample: WeightSample) -> str:
-        """As TrainersEngine says. On the CPU vLLM computes with packed weights, so they are packed anew."""
+        """See TrainersEngine. On the CPU vLLM computes with packed weights, so the new weights are packed."""
         from das.engine.patches import weights  # here, because it imports vLLM, which some processes do without
 
         weights.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
@@ -100,15 +100,15 @@ class StockEngine(DasEngine):
         raise NotImplementedError
 
     def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
-        """As Engines says."""
+        """See Engines."""
         return roll_out_stock(self.llm, request, self.generate)
 
     def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
-        """As Engines says."""
+        """See Engines."""
         return self.roll_out(request)
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """As Engines says."""
+        """See Engines."""
         return RolloutReport()
 
     def _tell(self, method: str, *args: str) -> None:
@@ -116,8 +116,8 @@ class StockEngine(DasEngine):
 
 
 def build_in_process(settings: EngineSettings, trained: bool = False, **overrides: Any) -> TrainersEngine:
-    """Build the engine of this method. trained: whether it will be given new weights. overrides: further arguments of
-    vllm.LLM. Raises what build_engine raises.
+    """Build the engine of this method. trained: whether the engine will get new weights. overrides: further arguments
+    of vllm.LLM. Raises the errors of build_engine.
     """
     if settings.row.keyed:
         llm = build_engine(settings, **overrides)

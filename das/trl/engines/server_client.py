@@ -64,8 +64,8 @@ class ServerClient(VLLMClient):
     def require_das(self, method: str) -> str:
         """Check how the server was started, and return its dtype.
 
-        method: the drafting method that the script asks for. Raises EngineError, in one line, for a server that does
-        not run das, uses another method, or returns other log-probs than TRL expects.
+        method: the drafting method that the script asks for. Raises EngineError with a one-line message if the
+        server does not run das, uses another method, or returns other log-probs than TRL expects.
         """
         config = self.get_server_info()
         start = f"start it with `python -m das serve POLICY --method {method}` (docs/parallel.md)"
@@ -85,7 +85,8 @@ class ServerClient(VLLMClient):
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
         """Connect to the server's workers, to send them weights.
 
-        They meet at TRL's `vllm_group_port`, or at a free port if that one is taken, for example by an earlier trainer.
+        Client and workers meet at TRL's `vllm_group_port`, or at a free port if that one is taken, for example by an
+        earlier trainer.
         """
         if not _on_cpu(device):
             super().init_communicator(device)
@@ -128,7 +129,7 @@ class ServerClient(VLLMClient):
         self._finish_weight_update()
 
     def _await_taken(self, sending: Any, theirs: "Future[Any]") -> None:
-        """Wait until the workers have received a tensor. Raises the server's error if they never will."""
+        """Wait until the workers have received a tensor. Raises the server's error if they cannot receive it."""
         while True:
             try:
                 sending.wait(timedelta(seconds=1))
@@ -146,7 +147,8 @@ class ServerClient(VLLMClient):
         return executor.submit(self._post, f"{self.base_url}/{path}", json=body, timeout=timeout_s)
 
     def _require(self, theirs: "Future[Any]") -> None:
-        """Wait until the server has done what was asked. Raises EngineError, in one line, if it could not."""
+        """Wait until the server has answered a request. Raises EngineError with a one-line message if the request
+        failed."""
         if error := theirs.exception():
             raise EngineError(
                 f"the server at {self.base_url} cannot take weights, see its log: {' '.join(str(error).split())[:300]}"
@@ -160,7 +162,7 @@ class ServerClient(VLLMClient):
     def generate_rows(
         self, prompts: Sequence[Any], completions: Sequence[Completion], use_tqdm: bool = False
     ) -> list[Any]:
-        """Stands in for llm.generate. Returns fields of vLLM's RequestOutput for each prompt."""
+        """Takes the place of llm.generate. Returns the needed fields of vLLM's RequestOutput for each prompt."""
         with ThreadPoolExecutor(max_workers=min(len(prompts), CONNECTIONS)) as executor:
             return list(executor.map(self._complete, prompts, completions))
 

@@ -83,7 +83,7 @@ class Engines:
 def interleaved(
     engines: Engines, labels: Sequence[str], workloads: Mapping[str, Requests], steps: int
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Make all rollouts, and yield what roll_out returns for each. In every step of a workload the policies take turns.
+    """Make all rollouts, and yield roll_out's result for each. In every step of a workload the policies take turns.
 
     Each step begins with another policy. Raises RunFailed if the policies emitted different tokens.
     """

@@ -84,7 +84,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def policy_arms(task: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
-    """Return label -> config of each budget policy that is to run. The one without speculation is the first."""
+    """Return label -> config of each budget policy that is to run. The policy without speculation is the first."""
     labels = [str(label) for label in task.only or task.policies]
     unknown = [label for label in labels if label not in task.policies]
     if unknown or not labels or BASELINE in labels:
@@ -136,7 +136,7 @@ def roll_workloads(
 def measure(rows: Sequence[dict[str, Any]], labels: Sequence[str], prices: np.ndarray) -> dict[str, Any]:
     """Return label -> rollout time relative to the baseline, and counts of tokens. rows: the rows of one workload.
 
-    prices: what pass_prices returned.
+    prices: the result of pass_prices.
     """
     computed = {label: sum(float(prices @ _counts(row)) for row in rows if row["arm"] == label) for label in labels}
     seconds = {label: np.array([row["rollout_s"] for row in rows if row["arm"] == label]) for label in labels}

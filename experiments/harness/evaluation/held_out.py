@@ -21,7 +21,7 @@ TRAINING = ("train", "compare", "soak")  # the tasks that evaluate
 
 
 def check(config: RunConfig) -> None:
-    """Refuse impossible settings of `eval`. Raises UserError in one line."""
+    """Refuse impossible settings of `eval`. Raises UserError with a one-line message."""
     if not config.eval.every:
         return
     if config.task["name"] not in TRAINING:
@@ -92,7 +92,7 @@ def held_out_data(config: RunConfig) -> DataConfig:
 
 
 def judge_config(reward: RewardConfig, data: DataConfig) -> RewardConfig:
-    """Return the reward that says whether a response is right: that of the set, even if the training has another."""
+    """Return the reward that judges responses: the reward of the set, even if the training has another reward."""
     return reward if reward.name == data.judged_by else reward_config(group_settings("reward", data.judged_by))
 
 
@@ -111,8 +111,8 @@ def group_settings(group: str, name: str) -> dict[str, Any]:
 def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[str], None] | None = None) -> Dataset:
     """Make the rows to evaluate on, in the same form as the rows of the training.
 
-    training: rows of the training; raises UserError if a problem is in both. note: called with one line about what was
-    left out.
+    training: rows of the training. note: called with one line about the problems that were left out. Raises UserError
+    if a problem is in both sets of rows.
     """
     data = held_out_data(config)
     with renamed_keys(EVAL_KEYS):
@@ -136,7 +136,8 @@ def _keys(row: dict[str, Any]) -> tuple[str, str]:
 
 @contextmanager
 def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
-    """Make errors about a set name the keys that the user set. names: key in the error -> key of the user."""
+    """Change errors about a set: replace the key in the error by the key that the user set. names: key in the error ->
+    key of the user."""
     try:
         yield
     except UserError as error:

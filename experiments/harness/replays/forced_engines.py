@@ -117,8 +117,8 @@ def as_recorded(responses: Sequence[Sequence[int]], work: Workload, only_lengths
 def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool) -> Rollout:
     """Roll out the recorded responses. keyed: whether das verifies, so that the recorded tokens can be emitted.
 
-    Unmodified vLLM only emits the recorded number of tokens. Without drafts the time of a pass does not depend on which
-    tokens it emits. To emit the recorded ones, vLLM would need a logits processor, which would add to its time.
+    Unmodified vLLM only emits the recorded number of tokens. Without drafts the time of a pass does not depend on its
+    tokens. To emit the recorded tokens, vLLM would need a logits processor, which would add to its time.
     """
     from vllm import SamplingParams
 

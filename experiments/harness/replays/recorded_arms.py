@@ -43,7 +43,7 @@ def arm_config_of(path: Path) -> DictConfig:
 
 
 def simulated_engine(settings: EngineSettings, times: Times, max_num_seqs: int, max_tokens: int) -> Engine:
-    """Make a simulated engine that drafts as the settings say. max_tokens: of the longest response.
+    """Make a simulated engine that drafts as the settings say. max_tokens: tokens of the longest response.
 
     Raises ValueError for a method that cannot be simulated.
     """
@@ -113,7 +113,7 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
 def replayed_seconds(works: list[Workload], form: Form, config: DictConfig, folder: Path) -> float:
     """Simulate all rollouts of an arm. Returns their seconds.
 
-    form: predicts the time of a pass. folder: of the arm, whose run measured the time of drafting.
+    form: predicts the time of a pass. folder: the arm's folder, with the measured time of drafting.
     """
     rows = read.metrics(folder)
     drafting = sum(row["draft_s"] for row in rows) / sum(row["passes"] for row in rows)

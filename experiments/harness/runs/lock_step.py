@@ -44,8 +44,8 @@ class Comparison:
 
 def run_arms(comparison: Comparison, progress: Progress) -> None:
     """Train all arms. In each step they roll out one at a time, in rotating order, and then train, one arm on each
-    core. Raises RunFailed if an arm fails, and UserError if it refuses its input, both in one line. The other arms are
-    then stopped, and their files stay.
+    core. Raises RunFailed if an arm fails, and UserError if it refuses its input, both with a one-line message. The
+    other arms are then stopped, and their files stay.
     """
     folder = comparison.folder
     with quiet_into(folder / "log.txt"):
@@ -116,7 +116,7 @@ def _arm_process(name: str, config: RunConfig, policy: str, comparison: Path, st
 
 
 class PipeBarrier(Barrier):
-    """The barrier of an arm in lock step: it asks over its pipe and waits until `run_arms` lets it go on."""
+    """The barrier of an arm in lock step: the arm asks over its pipe, and waits until `run_arms` lets it go on."""
 
     def __init__(self, pipe: Connection):
         super().__init__(lambda row: pipe.send(("step", row)))

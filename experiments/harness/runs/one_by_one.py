@@ -31,7 +31,7 @@ def run_arms(
 ) -> None:
     """Run the arms that are not finished in folder/arms. overrides: arm -> the overrides that make its config.
 
-    Raises RunFailed, in one line, if an arm fails, and UserError if a finished arm had other settings.
+    Raises RunFailed with a one-line message if an arm fails, and UserError if a finished arm had other settings.
     """
     for name, config in arms.items():
         path = folder / "arms" / name

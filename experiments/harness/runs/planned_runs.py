@@ -44,7 +44,8 @@ class Run:
     reads: tuple[tuple[str, "Run"], ...] = ()  # (label, run) whose folder an override names
 
     def folder(self, store: Path) -> Path:
-        """The run's folder. Its name is the task and a digest of the overrides of this run and of those it reads."""
+        """The run's folder. Its name is the task and a digest of overrides: this run's own, and those of the runs in
+        `reads`."""
         task = next((o.split("=", 1)[1] for o in self.overrides if o.startswith("task=")), "compare")
         overrides = [*self.overrides, *(override for _, run in self.reads for override in run.overrides)]
         digest = hashlib.sha256("\0".join(overrides).encode()).hexdigest()[:10]
@@ -86,7 +87,8 @@ def names() -> list[str]:
 
 
 def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
-    """Read the experiment `name`. overrides: of the user, for each of its runs. Raises UserError in one line."""
+    """Read the experiment `name`. overrides: the user's overrides, for each of its runs. Raises UserError with a
+    one-line message."""
     if profile not in PROFILES:
         raise UserError(f"profile={profile}: choose {', '.join(PROFILES)}")
     path = CONFIGS / "experiment" / f"{name}.yaml"
@@ -106,7 +108,7 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
 
 
 def passed_on(overrides: Sequence[str]) -> list[str]:
-    """Return those of the user's overrides that are passed on to the runs."""
+    """Return the user's overrides that are passed on to the runs."""
     return [o for o in overrides if o.split("=", 1)[0].split(".", 1)[0].split("@", 1)[0] not in OURS]
 
 
@@ -153,7 +155,7 @@ def make(runs: Sequence[Run], store: Path, progress: Progress) -> dict[Run, str]
 
 
 def _make_one(run: Run, store: Path) -> str:
-    """Do a run, or resume it from its checkpoints, and print its output. Returns why it failed; empty if it did not.
+    """Do a run, or resume it from its checkpoints, and print its output. Returns the reason of a failure, else "".
 
     Raises UserError if another process is doing this run.
     """

@@ -25,7 +25,7 @@ def plan(
 ) -> tuple[list[str], list[str]]:
     """Return the kinds of faults that `task.kinds` chooses among the known ones, and the settings of the disturbed run.
 
-    task: of the disturbed run. Raises UserError for kinds that do not exist, and for impossible settings of the run.
+    task: the name of the disturbed run's task. Raises UserError if a kind does not exist or a setting is impossible.
     """
     kinds = [str(kind) for kind in composed.task.kinds]
     if not kinds or not set(kinds) <= set(known):
@@ -54,13 +54,13 @@ def start(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
 
 
 def leave_alone(arguments: Sequence[str], folder: Path) -> None:
-    """Do the undisturbed run, with which disturbed ones are compared. Raises RunFailed in one line."""
+    """Do the undisturbed run, with which disturbed ones are compared. Raises RunFailed with a one-line message."""
     done = finish(start(arguments, folder))
     if done.returncode:
         raise RunFailed(f"the run that is left alone failed: {done.stderr.strip()[-300:].removeprefix('error: ')}")
 
 
 def finish(process: Any) -> Any:
-    """Wait for a process. Returns its exit code and what it printed."""
+    """Wait for a process. Returns its exit code and its output."""
     output, errors = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

@@ -207,7 +207,8 @@ def speedup_by_live(engine: TextEngine, case: Case) -> list[tuple[int, float, fl
 
 
 def pays_up_to(curve: Sequence[tuple[int, float]]) -> int:
-    """The largest number of live requests up to which decoding gains WORTH or more at every number; 0 if there is none.
+    """Return the largest number of live requests at which drafts are worth it: there and at all smaller numbers of the
+    curve, the speedup is at least 1 + WORTH. 0 if the first number fails already.
 
     curve: (live requests, speedup), by rising live requests.
     """
@@ -257,7 +258,7 @@ def advice(
 
 
 def where(pays: int, pays_dearer: int) -> str:
-    """Say in words up to how many live requests per engine drafting pays. Arguments: see pays_up_to."""
+    """Say in words up to how many live requests per engine drafting pays. pays, pays_dearer: see `pays_up_to`."""
 
     def up_to(live: int) -> str:
         return f"up to about {live} live requests per engine" if live else "at no number of live requests"

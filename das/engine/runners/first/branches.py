@@ -9,9 +9,9 @@ cache has more blocks than the scheduler knows of; branches use these. The hooks
 - impl.forward of each attention layer: keys and values of rows that branches follow are written for the branches too.
 - cudagraph_dispatcher.dispatch (GPU): a full graph has metadata for one run per request, so it must not be used.
 
-FirstRunner calls the rest. After drafting it calls `fitting`, which reads in the drafter's `parents` which drafts
-branch, and tells the drafter by `keep` which nodes fit. After sampling it calls `keep_accepted`, which copies accepted
-scratch blocks back.
+FirstRunner calls the other methods. After drafting it calls `fitting`: this reads the drafter's `parents`, which say
+how drafts branch, and calls the drafter's `keep` with the nodes that fit. After sampling it calls `keep_accepted`,
+which copies accepted scratch blocks back.
 
 If a drafter does not say that a draft branches, its nodes are verified as a chain: this accepts fewer, but is exact.
 """
@@ -108,9 +108,10 @@ class Branches:
         return logits_indices, drafts, num_sampled
 
     def _plan(self, drafts: dict[str, list[int]], num_scheduled: list[int], metadata: Any) -> BranchPass | None:
-        """Plan the rows of the pass and their places, and tell the sampler how drafts branch. None if none branches.
+        """Plan the rows of the pass and their places, and tell the sampler how drafts branch. None if no draft
+        branches.
 
-        drafts: each request's draft, as far as the scheduler found room for it.
+        drafts: the part of each request's draft for which the scheduler found room.
         """
         parents = {name: known[: len(drafts[name])] for name, known in self.parents.items() if name in drafts}
         if all(map(is_chain, parents.values())):

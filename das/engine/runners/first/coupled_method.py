@@ -56,7 +56,7 @@ class CoupledMethod:
         drafter._sample_draft_tokens = self._draw_depth
 
     def observe(self, output: Any) -> None:
-        """Learn from what a pass emitted. output: vLLM's SamplerOutput."""
+        """Learn from the tokens that a pass emitted. output: vLLM's SamplerOutput."""
         unfinished = self._runner.unfinished
         self._emitted = [
             [] if unfinished[row] else [token for token in tokens if token != REJECTED]

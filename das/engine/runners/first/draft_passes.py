@@ -17,7 +17,8 @@ from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
 
 
 def blocks_needed(max_tokens: int, block_size: int) -> int:
-    """How many scratch blocks a request needs for `max_tokens` positions, which may begin anywhere in a block."""
+    """Returns the number of scratch blocks that a request needs for `max_tokens` positions, which may begin anywhere in
+    a block."""
     return (max_tokens + block_size - 2) // block_size + 1
 
 
@@ -55,8 +56,8 @@ def attention_inputs(
 
 
 def in_pass(vllm_config: Any, group: Any, common: Any) -> AbstractContextManager[None]:
-    """Inside, a model can compute a pass that vLLM did not plan. group: vLLM's AttentionGroup of the model's layers.
-    common: what `attention_inputs` returned.
+    """Inside the `with` block, a model can compute a pass that vLLM did not plan. group: vLLM's AttentionGroup of the
+    model's layers. common: the metadata from `attention_inputs`.
     """
     from vllm.forward_context import set_forward_context
 
@@ -88,7 +89,7 @@ class DraftPasses:
         self._tables = np.empty((0, 0), np.int32)  # blocks of each row
 
     def begin(self, rows: np.ndarray) -> None:
-        """Let the next passes continue the text that these rows of the batch have now. rows: int64 [R]."""
+        """Let the next passes continue the present text of these rows of the batch. rows: int64 [R]."""
         batch = self.runner.input_batch
         self._next = batch.num_tokens_no_spec[rows].astype(np.int64) - 1  # the last token itself is not computed yet
         self._tables = batch.block_table[0].block_table.np[rows].copy()
@@ -118,6 +119,6 @@ class DraftPasses:
         return hidden[torch.from_numpy(np.cumsum(counts) - 1).to(device)]
 
     def forget(self) -> None:
-        """Fill the scratch blocks with zeros, so that no later pass reads what earlier ones left there."""
+        """Fill the scratch blocks with zeros, so that no later pass reads values of earlier passes."""
         for cache in self.runner.kv_caches:
             cache[torch.from_numpy(self.scratch.reshape(-1).astype(np.int64)).to(cache.device)] = 0

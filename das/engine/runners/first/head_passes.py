@@ -4,8 +4,8 @@ vLLM's own proposer runs the head after every pass of the policy. Here the head 
 drafts. Then it reads, in one pass, all tokens that the request got since. At most KEPT tokens of a request are kept.
 If there are more, the oldest are forgotten: the head's attention then begins behind them, at the begin of a block.
 
-Where the head does not pay, nobody wants its drafts, and keeping tokens must be cheap. So only whole numbers of a pass
-are noted: which rows belong to which request. Tensors are cut and joined when the head reads them.
+While the head does not pay, nobody asks for its drafts, and keeping tokens must be cheap. So each pass only notes, as
+whole numbers, which rows belong to which request. Tensors are cut and joined when the head reads them.
 
 The head has its own KV blocks, numbered like the policy's, and writes into these only. A request whose prompt is in the
 prefix cache gets blocks that the policy has filled, but perhaps not the head: `_written` says what the head has filled.
@@ -94,9 +94,9 @@ class HeadPasses:
         self._skipped = True
 
     def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
-        """Note what the pass of the policy that just ended computed for accepted tokens and prompts.
+        """Note the hidden states of accepted tokens and prompts in the pass of the policy that just ended.
 
-        scheduler_output: vLLM's for this pass. aux_hidden_states: the states of each layer that the head reads,
+        scheduler_output: vLLM's output for this pass. aux_hidden_states: the states of each layer that the head reads,
         [tokens, hidden]; nothing may write into them later.
         """
         if self._skipped:  # nobody knows what has come into the blocks since
@@ -137,7 +137,7 @@ class HeadPasses:
     def _note_blocks(self, scheduler_output: Any) -> None:
         """Note that the head has read nothing in the blocks that requests just got, except for prefix hits.
 
-        A request that goes on after a preemption has other blocks than before, so what was kept for it is dropped.
+        A request that continues after a preemption has other blocks than before, so its kept hidden states are dropped.
         """
         group, size = self._drafter.kv_cache_gid, self.block_size
         for new in scheduler_output.scheduled_new_reqs:
@@ -157,7 +157,10 @@ class HeadPasses:
         return tables
 
     def _seen_from(self, row: int, start: int) -> int:
-        """The position from which the head has read a row's text up to `start` without gaps, as far as is known."""
+        """Return where the gap-free text before `start` begins: the head has read all the row's tokens from this
+        position up to `start`. If `start` lies inside a KV block, return `start`, because nobody knows how much of that
+        block the head has read.
+        """
         if start % self.block_size:  # nobody knows how much of a partly filled block the head has read
             return start
         unread = np.flatnonzero(~self._written[self._tables()[row, : start // self.block_size]])
@@ -172,11 +175,11 @@ class HeadPasses:
             self._late.discard(request)
 
     def _first_of(self, unread: _Unread) -> int:
-        """The first position that the head sees: the begin of a block."""
+        """The first position that the head sees. It is the beginning of a block."""
         return -(-unread.seen_from // self.block_size) * self.block_size
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
-        """Whether there is something to read for each request, bool [R]; None: for all of them."""
+        """Whether each request has text that the head can read, bool [R]; None: all requests have."""
         if not self._late:
             return None
         self._late = {name for name in self._late & self._unread.keys() if not self._has_begun(self._unread[name])}
@@ -186,7 +189,7 @@ class HeadPasses:
         return self._first_of(unread) < unread.stop
 
     def num_unread(self, rows: np.ndarray, among: np.ndarray) -> int:
-        """How many tokens `read` would compute with the same arguments."""
+        """Returns the number of tokens that `read` would compute with the same arguments."""
         names = self.runner.input_batch.req_ids
         unread = [self._unread[names[row]] for row in self._readers(rows[among])]
         return sum(own.stop - max(own.start, self._first_of(own)) for own in unread)

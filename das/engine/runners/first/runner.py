@@ -1,4 +1,4 @@
-"""vLLM's first model runner samples with keyed noise, drafts with das, and counts what it does.
+"""Make vLLM's first model runner sample with keyed noise, draft with das, and count its passes and tokens.
 
 One object, FirstRunner, holds what das adds. Its methods replace these attributes of vLLM's runner:
 
@@ -37,7 +37,8 @@ EMITTED = -5  # index in what runner._bookkeeping_sync returns of the tokens tha
 
 
 def runner_under_construction(vllm_config: Any) -> AbstractContextManager[None]:
-    """Inside, a model runner that is built loads all of vLLM's logits processors, if its drafts come from das."""
+    """Inside the `with` block, a model runner that is built loads all of vLLM's logits processors, if das drafts for
+    it."""
     if not drafts_by_das(vllm_config):
         return nullcontext()
     from vllm.v1.worker import gpu_model_runner
@@ -54,7 +55,7 @@ def _all_logits_processors(original: Callable[..., Any], vllm_config: Any, devic
 
 
 class FirstRunner:
-    """What das adds to a first model runner of vLLM's, `vllm`. It implements das.engine.runners.protocol.Runner."""
+    """The additions of das to `vllm`, vLLM's first model runner. Implements das.engine.runners.protocol.Runner."""
 
     def __init__(self, vllm: Any):
         self.vllm = vllm
@@ -167,7 +168,7 @@ class FirstRunner:
         return found
 
     def _draft(self, scheduler_output: Any, sampled_token_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        """Draft after a pass, and time it. sampled_token_ids: what each row emitted."""
+        """Draft after a pass, and measure the time of drafting. sampled_token_ids: the tokens that each row emitted."""
         if self._coupled_method is not None:
             self._coupled_method.begin(sampled_token_ids)
         start = time.perf_counter()
