@@ -1,1 +1,1 @@
-"""Rollouts on many engines: the package decides which engine gets which request, and sends engines past rollouts."""
+"""Rollouts on many engines: which engine gets which request, and how each engine learns the others' texts."""

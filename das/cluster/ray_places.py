@@ -82,7 +82,7 @@ class RayPlaces(Places):
             raise EngineLost(one_line(error)) from error
 
     def shared(self, part: WeightsPart) -> Any:
-        """See Places. The object is a reference to Ray's object store."""
+        """See Places. Puts the part into Ray's object store, and returns Ray's reference to it."""
         return self._ray.put(part)
 
     def address(self) -> str:

@@ -50,9 +50,10 @@ class SharedTexts:
         self._tokens = 0
 
     def add(self, finished: IndexedRequest, history_tick: int) -> None:
-        """Copy a finished text if it is among the first SHARED_TEXTS of its problem in this tick.
+        """Copy a finished text, so that other problems can draft from the copy.
 
-        A problem shares the SHARED_TEXTS newest of these texts. If room is needed, the oldest copies are dropped.
+        In each tick, only the first SHARED_TEXTS texts of a problem are copied. Over all ticks a problem keeps at most
+        SHARED_TEXTS copies; a new copy replaces its oldest one. If all copies need too much room, the oldest go.
         """
         shared = self._by_problem.get(finished.store_key, [])
         if finished.length > self._max_tokens or sum(tick == history_tick for tick, _ in shared) == SHARED_TEXTS:

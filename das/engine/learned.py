@@ -1,6 +1,7 @@
-"""Save and load what a DasProposer has learned: its history, lengths, probabilities and the scale of coupled drafts.
+"""Save and load what a DasProposer has learned.
 
-Budgets are not saved, because they learn the times of the running engine within a few passes.
+That is its history of texts, the lengths of responses, the calibrated probabilities of acceptance, and the scale s of
+coupled drafts (das/verify/coupled.py). A budget is not saved: within a few passes it measures the running engine anew.
 """
 
 from pathlib import Path

@@ -221,7 +221,10 @@ class SpeculativeGeneration(VLLMGeneration):
         return done(self._roll_out_ahead(prompts, trainer.num_generations, trainer.state.global_step))
 
     def _roll_out_ahead(self, prompts: list[list[int]], num_generations: int, weights: int) -> FinishedRollout:
-        """Roll out the announced rows. weights: the number of training updates that made the engine's weights."""
+        """Roll out the dataset rows that the last call of `announce` named.
+
+        prompts: the rows' token ids. weights: the version of the engine's weights, counted in training updates.
+        """
         *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=num_generations)
         logprobs = [[position[0] for position in response] for response in found]  # the sampled token's
         assert self.last is not None

@@ -203,8 +203,10 @@ def keyed_verify(
 
 
 def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:
-    """Make the inputs of `device_accept`, for `on_device`: `cells`, the row of each emitted token, [requests, width],
-    and `followed`, the rows that are followed by a drafted token, [sum(num_drafted)].
+    """Make the arrays that `device_accept` needs. The caller copies them to the device with `on_device`.
+
+    cells: for each emitted token, the row on which it is sampled, [requests, width]. followed: the rows that a drafted
+    token follows, [sum(num_drafted)].
     """
     is_last = np.zeros(int(num_drafted.sum()) + len(num_drafted), np.bool_)
     is_last[np.cumsum(num_drafted + 1) - 1] = True

@@ -38,7 +38,7 @@ FIRST = 5  # the first steps of a burst are left out, because they compute the p
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Measure all ratios, print a line for each, and write result.json."""
+    """Measure the ratios that the module's docstring lists, print a line for each, and write result.json."""
     check(run_config(config))
     progress = Progress(1)
     run_folder = RunFolder(Path(folder), config)

@@ -110,7 +110,7 @@ def simulate(setting: Setting, prices: PriceList, batch: Batch, paper_s: float) 
 
 
 def published_reduction(paper: dict[str, Any]) -> tuple[Line, np.ndarray]:
-    """Return the paper's line, and the paper's reduction of rollout time in each of its four epochs."""
+    """Return the report's Line for the paper, and the paper's reductions of rollout time, one for each epoch: [4]."""
     nine = STEPS_PER_EPOCH
     totals = {
         name: [sum(paper[name]["seconds"][nine * epoch : nine * epoch + nine]) for epoch in range(4)]

@@ -36,7 +36,10 @@ class EngineModel(ABC):
 
     @abstractmethod
     def attach(self, runner: "Runner") -> None:
-        """Draft for this model runner, which has its KV cache by now. Called before every round of drafts."""
+        """Connect this model to the model runner whose requests it drafts for. The runner's KV cache already exists.
+
+        Called before every round of drafts.
+        """
 
     def clock(self) -> float:
         """See DraftingModel."""

@@ -134,9 +134,9 @@ def roll_workloads(
 
 
 def measure(rows: Sequence[dict[str, Any]], labels: Sequence[str], prices: np.ndarray) -> dict[str, Any]:
-    """Return label -> rollout time relative to the baseline, and counts of tokens. rows: the rows of one workload.
+    """Return a dict of results for each label: rollout times, measured and computed from `prices`, and token counts.
 
-    prices: the result of pass_prices.
+    rows: the rows of one workload. prices: the result of pass_prices.
     """
     computed = {label: sum(float(prices @ _counts(row)) for row in rows if row["arm"] == label) for label in labels}
     seconds = {label: np.array([row["rollout_s"] for row in rows if row["arm"] == label]) for label in labels}

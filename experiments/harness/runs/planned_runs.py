@@ -44,8 +44,8 @@ class Run:
     reads: tuple[tuple[str, "Run"], ...] = ()  # (label, run) whose folder an override names
 
     def folder(self, store: Path) -> Path:
-        """The run's folder. Its name is the task and a digest of overrides: this run's own, and those of the runs in
-        `reads`."""
+        """The run's folder in `store`. Its name consists of the task and a digest. The digest covers the overrides of
+        this run and of the runs in `reads`."""
         task = next((o.split("=", 1)[1] for o in self.overrides if o.startswith("task=")), "compare")
         overrides = [*self.overrides, *(override for _, run in self.reads for override in run.overrides)]
         digest = hashlib.sha256("\0".join(overrides).encode()).hexdigest()[:10]

@@ -241,8 +241,10 @@ class HeadPasses:
         return last
 
     def _readers(self, drafting: np.ndarray) -> list[int]:
-        """Rows of the batch whose hidden states are read: first those that draft, int64 [A], then those with a prompt
-        to read, because other requests may share its blocks.
+        """Return the rows of the batch whose text the head must read. The rows in `drafting` come first.
+
+        Other rows follow if the head has read nothing of their prompt yet: another request may share the prompt's KV
+        blocks. drafting: the rows that draft, int64 [A].
         """
         batch, rows = self.runner.input_batch, drafting.tolist()
         prompts = batch.num_prompt_tokens[: batch.num_reqs].tolist()
