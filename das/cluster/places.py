@@ -20,7 +20,7 @@ class Places:
     lasting = False  # True: no engine ever starts in place of a dead one
 
     def open(self, number: int) -> None:
-        """Reserve a place, which is room for one engine. It gets this number. `require_room` waits until it is there."""
+        """Reserve a place, which is room for one engine, under this number. `require_room` waits until it is there."""
 
     def close(self, number: int) -> None:
         """Give a place back."""

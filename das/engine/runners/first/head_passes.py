@@ -243,8 +243,8 @@ class HeadPasses:
     def _readers(self, drafting: np.ndarray) -> list[int]:
         """Return the rows of the batch whose text the head must read. The rows in `drafting` come first.
 
-        Other rows follow if the head has read nothing of their prompt yet: another request may share the prompt's KV
-        blocks. drafting: the rows that draft, int64 [A].
+        Other rows follow while part of their prompt is unread and the head has read all that comes before it: another
+        request may share the prompt's KV blocks. drafting: the rows that draft, int64 [A].
         """
         batch, rows = self.runner.input_batch, drafting.tolist()
         prompts = batch.num_prompt_tokens[: batch.num_reqs].tolist()
