@@ -17,6 +17,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     source.parent.mkdir()
     for file in (SOURCE, *SOURCE.parent.glob("*.h")):
         (source.parent / file.name).write_bytes(file.read_bytes())
+    for file in SOURCE.parent.parent.glob("*.h"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return source
 
