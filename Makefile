@@ -35,7 +35,7 @@ nightly: smoke ray env-test
 check-gpu:
 	"$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))" run.py task=check_gpu $(ARGS)
 
-# Compare arms with every kind of drafter in two steps, and run every task that has no whole test of its own in its
+# Compare all arms in two steps, and run every task that has no whole test of its own in its
 # smallest setting, without the test packages: does `make run` install all that tasks need?
 smoke-tasks: env
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache

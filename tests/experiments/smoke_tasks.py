@@ -25,8 +25,11 @@ from made_inputs import write_traces  # noqa: E402
 
 from experiments.registry import TASKS  # noqa: E402
 
-# Every kind of drafter. The other arms are trained in tests/trl/test_arm.py, test_lag.py and test_learning_arms.py.
-ARMS = "none,stock,ngram,das,self_draft_adaptive,das_eagle3"
+# Left out here: arms that read a head trained before, or that need a policy or a package of their own.
+ARMS = (
+    "none,stock,ngram,das,das_fixed,das_unlimited,das_self,self_draft,self_draft_toggle,self_draft_adaptive,"
+    "draft_model,draft_model_online,das_eagle3,eagle3_online"
+)
 TINY = "setting=maths_smoke"  # two training steps of one problem x 4 short responses
 # Settings of a run of seconds that shows that a task works. Two names in braces are filled in: {compare} is the folder
 # of the run of task=compare, which therefore comes first; {made} is a folder with made-up recorded rollouts (traces/)
