@@ -103,6 +103,7 @@ class Tracker:
                     f"W&B's own process has ended ({error}): from now on metrics.jsonl alone has the rows"
                 )
                 self.run = None
+                _end_wandb()  # the next run in this process gets a new one
         trouble, self._trouble = self._trouble, []
         return trouble
 

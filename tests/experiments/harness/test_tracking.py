@@ -32,3 +32,7 @@ def test_out_of_reach_and_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(lines) == 1
     assert "metrics.jsonl alone" in lines[0]
     tracker.close()
+    again = tracking.Tracker(composed_arm("das", "wandb=offline"), "test", tmp_path, "abcdef123457")
+    assert again.log({"step": 1, "alarms": []}) == []
+    again.close()
+    assert list(tmp_path.glob("wandb/offline-run-*-abcdef123457/*.wandb"))
