@@ -108,7 +108,9 @@ static void look_up(const Drafter *d, Work *work, int32_t n, int64_t j) {
 
 /* Collects the candidates that a request's lookups found for token j. */
 static void collect(const Drafter *d, Work *w, int64_t j) {
-    int32_t room = j && d->c.fallback_visits < d->c.max_candidates ? d->c.fallback_visits : d->c.max_candidates;
+    int32_t room = d->c.max_candidates;
+    if (w->pairs && d->c.places < room) room = d->c.places;
+    if (j && d->c.fallback_visits < room) room = d->c.fallback_visits;
     w->n_cand = lookup_collect(d, &w->own, w->seq, w->cand, room);
     if (!d->c.cross_problem_candidates) return;
     w->n_cand += lookup_collect(d, &w->shared, w->seq, w->cand + w->n_cand, d->c.cross_problem_candidates);
@@ -122,9 +124,12 @@ static void mix_at(const Drafter *d, Work *w, int64_t depth, Mixed *m, Singles *
     foresee(&d->noisy, w->cand, w->n_cand, w->pairs, noise_key(w->t->seed, w->position + depth), m);
 }
 
-/* Whether occurrences must be looked up again after a token, because the nearest one continues with another token. */
-static int leaves_nearest(const Work *w, const Mixed *m, const Candidate *cand, int32_t tok) {
-    return w->pairs && m->place >= 0 && cand[m->place].tok != tok;
+/* Follows the candidates of a mixed position that continue with tok, and writes them to `out`. Returns their number, or 0
+ * if occurrences must be looked up again: few agree with tok, and the nearest one is not among them. */
+static int go_on(const Drafter *d, const Work *w, const Mixed *m, const Candidate *cand, int32_t tok, Candidate *out) {
+    int leaves_nearest = w->pairs && m->place >= 0 && cand[m->place].tok != tok;
+    int n = follow(d, w->own.s, w->shared.s, cand, m->n, tok, out);
+    return leaves_nearest && n <= d->c.agreeing ? 0 : n;
 }
 
 /* Drafts token j of a request's chain from its candidates, or ends the chain. */
@@ -144,8 +149,7 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     *token = w->ctx[w->len++] = tok;
     *prob = p;
     int32_t on = w->is_traced && j < TRACE ? w->t->stride : 0;   /* traced candidates must not be overwritten */
-    w->n_cand = leaves_nearest(w, m, w->cand, tok)
-                    ? 0 : follow(d, w->own.s, w->shared.s, w->cand, w->n_cand, tok, w->cand + on);
+    w->n_cand = go_on(d, w, m, w->cand, tok, w->cand + on);
     w->cand += on;
     if (w->pairs) w->pairs += on;
 }

@@ -23,7 +23,15 @@ import numpy as np
 
 from das.arrays import token_array
 from das.drafter import calls, checks, distributions, native
-from das.drafter.constants import CROSS_PROBLEM_CANDIDATES, FALLBACK_VISITS, MAX_MATCH, PROMPT_CONTEXT, VISITS
+from das.drafter.constants import (
+    AGREEING,
+    CROSS_PROBLEM_CANDIDATES,
+    FALLBACK_VISITS,
+    MAX_MATCH,
+    PLACES,
+    PROMPT_CONTEXT,
+    VISITS,
+)
 from das.drafter.draft import Draft, Drafts, TreeDrafts
 from das.drafter.drafter import RememberingDrafter
 from das.drafter.options import DEFAULTS, DrafterOptions
@@ -101,6 +109,8 @@ class HistoryDrafter(RememberingDrafter):
             fallback_visits=FALLBACK_VISITS,
             exclude_own=scope == "problem",
             cross_problem_candidates=CROSS_PROBLEM_CANDIDATES if self.cross_problem_tokens else 0,
+            places=PLACES,
+            agreeing=AGREEING,
             remembers=self.remembers,
             min_prob=min_prob,
         )

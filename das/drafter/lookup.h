@@ -15,6 +15,8 @@ typedef struct {
     int32_t exclude_own;             /* 1: a request's own text gives no candidates */
     int32_t cross_problem_candidates;  /* candidates that a lookup in other problems may give; 0: no such lookups */
     int32_t visits[N_ORDERS];        /* occurrences visited per order, at most MAX_VISITS */
+    int32_t places;                  /* max_candidates of drafts that use the noise, unless that is smaller */
+    int32_t agreeing;                /* see go_on */
     int32_t remembers;               /* 1: distributions are remembered, and drafts use the sampling noise */
     double min_prob;                 /* a draft ends before its cumulative probability falls below this */
 } Config;

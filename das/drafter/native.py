@@ -30,6 +30,8 @@ class Config(ctypes.Structure):
         ("exclude_own", ctypes.c_int32),
         ("cross_problem_candidates", ctypes.c_int32),
         ("visits", ctypes.c_int32 * 3),
+        ("places", ctypes.c_int32),
+        ("agreeing", ctypes.c_int32),
         ("remembers", ctypes.c_int32),
         ("min_prob", ctypes.c_double),
     ]

@@ -11,6 +11,7 @@
 #include "mix.h"
 
 #define MAX_TOKENS (MAX_CAND * (PAIRS + 1))
+#define SIDE 8                       /* tokens that are scored side by side */
 #define RARE 22                      /* level of a token that a distribution does not list */
 
 /* Weights of a token's score, and of the score of "another token". */
@@ -61,6 +62,7 @@ static void share_votes(const Factors *w, const Candidate *cand, int n, uint32_t
         }
         if (listed < 1.0) s->missing += weight * (1.0 - listed);
     }
+    for (int j = s->n; j % SIDE; j++) s->tok[j] = 0, s->share[j] = s->all;   /* scored beside the others, and ignored */
 }
 
 /* Returns the candidate with the longest match (the newest of equals) among those with distributions; -1: none. */
@@ -71,12 +73,6 @@ static int nearest_of(const Candidate *cand, int n, uint32_t (*pairs)[PAIRS]) {
     return place;
 }
 
-/* Returns a token's log-prob in a distribution. */
-static double log_prob(const uint32_t *pairs, int32_t tok) {
-    for (int k = 0; k < PAIRS && pairs[k] != NO_PAIR; k++) if (token_of(pairs[k]) == tok) return -0.25 * level_of(pairs[k]);
-    return -0.25 * RARE;
-}
-
 /* Returns the log of the total probability of the tokens that a distribution does not list. */
 static double log_unlisted(const uint32_t *pairs) {
     double missing = 1.0;
@@ -84,35 +80,52 @@ static double log_unlisted(const uint32_t *pairs) {
     return missing > prob_of[RARE] ? log_of(missing) : -0.25 * RARE;
 }
 
-/* Scores the tokens, keeps the BEST, and turns their scores into probabilities. key: the position's noise. */
-static void score_tokens(const double *v, const Shares *s, const uint32_t *nearest, uint64_t key, Mixed *m) {
-    double score[BEST];
-    float noises[MAX_TOKENS];
+/* The features and the score of each token. Tokens are scored SIDE at a time, because the processor then computes their
+ * logs and noises side by side. */
+typedef struct { double by[BY_NOISE + 1][MAX_TOKENS], score[MAX_TOKENS]; } Scores;
+
+/* Scores tokens `from` to from + SIDE. nearest: the nearest distribution, or NULL. key: the position's noise. */
+static void score_side(const double *v, const Shares *s, const uint32_t *nearest, uint64_t key, int from, Scores *out) {
+    const int32_t *tok = s->tok + from;
+    double near[SIDE], share[SIDE];
+    float noise[SIDE];
     uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
-    for (int j = 0; j < s->n; j++) noises[j] = gumbel(key0, key1, (uint32_t)s->tok[j]);   /* side by side */
+    for (int j = 0; j < SIDE; j++) noise[j] = gumbel(key0, key1, (uint32_t)tok[j]);
+    for (int j = 0; j < SIDE; j++) near[j] = nearest ? -0.25 * RARE : 0.0;
+    for (int k = PAIRS - 1; nearest && k >= 0; k--) {  /* if a token is listed twice, its first pair counts */
+        if (nearest[k] == NO_PAIR) continue;
+        for (int j = 0; j < SIDE; j++)
+            near[j] = tok[j] == token_of(nearest[k]) ? -0.25 * level_of(nearest[k]) : near[j];
+    }
+    for (int j = 0; j < SIDE; j++) share[j] = s->share[from + j] / s->all;
+    for (int j = 0; j < SIDE; j += BEST) *(Lanes *)(share + j) = log_lanes(*(Lanes *)(share + j));
+    for (int j = 0; j < SIDE; j++) {
+        out->by[BY_SHARE][from + j] = share[j];
+        out->by[BY_NEAREST][from + j] = near[j];
+        out->by[BY_NOISE][from + j] = noise[j];
+        out->score[from + j] = v[BY_SHARE] * share[j] + v[BY_NEAREST] * near[j] + v[BY_NOISE] * noise[j];
+    }
+}
+
+/* Scores the tokens, keeps the BEST, and turns their scores into probabilities. */
+static void score_tokens(const double *v, const Shares *s, const uint32_t *nearest, uint64_t key, Mixed *m) {
+    Scores all;
+    int place[BEST];
+    for (int from = 0; from < s->n; from += SIDE) score_side(v, s, nearest, key, from, &all);
     m->n_best = 0;
-    Lanes shares = {0};
     for (int j = 0; j < s->n; j++) {
-        if (j % BEST == 0) {                           /* the logs of BEST tokens at once */
-            for (int b = 0; b < BEST; b++) shares[b] = j + b < s->n ? s->share[j + b] / s->all : 1.0;
-            shares = log_lanes(shares);
-        }
-        double share = shares[j % BEST], near = nearest ? log_prob(nearest, s->tok[j]) : 0.0, noise = noises[j];
-        double x = v[BY_SHARE] * share + v[BY_NEAREST] * near + v[BY_NOISE] * noise;
         int b = m->n_best;
-        if (b == BEST && x <= score[BEST - 1]) continue;
+        if (b == BEST && all.score[j] <= all.score[place[BEST - 1]]) continue;
         if (b < BEST) m->n_best++; else b--;
-        for (; b && score[b - 1] < x; b--) {
-            score[b] = score[b - 1];
-            m->best[b] = m->best[b - 1];
-            for (int f = BY_SHARE; f <= BY_NOISE; f++) m->f[f][b] = m->f[f][b - 1];
-        }
-        score[b] = x;
-        m->best[b] = s->tok[j];
-        m->f[BY_SHARE][b] = share; m->f[BY_NEAREST][b] = near; m->f[BY_NOISE][b] = noise;
+        for (; b && all.score[place[b - 1]] < all.score[j]; b--) place[b] = place[b - 1];
+        place[b] = j;
     }
     Lanes scores = {0};
-    for (int b = 0; b < m->n_best; b++) scores[b] = score[b];
+    for (int b = 0; b < m->n_best; b++) {
+        m->best[b] = s->tok[place[b]];
+        scores[b] = all.score[place[b]];
+        for (int f = BY_SHARE; f <= BY_NOISE; f++) m->f[f][b] = all.by[f][place[b]];
+    }
     normalize(m, scores, v[BY_SHARE] * m->f_none + v[BY_UNLISTED] * m->unlisted + v[NONE_BIAS]);
 }
 

@@ -117,8 +117,7 @@ static void enter_node(const Drafter *d, Work *w, int32_t i) {
     const Node *node = &t->nodes[i], *from = &t->nodes[node->parent];
     w->cand += w->n_cand;
     if (w->pairs) w->pairs += w->n_cand;
-    w->n_cand = leaves_nearest(w, &from->m, from->cand, node->tok)
-                    ? 0 : follow(d, w->own.s, w->shared.s, from->cand, from->m.n, node->tok, w->cand);
+    w->n_cand = go_on(d, w, &from->m, from->cand, node->tok, w->cand);
     if (w->n_cand) return;
     int32_t *end = w->ctx + (w->len = t->context + node->depth);
     for (; i; i = t->nodes[i].parent) *--end = t->nodes[i].tok;

@@ -268,9 +268,9 @@ class ReferenceDrafter:
         """The position behind these drafted tokens; None without occurrences. before: the position of the last one.
         given: tokens between the request's own and the drafted ones.
         """
+        occurrences = _follow(before.occurrences, path[-1]) if before else []
         leaves = before is not None and before.nearest is not None and before.nearest.token != path[-1]
-        occurrences = _follow(before.occurrences, path[-1]) if before and not leaves else []
-        if not occurrences:
+        if not occurrences or (leaves and len(occurrences) <= constants.AGREEING):
             context = [*request.text.tokens[-constants.MAX_MATCH :], *given, *path]
             occurrences = self._look_up(request, context, is_first=not path)
         if not occurrences:
@@ -291,7 +291,11 @@ class ReferenceDrafter:
         """Occurrences for a draft's first token, or for a later one where none agrees with the draft any more."""
         fallback = [min(n, constants.FALLBACK_VISITS) for n in constants.VISITS]
         visits = constants.VISITS if is_first else fallback
-        room = self.max_candidates if is_first else min(constants.FALLBACK_VISITS, self.max_candidates)
+        room = self.max_candidates
+        if isinstance(request.mixture, NoisyMixture):
+            room = min(room, constants.PLACES)
+        if not is_first:
+            room = min(room, constants.FALLBACK_VISITS)
         in_problem = self._in_problem(request, context, visits)[:room]
         return in_problem + self._in_other_problems(request, context, fallback)
 
