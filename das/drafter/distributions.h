@@ -60,13 +60,12 @@ static int remember(uint8_t *heads, uint32_t **block, uint32_t i, int32_t tok, c
  * the distribution is unknown. */
 static int recall(const uint8_t *heads, uint32_t *const *block, uint32_t i, int32_t tok, uint32_t *pairs) {
     uint8_t head = heads[i];
-    int n = 0;
-    if (head != UNKNOWN) {
-        uint32_t own = head & 31, others = num_others(head);
-        if (own != UNLISTED) pairs[n++] = (uint32_t)tok << 5 | own;
-        if (others) memcpy(pairs + n, (*block) + pairs_before(heads, i), sizeof *pairs * others);
-        n += (int)others;
-    }
-    for (int k = n; k < PAIRS; k++) pairs[k] = NO_PAIR;
-    return n;
+    uint32_t n = 0, own = head & 31, others = num_others(head);
+    memset(pairs, 0xFF, sizeof *pairs * PAIRS);        /* NO_PAIR */
+    if (head == UNKNOWN) return 0;
+    if (own != UNLISTED) pairs[n++] = (uint32_t)tok << 5 | own;
+    if (!others) return (int)n;
+    const uint32_t *from = (*block) + pairs_before(heads, i);
+    for (uint32_t k = 0; k < PAIRS; k++) if (k < others) pairs[n++] = from[k];   /* faster than a call of memcpy */
+    return (int)n;
 }

@@ -81,7 +81,7 @@ static void look_up(const Drafter *d, Work *work, int32_t n, int64_t j) {
         if (!w->needs_lookup) continue;
         w->own.end = w->shared.end = w->ctx + w->len;
         w->own.limit = w->shared.limit = (int32_t)(w->len < d->c.max_match ? w->len : d->c.max_match);
-        w->own.max_visits = j ? d->c.fallback_visits : MAX_VISITS;
+        w->own.max_visits = j ? d->c.fallback_visits : w->pairs ? d->c.places : MAX_VISITS;
         w->shared.max_visits = d->c.fallback_visits;
         lookup_start(&w->own);
         if (shared) lookup_start(&w->shared);

@@ -58,7 +58,8 @@ typedef struct {
     Lanes f[FEATURES], p;               /* features and probability, of each best token */
     double f_none, p_none;              /* of "none of them"; f_none is the log of its share */
     double unlisted;                    /* recall.h only: log of what the nearest distribution does not list */
-    int32_t place;                      /* recall.h only: the nearest candidate, or -1 */
+    int32_t place;                      /* recall.h only: the longest match, the newest of equals, of those with
+                                           distributions, or -1 */
 } Mixed;
 /* A cache of the mixture's results for positions with a single candidate, as two of five drafted positions are. The
  * results depend only on match length and source. Weights do not change during a call, so the cache lasts for one

@@ -65,14 +65,6 @@ static void share_votes(const Factors *w, const Candidate *cand, int n, uint32_t
     for (int j = s->n; j % SIDE; j++) s->tok[j] = 0, s->share[j] = s->all;   /* scored beside the others, and ignored */
 }
 
-/* Returns the candidate with the longest match (the newest of equals) among those with distributions; -1: none. */
-static int nearest_of(const Candidate *cand, int n, uint32_t (*pairs)[PAIRS]) {
-    int place = -1;
-    for (int i = 0; i < n; i++)
-        if (pairs[i][0] != NO_PAIR && (place < 0 || cand[i].match > cand[place].match)) place = i;
-    return place;
-}
-
 /* Returns the log of the total probability of the tokens that a distribution does not list. */
 static double log_unlisted(const uint32_t *pairs) {
     double missing = 1.0;
@@ -132,16 +124,17 @@ static void score_tokens(const double *v, const Shares *s, const uint32_t *neare
 /* Ranks n > 0 candidates and mixes them and the noise into probabilities. pairs: the candidates' distributions. */
 static void foresee(const NoisyWeights *w, Candidate *cand, int n, uint32_t (*pairs)[PAIRS], uint64_t key, Mixed *m) {
     int32_t seen[BUCKETS + 1] = {0}, longest = 0;
+    m->place = -1;
     for (int i = 0; i < n; i++) {
         set_rank(&cand[i], seen);
         if (!cand[i].cross_problem && cand[i].match > longest) longest = cand[i].match;
+        if (pairs[i][0] != NO_PAIR && (m->place < 0 || cand[i].match > cand[m->place].match)) m->place = i;
     }
     Shares s;
     share_votes(&w->f, cand, n, pairs, &s);
     m->n = n;
     m->top = BUCKET_OF[longest];
     m->variety = s.n < VARIETIES ? s.n : VARIETIES - 1;
-    m->place = nearest_of(cand, n, pairs);
     const uint32_t *nearest = m->place < 0 ? NULL : pairs[m->place];
     double none = w->f.none[m->top][m->variety];
     s.all += none;

@@ -290,12 +290,9 @@ class ReferenceDrafter:
     def _look_up(self, request: _Request, context: list[int], is_first: bool) -> list[Occurrence]:
         """Occurrences for a draft's first token, or for a later one where none agrees with the draft any more."""
         fallback = [min(n, constants.FALLBACK_VISITS) for n in constants.VISITS]
-        visits = constants.VISITS if is_first else fallback
-        room = self.max_candidates
-        if isinstance(request.mixture, NoisyMixture):
-            room = min(room, constants.PLACES)
-        if not is_first:
-            room = min(room, constants.FALLBACK_VISITS)
+        most = constants.PLACES if isinstance(request.mixture, NoisyMixture) else 256
+        visits = [min(n, most) for n in constants.VISITS] if is_first else fallback
+        room = min(self.max_candidates, most if is_first else constants.FALLBACK_VISITS)
         in_problem = self._in_problem(request, context, visits)[:room]
         return in_problem + self._in_other_problems(request, context, fallback)
 
