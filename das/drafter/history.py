@@ -149,9 +149,9 @@ class HistoryDrafter(RememberingDrafter):
             raise ValueError(f"request {request!r} has already begun")
         tokens = token_array(prompt)
         key = self._store_key(request, problem)
-        prompt = self._stores.begin_prompt(key, tokens) if self.scope != "problem" and len(tokens) else None
+        prompt_key = self._stores.begin_prompt(key, tokens) if self.scope != "problem" and len(tokens) else None
         context = tokens[-PROMPT_CONTEXT:]
-        self._requests[request] = self._stores.new_response(problem, key, context, prompt, seed=seed)
+        self._requests[request] = self._stores.new_response(problem, key, context, prompt_key, seed=seed)
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray, remembered: np.ndarray | None = None) -> None:
         """Append newly emitted tokens. The request's siblings may draft from them at once.
