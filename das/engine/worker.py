@@ -325,11 +325,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """The costs so far of these requests of the running rollout or turn. requests: vLLM's internal ids."""
         return list(self._costs(requests).values())
 
-    def das_waiting(self, requests: int) -> None:
-        """Tell the budget how many requests of the rollout do not run yet, in this engine or in the engines' queue."""
-        if self._das_proposer is not None:
-            self._das_proposer.draft_round.budget.waiting(requests)
-
     def das_add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
         """Add responses of other engines to the history. history_tick: the window's present tick. Does nothing unless
         das drafts in this engine.
