@@ -181,7 +181,8 @@ def mtp_policy(folder: Path) -> str:
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from das.heads import mtp
+    from das.heads.mtp import put_back
+    from experiments.small_policy.mtp.layer import mtp_shape, new_mtp
     from experiments.small_policy.mtp.policy import as_qwen2
 
     tokenizer = as_qwen2(AutoTokenizer.from_pretrained(random_policy(folder)), folder)
@@ -203,9 +204,18 @@ def mtp_policy(folder: Path) -> str:
     model.model.norm.weight.data *= 2
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(folder)
-    layer = mtp.new_mtp(mtp.mtp_shape(config.to_dict()), model.model.norm.weight, seed=0)
-    mtp.put_back(folder, layer.tensors())
+    put_back(folder, new_mtp(mtp_shape(config.to_dict()), model.model.norm.weight, seed=0).tensors())
     return str(folder)
+
+
+def layer_of(policy: Path) -> Any:
+    """The MTP layer in a policy's folder, in torch."""
+    from das.heads.mtp import mtp_tensors
+    from experiments.small_policy.mtp.layer import FIRST, MtpLayer, mtp_shape
+
+    layer = MtpLayer(mtp_shape(json.loads((policy / "config.json").read_text())))
+    layer.load_state_dict({name.removeprefix(FIRST): value for name, value in mtp_tensors(policy)})
+    return layer
 
 
 class Engines:

@@ -9,9 +9,6 @@ accepted). The drafts of the batch are cut to minimise
 T may have knees and stairs, so every d is tried. Gains never rise along a draft, so the tokens with the highest gains
 are the beginnings of drafts.
 
-With `makespan`, a gain counts n v_i / sum(v) times, where v_i = w_i base + row is the cost of a pass of request i for
-the rollout: w_i is P(i is the last to finish), or 1 / live while requests wait for slots.
-
 Prices (the values of T) are learned from passes. So no pass verifies many more tokens than were tried before, and some
 passes are spent on learning (das.budget.exploration). If drafts do not pay many times in a row, the drafter is called
 only now and then.
@@ -26,10 +23,8 @@ import numpy as np
 
 from das.budget.exploration import Exploration
 from das.budget.latency_forms import Array
-from das.budget.makespan import chances_of_being_last
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.prices import PassPrices
-from das.budget.remaining import MAX_RESPONSE, RemainingLength
 from das.drafter import Drafts
 from das.native import load_native
 
@@ -45,18 +40,16 @@ FREE_FLOOR = 0.1  # if tokens cost nothing, drafts end at this gain, or at half 
 def _native() -> CDLL:
     library = load_native(Path(__file__).with_name("trim.c"))
     library.das_trim.restype = c_int64
-    library.das_trim.argtypes = [c_int64, c_int64, *[c_void_p] * 4, c_int64, c_int64, *[c_void_p] * 3]
+    library.das_trim.argtypes = [c_int64, c_int64, *[c_void_p] * 3, c_int64, c_int64, *[c_void_p] * 3]
     return library
 
 
-def best_tokens(
-    drafts: Drafts, weights: Array, seconds: Array, fixed: int = -1
-) -> tuple[int, np.ndarray, Array, float]:
+def best_tokens(drafts: Drafts, seconds: Array, fixed: int = -1) -> tuple[int, np.ndarray, Array, float]:
     """Choose the drafted tokens that minimise the time per emitted token, or the `fixed` best ones (-1: not fixed).
 
-    weights: the value of an emitted token of each request; the mean is 1. seconds[d]: time of a pass with d drafted
-    tokens. At most len(seconds) - 1 tokens are chosen. Returns the number of chosen tokens, the number per draft, the
-    summed gain of the d best tokens for every d, and the lowest chosen gain (0 if none is chosen).
+    seconds[d]: time of a pass with d drafted tokens. At most len(seconds) - 1 tokens are chosen. Returns the number of
+    chosen tokens, the number per draft, the summed gain of the d best tokens for every d, and the lowest chosen gain
+    (0 if none is chosen).
     """
     counts, gains, lowest = np.empty(len(drafts), np.int64), np.empty(len(seconds)), c_double()
     chosen: int = _native().das_trim(
@@ -64,7 +57,6 @@ def best_tokens(
         drafts.probs.shape[1],
         drafts.probs.ctypes.data,
         drafts.counts.ctypes.data,
-        weights.ctypes.data,
         seconds.ctypes.data,
         len(seconds) - 1,
         fixed,
@@ -82,26 +74,18 @@ class Marginal(BudgetPolicy):
 
     tokens    the most draft tokens a request gets in a pass
     ratio     see PassPrices
-    makespan  True: weight requests by their chance of finishing last. False: all requests count the same
     latency   see PassPrices, `measured`
 
     Raises ValueError for values out of range.
     """
 
-    def __init__(self, tokens: int = 32, ratio: float = 64.0, makespan: bool = False, latency: str | None = None):
+    def __init__(self, tokens: int = 32, ratio: float = 64.0, latency: str | None = None):
         if tokens < 1:
             raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
         _native()  # compile now, not in the first pass
         self.max_draft_tokens = tokens
-        self.makespan = makespan
         self.prices = PassPrices(ratio, latency)
-        self.lengths = RemainingLength(MAX_RESPONSE)
         self._exploration = Exploration()
-        self._num_waiting = 0  # number of requests of the rollout that wait for a slot
-        self._live: list[LiveRequest] = []  # the requests of the last estimate of weights
-        self._chances = np.empty(0)  # w_i of these requests
-        self._chances_age = 0  # passes since that estimate
-        self._weights = np.ones(1)  # weights when all requests count the same
         self._context = 0  # tokens of context in the last pass
         self._saves = 0.0  # seconds that the last drafts were expected to save
         self._each = 0.0  # expected seconds per emitted token of the last pass, without its draft passes
@@ -112,15 +96,7 @@ class Marginal(BudgetPolicy):
         self._wait, self._next_wait = 0, FIRST_WAIT  # passes until the drafter is called again, this time and next time
 
     def begin_step(self, requests: int) -> None:
-        self._num_waiting = requests
-        self._live = []
         self._unpaid, self._wait, self._next_wait = 0, 0, FIRST_WAIT
-
-    def begin(self, request: LiveRequest) -> None:
-        self._num_waiting -= 1
-
-    def waiting(self, requests: int) -> None:
-        self._num_waiting = requests
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         self._exploration.forget_trial()
@@ -136,12 +112,10 @@ class Marginal(BudgetPolicy):
 
         If extra tokens are free, the lowest gain that the last pass kept limits drafts instead.
         """
-        weights = self._request_weights(live)
         floor = max(self.prices.cheapest(len(live), self._context), min(FREE_FLOOR, self._lowest / 2))
         if self.prices.learns and self._exploration.trial_due:
             floor = min(floor, FREE_FLOOR)
-        floors: list[float] = (floor / weights).tolist()
-        return floors
+        return [floor] * len(live)
 
     def branch_floor(self) -> float:
         if not self._each or (self.prices.learns and self._exploration.trial_due):
@@ -152,9 +126,8 @@ class Marginal(BudgetPolicy):
         return self._each + self._drafting_s / self._emits if self._each else float("nan")
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
-        weights = self._request_weights(live)
         seconds = self.prices.table(len(live), self._context, int(drafts.counts.sum()))
-        chosen, counts, gains, self._lowest = best_tokens(drafts, weights, seconds)
+        chosen, counts, gains, self._lowest = best_tokens(drafts, seconds)
         self._emits = float(len(live) + gains[chosen])
         each = self._each = float(seconds[chosen]) / self._emits
         self._saves = float(seconds[0]) - len(live) * each
@@ -162,11 +135,11 @@ class Marginal(BudgetPolicy):
         if self.prices.learns:
             most = min(len(seconds) - 1, self.prices.most(len(live)))
             if chosen > most:
-                chosen, counts, _, _ = best_tokens(drafts, weights, seconds, most)
+                chosen, counts, _, _ = best_tokens(drafts, seconds, most)
             elif self._exploration.trial_due:
                 trial = self._trial(chosen, seconds[: most + 1], gains[: most + 1], each, len(live))
                 if trial > chosen:
-                    chosen, counts, _, _ = best_tokens(drafts, weights, seconds, trial)
+                    chosen, counts, _, _ = best_tokens(drafts, seconds, trial)
         return counts.tolist()
 
     def _count_unpaid(self, chosen: int) -> None:
@@ -190,24 +163,6 @@ class Marginal(BudgetPolicy):
         self._exploration.decline_trial(float(seconds[0]))
         return chosen
 
-    def _request_weights(self, live: Sequence[LiveRequest]) -> Array:
-        """Returns the weight of an emitted token of each request [R]; the mean is 1."""
-        if not self.makespan or self._num_waiting > 0:
-            if len(self._weights) != len(live):
-                self._weights = np.ones(len(live))
-            return self._weights
-        if not self._live or self._chances_age >= max(8, len(live)):  # an estimate's cost grows with the requests
-            self._live, self._chances_age = list(live), 0
-            self._chances = chances_of_being_last(self.lengths, live)
-        elif self._live != live:  # some requests have finished; new ones get the average chance
-            chance_of = dict(zip((request.name for request in self._live), self._chances.tolist(), strict=True))
-            self._live = list(live)
-            self._chances = np.array([chance_of.get(request.name, 1 / len(live)) for request in live])
-            self._chances /= self._chances.sum()
-        shared, own = self.prices.plain(len(live), self._context)
-        costs = self._chances * shared + own
-        return costs * (len(live) / costs.sum())
-
     def observe_pass(self, done: TargetPass) -> None:
         if self.prices.learns:
             error = self.prices.predict(done.live, done.num_drafted, done.context, done.branches)
@@ -216,10 +171,6 @@ class Marginal(BudgetPolicy):
         self.prices.observe(done)
         self._drafting_s = sum(seconds for _, seconds in done.draft_passes)
         self._context = done.context
-        self._chances_age += 1
 
     def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
         return self.prices.predict(live, num_drafted, context, branches)
-
-    def end(self, request: LiveRequest) -> None:
-        self.lengths.observe(request.problem, request.generated)

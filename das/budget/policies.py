@@ -72,9 +72,6 @@ class BudgetPolicy:
     def begin(self, request: LiveRequest) -> None:
         """Note that a request of the rollout got its slot."""
 
-    def waiting(self, requests: int) -> None:
-        """Note how many requests of the rollout wait for a slot, in this engine or in a queue that engines share."""
-
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         """Returns the longest draft to ask for, for each live request. If all are 0, the drafter is not called."""
         raise NotImplementedError

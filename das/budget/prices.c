@@ -477,13 +477,3 @@ double das_prices_cheapest(const Prices *prices, double live, double context) {
     }
     return plain > 0.0 ? fmax(0.0, cheapest * live / plain) : 0.0;
 }
-
-/* Writes the parts of a plain pass's time to result: {fixed seconds, seconds per request}. */
-void das_prices_plain(const Prices *prices, double live, double context, double *result) {
-    const double *knot = prices->knot + prices->first;
-    int64_t j = segment_of(prices, live);
-    double plain = predict(prices, live, live, 0.0, context);
-    double own = prices->form[0] + prices->form[FIXED + j] / (knot[j + 1] - knot[j]);
-    result[1] = fmin(fmax(own, 0.0), plain / live);
-    result[0] = plain - live * result[1];
-}

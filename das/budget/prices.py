@@ -40,7 +40,6 @@ def _native() -> CDLL:
         ("table", None, [c_double, c_double, c_int64, c_void_p]),
         ("most", c_int64, [c_double]),
         ("cheapest", c_double, [c_double] * 2),
-        ("plain", None, [c_double, c_double, c_void_p]),
         ("error", c_double, []),
         ("slowness", c_double, []),
         ("branch", c_double, []),
@@ -102,12 +101,6 @@ class PassPrices:
         """Returns the lowest average cost of an extra token, over all numbers of extra tokens. Unit: a plain pass /
         live."""
         return float(self._core.das_prices_cheapest(self._at, live, context))
-
-    def plain(self, live: int, context: int) -> tuple[float, float]:
-        """Returns the fixed seconds of a plain pass, and the seconds that each request adds."""
-        parts = np.empty(2)
-        self._core.das_prices_plain(self._at, live, context, parts.ctypes.data)
-        return float(parts[0]), float(parts[1])
 
     @property
     def wants_control(self) -> bool:

@@ -81,13 +81,6 @@ class RemainingLength:
             self._survivals[problem] = np.concatenate([[1.0], np.cumprod(1 - hazard)])
         return self._survivals[problem]
 
-    def beyond(self, problem: str, generated_R: Array, more_R_M: Array) -> Array:
-        """P(more than `generated` + `more` tokens | more than `generated`) [R, M]; it is 1 beyond all known lengths."""
-        survival = self._survival(problem)
-        alive = np.interp(generated_R, self._edges, survival)
-        longer = np.interp(generated_R[:, None] + more_R_M, self._edges, survival)
-        return np.where(alive[:, None] > 0, longer / np.maximum(alive, 1e-300)[:, None], 1.0)
-
     def mean_length(self, problem: str) -> float:
         """Returns the mean length of the problem's responses."""
         return float(np.trapezoid(self._survival(problem), self._edges))

@@ -87,9 +87,6 @@ class RooflineToggle(BudgetPolicy):
     def begin(self, request: LiveRequest) -> None:
         self.over.begin(request)
 
-    def waiting(self, requests: int) -> None:
-        self.over.waiting(requests)
-
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         limits = self.over.limits(live)
         return limits if self._drafts(live, sum(limits) / len(live)) else [0] * len(live)

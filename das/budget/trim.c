@@ -4,7 +4,7 @@
 #include <string.h>
 
 typedef struct {
-    double gain; /* expected emitted tokens, weighted */
+    double gain; /* expected emitted tokens */
     int64_t request;
 } Token;
 
@@ -41,13 +41,13 @@ static void sort_tokens(int64_t count, const Token *tokens, Token *sorted) {
     }
 }
 
-/* probs [n][stride]: P(token is accepted | tokens before it are). counts [n]: drafted tokens. weight [n]: value of
- * an emitted token of each request. seconds [most + 1]: times of a pass with 0 ... most drafted tokens; most is at
- * most the sum of counts. fixed: how many tokens to choose; -1: as many as minimise the time per emitted token.
+/* probs [n][stride]: P(token is accepted | tokens before it are). counts [n]: drafted tokens. seconds [most + 1]:
+ * times of a pass with 0 ... most drafted tokens; most is at most the sum of counts. fixed: how many tokens to choose;
+ * -1: as many as minimise the time per emitted token.
  * Writes num_kept [n]: tokens to verify; gains [most + 1]: summed gain of the 0 ... most best tokens; lowest: gain
  * of the last chosen token, or 0. Returns the total number of chosen tokens, or -1 without memory. */
-int64_t das_trim(int64_t n, int64_t stride, const double *probs, const int64_t *counts, const double *weight,
-                 const double *seconds, int64_t most, int64_t fixed, int64_t *num_kept, double *gains, double *lowest) {
+int64_t das_trim(int64_t n, int64_t stride, const double *probs, const int64_t *counts, const double *seconds,
+                 int64_t most, int64_t fixed, int64_t *num_kept, double *gains, double *lowest) {
     int64_t count = 0, total = 0, best = 0;
     for (int64_t i = 0; i < n; i++) {
         num_kept[i] = 0;
@@ -58,7 +58,7 @@ int64_t das_trim(int64_t n, int64_t stride, const double *probs, const int64_t *
     Token *tokens = malloc(2 * (size_t)total * sizeof *tokens), *sorted = tokens + total;
     if (!tokens) return -1;
     for (int64_t i = 0; i < n; i++) {
-        double gain = weight[i];
+        double gain = 1.0;
         for (int64_t j = 0; j < counts[i]; j++) {
             gain *= probs[i * stride + j];
             tokens[count++] = (Token){gain, i};

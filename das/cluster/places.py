@@ -1,5 +1,6 @@
 """Places where the engines of a pool run: on Ray (ray_places.py), or in child processes (process_places.py)."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ class EngineLost(RuntimeError):
     """An engine's process has died. Another engine can start in its place. A one-line message says why."""
 
 
-class Places:
+class Places(ABC):
     """Places, known by numbers. At each runs an actor: a process with an EngineHost (das/cluster/actor.py).
 
     Methods raise ClusterError or EngineDied with a one-line message if the pool cannot continue.
@@ -19,30 +20,33 @@ class Places:
     gpus = 0  # number of GPUs for engines; 0: engines run on CPUs
     lasting = False  # True: no engine ever starts in place of a dead one
 
+    @abstractmethod
     def open(self, number: int) -> None:
         """Reserve a place, which is room for one engine, under this number. `require_room` waits until it is there."""
 
+    @abstractmethod
     def close(self, number: int) -> None:
         """Give a place back."""
 
+    @abstractmethod
     def require_room(self, engines: int) -> None:
         """Wait until there is room for this number of engines. Raises ClusterError if there is not enough."""
 
+    @abstractmethod
     def start_actor(self, number: int) -> Any:
         """Start an actor at a place, in the background."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call(self, actor: Any, method: str, *args: Any) -> Any:
         """Call a method of the actor's EngineHost. Returns a reference to the answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answered(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
         """Wait for an answer. Returns the references whose answers have come; none if `timeout_s` is over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, reference: Any) -> Any:
         """Returns the answer to a call. Raises EngineLost if the actor died or failed."""
-        raise NotImplementedError
 
     def shared(self, part: WeightsPart) -> Any:
         """Returns an object that can be passed for these weights in calls of several actors."""
@@ -52,13 +56,14 @@ class Places:
         """Returns this process's address, for actors that receive a broadcast from it."""
         return "127.0.0.1"
 
+    @abstractmethod
     def kill(self, actor: Any, pid: int, node: str) -> None:
         """End an actor, even if it hangs. pid, node: the actor's process and node; 0 and empty if unknown."""
-        raise NotImplementedError
 
     def broken(self) -> str:
         """Returns why no actor can start any more; empty if actors can start."""
         return ""
 
+    @abstractmethod
     def disconnect(self) -> None:
         """Release all resources of the places. Called when all actors have ended."""

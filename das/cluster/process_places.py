@@ -69,6 +69,15 @@ class ProcessPlaces(Places):
 
     lasting = True
 
+    def open(self, number: int) -> None:
+        """Do nothing: there is always room for a child process."""
+
+    def close(self, number: int) -> None:
+        """Do nothing, as for `open`."""
+
+    def require_room(self, engines: int) -> None:
+        """Do nothing, as for `open`."""
+
     def start_actor(self, number: int) -> EngineProcess:
         """See Places."""
         return EngineProcess()
@@ -90,6 +99,9 @@ class ProcessPlaces(Places):
     def kill(self, actor: EngineProcess, pid: int, node: str) -> None:
         """See Places."""
         actor.end()
+
+    def disconnect(self) -> None:
+        """Do nothing: the process has ended."""
 
 
 def _serve(pipe: Connection) -> None:

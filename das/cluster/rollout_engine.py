@@ -44,7 +44,6 @@ class RolloutEngine:
         self._internal: dict[str, str] = {}  # vLLM's internal name of each request, by its name in `_live`
         self._params: Any = None  # SamplingParams of the running rollout
         self._rollout = 0  # counts rollouts, so that names never repeat
-        self._waiting = 0  # number of waiting requests that the drafter's budget knows of
         self._history_tick = 0  # the present tick of the drafter's window
         self._version = 0  # version of the weights; 0: those of the policy's folder
 
@@ -158,7 +157,7 @@ class RolloutEngine:
             with self._news:
                 self._finished.clear()
             self._rollout += 1
-            self._waiting, self._history_tick = 0, history_tick
+            self._history_tick = history_tick
             self.llm.collective_rpc("das_add_history", args=(history_tick, ()))
             self.llm.collective_rpc("das_begin_turn" if turn else "das_begin_rollout", args=(0,))
             return self._passes
@@ -180,8 +179,8 @@ class RolloutEngine:
         either some request waits or none is live; after `timeout_s` at the latest. It does not return sooner, because
         an answer costs the trainer as much time as hundreds of tokens. Raises ClusterError once stepping has failed.
         """
-        if new or history or waiting != self._waiting:
-            self._work.put((lambda: self._start(new, waiting, history), None))
+        if new or history:
+            self._work.put((lambda: self._start(new, history), None))
         with self._news:
             for index in acknowledged:
                 self._finished.pop(index, None)
@@ -260,7 +259,7 @@ class RolloutEngine:
         except Exception as error:
             future.set_exception(error)
 
-    def _start(self, new: Sequence[EngineRequest], waiting: int, history: Sequence[SavedText]) -> None:
+    def _start(self, new: Sequence[EngineRequest], history: Sequence[SavedText]) -> None:
         if history:
             self.llm.collective_rpc("das_add_history", args=(self._history_tick, history))
         for request in new:
@@ -269,9 +268,6 @@ class RolloutEngine:
             prompt = {"prompt_token_ids": list(request.prompt)}
             self._internal[name] = self.llm.llm_engine.add_request(name, prompt, params)
             self._live[name] = request
-        self._waiting = waiting
-        _, unbegun = self.llm.llm_engine.engine_core.engine_core.scheduler.get_request_counts()
-        self.llm.collective_rpc("das_waiting", args=(waiting + unbegun,))  # the budget counts down as requests begin
 
     def _abort(self) -> None:
         self.llm.llm_engine.abort_request(list(self._live))

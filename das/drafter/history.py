@@ -36,7 +36,7 @@ from das.drafter.draft import Draft, Drafts, TreeDrafts
 from das.drafter.drafter import RememberingDrafter
 from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.saved import SavedHistory, SavedText, read_history
-from das.drafter.texts import IndexedRequest, LivePrompt, SharedTexts, Store
+from das.drafter.texts import IndexedRequest, SharedTexts, Stores
 
 __all__ = ["HistoryDrafter"]
 
@@ -138,7 +138,7 @@ class HistoryDrafter(RememberingDrafter):
     def _restart(self, weights: np.ndarray) -> None:
         """Forget all texts and continue with these weights."""
         native.check(self._lib.das_restart(self._core, weights.ctypes.data))
-        self._stores: dict[str, Store] = {}
+        self._stores = Stores(self._lib, self._core)
         self._history: dict[int, list[IndexedRequest]] = {}  # finished requests by history tick, in finishing order
         self._shared = SharedTexts(self._lib, self._core, self.cross_problem_tokens)
         self._history_tokens = self._live_tokens = 0
@@ -158,16 +158,10 @@ class HistoryDrafter(RememberingDrafter):
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
         tokens = token_array(prompt)
-        store_key = self._store_key(request, problem)
-        store = self._store(store_key)
-        prompt_key = None
-        if self.scope != "problem" and len(tokens):
-            prompt_key = tokens.tobytes()
-            if prompt_key not in store.prompts:
-                store.prompts[prompt_key] = LivePrompt(self._new_prompt(store, tokens), 0)
-            store.prompts[prompt_key].requests += 1
+        key = self._store_key(request, problem)
+        prompt_key = self._stores.begin_prompt(key, tokens) if self.scope != "problem" and len(tokens) else None
         context = tokens[-PROMPT_CONTEXT:]
-        self._requests[request] = self._new_response(problem, store_key, context, prompt_key, seed=seed)
+        self._requests[request] = self._stores.new_response(problem, key, context, prompt_key, seed=seed)
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray, remembered: np.ndarray | None = None) -> None:
         """Append newly emitted tokens. The request's siblings may draft from them at once.
@@ -274,17 +268,12 @@ class HistoryDrafter(RememberingDrafter):
         live = self._one(request)
         del self._requests[request]
         self._live_tokens -= live.length
-        store = self._stores[live.store_key]
         if live.prompt is not None:
-            prompt = store.prompts[live.prompt]
-            prompt.requests -= 1
-            if not prompt.requests:
-                del store.prompts[live.prompt]
-                self._forget(live.store_key, prompt.handle)
+            self._stores.end_prompt(live.store_key, live.prompt)
         if keep and self.window:
             self._remember(live, self.history_tick)
         else:
-            self._forget(live.store_key, live.handle)
+            self._stores.forget(live.store_key, live.handle)
 
     # ---- history ----
 
@@ -301,7 +290,7 @@ class HistoryDrafter(RememberingDrafter):
         for evicted in [tick for tick in self._history if tick <= history_tick - self.window]:
             for finished in self._history.pop(evicted):
                 self._history_tokens -= finished.length
-                self._forget(finished.store_key, finished.handle)
+                self._stores.forget(finished.store_key, finished.handle)
                 self._shared.drop(finished)
         native.check(self._lib.das_set_tick(self._core, history_tick))
 
@@ -353,10 +342,11 @@ class HistoryDrafter(RememberingDrafter):
         if tick <= self.history_tick - self.window:
             return
         context = text.tokens[: text.context]
-        finished = self._new_response(text.problem, self._store_key("", text.problem), context, None, drafts=False)
+        key = self._store_key("", text.problem)
+        finished = self._stores.new_response(text.problem, key, context, None, drafts=False)
         finished.length = len(text.tokens) - text.context
         beside = text.remembered[text.context :] if self.remembers and text.remembered is not None else None
-        self._extend(finished.handle, text.tokens[text.context :], indexed=True, remembered=beside)
+        self._stores.extend(finished.handle, text.tokens[text.context :], indexed=True, remembered=beside)
         self._remember(finished, tick)
 
     @_locked
@@ -381,7 +371,7 @@ class HistoryDrafter(RememberingDrafter):
         """The number of bytes of memory that the native core holds."""
         return self._lib.das_bytes(self._core)
 
-    # ---- native handles ----
+    # ---- parts ----
 
     def _one(self, request: str) -> IndexedRequest:
         try:
@@ -400,46 +390,11 @@ class HistoryDrafter(RememberingDrafter):
     def _handles(self, requests: Sequence[str]) -> list[int]:
         return [r.handle for r in self._live(requests)]
 
-    def _store(self, store_key: str) -> Store:
-        """Returns the store of this key. It is made if there is none yet."""
-        if store_key not in self._stores:
-            self._stores[store_key] = Store(native.check(self._lib.das_store_new(self._core)), 0, {})
-        return self._stores[store_key]
-
     def _store_key(self, request: str, problem: str) -> str:
         """Returns the key of a request's store. Lookups stay in a store, so scope "own" has one per request."""
         if self.scope == "own":
             return f"request {request}"
         return "all" if self.scope == "global+request" else f"problem {problem}"
-
-    def _new_prompt(self, store: Store, tokens: np.ndarray) -> int:
-        """Index a prompt. Returns the handle of its sequence."""
-        handle = native.check(self._lib.das_seq_new(self._core, store.handle, False, False, 0, 0))
-        store.sequences += 1
-        self._extend(handle, tokens, indexed=True)
-        return handle
-
-    def _new_response(
-        self,
-        problem: str,
-        store_key: str,
-        context: np.ndarray,
-        prompt: bytes | None,
-        drafts: bool = True,
-        seed: int | None = None,
-    ) -> IndexedRequest:
-        """Start an empty response after a context that is not indexed. drafts: whether the request may get drafts."""
-        store = self._store(store_key)
-        noise = (seed is not None, int(np.uint64((seed or 0) & 2**64 - 1).view(np.int64)))
-        handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts, *noise, len(context)))
-        store.sequences += 1
-        self._extend(handle, context, indexed=False)
-        return IndexedRequest(problem, store_key, handle, len(context), prompt)
-
-    def _extend(self, handle: int, tokens: np.ndarray, indexed: bool, remembered: np.ndarray | None = None) -> None:
-        beside = distributions.rows(remembered, len(tokens))
-        address = None if beside is None else beside.ctypes.data
-        native.check(self._lib.das_extend(self._core, handle, tokens.ctypes.data, address, len(tokens), int(indexed)))
 
     def _remember(self, finished: IndexedRequest, history_tick: int) -> None:
         """Add a finished response to the history of a tick."""
@@ -447,12 +402,3 @@ class HistoryDrafter(RememberingDrafter):
         self._history.setdefault(history_tick, []).append(finished)
         self._history_tokens += finished.length
         self._shared.add(finished, history_tick)
-
-    def _forget(self, store_key: str, handle: int) -> None:
-        """Drop a sequence, and its store if it was the last one in it."""
-        store = self._stores[store_key]
-        native.check(self._lib.das_end(self._core, handle, 0, 0))
-        store.sequences -= 1
-        if not store.sequences:
-            native.check(self._lib.das_store_end(self._core, store.handle))
-            del self._stores[store_key]

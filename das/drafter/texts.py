@@ -1,11 +1,13 @@
-"""Texts in the native core: the texts of requests, and copies of finished texts for other problems."""
+"""Texts in the native core: the problems' stores of texts, and copies of finished texts for other problems."""
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
 
-from das.drafter import native
+import numpy as np
+
+from das.drafter import distributions, native
 from das.drafter.constants import SHARED_TEXTS
 
 
@@ -37,6 +39,74 @@ class IndexedRequest:
     prompt: bytes | None  # key of its prompt in Store.prompts; None if prompts are not indexed
     length: int = 0  # number of response tokens
     copy: int = -1  # handle of the copy that other problems see; -1: none
+
+
+class Stores:
+    """The stores of the problems that have texts now. A store begins with its first text and ends with its last."""
+
+    def __init__(self, lib: ctypes.CDLL, core: int) -> None:
+        self._lib, self._core = lib, core
+        self._stores: dict[str, Store] = {}
+
+    def __len__(self) -> int:
+        return len(self._stores)
+
+    def begin_prompt(self, key: str, tokens: np.ndarray) -> bytes:
+        """Index the prompt of a new request, unless a live request of the store has the same one. Returns its key."""
+        store = self._store(key)
+        prompt = tokens.tobytes()
+        if prompt not in store.prompts:
+            handle = native.check(self._lib.das_seq_new(self._core, store.handle, False, False, 0, 0))
+            store.sequences += 1
+            self.extend(handle, tokens, indexed=True)
+            store.prompts[prompt] = LivePrompt(handle, 0)
+        store.prompts[prompt].requests += 1
+        return prompt
+
+    def end_prompt(self, key: str, prompt: bytes) -> None:
+        """Note that a request with this prompt is over. The prompt is dropped after the last one."""
+        prompts = self._stores[key].prompts
+        prompts[prompt].requests -= 1
+        if not prompts[prompt].requests:
+            self.forget(key, prompts.pop(prompt).handle)
+
+    def new_response(
+        self,
+        problem: str,
+        key: str,
+        context: np.ndarray,
+        prompt: bytes | None,
+        drafts: bool = True,
+        seed: int | None = None,
+    ) -> IndexedRequest:
+        """Start an empty response after a context that is not indexed. drafts: whether the request may get drafts."""
+        store = self._store(key)
+        noise = (seed is not None, int(np.uint64((seed or 0) & 2**64 - 1).view(np.int64)))
+        handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts, *noise, len(context)))
+        store.sequences += 1
+        self.extend(handle, context, indexed=False)
+        return IndexedRequest(problem, key, handle, len(context), prompt)
+
+    def extend(self, handle: int, tokens: np.ndarray, indexed: bool, remembered: np.ndarray | None = None) -> None:
+        """Append tokens to a sequence. remembered: their distributions (das.drafter.distributions), if known."""
+        beside = distributions.rows(remembered, len(tokens))
+        address = None if beside is None else beside.ctypes.data
+        native.check(self._lib.das_extend(self._core, handle, tokens.ctypes.data, address, len(tokens), int(indexed)))
+
+    def forget(self, key: str, handle: int) -> None:
+        """Drop a sequence, and its store if it was the last one in it."""
+        store = self._stores[key]
+        native.check(self._lib.das_end(self._core, handle, 0, 0))
+        store.sequences -= 1
+        if not store.sequences:
+            native.check(self._lib.das_store_end(self._core, store.handle))
+            del self._stores[key]
+
+    def _store(self, key: str) -> Store:
+        """Returns the store of this key. It is made if there is none yet."""
+        if key not in self._stores:
+            self._stores[key] = Store(native.check(self._lib.das_store_new(self._core)), 0, {})
+        return self._stores[key]
 
 
 class SharedTexts:

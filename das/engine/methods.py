@@ -49,15 +49,9 @@ class Method:
         return self.model == "policy"
 
     @property
-    def learns(self) -> bool:
-        """Whether a model with its own weights drafts. The weights may be trained beside the policy, and need a
-        sync."""
-        return self.model not in (None, "policy")
-
-    @property
     def sleeps(self) -> bool:
         """Whether the method's engine may sleep. Sleep mode drops all weights, and nobody reloads a draft model's."""
-        return not self.learns
+        return self.model in (None, "policy")
 
     @property
     def forced(self) -> bool:

@@ -325,11 +325,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """The costs so far of these requests of the running rollout or turn. requests: vLLM's internal ids."""
         return list(self._costs(requests).values())
 
-    def das_waiting(self, requests: int) -> None:
-        """Tell the budget how many requests of the rollout do not run yet, in this engine or in the engines' queue."""
-        if self._das_proposer is not None:
-            self._das_proposer.draft_round.budget.waiting(requests)
-
     def das_add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
         """Add responses of other engines to the history. history_tick: the window's present tick. Does nothing unless
         das drafts in this engine.
@@ -370,16 +365,15 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._take_new_weights()
 
     def das_load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        """Draft with these weights of a head, MTP layer or draft model from now on. The prefix cache must be empty.
+        """Draft with these weights of a head from now on. The prefix cache must be empty.
 
-        Returns which of them did not arrive, in words; empty if the drafter computes with all of them.
+        Returns which of them did not arrive, in words; empty if the head computes with all of them.
         """
         drafter: Any = getattr(self.model_runner, "drafter", None)
         head: Any = getattr(drafter, "model", None)
         if head is None:
             return "the engine has no drafter that is a model"
-        own_lm_head = any(name.startswith("lm_head.") for name, _ in tensors)  # an MTP layer has none
-        if own_lm_head and head.lm_head is self.model_runner.get_model().lm_head:  # vLLM shares two of equal weights
+        if head.lm_head is self.model_runner.get_model().lm_head:  # vLLM shares two of equal weights
             return "its lm_head equals the policy's, and vLLM shares them: train the head before the engine is built"
         head.load_weights(tensors)
         weights.repack_linear_layers(head)

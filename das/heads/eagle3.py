@@ -34,7 +34,7 @@ class Eagle3Head(UnrolledDrafter):
         self.lm_head = nn.Linear(hidden, shape.vocabulary, bias=False)
 
     def matrices(self) -> list[nn.Parameter]:
-        """Returns all weight matrices except that of lm_head."""
+        """See UnrolledDrafter."""
         return [value for name, value in self.named_parameters() if value.ndim == 2 and name != "lm_head.weight"]
 
     def unrolled(

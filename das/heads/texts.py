@@ -5,15 +5,24 @@ responses. They detach the copies and draw from a generator of their own, so no 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from das.heads.trained_drafter import HeadText
-
 IGNORED = -100  # label of a token outside the response
+
+
+@dataclass(frozen=True)
+class HeadText:
+    """A text that a drafter learns from: a prompt, the policy's response, and the policy's tensors for both."""
+
+    tokens: torch.Tensor  # [tokens] ids
+    hidden: torch.Tensor  # [tokens, aux layers * hidden size]
+    logits: torch.Tensor  # the policy's, for the token after each response token: [response tokens, vocabulary]
+    prompt: int  # number of tokens of the prompt
 
 
 class HeadTexts:
@@ -83,7 +92,6 @@ class HeadTexts:
             last = self._seen["last"][place][kept][prompt:]
             with torch.no_grad():
                 logits = functional.linear(last, self._lm_head.weight, self._lm_head.bias).float()
-            read = [self._seen[layer][place][kept].float() for layer in self._aux_layers]
-            hidden = torch.cat(read, -1) if read else torch.empty(len(tokens), 0)
+            hidden = torch.cat([self._seen[layer][place][kept].float() for layer in self._aux_layers], -1)
             self._texts.append(HeadText(tokens.clone(), hidden, logits, prompt))
         self._seen = {}

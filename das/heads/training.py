@@ -1,4 +1,4 @@
-"""Training of a drafter: on texts of the policy before a run, or during a run, after each of its steps."""
+"""Training of a draft head: on texts of the policy before a run, or during a run, after each of its steps."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,26 +13,26 @@ from transformers import TrainerCallback
 from das import ranks
 from das.digests import digest
 from das.errors import TrainingDiverged
-from das.heads.texts import HeadTexts
-from das.heads.trained_drafter import HeadText, TrainedDrafter
+from das.heads.texts import HeadText, HeadTexts
+from das.heads.unrolled import UnrolledDrafter
 
 STATE = "head.pt"
 
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """Options of a drafter's training."""
+    """Options of a head's training."""
 
-    depth: int = 3  # number of successive drafted tokens in the loss of a head
+    depth: int = 3  # number of successive drafted tokens in the loss
     matrix_learning_rate: float = 0.02  # learning rate of Muon, for the matrices
-    other_learning_rate: float = 3e-3  # of AdamW, for norms, lm_head and the drafter's own embedding, if any
+    other_learning_rate: float = 3e-3  # of AdamW, for norms, biases and lm_head
     batch: int = 2  # texts for each optimizer step
 
 
 class HeadLearner:
-    """A drafter (for example a head) with the optimizers that train it."""
+    """A head, or another UnrolledDrafter, with the optimizers that train it."""
 
-    def __init__(self, head: TrainedDrafter, options: HeadOptions):
+    def __init__(self, head: UnrolledDrafter, options: HeadOptions):
         self.head, self.options = head, options
         matrices = head.matrices()
         chosen = {id(matrix) for matrix in matrices}
@@ -112,12 +112,12 @@ class HeadLearner:
 
 
 class OnlineHead(TrainerCallback):
-    """Trains a drafter beside the policy, after each step, on a sample of the step's texts.
+    """Trains a head beside the policy, after each step, on a sample of the step's texts.
 
     The trainer's backend loads `tensors()` into the engine with every weight sync (SpeculativeGeneration.head).
     """
 
-    def __init__(self, head: TrainedDrafter, options: HeadOptions, model: Any, share: float, seed: int):
+    def __init__(self, head: UnrolledDrafter, options: HeadOptions, model: Any, share: float, seed: int):
         """model: the policy that is trained. share: the share of each step's responses to learn from, above 0.
 
         Raises ValueError with a one-line message if the policy's hidden states cannot be read or several processes
@@ -127,13 +127,8 @@ class OnlineHead(TrainerCallback):
             raise ValueError("a drafter learns in one process: set engine.processes=1, or take one that is frozen")
         self._learner = HeadLearner(head, options)
         self._model = model
-        self._texts = HeadTexts(model, head.aux_layers, share, seed, training_only=True)
+        self._texts = HeadTexts(model, head.shape.aux_layers, share, seed, training_only=True)
         self._row: dict[str, Any] = {"head_train_s": 0.0, "head_loss": None, "head_texts": 0}  # of the last step
-
-    @property
-    def head(self) -> TrainedDrafter:
-        """The drafter that is trained."""
-        return self._learner.head
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Note that a training step begins."""
@@ -147,19 +142,19 @@ class OnlineHead(TrainerCallback):
         self._row = {"head_train_s": time.perf_counter() - start, "head_loss": loss, "head_texts": len(texts)}
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """Returns the drafter's weights, under the names that the engine loads."""
-        return self.head.tensors()
+        """Returns the head's weights, under the names that the engine loads."""
+        return [(name, value.detach()) for name, value in self._learner.head.named_parameters()]
 
     def digest(self) -> str:
         """Returns a digest of the weights."""
         return digest(*(value.float().cpu().numpy() for _, value in sorted(self.tensors())))
 
     def row(self) -> dict[str, Any]:
-        """Returns the drafter's metrics of the last step."""
+        """Returns the head's metrics of the last step."""
         return self._row
 
     def save(self, folder: Path) -> None:
-        """Write the drafter's part of a checkpoint."""
+        """Write the head's part of a checkpoint."""
         torch.save(self._learner.state(), folder / STATE)
 
     def load(self, folder: Path) -> None:

@@ -1,11 +1,12 @@
-"""The base class of drafters that read the policy's hidden states with one decoder layer.
+"""The base class of drafters that read the policy's hidden states with one decoder layer, and learn its distribution.
 
-For later tokens of a draft, the layer reads its own output. An EAGLE-3 head (eagle3.py) and an MTP layer (mtp.py)
-differ in what they read and in where their logits come from. The loss computes drafts from all positions of a text at
-once.
+For later tokens of a draft, the layer reads its own output. An EAGLE-3 head (eagle3.py) and an MTP layer
+(experiments/small_policy/mtp/layer.py) differ in what they read and in where their logits come from. The loss computes
+drafts from all positions of a text at once.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from das.heads.trained_drafter import HeadText, TrainedDrafter
+from das.heads.texts import HeadText
 
 Attended = list[tuple[torch.Tensor, torch.Tensor]]  # keys and values of each step so far, [tokens, heads, head_dim]
 
@@ -67,20 +68,24 @@ def gated_mlp(shape: HeadShape) -> nn.ModuleDict:
     return linears({"gate_proj": (hidden, inner), "up_proj": (hidden, inner), "down_proj": (inner, hidden)})
 
 
-class UnrolledDrafter(TrainedDrafter):
-    """A drafter with one decoder layer."""
+class UnrolledDrafter(nn.Module, ABC):
+    """A drafter with one decoder layer. Its parameters have the names that the engine loads."""
 
     def __init__(self, shape: HeadShape):
         """Make the modules. Their weights are not initialized."""
         super().__init__()
-        self.shape, self.aux_layers = shape, shape.aux_layers
+        self.shape = shape
         with torch.device("meta"):  # so that no random number of the process is drawn
             self.lay_out(shape)
         self.to_empty(device="cpu")
 
+    @abstractmethod
     def lay_out(self, shape: HeadShape) -> None:
         """Make the modules of this shape."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def matrices(self) -> list[nn.Parameter]:
+        """Returns the weight matrices that Muon trains: all except that of an lm_head."""
 
     def begin(self, seed: int) -> None:
         """Initialize a drafter that has learned nothing: random matrices, norms of one, biases of zero. An lm_head is
@@ -120,6 +125,7 @@ class UnrolledDrafter(TrainedDrafter):
         normed = layer.post_attention_layernorm(state)
         return state + mlp["down_proj"](functional.silu(mlp["gate_proj"](normed)) * mlp["up_proj"](normed))
 
+    @abstractmethod
     def unrolled(
         self, tokens: torch.Tensor, hidden: torch.Tensor, embedding: torch.Tensor, depth: int
     ) -> Iterator[torch.Tensor]:
@@ -131,10 +137,13 @@ class UnrolledDrafter(TrainedDrafter):
         j, counted from 0, predicts token t + 2 + j, given the tokens before it. Result j has shape [tokens - 1 - j,
         vocabulary].
         """
-        raise NotImplementedError
 
     def loss(self, text: HeadText, embedding: torch.Tensor, depth: int) -> torch.Tensor | None:
-        """See TrainedDrafter. The mean is over all positions and `depth` drafting steps."""
+        """Returns the mean KL divergence from the policy's distribution to the drafter's, in nats, over the positions
+        of the response and `depth` drafting steps; None if the response is too short for a draft.
+
+        embedding: the policy's embedding [vocabulary, hidden size].
+        """
         total, count = torch.zeros((), device=text.logits.device), 0
         for step, logits in enumerate(self.unrolled(text.tokens, text.hidden, embedding, depth)):
             rows, of_policy = places_of(text, step)

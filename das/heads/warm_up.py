@@ -10,8 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
 
 from das.heads.eagle3 import Eagle3Head, new_head
-from das.heads.texts import IGNORED, HeadTexts
-from das.heads.trained_drafter import HeadText
+from das.heads.texts import IGNORED, HeadText, HeadTexts
 from das.heads.training import HeadLearner, HeadOptions
 from das.heads.unrolled import agreement, shape_for, tokens_per_pass
 

@@ -15,6 +15,7 @@ from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.known_keys import leaves
 from experiments.run.plain import plain
+from experiments.run.renamed import gone
 
 VARIABLE = ("drafter", "head", "budget", "arm", "engine", "schedule")  # arms may differ in these
 VARIED = "das"  # `vary` varies this arm; if it is not in the comparison, the last of several arms
@@ -54,6 +55,8 @@ def arm_config(name: str, overrides: list[str]) -> RunConfig:
 
 def own_overrides(name: str, overrides: list[str]) -> list[str]:
     """The user's overrides with arm=`name` and without `vary`. Raises UserError for an arm that does not exist."""
+    if instead := gone(f"arm={name}"):
+        raise UserError(f"arm={name}: {instead}")
     if not (CONFIGS / "arm" / f"{name}.yaml").exists():
         known = sorted(path.stem for path in (CONFIGS / "arm").glob("*.yaml"))
         raise UserError(f"unknown arm {name!r}: choose from {', '.join(known)}")

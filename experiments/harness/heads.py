@@ -1,5 +1,4 @@
-"""Drafters that can be trained. An EAGLE-3 head is checked, or made and kept in the cache. A head, an MTP layer or a
-draft model is trained beside the policy."""
+"""EAGLE-3 heads. A head is checked, or made and kept in the cache, and it may be trained beside the policy."""
 
 import hashlib
 import json
@@ -14,11 +13,9 @@ from das.heads import on_disk as heads
 from experiments.cache import cached_folder
 from experiments.harness.config import HeadConfig, RunConfig, data_config
 from experiments.harness.data import split_rows
-from experiments.harness.policies import draft_model_directory
 from experiments.run.errors import CONFIGS, UserError
 
 if TYPE_CHECKING:
-    from das.heads.trained_drafter import TrainedDrafter
     from das.heads.training import OnlineHead
 
 WARM = ("in_domain", "general")
@@ -47,7 +44,9 @@ def check_head(config: RunConfig) -> None:
 
 
 def check_online(config: RunConfig) -> None:
-    """Refuse to train a drafter in a run of several processes. Raises UserError."""
+    """Refuse to train anything but a head, and to train one in a run of several processes. Raises UserError."""
+    if config.arm.online and config.arm.row.model != "head":
+        raise UserError(f"arm.online=true: only an EAGLE-3 head learns in the run, and arm {config.arm.name} has none")
     if config.arm.online and config.engine.processes > 1:
         raise UserError(f"arm {config.arm.name} trains what drafts in one process: set engine.processes=1")
 
@@ -66,39 +65,26 @@ def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lamb
     return replace(config, arm=replace(config.arm, speculative={**config.arm.speculative, "model": folder}))
 
 
-def online_head(config: RunConfig, policy: str, model: Any) -> "OnlineHead | None":
-    """Load the arm's drafter, if it is trained beside the policy; else return None.
+def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
+    """Load the arm's head, if it is trained beside the policy; else return None.
 
-    config: returned by `with_head`. policy: its folder or hub id. model: the policy that is trained.
+    config: returned by `with_head`. model: the policy that is trained.
 
-    Raises UserError if this drafter and this policy cannot be trained together.
+    Raises UserError if this head and this policy cannot be trained together.
     """
     if not config.arm.online:
         return None
+    from das.heads.files import load_head
     from das.heads.training import HeadOptions, OnlineHead
 
     settings = config.head
-    factor = settings.online_rate if config.arm.online_rate is None else config.arm.online_rate
+    factor = settings.online_rate
     options = HeadOptions(settings.depth, settings.matrix_learning_rate * factor, settings.other_learning_rate * factor)
     try:
-        return OnlineHead(_loaded(config, policy).to(model.device), options, model, settings.share, config.seed)
+        head = load_head(Path(config.arm.speculative["model"]))
+        return OnlineHead(head.to(model.device), options, model, settings.share, config.seed)
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _loaded(config: RunConfig, policy: str) -> "TrainedDrafter":
-    """Load the arm's drafter from its files. Raises ValueError for files of the wrong form."""
-    if config.arm.row.model == "head":
-        from das.heads.files import load_head
-
-        return load_head(Path(config.arm.speculative["model"]))
-    if config.arm.row.model == "mtp layer":
-        from das.heads.mtp import load_mtp
-
-        return load_mtp(Path(policy))
-    from das.heads.draft_model import load_draft_model
-
-    return load_draft_model(draft_model_directory(config))
 
 
 def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Path:

@@ -92,7 +92,7 @@ def train_arm(run: ArmRun) -> None:
         restore_last_files(run)
     else:
         with ExitStack() as stack:
-            reward, head = make_reward(config.reward), online_head(config, run.policy, model)
+            reward, head = make_reward(config.reward), online_head(config, model)
             evaluation = TrainingEvaluation(config, run.policy, rows) if config.eval.every else None
             if evaluation is not None:
                 stack.callback(evaluation.close)

@@ -17,8 +17,7 @@ from safetensors import SafetensorError
 
 from das import ranks
 from das.digests import of_all_ranks, optimizer_digest, weights_digest
-from das.heads.mtp import MtpLayer, is_mimo, mtp_tensors, put_back
-from das.trl.generation import SpeculativeGeneration
+from das.heads.mtp import is_mimo, mtp_tensors, put_back
 from experiments.run.errors import CheckpointError
 from experiments.training import checkpoint
 
@@ -80,7 +79,8 @@ class CheckpointWriter:
         save_transformers_part()
         if ranks.is_main():
             (scratch / "training_args.bin").unlink()  # a pickle that nobody reads
-            put_back_mtp(self.trainer.vllm_generation, scratch)
+            if is_mimo(policy := Path(self.trainer.vllm_generation.engine.model)):
+                put_back(scratch, mtp_tensors(policy))
         own = ranks.own_folder(scratch)
         own.mkdir(parents=True, exist_ok=True)
         self.trainer.vllm_generation.save_state(own)
@@ -97,14 +97,6 @@ class CheckpointWriter:
 def completed_epochs(folder: Path) -> int:
     """The number of epochs that the run had completed when it saved the checkpoint in this folder."""
     return int(json.loads((folder / STATE).read_text())["epoch"])
-
-
-def put_back_mtp(generation: SpeculativeGeneration, saved: Path) -> None:
-    """Add the policy's MTP layer in its present state to the saved policy. Does nothing if the policy has none."""
-    policy, online = Path(generation.engine.model), generation.head
-    if is_mimo(policy):
-        learns = online is not None and isinstance(online.head, MtpLayer)
-        put_back(saved, online.tensors() if online is not None and learns else mtp_tensors(policy))
 
 
 def final_digests(trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:

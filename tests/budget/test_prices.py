@@ -108,7 +108,6 @@ def test_measured_prices_are_kept(tmp_path: Path) -> None:
     prices.observe(TargetPass(8, 0, 0, 0, 1.0))
     expected = form.predict(np.full(5, 8.0), 8.0 + np.arange(5), np.zeros(5))
     assert prices.table(8, 0, 4) == pytest.approx(expected)
-    assert prices.plain(8, 0) == pytest.approx((5e-3, 1e-4))
     assert prices.cheapest(8, 0) == pytest.approx(5e-5 * 8 / (5e-3 + 8e-4), rel=0.1)
 
 

@@ -26,8 +26,6 @@ def test_estimates_are_those_of_the_distribution(generated: int) -> None:
     remaining = drawn[drawn > generated] - generated
     (mean,) = model.mean_remaining("p", np.array([float(generated)]))
     assert mean == pytest.approx(remaining.mean(), rel=0.05)
-    (chances,) = model.beyond("p", np.array([generated]), np.array([[20.0, 100.0, 400.0]]))
-    assert chances == pytest.approx([np.mean(remaining > more) for more in (20, 100, 400)], abs=0.03)
     assert model.mean_length("p") == pytest.approx(drawn.mean(), rel=0.05)
     shares = np.array([0.1, 0.5, 0.9])
     assert model.quantiles("p", shares) == pytest.approx(np.quantile(drawn, shares), rel=0.1)
@@ -52,4 +50,3 @@ def test_limits() -> None:
     feed(model, "p", np.array([5] * 100))
     late = np.array([60, 64])  # longer than any response seen
     assert model.mean_remaining("p", late) == pytest.approx([2.5, 1.0], abs=1.5)
-    assert model.beyond("p", late, np.array([[0.0, 4.0], [0.0, 1.0]])).tolist() == [[1, 0], [1, 1]]

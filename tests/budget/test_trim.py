@@ -11,46 +11,44 @@ from made_drafts import batch
 from das.budget.marginal import best_tokens
 
 
-def gain(probabilities: list[list[float]], weights: np.ndarray, cuts: tuple[int, ...]) -> float:
-    """Expected emitted tokens beyond one each, weighted, if the drafts are cut there."""
-    reaches = [np.cumprod(draft)[:cut].sum() for draft, cut in zip(probabilities, cuts, strict=True)]
-    return float(weights @ reaches)
+def gain(probabilities: list[list[float]], cuts: tuple[int, ...]) -> float:
+    """Expected emitted tokens beyond one each, if the drafts are cut there."""
+    return float(sum(np.cumprod(draft)[:cut].sum() for draft, cut in zip(probabilities, cuts, strict=True)))
 
 
 DRAFTS = st.lists(st.lists(st.floats(0.0, 1.0), max_size=4), min_size=2, max_size=4)
 
 
-@given(DRAFTS, st.lists(st.floats(0.0, 3.0), min_size=16, max_size=16), st.floats(0.1, 20.0), st.integers(0, 2**32))
+@given(DRAFTS, st.lists(st.floats(0.0, 3.0), min_size=16, max_size=16), st.floats(0.1, 20.0))
 def test_no_cut_of_the_drafts_is_cheaper_per_token(
-    probabilities: list[list[float]], rises: list[float], base: float, seed: int
+    probabilities: list[list[float]], rises: list[float], base: float
 ) -> None:
     """Prices are any that never fall: knees, stairs, flat parts."""
     total, live = sum(map(len, probabilities)), len(probabilities)
     seconds = base + np.cumsum([0.0, *rises])[: total + 1]
-    weights = np.random.default_rng(seed).uniform(0.2, 1.8, live)
-    chosen, counts, gains, lowest = best_tokens(batch(probabilities), weights, seconds)
+    chosen, counts, gains, lowest = best_tokens(batch(probabilities), seconds)
     cuts = tuple(counts.tolist())
     assert sum(cuts) == chosen
-    assert gains[chosen] == pytest.approx(gain(probabilities, weights, cuts))
+    assert gains[chosen] == pytest.approx(gain(probabilities, cuts))
     best = min(
-        seconds[sum(other)] / (live + gain(probabilities, weights, other))
+        seconds[sum(other)] / (live + gain(probabilities, other))
         for other in itertools.product(*(range(len(draft) + 1) for draft in probabilities))
     )
     assert seconds[chosen] / (live + gains[chosen]) == pytest.approx(best, rel=1e-9)
     if chosen:
-        last = [w * np.prod(draft[:cut]) for w, draft, cut in zip(weights, probabilities, cuts, strict=True) if cut]
+        last = [np.prod(draft[:cut]) for draft, cut in zip(probabilities, cuts, strict=True) if cut]
         assert lowest == pytest.approx(min(last), abs=1e-12)
 
 
 @given(DRAFTS, st.integers(0, 16))
 def test_a_fixed_number_takes_the_best_tokens(probabilities: list[list[float]], wanted: int) -> None:
-    total, weights = sum(map(len, probabilities)), np.ones(len(probabilities))
+    total = sum(map(len, probabilities))
     wanted = min(wanted, total)
-    chosen, counts, gains, _ = best_tokens(batch(probabilities), weights, np.ones(total + 1), wanted)
+    chosen, counts, gains, _ = best_tokens(batch(probabilities), np.ones(total + 1), wanted)
     assert chosen == wanted == counts.sum()
     every = sorted((p for draft in probabilities for p in np.cumprod(draft).tolist()), reverse=True)
     assert gains == pytest.approx(np.cumsum([0.0, *every]))
-    assert gain(probabilities, weights, tuple(counts.tolist())) == pytest.approx(sum(every[:wanted]))
+    assert gain(probabilities, tuple(counts.tolist())) == pytest.approx(sum(every[:wanted]))
 
 
 def test_many_drafts_are_sorted_too() -> None:
@@ -59,7 +57,5 @@ def test_many_drafts_are_sorted_too() -> None:
     probabilities = [np.where(rng.random(32) < 0.3, 1.0, rng.random(32)) for _ in range(256)]
     probabilities[3][5] = 0.0
     every = -np.sort(-np.concatenate([np.cumprod(draft) for draft in probabilities]))
-    _, _, gains, _ = best_tokens(
-        batch([draft.tolist() for draft in probabilities]), np.ones(256), np.ones(256 * 32 + 1)
-    )
+    _, _, gains, _ = best_tokens(batch([draft.tolist() for draft in probabilities]), np.ones(256 * 32 + 1))
     assert np.diff(gains) == pytest.approx(every)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import random_policy
 from scripts import run_script
 from test_cluster_training import left_behind
 
@@ -29,10 +28,10 @@ KILLED = "das_two_kill"  # an engine is killed amid rollout 3
 
 @pytest.fixture(scope="module")
 def trained(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of das and of a draft model that learns: on an engine in the process, beside it, and on a cluster of two."""
+    """Runs of das and of a head that learns: on an engine in the process, beside it, and on a cluster of two."""
     folder = tmp_path_factory.mktemp("ahead")
-    draft_model = random_policy(folder / "draft", num_hidden_layers=1, hidden_size=32)
-    online = ["draft_model_online", *SHORT, f"++arm.speculative.model={draft_model}", "head.share=0.5"]
+    heads = ["head.share=0.5", "head.responses=16", "head.epochs=2", f"cache={folder / 'cache'}"]
+    online = ["eagle3_online", *SHORT, *heads]
     runs = {
         "none": ["none", *SHORT],
         KILLED: ["das", *SHORT, *TWO],
@@ -59,8 +58,8 @@ def test_a_lag_on_a_cluster_changes_no_bit_also_with_a_kill_amid_a_rollout_ahead
     assert lost[3] > 0 == sum(lost) - lost[3]
 
 
-def test_a_draft_model_that_learns_reaches_engines_elsewhere(trained: Path) -> None:
-    """The engines compare all of the drafter's tensors with what they hold, or the run stops."""
+def test_a_head_that_learns_reaches_engines_elsewhere(trained: Path) -> None:
+    """The engines compare all of the head's tensors with what they hold, or the run stops."""
     alone, plain = outcome(trained / "online"), outcome(trained / "none")
     assert len(set(column(trained / "online", "head_loss"))) > 1
     for name in ("online_beside", "online_two"):

@@ -16,7 +16,7 @@ from das.errors import EngineError
 from das.heads.eagle3 import new_head
 from das.heads.files import load_head, save_head
 from das.heads.on_disk import tokenizer_digest
-from das.heads.trained_drafter import HeadText
+from das.heads.texts import HeadText
 from das.heads.training import HeadLearner, HeadOptions
 from das.heads.unrolled import UnrolledDrafter, shape_for, tokens_per_pass
 from das.heads.warm_up import WarmUp, make_head, texts_of

@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Engines, mtp_policy
+from conftest import Engines, layer_of, mtp_policy
 from test_eagle3_engine import PROMPTS, draft_likeliest_tokens, offline, rollout
 from transformers import AutoModelForCausalLM
 
 import das
-from das.engine.patches import weights
 from das.errors import EngineError
 from das.heads import mtp
 from das.heads.training import HeadLearner, HeadOptions
@@ -19,15 +18,13 @@ from das.heads.warm_up import texts_of
 pytestmark = pytest.mark.slow
 
 
-def test_the_engine_drafts_what_the_layer_drafts(
-    engines: Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_engine_drafts_what_the_layer_drafts(engines: Engines, tmp_path: Path) -> None:
     policy = Path(mtp_policy(tmp_path))
     model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
     embedding = model.get_input_embeddings().weight.detach()
     expected, _ = rollout(engines.build(str(policy)))
     texts = texts_of(model, (model.config.num_hidden_layers,), PROMPTS, expected)
-    layer = mtp.load_mtp(policy)
+    layer = layer_of(policy)
     HeadLearner(layer, HeadOptions(batch=1)).warm_up(texts, embedding, epochs=10, seed=0)
     mtp.put_back(policy, layer.tensors())  # so that the layer knows something
     for depth in (1, 3):
@@ -39,17 +36,6 @@ def test_the_engine_drafts_what_the_layer_drafts(
         assert tokens == expected
         assert per_pass == pytest.approx(offline(layer, texts, model, depth), rel=0.01)
         assert per_pass > 1.1
-    # A layer that has learned on is loaded into the running engine.
-    HeadLearner(layer, HeadOptions(batch=1)).warm_up(texts, embedding, epochs=6, seed=1)
-    llm.reset_prefix_cache()
-    assert llm.collective_rpc("das_load_head", args=(layer.tensors(),)) == [""]
-    tokens, later = rollout(llm)
-    assert tokens == expected
-    assert later == pytest.approx(offline(layer, texts, model, 3), rel=0.01)
-    assert later != per_pass
-    monkeypatch.setattr(weights, "repack_linear_layers", lambda model: None)
-    (stale,) = llm.collective_rpc("das_load_head", args=([(name, value * 2) for name, value in layer.tensors()],))
-    assert "computes with an older copy of its weights" in stale
 
 
 @pytest.mark.parametrize(("tokens", "words"), [(None, "drafts 1 to 7 tokens a pass, not None"), (8, "not 8")])

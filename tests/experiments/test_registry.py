@@ -43,7 +43,7 @@ def test_a_task_left_out_of_the_smoke_runs_has_a_test_file_that_names_it() -> No
 def test_the_comparison_of_all_arms_leaves_out_only_what_needs_more() -> None:
     """A head trained before, a policy with an MTP layer, arctic-inference."""
     arms = {path.stem for path in (CONFIGS / "arm").glob("*.yaml")}
-    assert arms - set(ARMS.split(",")) == {"eagle3_frozen", "mtp", "mtp_online", "suffix"}
+    assert arms - set(ARMS.split(",")) == {"eagle3_frozen", "mtp", "suffix"}
     assert set(ARMS.split(",")) <= arms
 
 

@@ -17,8 +17,7 @@ from das.heads import warm_up as head_warm_up
 from das.heads.eagle3 import Eagle3Head, new_head
 from das.heads.files import load_head, save_head
 from das.heads.on_disk import head_problem, tokenizer_digest
-from das.heads.texts import IGNORED, HeadTexts
-from das.heads.trained_drafter import HeadText
+from das.heads.texts import IGNORED, HeadText, HeadTexts
 from das.heads.training import HeadLearner, HeadOptions, OnlineHead
 from das.heads.unrolled import agreement, places_of, shape_for, tokens_per_pass
 from das.heads.warm_up import WarmUp, make_head, texts_of

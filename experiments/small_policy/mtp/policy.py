@@ -18,6 +18,7 @@ from das.heads.texts import HeadTexts
 from das.heads.training import HeadLearner, HeadOptions
 from experiments.cache import cached_folder
 from experiments.small_policy import small
+from experiments.small_policy.mtp.layer import MtpLayer, mtp_shape, new_mtp
 
 _BATCHES = 120  # the layer learns from the last 120 batches of the corpus; of 3,072 padded tokens each for puzzles
 _OPTIONS = HeadOptions(depth=3, batch=4)
@@ -47,9 +48,9 @@ def _train_layer(
     tokenizer: PreTrainedTokenizerFast,
     config: small.SmallPolicyConfig,
     progress: Callable[[str], None],
-) -> mtp.MtpLayer:
-    shape = mtp.mtp_shape(model.config.to_dict())
-    layer = mtp.new_mtp(shape, model.model.norm.weight, config.seed)
+) -> MtpLayer:
+    shape = mtp_shape(model.config.to_dict())
+    layer = new_mtp(shape, model.model.norm.weight, config.seed)
     learner, embedding = HeadLearner(layer, _OPTIONS), model.get_input_embeddings().weight.detach()
     texts = HeadTexts(model, shape.aux_layers, share=1.0, seed=config.seed, training_only=False)
     batches = list(config.corpus.batches(config.seed, tokenizer))[-_BATCHES:]

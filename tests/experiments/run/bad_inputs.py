@@ -66,6 +66,8 @@ kind(
     (["task=experiment", "experiment=das_fig12", "profile=huge"], "profile=huge: choose small, smoke, paper"),
     (["task=fly"], "unknown task 'fly'"),
     (["arms=[none,psychic]"], "unknown arm 'psychic'"),
+    (["arms=[none,mtp_online]"], "arm=mtp_online: arm=mtp drafts with the same layer"),
+    (["arms=[none,das]", "++arm.online=true"], "arm.online=true: only an EAGLE-3 head learns in the run"),
     (["arms=[none,none]"], "name each arm once"),
     (["drafter.scope=everything"], "scope must be one of"),
     (["arms=[stock,das]"], "stock samples other tokens, so it cannot be the baseline"),

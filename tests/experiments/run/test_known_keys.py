@@ -15,7 +15,7 @@ from experiments.run.errors import CONFIGS, UserError
         ["+trainer.top_p=0.95", "+trainer.model_init_kwargs.attn_implementation=eager"],
         ["+drafter.max_candidates=8"],
         ["+engine.extra.num_gpu_blocks_override=64"],
-        ["arms=[draft_model,draft_model_online]", "++arm.online_rate=0.3"],
+        ["arms=[das,das_self]", "++arm.self_draft.passes=3"],
         ["arm=self_draft_adaptive", "arm.budget.over.patience=3"],
         ["data=reasoning_gym", "+data.options.min_terms=3"],
         ["data=livecodebench", "data.columns.problem=question"],  # deepcoder's, which builds on problem_set
