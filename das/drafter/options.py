@@ -27,7 +27,7 @@ class DrafterOptions:
     min_prob: float = 0.02  # a draft ends before the probability that all of it is accepted falls below this
     max_candidates: int = 64  # occurrences in the problem considered for each drafted token, at most 256
     cross_problem_tokens: int = 65536  # tokens of finished texts that problems may see of each other; 0: none
-    remember: str = "tokens"  # what is stored of a past token: one of REMEMBERED
+    remember: str = "distributions"  # what is stored of a past token: one of REMEMBERED
     warm: str | Path | None = None  # a saved history to start with
 
     def __post_init__(self) -> None:
