@@ -317,8 +317,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """The costs so far of these requests of the running rollout or turn, by their names."""
         costs = {name: self.das_runner.meter.requests[name].cost() for name in requests}
         if self._das_proposer is not None:
-            predicted = self._das_proposer.predicted_length
-            costs = {name: replace(cost, predicted_length=predicted(name)) for name, cost in costs.items()}
+            costs = {name: self._das_proposer.noted(name, cost) for name, cost in costs.items()}
         return {name: cost.plain() for name, cost in costs.items()}
 
     def das_costs(self, requests: Sequence[str]) -> list[Plain]:
