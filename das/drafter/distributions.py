@@ -99,6 +99,17 @@ class Distributions:
             return self if not missing else self.divided([count, -missing])[0]
         return type(self)(np.append(self.heads, np.full(missing, UNKNOWN, np.uint8)), self.others)
 
+    def within(self, tokens: np.ndarray, vocabulary: int) -> Self:
+        """Returns the distributions without the pairs of token ids that the vocabulary of another policy lacks.
+
+        tokens: the text, int32 [tokens].
+        """
+        if self.others.max(initial=0) >> np.uint32(5) < vocabulary:
+            return self
+        kept = self.rows(tokens)
+        kept[kept >> np.uint32(5) >= vocabulary] = NO_PAIR
+        return self.of(tokens, kept)
+
     def divided(self, counts: Sequence[int]) -> list[Self]:
         """Returns the distributions of each of several texts, as copies. counts: the number of tokens of each."""
         token_ends = np.cumsum([0, *counts])

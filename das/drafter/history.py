@@ -349,7 +349,9 @@ class HistoryDrafter(RememberingDrafter):
         finished = self._new_response(text.problem, self._store_key("", text.problem), context, None, drafts=False)
         finished.length = len(text.tokens) - text.context
         response = text.tokens[text.context :]
-        beside = text.remembered.rows(response) if self.remembers and text.remembered is not None else None
+        beside = None
+        if self.remembers and text.remembered is not None:
+            beside = text.remembered.within(response, self.vocab).rows(response)
         self._extend(finished.handle, response, indexed=True, remembered=beside)
         self._remember(finished, tick)
 

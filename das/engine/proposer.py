@@ -79,6 +79,8 @@ class DasProposer:
         drafter: Drafter | None = self.model_drafter or from_texts
         assert drafter is not None
         drafter.vocab = vllm_config.model_config.get_vocab_size()
+        if history is not None:
+            history.vocab = drafter.vocab
         self.draft_round = DraftRound(
             drafter,
             budget,
@@ -383,10 +385,12 @@ class DasProposer:
         return request
 
     def _seed(self, name: str, params: Any) -> int | None:
-        """The seed of a request's noise; None for greedy requests and recorded responses, which have none."""
-        if params.temperature < GREEDY_BELOW or FORCED_KEY in (params.extra_args or {}):
+        """The seed of a request's noise; None for greedy requests, which have none, and for recorded responses whose
+        noise is unknown."""
+        sampler, forced = self._runner.sampler, (params.extra_args or {}).get(FORCED_KEY)
+        if params.temperature < GREEDY_BELOW or (forced is not None and not sampler.knows_noise(forced)):
             return None
-        seed: int | None = self._runner.sampler.seeds.of(name)
+        seed: int | None = sampler.seeds.of(name)
         return seed
 
     def _end(self, names: Iterable[str]) -> None:

@@ -357,11 +357,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         elif self.das_runner.coupled is not None:
             self.das_runner.coupled.restore(load_arrays(Path(folder) / learned.COUPLED, learned.COUPLED))
 
-    def das_force(self, responses: dict[str, list[int]]) -> None:
-        """Let requests that name one of `responses` emit it (das/verify/forced.py). An empty dict ends this."""
+    def das_force(self, responses: dict[str, list[int]], remembered: dict[str, np.ndarray] | None = None) -> None:
+        """Let requests that name one of `responses` emit it. An empty dict ends this. remembered: see ForcedSampler."""
         sampler = self.das_runner.sampler
         keyed = sampler.keyed if isinstance(sampler, ForcedSampler) else sampler
-        self.das_runner.sampler = ForcedSampler(keyed, responses) if responses else keyed
+        self.das_runner.sampler = ForcedSampler(keyed, responses, remembered or {}) if responses else keyed
 
     def das_use_new_weights(self) -> None:
         """Take the weights that were loaded since the last pass into use now. Otherwise the next pass does so first."""

@@ -57,7 +57,7 @@ class Workload:
 
     @property
     def remembered(self) -> np.ndarray | None:
-        """The distributions of all tokens, uint32 [tokens, PAIRS] (das.drafter.distributions); None if none is known."""
+        """The distributions of all tokens, uint32 [tokens, PAIRS] (das.drafter.distributions); None: unknown."""
         if not any(self.sampling):
             return None
         found = unknown(len(self.tokens))

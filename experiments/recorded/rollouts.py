@@ -56,13 +56,21 @@ def read_rollouts(path: Path, group: int = 0, batch: int = 0, prompt: int = 0) -
     return grouped(all_responses, group, batch)
 
 
-def responses_of(path: Path) -> dict[str, list[np.ndarray]]:
-    """Read the responses to each problem, in the order of the steps. Raises UserError, as read_rollouts does."""
-    responses: dict[str, list[np.ndarray]] = {}
+def sampled_responses_of(path: Path) -> dict[str, list[tuple[np.ndarray, Sampling | None]]]:
+    """Read the responses to each problem, in the order of the steps, and how each was sampled, if the rows say so.
+
+    Raises UserError, as read_rollouts does.
+    """
+    responses: dict[str, list[tuple[np.ndarray, Sampling | None]]] = {}
     for step in read_rollouts(path):
         for i, problem in enumerate(step.problems):
-            responses.setdefault(problem, []).append(step.response(i))
+            responses.setdefault(problem, []).append((step.response(i), step.sampling_of(i)))
     return responses
+
+
+def responses_of(path: Path) -> dict[str, list[np.ndarray]]:
+    """Read the responses to each problem, in the order of the steps. Raises UserError, as read_rollouts does."""
+    return {problem: [response for response, _ in rows] for problem, rows in sampled_responses_of(path).items()}
 
 
 def rollout_files(path: Path) -> list[Path]:

@@ -165,5 +165,6 @@ def sample(steps: list[Workload], tokens: int, requests: int, epochs: int = 4) -
         parts = [last_groups[-steps_left] for last_groups in chosen if len(last_groups) >= steps_left]
         names = [work.problems[i] for work, ids in parts for i in ids]
         responses = [work.response(i) for work, ids in parts for i in ids]
-        sampled.append(workload(names, responses, steps[-1].prompt))
+        sampling = [work.sampling_of(i) for work, ids in parts for i in ids]
+        sampled.append(workload(names, responses, steps[-1].prompt, sampling))
     return sampled

@@ -79,11 +79,15 @@ def packed_again(content: bytes) -> str:
     return base64.b64encode(zlib.compress(content)).decode()
 
 
+DAMAGED = (
+    *(b"", CONTENT[:2], CONTENT[:4], CONTENT[:-1], CONTENT[:-4], CONTENT + b"abcd"),
+    *(b"\xff\xff\xff\xff" + CONTENT[4:], b"\x02" + CONTENT[1:]),
+)
+
+
 @pytest.mark.parametrize(
     "text",
-    [None, 7, [], {}, "", "ä", "no base64!", TEXT[:-4], TEXT[4:], packed_again(b""), packed_again(CONTENT[:2])]
-    + [packed_again(CONTENT[:-1]), packed_again(CONTENT[:4]), packed_again(b"\xff\xff\xff\xff" + CONTENT[4:])]
-    + [packed_again(b"\x02" + CONTENT[1:]), packed_again(CONTENT + b"abcd"), packed_again(CONTENT[:-4])],
+    [None, 7, [], {}, "", "ä", "no base64!", TEXT[:-4], TEXT[4:], *map(packed_again, DAMAGED)],
 )
 def test_a_damaged_text_is_one_line(text: object) -> None:
     with pytest.raises(ValueError, match=r"^its distributions [^\n]+$"):
