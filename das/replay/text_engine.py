@@ -101,7 +101,7 @@ class TextEngine(Engine):
         num_accepted, new_tokens = self._verify(num_drafted)
         self._end_finished()
         for i, request in zip(self._ids[live - len(joined) :], joined, strict=True):
-            sampling = self.work.sampling_of(i)
+            sampling = self.work.sampling_of(i) if self.drafter.remembers else None
             self.draft_round.begin(request, self._prompt, seed=None if sampling is None else sampling.seed)
         # Budgets learn from decode passes: a pass with prompts takes longer.
         target_pass = None
