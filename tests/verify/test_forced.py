@@ -51,22 +51,23 @@ def test_recorded_distributions_are_drafted_from_with_their_noise(
     """Another policy emits the text of the one that was recorded. Distributions that are wrong change no token."""
     settings = {"method": "das", "drafter": {"remember": "distributions"}, "budget": {"name": "fixed", "tokens": 8}}
     llm = engines.build(repetitive_policy, **settings)
-    shared = {"temperature": 1.0, "max_tokens": 60, "ignore_eos": True}
-    params = [SamplingParams(**shared, seed=i) for i in range(8)]
-    texts, _, report = roll(llm, [[5, 6, 7]] * 8, params, ["p"] * 8, 1)
+    shared = {"temperature": 1.0, "max_tokens": 60, "ignore_eos": True, "allowed_token_ids": list(range(5, 250))}
+    params = [SamplingParams(**shared, seed=i) for i in range(48)]
+    texts, _, report = roll(llm, [[5, 6, 7]] * 48, params, ["p"] * 48, 1)
     costs = list(report["requests"].values())
-    assert sorted(cost["seed"] for cost in costs) == list(range(8))
+    assert sorted(cost["seed"] for cost in costs) == list(range(48))
     by_seed = {cost["seed"]: cost["distributions"] for cost in costs}
     recorded = {str(i): [*text, END] for i, text in enumerate(texts)}
     rng, true, wrong = np.random.default_rng(0), {}, {}
     for name, tokens in recorded.items():
         true[name] = Distributions.from_text(by_seed[int(name)], len(tokens)).rows(np.array(tokens))
         wrong[name] = (rng.integers(0, 250, true[name].shape) << 5 | rng.integers(0, 32, true[name].shape)).astype("u4")
+    halves = [dict(list(recorded.items())[:24]), dict(list(recorded.items())[24:])]
     passes = []
     for remembered in (None, true, wrong):
         llm = engines.build(tiny_policy, **settings)
-        for tick in (1, 2):
-            responses, report = force(llm, recorded, tick, remembered)
-            assert responses[:8] == list(recorded.values())
+        for tick, half in enumerate(halves, 1):
+            responses, report = force(llm, half, tick, remembered)
+            assert responses[:24] == list(half.values())
         passes.append(report["passes"])
-    assert passes[1] < passes[0]
+    assert passes[1] < 0.95 * passes[0]

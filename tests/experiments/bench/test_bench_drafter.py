@@ -86,8 +86,7 @@ def test_a_trace_with_distributions_is_also_replayed_with_them(tmp_path: Path) -
     bench_drafter.run(composed("task=bench_drafter", *options, f"task.traces=[{path}]"), [], str(tmp_path))
     row = json.loads((tmp_path / "result.json").read_text())["traces"]["x"]
     assert row["distributions"]["tokens"] == row["das"]["tokens"] == 800
-    assert row["distributions"]["tokens_per_pass"] > 1.5
-    assert row["distributions"]["tokens_per_pass"] != row["das"]["tokens_per_pass"]
+    assert 1.2 < row["distributions"]["tokens_per_pass"] != row["das"]["tokens_per_pass"]
 
 
 def test_bad_trace_is_one_line(tmp_path: Path) -> None:
