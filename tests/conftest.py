@@ -1,6 +1,7 @@
 """Shared parts: a tiny random policy, and engines built and torn down inside the test process."""
 
 import gc
+import gzip
 import json
 import multiprocessing
 import os
@@ -34,12 +35,14 @@ FEW_BLOCKS = "+engine.extra.num_gpu_blocks_override=256"  # of 128 tokens; clust
 EVALUATED = [
     *SIZES, "budget=fixed", "data.problems=4", "trainer.max_steps=5", "trainer.learning_rate=0.001",
     "checkpoint.every=2", "eval.every=2", "eval.problems=3", "eval.samples=4", "eval.k=[2,3]", FEW_BLOCKS,
+    "drafter.remember=distributions",
 ]  # fmt: skip
 # A training of two ranks with an engine each.
 RANKS_STEPS = 4  # of 2 an epoch
 RANKS = [
     *SIZES, "task=train", "engine.processes=2", "wandb=off", "budget=fixed", "budget.tokens=8", "data.problems=8",
     f"trainer.max_steps={RANKS_STEPS}", "trainer.learning_rate=0.01", "checkpoint.every=1", FEW_BLOCKS,
+    "drafter.remember=distributions",
 ]  # fmt: skip
 
 
@@ -112,6 +115,15 @@ def two_ranks(made_once: Callable[..., Path], repetitive_policy: str) -> list[An
     """What each rank of rank_run.py did without drafts."""
     folder = made_once("none", lambda folder: run_script(*TWO_RANKS, RANK_RUN, "none", repetitive_policy, folder))
     return of_ranks(folder, "none")
+
+
+def recorded_sampling(run: Path) -> list[tuple[str, int]]:
+    """The distributions and the seed of each recorded response, in the order of rows and steps."""
+    rows: list[tuple[str, int]] = []
+    for file in sorted((run / "rollouts").glob("step_*.jsonl.gz")):
+        with gzip.open(file, "rt") as lines:
+            rows += [(row["distributions"], row["seed"]) for row in map(json.loads, lines)]
+    return rows
 
 
 @pytest.fixture(scope="session")

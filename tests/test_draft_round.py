@@ -12,13 +12,16 @@ from das.budget.fixed import Fixed
 from das.budget.latency_forms import Drafting
 from das.draft_round import BLOCKS_A_TREE, DraftRound
 from das.drafter import Drafts, HistoryDrafter, TreeDrafts
+from das.drafter.distributions import NO_PAIR, PAIRS, Distributions
 from das.engine import proposer
 from das.engine.engine_config import WORKER
 from das.engine.rollouts.meter import RolloutMeter
+from das.engine.rollouts.report import RequestCost
 from das.replay.cluster import simulate_rollout
 from das.replay.text_engine import PROMPT, TextEngine
 from das.replay.times import Times
-from das.replay.workload import Workload, workload
+from das.replay.workload import Sampling, Workload, workload
+from das.verify.sampler import Remembered
 from experiments.recorded.drafter_replay import made_up_problems
 
 MAX_TOKENS = 400
@@ -42,6 +45,10 @@ class Recorder:
 
     def __init__(self, wrapped: Any, calls: list[Any]) -> None:
         self.wrapped, self.calls = wrapped, calls
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # DraftRound asks whether a drafter is one that remembers distributions
+        return type(self.wrapped)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.wrapped, name)
@@ -83,13 +90,23 @@ def work_of(epoch: int) -> Workload:
         (name, text) for name, group in made_up_problems(3, 6, 200, seed=1) for text in group[3 * (epoch % 2) :][:3]
     ]
     responses = [[*text[: int(random.integers(0, 200))].tolist(), STOP] for _, text in texts]
-    return workload([name for name, _ in texts], responses, prompt=20)
+    sampling = [sampled(np.array(response), 100 * epoch + i) for i, response in enumerate(responses)]
+    return workload([name for name, _ in texts], responses, prompt=20, sampling=sampling)
 
 
-def make_proposer(budget: dict[str, Any]) -> proposer.DasProposer:
+def sampled(tokens: np.ndarray, seed: int) -> Sampling:
+    """Made-up distributions of a response: some unknown, some of one token, the others of up to four."""
+    random = np.random.default_rng(seed)
+    rows = random.integers(0, STOP, (len(tokens), PAIRS)).astype(np.uint32) << 5 | 7
+    rows[:, 0] = tokens << 5 | random.integers(0, 7, len(tokens))
+    rows[random.random(rows.shape) < 0.3] = NO_PAIR
+    return Sampling(Distributions.of(tokens, rows), seed)
+
+
+def make_proposer(budget: dict[str, Any], remember: str) -> proposer.DasProposer:
     return proposer.DasProposer(
         SimpleNamespace(
-            additional_config={"das": {"drafter": {"min_prob": 0.02}, "budget": budget}},
+            additional_config={"das": {"drafter": {"min_prob": 0.02, "remember": remember}, "budget": budget}},
             speculative_config=SimpleNamespace(num_speculative_tokens=make_budget(budget).max_draft_tokens),
             model_config=SimpleNamespace(max_model_len=10_000, get_vocab_size=lambda: 2**15),
             parallel_config=SimpleNamespace(worker_cls=WORKER),
@@ -106,7 +123,10 @@ def run_like_vllm(
     """
     drafting.begin_step(len(work))
     waiting, rows, drafts = deque(range(len(work))), [], {}
-    runner = SimpleNamespace(requests={}, input_batch=SimpleNamespace(req_ids=[]))
+    sampler = SimpleNamespace(seeds=SimpleNamespace(of=lambda name: work.sampling[int(name)].seed))
+    runner = SimpleNamespace(requests={}, input_batch=SimpleNamespace(req_ids=[]), sampler=sampler)
+    remembered, starts = work.remembered, work.starts
+    assert remembered is not None
     passes = num_drafted = num_accepted = 0
     for clock.now in pass_ends:
         while waiting and len(rows) < max_num_seqs:
@@ -114,6 +134,7 @@ def run_like_vllm(
             params = SimpleNamespace(
                 extra_args={proposer.PROBLEM_KEY: work.problems[i]},
                 max_tokens=MAX_TOKENS,
+                temperature=1.0,
                 stop_token_ids=[STOP],
                 ignore_eos=True,
             )
@@ -122,8 +143,10 @@ def run_like_vllm(
             runner.requests[str(i)] = state
             rows.append(i)
         emitted = []
+        places = []  # of the first token that each request emits
         for i in rows:
             output = runner.requests[str(i)].output_token_ids
+            places.append(int(starts[i]) + len(output))
             text = [*work.response(i).tolist(), 0][len(output) :]  # vLLM samples one more token after an accepted stop
             draft, good = drafts.get(i, []), 0
             while text[good : good + 1] == draft[good : good + 1] != []:
@@ -133,6 +156,8 @@ def run_like_vllm(
             passes, num_drafted, num_accepted = passes + 1, num_drafted + len(draft), num_accepted + good
         runner.input_batch.req_ids = [str(i) for i in rows]
         lengths = [work.prompt + len(runner.requests[str(i)].output_token_ids) for i in rows]
+        cells = np.array(places)[:, None] + np.arange(max(map(len, emitted)))
+        sampler.remembered = [Remembered(remembered, cells)]
         drafting.attach(runner)
         proposed = drafting.propose(emitted, np.array(lengths, np.int32), np.empty(0))
         drafts = dict(zip(rows, proposed, strict=True))
@@ -143,14 +168,19 @@ def run_like_vllm(
     return passes, num_drafted, num_accepted
 
 
+@pytest.mark.parametrize("remember", ["tokens", "distributions"])
 @pytest.mark.parametrize("max_num_seqs", [2, 64])
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_proposer_and_text_engine_draft_the_same(
-    monkeypatch: pytest.MonkeyPatch, budget: str, max_num_seqs: int
+    monkeypatch: pytest.MonkeyPatch, budget: str, max_num_seqs: int, remember: str
 ) -> None:
-    """On the same text and times, both make the same drafter and budget calls with the same answers, in order."""
-    engine = TextEngine(TIMES, max_num_seqs, HistoryDrafter(min_prob=0.02), make_budget(BUDGETS[budget]), MAX_TOKENS)
-    real = make_proposer(BUDGETS[budget])
+    """On the same text and times, both make the same drafter and budget calls with the same answers, in order.
+
+    What the proposer notes for the record are the distributions and seeds of the text.
+    """
+    drafter = HistoryDrafter(min_prob=0.02, remember=remember)
+    engine = TextEngine(TIMES, max_num_seqs, drafter, make_budget(BUDGETS[budget]), MAX_TOKENS)
+    real = make_proposer(BUDGETS[budget], remember)
     simulated_calls, real_calls = record(engine.draft_round), record(real.draft_round)
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(proposer, "time", SimpleNamespace(perf_counter=lambda: clock.now))
@@ -163,12 +193,16 @@ def test_proposer_and_text_engine_draft_the_same(
             engine.num_drafted,
             engine.num_accepted,
         )
+        for i, sampling in enumerate(work.sampling):
+            noted = real.noted(str(i), RequestCost(1, 1))
+            assert sampling is not None
+            assert noted.distributions == (None if remember == "tokens" else sampling.distributions.text())
+            assert noted.seed == (None if remember == "tokens" else sampling.seed)
         real.end_step(RolloutMeter(), epoch + 1)
-    # Only the proposer asks what a pass should take; and budgets and drafters, whose steps end in another order, know
-    # nothing of each other.
-    ours, theirs = (
-        [call for call in calls if call[0] not in ("predict", "end_step")] for calls in (simulated_calls, real_calls)
-    )
+    # Only the proposer asks what a pass should take, and what to record; and budgets and drafters, whose steps end in
+    # another order, know nothing of each other.
+    left_out = ("predict", "end_step", "remembered")
+    ours, theirs = ([call for call in calls if call[0] not in left_out] for calls in (simulated_calls, real_calls))
     assert ours == theirs
     assert any(call[0] == "observe_pass" for call in ours)
     assert (budget == "none") != any(call[0] == "trim" and any(call[3]) for call in ours)

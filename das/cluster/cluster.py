@@ -21,6 +21,7 @@ from das.cluster.paces import Paces
 from das.cluster.pool import EnginePool, Event, PoolEngine
 from das.drafter import window_of
 from das.drafter.constants import PROMPT_CONTEXT
+from das.drafter.distributions import Distributions
 from das.drafter.saved import SavedText, read_history
 from das.engine.rollouts.report import ClusterReport, RolloutReport, of_engines
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
@@ -285,7 +286,9 @@ class Cluster:
     def _trajectory(self, request: EngineRequest, response: Response) -> SavedText:
         context = request.prompt[-PROMPT_CONTEXT:]
         tokens = np.concatenate([np.asarray(context, np.int32), response.tokens])
-        return SavedText(request.problem, self.history.history_tick, len(context), tokens)
+        text = response.cost.distributions
+        remembered = None if text is None else Distributions.from_text(text, len(response.tokens))
+        return SavedText(request.problem, self.history.history_tick, len(context), tokens, remembered=remembered)
 
     def _lost(self, running: Running, event: Event) -> None:
         """Let other engines start the requests of a dead engine again."""

@@ -71,8 +71,8 @@ class HistoryStore:
 
     @property
     def bytes(self) -> int:
-        """The number of bytes of all kept token ids."""
-        return sum(text.tokens.nbytes for texts in self._problems.values() for text, _ in texts)
+        """The number of bytes of all kept token ids and distributions."""
+        return sum(text.nbytes for texts in self._problems.values() for text, _ in texts)
 
     def saved(self) -> SavedHistory:
         """Returns all trajectories, with the weights of a new drafter, but not which engine has which trajectory."""

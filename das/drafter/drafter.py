@@ -13,6 +13,7 @@ import numpy as np
 from das.drafter.draft import Draft, Drafts, TreeDrafts
 
 if TYPE_CHECKING:
+    from das.drafter.distributions import Distributions
     from das.drafter.saved import SavedText
 
 
@@ -160,3 +161,8 @@ class RememberingDrafter(Drafter):
         (das.drafter.distributions). Its rows follow the tokens of the first request, then those of the second, and so
         on. None: the distributions are unknown.
         """
+
+    def remembered(self, request: str) -> Distributions | None:
+        """Returns the distributions of a live request's tokens, for records and for the histories of other engines.
+        None: the drafter does not hand them out."""
+        return None

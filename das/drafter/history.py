@@ -32,6 +32,7 @@ from das.drafter.constants import (
     PROMPT_CONTEXT,
     VISITS,
 )
+from das.drafter.distributions import Distributions
 from das.drafter.draft import Draft, Drafts, TreeDrafts
 from das.drafter.drafter import RememberingDrafter
 from das.drafter.options import DEFAULTS, DrafterOptions
@@ -260,6 +261,11 @@ class HistoryDrafter(RememberingDrafter):
         return calls.trees(self._lib, self._core, requests, call, checks.branch_floor(branch_floor))
 
     @_locked
+    def remembered(self, request: str) -> Distributions | None:
+        """See RememberingDrafter. Raises ValueError if the request is not live."""
+        return self._read(self._one(request))[1]
+
+    @_locked
     def end(self, request: str, keep: bool = True) -> None:
         """Finish a request. Its response joins the history of the current tick, or is dropped with keep=False.
 
@@ -301,11 +307,8 @@ class HistoryDrafter(RememberingDrafter):
         texts = []
         for tick in sorted(self._history):
             for finished in self._history[tick]:
-                tokens = np.empty(finished.context + finished.length, np.int32)
-                beside = distributions.unknown(len(tokens)) if self.remembers else None
-                address = None if beside is None else beside.ctypes.data
-                self._lib.das_read(self._core, finished.handle, tokens.ctypes.data, address)
-                texts.append(SavedText(finished.problem, tick, finished.context, tokens, remembered=beside))
+                tokens, remembered = self._read(finished)
+                texts.append(SavedText(finished.problem, tick, finished.context, tokens, remembered=remembered))
         SavedHistory(self.weights(), self.history_tick, texts).write(path)
 
     @_locked
@@ -345,8 +348,11 @@ class HistoryDrafter(RememberingDrafter):
         key = self._store_key("", text.problem)
         finished = self._stores.new_response(text.problem, key, context, None, drafts=False)
         finished.length = len(text.tokens) - text.context
-        beside = text.remembered[text.context :] if self.remembers and text.remembered is not None else None
-        self._stores.extend(finished.handle, text.tokens[text.context :], indexed=True, remembered=beside)
+        response = text.tokens[text.context :]
+        beside = None
+        if self.remembers and text.remembered is not None:
+            beside = text.remembered.within(response, self.vocab).rows(response)
+        self._stores.extend(finished.handle, response, indexed=True, remembered=beside)
         self._remember(finished, tick)
 
     @_locked
@@ -395,6 +401,16 @@ class HistoryDrafter(RememberingDrafter):
         if self.scope == "own":
             return f"request {request}"
         return "all" if self.scope == "global+request" else f"problem {problem}"
+
+    def _read(self, text: IndexedRequest) -> tuple[np.ndarray, Distributions | None]:
+        """Returns a text's tokens with their context, int32, and the distributions of the tokens after the context."""
+        tokens = np.empty(text.context + text.length, np.int32)
+        beside = distributions.unknown(len(tokens)) if self.remembers else None
+        address = None if beside is None else beside.ctypes.data
+        self._lib.das_read(self._core, text.handle, tokens.ctypes.data, address)
+        if beside is None:
+            return tokens, None
+        return tokens, Distributions.of(tokens[text.context :], beside[text.context :])
 
     def _remember(self, finished: IndexedRequest, history_tick: int) -> None:
         """Add a finished response to the history of a tick."""

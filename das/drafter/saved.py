@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -11,11 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from das.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
-from das.drafter import distributions, native
+from das.drafter import native
 from das.drafter.checks import MAX_TICK
+from das.drafter.distributions import Distributions
 from das.drafter.prior import NOISY_SIZES, PRIOR, SIZES
 
-_KIND = "drafter history 2"  # files without the arrays num_pairs and pairs remember no distributions
+_KIND = "drafter history 2"  # files without the arrays heads and others remember no distributions
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,13 @@ class SavedText:
     history_tick: int  # the tick in which the response finished
     context: int  # number of tokens that belong to the prompt
     tokens: np.ndarray  # int32 [context + response]
-    # The distributions from which they were sampled, uint32 [context + response, PAIRS] (das.drafter.distributions).
-    remembered: np.ndarray | None = field(default=None, kw_only=True)
+    # The distributions from which the response's tokens were sampled; None: they are unknown.
+    remembered: Distributions | None = field(default=None, kw_only=True)
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of memory that tokens and distributions take."""
+        return self.tokens.nbytes + (0 if self.remembered is None else self.remembered.nbytes)
 
 
 @dataclass(frozen=True)
@@ -60,11 +67,13 @@ class SavedHistory:
         if all(text.remembered is None for text in self.texts):
             return {}
         of_texts = [
-            distributions.unknown(len(text.tokens)) if text.remembered is None else text.remembered
+            Distributions.unknown(len(text.tokens) - text.context) if text.remembered is None else text.remembered
             for text in self.texts
         ]
-        num_pairs, pairs = distributions.flat(np.concatenate(of_texts))
-        return {"num_pairs": num_pairs, "pairs": pairs}
+        return {
+            "heads": np.concatenate([each.heads for each in of_texts]),
+            "others": np.concatenate([each.others for each in of_texts]),
+        }
 
 
 def read_history(path: Path) -> SavedHistory:
@@ -94,28 +103,22 @@ def _checked(arrays: dict[str, np.ndarray]) -> SavedHistory:
     if clocks and not -MAX_TICK <= min(clocks) <= max(clocks) <= clock:
         raise ValueError(f"its texts finished at ticks {min(clocks)}..{max(clocks)}, but its history tick is {clock}")
     ends = accumulate(map(operator.add, contexts, lengths))
-    remembered = _remembered(arrays, len(tokens))
+    of_texts = zip(problems, clocks, contexts, lengths, ends, _remembered(arrays, lengths), strict=True)
     texts = [
-        SavedText(
-            problem,
-            tick,
-            context,
-            tokens[end - context - length : end],
-            remembered=None if remembered is None else remembered[end - context - length : end],
-        )
-        for problem, tick, context, length, end in zip(problems, clocks, contexts, lengths, ends, strict=True)
+        SavedText(problem, tick, context, tokens[end - context - length : end], remembered=remembered)
+        for problem, tick, context, length, end, remembered in of_texts
     ]
     return SavedHistory(_weights(arrays), clock, texts)
 
 
-def _remembered(arrays: dict[str, np.ndarray], num_tokens: int) -> np.ndarray | None:
-    """Returns the tokens' distributions; None if the file has none."""
-    if "pairs" not in arrays:
-        return None
-    num_pairs = _array(arrays, "num_pairs", 1, "u")
-    if len(num_pairs) != num_tokens:
-        raise ValueError(f"it has {len(num_pairs)} distributions for {num_tokens} tokens")
-    return distributions.unflat(num_pairs, _array(arrays, "pairs", 1, "u").astype(np.uint32))
+def _remembered(arrays: dict[str, np.ndarray], lengths: list[int]) -> Sequence[Distributions | None]:
+    """Returns the distributions of each text's response. lengths: its number of tokens."""
+    if "heads" not in arrays:
+        return [None] * len(lengths)
+    heads, others = _array(arrays, "heads", 1, "u"), _array(arrays, "others", 1, "u")
+    if len(heads) != sum(lengths):
+        raise ValueError(f"it has {len(heads)} distributions for {sum(lengths)} tokens of responses")
+    return Distributions(heads.astype(np.uint8), others.astype(np.uint32)).divided(lengths)
 
 
 def _array(arrays: dict[str, np.ndarray], name: str, dimensions: int, kinds: str) -> np.ndarray:

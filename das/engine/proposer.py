@@ -12,7 +12,8 @@ from das.budget.acceptance import TokenCalibration
 from das.budget.draft_price import DraftWork
 from das.budget.remaining import RemainingLength
 from das.draft_round import DraftRound
-from das.drafter import Drafter, HistoryDrafter, TreeDrafts, make_drafter
+from das.drafter import Drafter, HistoryDrafter, RememberingDrafter, TreeDrafts, make_drafter
+from das.drafter.distributions import Distributions
 from das.drafter.draft import num_branches
 from das.drafter.saved import SavedText
 from das.engine.branching.tree import in_runs, is_chain
@@ -22,7 +23,7 @@ from das.engine.rollouts.alarm import Alarm
 from das.engine.rollouts.history_clock import HistoryClock
 from das.engine.rollouts.live_requests import LiveRequests, live_request
 from das.engine.rollouts.meter import RolloutMeter
-from das.engine.rollouts.report import RolloutReport
+from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout_record import RolloutRecord
 from das.engine.rollouts.silence import SilenceWatch
 from das.model_drafts.drafter import ModelDrafter
@@ -78,6 +79,8 @@ class DasProposer:
         drafter: Drafter | None = self.model_drafter or from_texts
         assert drafter is not None
         drafter.vocab = vllm_config.model_config.get_vocab_size()
+        if history is not None:
+            history.vocab = drafter.vocab
         self.draft_round = DraftRound(
             drafter,
             budget,
@@ -258,14 +261,29 @@ class DasProposer:
         history.add_history(texts)
         self._record.history_before += history.history_tokens - before
 
-    def predicted_length(self, name: str) -> float | None:
-        """The length in tokens that was predicted for a request of this rollout when it began; None if unknown."""
-        return self._record.predicted_length.get(name)
+    def noted(self, name: str, cost: RequestCost) -> RequestCost:
+        """Returns a request's costs in this rollout with what the proposer noted about the request."""
+        record = self._record
+        remembered = record.remembered.get(name)
+        if remembered is None and name in record.seeds and name in self.requests.live:
+            remembered = self._remembered(name)
+        return replace(
+            cost,
+            predicted_length=record.predicted_length.get(name),
+            distributions=None if remembered is None else remembered.text(),
+            seed=None if remembered is None else record.seeds[name],
+        )
+
+    def _remembered(self, name: str) -> Distributions | None:
+        """The distributions of a live request's tokens, if the drafter hands them out."""
+        drafter = self.draft_round.drafter
+        return drafter.remembered(name) if isinstance(drafter, RememberingDrafter) else None
 
     def begin_step(self, num_requests: int) -> None:
         """Note that a rollout of this many requests begins."""
         self._decoding = set()  # the time until the first pass was not decoding
         self.begin_record()
+        self._record.announced = True
         self.draft_round.begin_step(num_requests)
 
     def begin_turn(self, num_requests: int) -> None:
@@ -279,7 +297,7 @@ class DasProposer:
         start = time.perf_counter()
         self._end(list(self.requests.live))
         report = self._report(meter, start)
-        self._record.forget_predictions()
+        self._record.forget_turn()
         return report
 
     def begin_record(self) -> None:
@@ -357,6 +375,8 @@ class DasProposer:
         # A preempted request keeps its entry; a request that decoded before brings its text along.
         prompt = state.prompt_token_ids or ()
         seed = self._seed(name, state.sampling_params) if self.remembers else None
+        if self.remembers and self._record.announced:
+            self._record.seeds[name] = seed
         self.draft_round.begin(request, prompt, state.output_token_ids[:-num_emitted], seed)
         if PROBLEM_KEY in (state.sampling_params.extra_args or {}):
             self.alarm.begin(request.problem, prompt)
@@ -365,10 +385,12 @@ class DasProposer:
         return request
 
     def _seed(self, name: str, params: Any) -> int | None:
-        """The seed of a request's noise; None for greedy requests and recorded responses, which have none."""
-        if params.temperature < GREEDY_BELOW or FORCED_KEY in (params.extra_args or {}):
+        """The seed of a request's noise; None for greedy requests, which have none, and for recorded responses whose
+        noise is unknown."""
+        sampler, forced = self._runner.sampler, (params.extra_args or {}).get(FORCED_KEY)
+        if params.temperature < GREEDY_BELOW or (forced is not None and not sampler.knows_noise(forced)):
             return None
-        seed: int | None = self._runner.sampler.seeds.of(name)
+        seed: int | None = sampler.seeds.of(name)
         return seed
 
     def _end(self, names: Iterable[str]) -> None:
@@ -377,6 +399,8 @@ class DasProposer:
             request = self.requests.end(name)
             if request.untracked:
                 continue
+            if name in self._record.seeds and (remembered := self._remembered(name)) is not None:
+                self._record.remembered[name] = remembered
             self.draft_round.end(request)
             self.lengths.observe(request.problem, request.generated)
             self._record.finish(request)

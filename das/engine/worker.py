@@ -317,8 +317,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """The costs so far of these requests of the running rollout or turn, by their names."""
         costs = {name: self.das_runner.meter.requests[name].cost() for name in requests}
         if self._das_proposer is not None:
-            predicted = self._das_proposer.predicted_length
-            costs = {name: replace(cost, predicted_length=predicted(name)) for name, cost in costs.items()}
+            costs = {name: self._das_proposer.noted(name, cost) for name, cost in costs.items()}
         return {name: cost.plain() for name, cost in costs.items()}
 
     def das_costs(self, requests: Sequence[str]) -> list[Plain]:
@@ -353,11 +352,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         elif self.das_runner.coupled is not None:
             self.das_runner.coupled.restore(load_arrays(Path(folder) / learned.COUPLED, learned.COUPLED))
 
-    def das_force(self, responses: dict[str, list[int]]) -> None:
-        """Let requests that name one of `responses` emit it (das/verify/forced.py). An empty dict ends this."""
+    def das_force(self, responses: dict[str, list[int]], remembered: dict[str, np.ndarray] | None = None) -> None:
+        """Let requests that name one of `responses` emit it. An empty dict ends this. remembered: see ForcedSampler."""
         sampler = self.das_runner.sampler
         keyed = sampler.keyed if isinstance(sampler, ForcedSampler) else sampler
-        self.das_runner.sampler = ForcedSampler(keyed, responses) if responses else keyed
+        self.das_runner.sampler = ForcedSampler(keyed, responses, remembered or {}) if responses else keyed
 
     def das_use_new_weights(self) -> None:
         """Take the weights that were loaded since the last pass into use now. Otherwise the next pass does so first."""

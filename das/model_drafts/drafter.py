@@ -10,6 +10,7 @@ import numpy as np
 
 from das.budget.draft_price import DraftPassPrice, DraftWork
 from das.drafter import Draft, Drafts, HistoryDrafter, RememberingDrafter
+from das.drafter.distributions import Distributions
 from das.drafter.saved import SavedText
 
 # The result of a draft pass: drafted tokens, int64 [A], and P(token is accepted | tokens before it are), float64 [A].
@@ -96,6 +97,10 @@ class ModelDrafter(RememberingDrafter):
         self.model.observe(requests, [list(new) for new in tokens])
         if self.history is not None:
             self.history.observe_batch(requests, tokens, remembered)
+
+    def remembered(self, request: str) -> Distributions | None:
+        """See RememberingDrafter."""
+        return None if self.history is None else self.history.remembered(request)
 
     def end(self, request: str, keep: bool = True) -> None:
         """Note that a request finished."""

@@ -85,6 +85,7 @@ class TextEngine(Engine):
         self._prompt = np.arange(min(work.prompt, KNOWN_PROMPT), dtype=np.int32) + PROMPT
         # The padding lets a row's window reach beyond the end of the last response.
         self._text = np.concatenate([work.tokens, np.full(max_draft_tokens + 1, -1, np.int32)])
+        self._remembered = work.remembered if self.drafter.remembers else None
         if self._model is not None:
             self._model.begin_text(self._text)
 
@@ -96,10 +97,12 @@ class TextEngine(Engine):
         seconds += len(joined) * self.work.prompt * self.times.prefill
         draft_passes = self._model_work.passes
         self.now += seconds + sum(took for _, took in draft_passes)
+        before = self._at
         num_accepted, new_tokens = self._verify(num_drafted)
         self._end_finished()
-        for request in joined:
-            self.draft_round.begin(request, self._prompt)
+        for i, request in zip(self._ids[live - len(joined) :], joined, strict=True):
+            sampling = self.work.sampling_of(i) if self.drafter.remembers else None
+            self.draft_round.begin(request, self._prompt, seed=None if sampling is None else sampling.seed)
         # Budgets learn from decode passes: a pass with prompts takes longer.
         target_pass = None
         if not joined:
@@ -107,12 +110,24 @@ class TextEngine(Engine):
                 live, num_drafted, int(num_accepted.sum()), context, seconds, branches, draft_passes
             )
         self.draft_round.observe(
-            self._requests, self._num_drafts.tolist(), num_accepted.tolist(), new_tokens, target_pass
+            self._requests,
+            self._num_drafts.tolist(),
+            num_accepted.tolist(),
+            new_tokens,
+            target_pass,
+            self._remembered_between(before, self._at),
         )
         self._draft()
         done = self._at == self._end
         if done.any():
             self._drop(done)
+
+    def _remembered_between(self, start: np.ndarray, end: np.ndarray) -> np.ndarray | None:
+        """The distributions of the tokens from start[i] to end[i] of each live request, one request after the other."""
+        if self._remembered is None:
+            return None
+        places = start[:, None] + np.arange((end - start).max())
+        return self._remembered[places[places < end[:, None]]]
 
     def _contexts(self) -> np.ndarray:
         """Returns the number of prompt and response tokens of each live request."""

@@ -88,6 +88,10 @@ class KeyedSampler:
         self._masked_for: Any = None
         self._forbidden = torch.empty(0, dtype=torch.bool)
 
+    def knows_noise(self, recorded: str) -> bool:
+        """Whether a recorded response is emitted with its own noise (das/verify/forced.py). This sampler emits none."""
+        return False
+
     def sample(self, runner: RunningBatch, logits: torch.Tensor, drafts: SpecDecodeMetadata | None) -> SamplerOutput:
         """Sample every row of a pass, and accept each request's drafted tokens up to the first that differs.
 

@@ -4,7 +4,8 @@ result.json: traces.NAME.{das,arctic}.{tokens_per_pass, by_epoch, drafted_per_pa
 update_us_per_token, build_us_per_token, evict_us_per_trajectory, bytes_per_token, ...}, traces.NAME.ratio.*;
 traces.NAME.tree_N: drafts that branch, of N nodes: tokens_per_pass, ratio (to arctic's tokens per pass), rows_per_pass
 (tokens that a pass verifies if branches share no rows), query_us_per_request, query_ratio (to arctic's query),
-drafted_per_pass; traces.NAME.rows_N: trees cut at N rows; traces.NAME.ratio_to_generous: unbranched drafts of das
+drafted_per_pass; traces.NAME.rows_N: trees cut at N rows; traces.NAME.distributions and
+distributions_tree_N: as das and tree_N, with a history that remembers distributions, if a run of das recorded the trace with them; traces.NAME.ratio_to_generous: unbranched drafts of das
 relative to arctic at the better of two settings with long drafts (GENEROUS);
 batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array: comparison to a suffix array.
 """
@@ -26,15 +27,19 @@ from das.drafter import HistoryDrafter
 from experiments.recorded.drafter_replay import (
     Arctic,
     Das,
+    DasDistributions,
+    DasDistributionTrees,
     DasTrees,
     Problems,
+    Recorded,
     ReplayedDrafter,
     Tally,
     has_arctic,
     made_up_problems,
     replay_problem,
+    request_name,
 )
-from experiments.recorded.rollouts import responses_of
+from experiments.recorded.rollouts import sampled_responses_of
 from experiments.recorded.suffix_array import against_array
 from experiments.recorded.tree_replay import TreeTally
 from experiments.run.errors import UserError
@@ -53,8 +58,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     if not 1 <= int(task.group) <= 1024 or int(task.tokens) < 1 or int(task.runs) < 1:
         raise UserError("task.group, task.tokens and task.runs must be at least 1")
     for path in task.traces:
-        if not Path(path).is_file():  # checked now, because traces are read after minutes of measurements
-            raise UserError(f"task.traces: {path} does not exist, or is no file")
+        if not Path(path).exists():  # checked now, because traces are read after minutes of measurements
+            raise UserError(f"task.traces: {path} does not exist")
     progress = Progress(0)
     run_folder = RunFolder(Path(folder), config)
     result: dict[str, Any] = {"arctic": has_arctic(), "traces": {}}
@@ -64,15 +69,24 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         progress.note("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
     if not result["arctic"]:
         progress.note("arctic-inference is not installed (make peers): only das is measured")
-    traces: dict[str, Problems] = {
-        Path(path).name.split(".")[0]: list(responses_of(Path(path)).items())[: task.problems] for path in task.traces
-    }
+    traces: dict[str, Problems] = {}
+    recorded: dict[str, Recorded] = {}
+    for path in task.traces:
+        name = Path(path).name.split(".")[0]
+        responses = dict(list(sampled_responses_of(Path(path)).items())[: task.problems])
+        traces[name] = [(problem, [tokens for tokens, _ in rows]) for problem, rows in responses.items()]
+        recorded[name] = {
+            request_name(problem, int(task.group), i): (tokens, sampling)
+            for problem, rows in responses.items()
+            for i, (tokens, sampling) in enumerate(rows)
+            if sampling is not None
+        }
     for name, problems in traces.items():
         if max(len(responses) for _, responses in problems) < task.group:
             raise UserError(f"task.traces: no problem of {name} has task.group={task.group} responses: lower it")
     traces = traces or {"generated": made_up_problems(min(task.problems, 6), 4 * task.group, 1000, config.seed)}
     for name, problems in traces.items():
-        result["traces"][name] = bench_trace(problems, task, progress, name)
+        result["traces"][name] = bench_trace(problems, task, progress, name, recorded.get(name, {}))
     result["batches"] = cost_by_batch(next(iter(traces.values())), task)
     progress.note(
         "query, us per request, by batch: " + ", ".join(f"{b}: {u:.1f}" for b, u in result["batches"].items())
@@ -93,9 +107,18 @@ class Arm:
     tally: Callable[[], Tally] = Tally
 
 
-def arms_of(task: DictConfig) -> dict[str, Arm]:
-    """Return the drafters that take turns, problem by problem. Arctic is among them only if it is installed."""
+def arms_of(task: DictConfig, problems: Problems, recorded: Recorded) -> dict[str, Arm]:
+    """Return the drafters that take turns, problem by problem.
+
+    Arctic is among them only if it is installed, and the drafter that remembers distributions only if all responses
+    were recorded with theirs.
+    """
     arms = {"das": Arm(partial(Das, min_prob=task.min_prob, window=task.window), task.tokens)}
+    if len(recorded) == sum(len(responses) for _, responses in problems):
+        options = {"min_prob": task.min_prob, "window": task.window}
+        arms["distributions"] = Arm(partial(DasDistributions, recorded, **options), task.tokens)
+        trees = partial(DasDistributionTrees, recorded, **options)
+        arms |= {f"distributions_tree_{nodes}": Arm(trees, nodes, TreeTally) for nodes in task.trees}
     arms |= {f"tree_{nodes}": tree_arm(task, nodes, TreeTally) for nodes in task.trees}
     if has_arctic():
         arms["arctic"] = Arm(partial(Arctic, task.depth), task.tokens)
@@ -117,9 +140,11 @@ def replay(problems: Problems, task: DictConfig, arms: dict[str, Arm]) -> dict[s
     return {name: tally.summary() for name, tally in tallies.items()}
 
 
-def bench_trace(problems: Problems, task: DictConfig, progress: Progress, name: str) -> dict[str, Any]:
+def bench_trace(
+    problems: Problems, task: DictConfig, progress: Progress, name: str, recorded: Recorded
+) -> dict[str, Any]:
     """Measure one trace: replays with all drafters, and the cost of building a history and of evicting it."""
-    arms = arms_of(task)
+    arms = arms_of(task, problems, recorded)
     runs: dict[str, list[dict[str, Any]]] = {which: [] for which in arms}
     for _ in range(task.runs):
         for which, summary in replay(problems, task, arms).items():
@@ -179,7 +204,7 @@ def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) 
 
 def das_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
     """Measure the cost of indexing all responses, and of evicting them later. Nothing is copied for other problems."""
-    drafter = HistoryDrafter(cross_problem_tokens=0, window=1)
+    drafter = HistoryDrafter(cross_problem_tokens=0, window=1, remember="tokens")
     tokens = trajectories = 0
     start = time.perf_counter()
     for problem, responses in problems:
@@ -239,7 +264,7 @@ def cost_by_batch(problems: Problems, task: DictConfig) -> dict[str, float]:
     """
     costs = {}
     for batch in task.batches:
-        drafter = HistoryDrafter(min_prob=task.min_prob)
+        drafter = HistoryDrafter(min_prob=task.min_prob, remember="tokens")
         texts: dict[str, np.ndarray] = {}
         for i in range(batch):
             problem, responses = problems[i % len(problems)]
@@ -267,7 +292,7 @@ def cost_by_batch(problems: Problems, task: DictConfig) -> dict[str, float]:
 def cost_by_size(tokens: int) -> dict[str, float]:
     """Return cost and memory of an index of `tokens` made-up tokens. A problem has 100 trajectories of 1000 tokens."""
     (_, texts), *_ = made_up_problems(1, 100, min(1000, tokens // 100), 0)
-    drafter = HistoryDrafter(window=2, min_prob=MIN_PROB)
+    drafter = HistoryDrafter(window=2, min_prob=MIN_PROB, remember="tokens")
     resident_before = resident_bytes()
     start = time.perf_counter()
     for problem in range(tokens // (100 * len(texts[0]))):

@@ -21,7 +21,7 @@ from das.engine.rollouts.rollout import Rollout
 from experiments.harness import resume
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset, tools_of
-from experiments.harness.engine import engine_settings, make_schedule, prepare_process
+from experiments.harness.engine import engine_settings, make_schedule, prepare_process, without_distributions
 from experiments.harness.evaluation.evaluation import TrainingEvaluation
 from experiments.harness.evaluation.held_out import held_out
 from experiments.harness.heads import online_head, with_head
@@ -65,6 +65,8 @@ def make_parts(arms: Sequence[RunConfig], note: Callable[[str], None]) -> str:
     rows = dataset(first, policies[0], note)
     for arm in arms:
         with_head(arm, policies[0], note)
+        for line in without_distributions(arm):
+            note(line)
     if first.eval.every:
         held_out(first, policies[0], rows, note)
     return policies[0]

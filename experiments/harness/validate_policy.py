@@ -96,8 +96,8 @@ def check_history(path: Path, policy: str) -> None:
     vocabulary = json.loads(config.read_text())["vocab_size"]
     with np.load(path, allow_pickle=False) as arrays:
         largest = int(arrays["tokens"].max(initial=0))
-        if "pairs" in arrays:  # tokens of remembered distributions (das.drafter.distributions)
-            largest = max(largest, int((arrays["pairs"] >> 5).max(initial=0)))
+        if "others" in arrays:  # tokens of remembered distributions (das.drafter.distributions)
+            largest = max(largest, int((arrays["others"] >> 5).max(initial=0)))
     if largest >= vocabulary:
         raise UserError(
             f"drafter.warm={path} holds token {largest}, the policy knows {vocabulary}: it belongs to another policy"

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -10,10 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from das.drafter import Draft, HistoryDrafter, TreeDraft, TreeDrafts
+from das.replay.workload import Sampling
 
 PROMPT = np.arange(100, dtype=np.int32) + 10**6  # stands for all prompts, which traces do not hold
 
 Problems = list[tuple[str, list[np.ndarray]]]  # (problem, its responses in the order they were sampled)
+Recorded = Mapping[str, tuple[np.ndarray, Sampling]]  # by `request_name`: a response, and how it was sampled
 
 
 def made_up_problems(problems: int, responses: int, length: int, seed: int) -> Problems:
@@ -48,10 +50,10 @@ class ReplayedDrafter(Protocol):
 
 
 class Das:
-    """This project's drafter, through its public methods."""
+    """This project's drafter, through its public methods. Its history remembers tokens only."""
 
-    def __init__(self, **options: Any) -> None:
-        self.drafter = HistoryDrafter(**options)
+    def __init__(self, *, remember: str = "tokens", **options: Any) -> None:
+        self.drafter = HistoryDrafter(remember=remember, **options)
 
     def begin(self, request: str, problem: str) -> None:
         self.drafter.begin(request, problem, PROMPT)
@@ -69,11 +71,37 @@ class Das:
         self.drafter.end_step(self.drafter.history_tick + 1)
 
 
+class DasDistributions(Das):
+    """This project's drafter, which remembers the distributions with which responses were recorded."""
+
+    def __init__(self, recorded: Recorded, **options: Any) -> None:
+        super().__init__(remember="distributions", **options)
+        self._recorded = recorded
+        self._coming: dict[str, np.ndarray] = {}  # by request: the distributions of its next tokens
+
+    def begin(self, request: str, problem: str) -> None:
+        response, sampling = self._recorded[request]
+        self._coming[request] = sampling.distributions.rows(response)
+        self.drafter.begin(request, problem, PROMPT, sampling.seed)
+
+    def observe(self, requests: list[str], tokens: list[np.ndarray]) -> None:
+        rows = []
+        for request, new in zip(requests, tokens, strict=True):
+            coming = self._coming[request]
+            rows.append(coming[: len(new)])
+            self._coming[request] = coming[len(new) :]
+        self.drafter.observe_batch(requests, tokens, np.concatenate(rows))
+
+
 class DasTrees(Das):
     """This project's drafter with drafts that branch."""
 
     def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> TreeDrafts:  # type: ignore[override]
         return self.drafter.propose_tree(requests, [limit] * len(requests))
+
+
+class DasDistributionTrees(DasTrees, DasDistributions):
+    """This project's drafter, which remembers distributions, with drafts that branch."""
 
 
 class Arctic:
@@ -186,6 +214,11 @@ class Tally:
         return num_accepted
 
 
+def request_name(problem: str, group: int, response: int) -> str:
+    """Return the name of the request that decodes a response. response: its place among the problem's responses."""
+    return f"{problem}/{response // group}/{response % group}"
+
+
 def replay_problem(
     problem: str, responses: Sequence[np.ndarray], drafter: ReplayedDrafter, group: int, limit: int, tally: Tally
 ) -> None:
@@ -197,7 +230,7 @@ def replay_problem(
     """
     for epoch in range(len(responses) // group):
         texts = [np.concatenate([PROMPT, r]) for r in responses[epoch * group : (epoch + 1) * group]]
-        names = [f"{problem}/{epoch}/{i}" for i in range(group)]
+        names = [request_name(problem, group, epoch * group + i) for i in range(group)]
         at = [len(PROMPT)] * group  # how many tokens of each text are decoded
         for name in names:
             drafter.begin(name, problem)

@@ -1,13 +1,16 @@
 """Recorded responses, chosen and cut for task=force."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from das.replay.workload import Workload, workload
-from experiments.recorded.rollouts import responses_of
+from das.replay.workload import Sampling, Workload, workload
+from experiments.recorded.rollouts import sampled_responses_of
 from experiments.run.errors import UserError
+
+Recorded = tuple[str, np.ndarray, Sampling | None]  # problem, response, and how the response was sampled
 
 
 def forced_works(
@@ -20,14 +23,14 @@ def forced_works(
     some siblings wait. Every response is cut to the same fraction of its length, so that all epochs together have about
     `tokens` tokens for each problem. Raises UserError if the recording has too few responses.
     """
-    responses = responses_of(path)
+    responses = sampled_responses_of(path)
     return {requests: _cut(_chosen(responses, requests, siblings, epochs, path), tokens, prompt) for requests in live}
 
 
 def _chosen(
-    responses: dict[str, list[np.ndarray]], live: int, group: int, epochs: int, path: Path
-) -> list[list[tuple[str, np.ndarray]]]:
-    """Return the (problem, response) pairs of each epoch."""
+    responses: dict[str, list[tuple[np.ndarray, Sampling | None]]], live: int, group: int, epochs: int, path: Path
+) -> list[list[Recorded]]:
+    """Return the responses of each epoch."""
     if live > group and live % group:
         raise UserError(f"task.live: {live} requests are no multiple of task.siblings={group}")
     enough = {problem: rows for problem, rows in responses.items() if len(rows) >= group * epochs}
@@ -39,23 +42,26 @@ def _chosen(
         )
     problems = list(enough)[:wanted]
     return [
-        [(problem, enough[problem][epoch * group + i]) for problem in problems for i in range(group)]
+        [(problem, *enough[problem][epoch * group + i]) for problem in problems for i in range(group)]
         for epoch in range(epochs)
     ]
 
 
-def _cut(epochs: list[list[tuple[str, np.ndarray]]], tokens: int, prompt: int) -> list[Workload]:
-    total = sum(len(response) for epoch in epochs for _, response in epoch)
-    problems = len({problem for problem, _ in epochs[0]})
+def _cut(epochs: list[list[Recorded]], tokens: int, prompt: int) -> list[Workload]:
+    total = sum(len(response) for epoch in epochs for _, response, _ in epoch)
+    problems = len({problem for problem, _, _ in epochs[0]})
     fraction = min(1.0, tokens * problems / total)
-    return [
-        workload(
-            [problem for problem, _ in epoch],
-            [response[: max(1, round(len(response) * fraction))] for _, response in epoch],
-            prompt,
-        )
-        for epoch in epochs
-    ]
+    works = []
+    for epoch in epochs:
+        responses = [response[: max(1, round(len(response) * fraction))] for _, response, _ in epoch]
+        sampling = [_fitted(each, len(cut)) for cut, (_, _, each) in zip(responses, epoch, strict=True)]
+        works.append(workload([problem for problem, _, _ in epoch], responses, prompt, sampling))
+    return works
+
+
+def _fitted(sampling: Sampling | None, tokens: int) -> Sampling | None:
+    """Return how a response was sampled that is cut, or filled up, to so many tokens."""
+    return None if sampling is None else replace(sampling, distributions=sampling.distributions.fitted(tokens))
 
 
 def with_end(
@@ -64,8 +70,8 @@ def with_end(
     """Add an end token to every response. Returns the new works, the end token, and the size of the vocabulary.
 
     vocabulary: the size of the policy's vocabulary, whose last token becomes the end token. None: token ids are
-    numbered anew without gaps, and the vocabulary is as large as they need. Raises UserError if recorded ids exceed the
-    vocabulary.
+    numbered anew without gaps, and the vocabulary is as large as they need; the noise of recorded ids is then lost, and
+    with it how the responses were sampled. Raises UserError if recorded ids exceed the vocabulary.
     """
     used = np.unique(np.concatenate([work.tokens for epochs in works.values() for work in epochs]))
     if vocabulary is not None and used[-1] >= vocabulary - 1:
@@ -76,10 +82,21 @@ def with_end(
     end = len(used) if vocabulary is None else vocabulary - 1
 
     def ended(work: Workload) -> Workload:
-        rows = [work.response(i) for i in range(len(work))]
+        rows: Sequence[np.ndarray] = [work.response(i) for i in range(len(work))]
+        sampling: Sequence[Sampling | None] = ()
         if vocabulary is None:
             rows = [np.searchsorted(used, row) for row in rows]
-        return workload(work.problems, [np.append(row, end) for row in rows], work.prompt)
+        else:
+            sampling = [_within(work.sampling_of(i), row, vocabulary) for i, row in enumerate(rows)]
+        return workload(work.problems, [np.append(row, end) for row in rows], work.prompt, sampling)
 
     size = vocabulary or -(-(end + 1) // 128) * 128  # vLLM pads vocabularies to a multiple of 64
     return {live: [ended(work) for work in epochs] for live, epochs in works.items()}, end, size
+
+
+def _within(sampling: Sampling | None, response: np.ndarray, vocabulary: int) -> Sampling | None:
+    """Return how a response was sampled, for this vocabulary and with an end token behind the response."""
+    if sampling is None or sampling.seed is None:  # without noise a drafter does not use distributions
+        return None
+    known = sampling.distributions.within(response, vocabulary)
+    return replace(sampling, distributions=known.fitted(len(response) + 1))

@@ -6,6 +6,8 @@ A JSONL file (.jsonl or .jsonl.gz) has one row per response:
   step           whole number, optional: the training step. If no row has it, the responses of a problem follow one
                  another in the order of `run` (optional) and of the file, and `group` of them form a step.
   tokenizer      text, optional: must be the same in all rows
+  distributions  text, optional: the distributions of the tokens (das.drafter.distributions), as our runs record them
+  seed           whole number, optional, beside `distributions`: the seed of the noise with which they were sampled
 A folder of such files is read as one file. If no row has a step, each file is a step (2.jsonl before 10.jsonl).
 """
 
@@ -18,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from das.replay.workload import Workload, workload
+from das.drafter.distributions import Distributions
+from das.replay.workload import Sampling, Workload, workload
 from experiments.recorded.published_traces import LEFT_OUT_RUNS
 from experiments.run.errors import UserError, reading
 
@@ -53,13 +56,21 @@ def read_rollouts(path: Path, group: int = 0, batch: int = 0, prompt: int = 0) -
     return grouped(all_responses, group, batch)
 
 
-def responses_of(path: Path) -> dict[str, list[np.ndarray]]:
-    """Read the responses to each problem, in the order of the steps. Raises UserError, as read_rollouts does."""
-    responses: dict[str, list[np.ndarray]] = {}
+def sampled_responses_of(path: Path) -> dict[str, list[tuple[np.ndarray, Sampling | None]]]:
+    """Read the responses to each problem, in the order of the steps, and how each was sampled, if the rows say so.
+
+    Raises UserError, as read_rollouts does.
+    """
+    responses: dict[str, list[tuple[np.ndarray, Sampling | None]]] = {}
     for step in read_rollouts(path):
         for i, problem in enumerate(step.problems):
-            responses.setdefault(problem, []).append(step.response(i))
+            responses.setdefault(problem, []).append((step.response(i), step.sampling_of(i)))
     return responses
+
+
+def responses_of(path: Path) -> dict[str, list[np.ndarray]]:
+    """Read the responses to each problem, in the order of the steps. Raises UserError, as read_rollouts does."""
+    return {problem: [response for response, _ in rows] for problem, rows in sampled_responses_of(path).items()}
 
 
 def rollout_files(path: Path) -> list[Path]:
@@ -137,6 +148,16 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 yield row
 
 
+def _sampling(row: dict[str, Any], tokens: int) -> Sampling | None:
+    """Return how a response of so many tokens was sampled; None if its row does not say that. Raises ValueError."""
+    if row.get("distributions") is None:
+        return None
+    seed = row.get("seed")
+    if seed is not None and not isinstance(seed, int):
+        raise ValueError(f"a seed must be a whole number, got {seed!r:.100}")
+    return Sampling(Distributions.from_text(row["distributions"], tokens), seed)
+
+
 def _workloads(steps: list[list[dict[str, Any]]], prompt: int, path: Path) -> list[Workload]:
     """Return a workload for each step. All steps share one vocabulary, so a word has the same id in each of them."""
     rows = [row for step in steps for row in step]
@@ -156,10 +177,12 @@ def _workloads(steps: list[list[dict[str, Any]]], prompt: int, path: Path) -> li
     works = []
     for number, step in enumerate(steps, 1):
         try:
-            responses = [(str(row["problem_id"]), ids) for row in step if (ids := token_ids(row)).size]
+            responses = [(row, ids) for row in step if (ids := token_ids(row)).size]
             if not responses:
                 raise UserError(f"{path}: all responses of step {number} of {len(steps)} are empty")
-            works.append(workload([problem for problem, _ in responses], [ids for _, ids in responses], prompt))
+            problems = [str(row["problem_id"]) for row, _ in responses]
+            sampling = [_sampling(row, ids.size) for row, ids in responses]
+            works.append(workload(problems, [ids for _, ids in responses], prompt, sampling))
         except UserError:
             raise
         except (ValueError, TypeError) as error:

@@ -31,6 +31,7 @@ from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings
 from experiments.harness.replays.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
 from experiments.harness.replays.forced_replay import BASELINE, replay
+from experiments.harness.replays.recorded_arms import tokens_only
 from experiments.recorded.forced_works import forced_works, with_end
 from experiments.run.compose import compose_config
 from experiments.run.errors import RunFailed, UserError
@@ -67,6 +68,10 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         f"{sum(len(work.tokens) for epochs in works.values() for work in epochs)} recorded tokens, longest response "
         f"{longest}, on random weights of shape {task.shape}; starting {', '.join(arms)}; logs in {folder}"
     )
+    for name, arm_settings in settings.items():
+        recorded = [work for epochs in works.values() for work in epochs]
+        if arm_settings.row.proposes and (line := tokens_only(recorded, arm_settings.drafter)):
+            progress.note(f"{name}: {line}")
     engines = ForcedEngines(arms, policy, sizes, Path(folder))
     try:
         engines.ready()

@@ -17,7 +17,7 @@ from analysis.replay_figure import validation_figure
 from das.engine.methods import find_method
 from das.replay.cluster import Step
 from das.replay.times import Times
-from experiments.harness.replays.recorded_arms import arm_config_of, replay_arm
+from experiments.harness.replays.recorded_arms import arm_config_of, replay_arm, tokens_only
 from experiments.recorded.rollouts import read_rollouts
 from experiments.replay.fitted_times import fit_form, fit_prefill
 from experiments.replay.latency_files import read_latency
@@ -50,8 +50,11 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     result: dict[str, Any] = {"latency": latency, "prefill_us": prefill * 1e6, "arms": {}}
     curves = {}
     for name, path in arms.items():
+        config_of_arm = arm_config_of(path)
+        if find_method(config_of_arm.arm.method).drafts and (line := tokens_only(works[name], config_of_arm.drafter)):
+            progress.note(f"{name}: {line}")
         rows = _metrics(path, len(works[name]), len(timelines[name]))
-        steps = replay_arm(works[name], times, arm_config_of(path))
+        steps = replay_arm(works[name], times, config_of_arm)
         result["arms"][name] = judged(rows[JUDGED], steps[JUDGED])
         curves[name] = [row["rollout_s"] for row in rows[JUDGED]], [step.rollout_s for step in steps[JUDGED]]
         progress.note(

@@ -3,8 +3,9 @@
 Usage: cluster_run.py POLICY FOLDER JOB...
 
 A JOB is METHOD:ENGINES[:FAULTS], such as das:2:kill,raise; 0 engines: in this process. FOLDER/results.json gets what
-each job computed. With the word `broadcast` behind the engines, weights are broadcast. The first fault strikes in the
-first step, the second in the second one, as soon as the engine that they strike has requests:
+each job computed. With the word `broadcast` behind the engines, weights are broadcast; with `distributions`, drafters
+remember distributions. The first fault strikes in the first step, the second in the second one, as soon as the engine
+that they strike has requests:
 
 kill    SIGKILL for the engine       freeze  SIGSTOP for it       raise   its next pass raises
 stall   SIGSTOP for STALL_S seconds
@@ -29,6 +30,7 @@ import das  # noqa: E402
 from das.cluster.cluster import Cluster  # noqa: E402
 from das.cluster.pool import EnginePool  # noqa: E402
 
+SETTINGS = ("broadcast", "distributions")  # words of a job that are no faults
 SILENT_S = 20.0
 STALL_S = 6.0
 
@@ -94,9 +96,10 @@ def main(policy: str, folder: Path, jobs: list[str]) -> None:
         if "cut" in words:
             plant_cut()
         else:
-            plant([fault for word in words for fault in word.split(",") if word != "broadcast"])
+            plant([fault for word in words if word not in SETTINGS for fault in word.split(",")])
         das.speculate(
             method,
+            drafter={"remember": "distributions" if "distributions" in words else "tokens"},
             budget={"name": "fixed", "tokens": 8},
             engine={"max_num_seqs": 8, "max_model_len": 128, "extra": {"num_gpu_blocks_override": 256}},
             cluster={"engines": int(engines), "silent_s": SILENT_S, "weights": weights} if int(engines) else None,
@@ -122,6 +125,9 @@ def main(policy: str, folder: Path, jobs: list[str]) -> None:
 
         trainer.vllm_generation._finish = noted
         results[job] = {**trl_runs.train(trainer), "rewards": rewards(trainer), "clusters": clusters}
+        if int(engines):
+            texts = trainer.vllm_generation.engines.cluster.history.saved().texts
+            results[job]["remembers"] = [text.remembered is not None for text in texts]
         trainer.vllm_generation.close()
         if not int(engines):
             trainer.vllm_generation.llm.llm_engine.engine_core.shutdown()

@@ -15,10 +15,10 @@ pytestmark = [
 ]
 SCRIPT = Path(__file__).with_name("cluster_run.py")
 EXACT = ("responses", "rewards", "losses", "weights")
-TROUBLED = "das:2:kill,freeze,raise"
+TROUBLED = "das:2:distributions:kill,freeze,raise"
 SLOW = "das:2:stall"
 CUT = "das:2:broadcast:cut"
-RESIZED = "das:1:broadcast:grow,shrink,grow"
+RESIZED = "das:1:broadcast:distributions:grow,shrink,grow"
 
 
 def left_behind() -> list[str]:
@@ -42,6 +42,7 @@ def test_a_cluster_trains_as_an_engine_in_the_process(results: dict[str, Any], j
     for name in EXACT:
         assert results[job][name] == results["none:0"][name], name
     assert results[job]["accepted"] > 0
+    assert set(results[job]["remembers"]) == {"distributions" in job}
 
 
 def test_killed_frozen_and_failing_engines_are_replaced(results: dict[str, Any]) -> None:

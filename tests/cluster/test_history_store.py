@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from das.cluster.history_store import HistoryStore
+from das.drafter.distributions import Distributions
 from das.drafter.saved import SavedText, read_history
 
 
@@ -58,7 +59,11 @@ def test_an_engine_gets_what_it_lacks_once(seed: int, tmp_path: Path) -> None:
 def test_restored_trajectories_are_equal(tmp_path: Path) -> None:
     store = HistoryStore(4)
     store.end_step(5)
-    made = [SavedText("ß", 5, 2, np.arange(9, dtype=np.int32)), SavedText("b", 4, 0, np.arange(2, dtype=np.int32))]
+    remembered = Distributions(np.array([1 << 5, 30, 31, 2, 0, 0, 1 << 5], np.uint8), np.array([77, 99], np.uint32))
+    made = [
+        SavedText("ß", 5, 2, np.arange(9, dtype=np.int32), remembered=remembered),
+        SavedText("b", 4, 0, np.arange(2, dtype=np.int32)),
+    ]
     for each in made:
         store.add(each, None)
     store.saved().write(tmp_path / "store.npz")
@@ -73,6 +78,11 @@ def test_restored_trajectories_are_equal(tmp_path: Path) -> None:
         )
         assert before.tokens.dtype == after.tokens.dtype
         assert before.tokens.tobytes() == after.tokens.tobytes()
+        kept = before.remembered or Distributions.unknown(2)
+        assert after.remembered is not None
+        assert after.remembered.heads.tobytes() == kept.heads.tobytes()
+        assert after.remembered.others.tobytes() == kept.others.tobytes()
+    assert other.bytes == 9 * 4 + 7 + 2 * 4 + 2 * 4 + 2
     narrow = HistoryStore(1)
     narrow.restore(store.saved())
     assert len(narrow.saved().texts) == 1

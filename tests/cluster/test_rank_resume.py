@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import RANKS
+from conftest import RANKS, recorded_sampling
 from scripts import ROOT, TWO_RANKS
 
 from analysis import read
@@ -39,6 +39,7 @@ def test_another_number_of_engines_changes_nothing(ranks_run: Path, repetitive_p
     rows, rows_of_own = read.metrics(cluster), read.metrics(ranks_run)
     assert [[row[name] for name in EXACT] for row in rows] == [[row[name] for name in EXACT] for row in rows_of_own]
     assert read.final(cluster) == read.final(ranks_run)
+    assert recorded_sampling(cluster) == recorded_sampling(ranks_run)
     assert [row["cluster"]["engines"] for row in rows] == [2, 2, 1, 1]
     assert sum(row["accepted"] for row in rows) > 0
     assert (cluster / "history.npz").exists()

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import EVALUATED
+from conftest import EVALUATED, recorded_sampling
 from scripts import run_script
 
 from analysis import read
+from das.drafter.saved import read_history
 from experiments.harness.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
@@ -49,6 +50,8 @@ def outcome(folder: Path) -> dict[str, Any]:
 def test_a_comparison_is_the_same(evaluated: Path, clustered: Path) -> None:
     for arm in ARMS:
         assert outcome(evaluated / "arms" / arm) == outcome(clustered / "arms" / arm)
+    of_engine, of_cluster = (recorded_sampling(run / "arms" / "das") for run in (evaluated, clustered))
+    assert of_engine == of_cluster
     assert len(outcome(evaluated / "arms" / "das")["evaluations"]) == 4
     expected, found = (json.loads((folder / "result.json").read_text()) for folder in (evaluated, clustered))
     assert set(found) == {*expected, "cluster"}
@@ -58,6 +61,15 @@ def test_a_comparison_is_the_same(evaluated: Path, clustered: Path) -> None:
         "engines", "lost_requests", "replayed_requests", "restarts", "handover_us_per_token"
     }  # fmt: skip
     assert sum(row["accepted"] for row in read.metrics(clustered / "arms" / "das")) > 0
+
+
+def test_the_exchanged_history_holds_the_recorded_distributions(clustered: Path) -> None:
+    """So an engine that restarts drafts from them, and so does a run that begins with this history."""
+    arm = clustered / "arms" / "das"
+    recorded = {text for text, _ in recorded_sampling(arm)}
+    texts = read_history(arm / "history.npz").texts
+    assert len(texts) > 20
+    assert all(text.remembered is not None and text.remembered.text() in recorded for text in texts)
 
 
 def test_a_resumed_run_may_have_another_number_of_engines(evaluated: Path, clustered: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def as_lists(value: Any) -> Any:
 
 
 def test_drafter_config_holds_the_defaults() -> None:
-    assert sorted(path.stem for path in (CONFIGS / "drafter").iterdir()) == [*DRAFTERS, "own"]
+    assert sorted(path.stem for path in (CONFIGS / "drafter").iterdir()) == [*DRAFTERS, "own", "paper"]
     documented = read("drafter/history.yaml")
     assert documented.pop("unit") == read("drafter/own.yaml")["unit"] == DEFAULT_UNIT
     assert documented.pop("name") == "history"

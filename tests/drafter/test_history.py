@@ -197,7 +197,7 @@ def test_save_and_load(tmp_path: Path) -> None:
 
 def test_file_format_is_that_of_earlier_versions(tmp_path: Path) -> None:
     """Histories that were saved before still load: the keys keep their names."""
-    drafter = HistoryDrafter()
+    drafter = HistoryDrafter(remember="tokens")
     finish(drafter)
     drafter.end_step(2)
     drafter.save(tmp_path / "history.npz")

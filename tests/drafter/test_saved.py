@@ -169,11 +169,12 @@ def test_remembered_distributions_come_back(tmp_path: Path) -> None:
     drafter.save(path)
     (text,) = read_history(path).texts
     assert text.remembered is not None
-    for own, given, token in zip(text.remembered[3:].tolist(), remembered.tolist(), tokens.tolist(), strict=True):
+    own_rows = text.remembered.rows(tokens)
+    for own, given, token in zip(own_rows.tolist(), remembered.tolist(), tokens.tolist(), strict=True):
         expected = [other << 5 | level for other, level in pairs_beside(token, given)]
         assert own == expected + [NO_PAIR] * (PAIRS - len(expected))
     drafts = []
-    for warm in (HistoryDrafter(remember="distributions", warm=path), HistoryDrafter(warm=path)):
+    for warm in (HistoryDrafter(warm=path), HistoryDrafter(remember="tokens", warm=path)):
         warm.begin("live", "p", [1, 2, 3], 7)
         warm.observe("live", tokens[:40])
         drafts.append(warm.propose(["live"], [8])[0])
@@ -187,9 +188,10 @@ def test_remembered_distributions_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"num_pairs": np.ones(3, np.uint8)}, "it has 3 distributions for 203 tokens"),
-        ({"pairs": np.zeros(5, np.uint32)}, "its distributions do not add up to its 5 pairs"),
-        ({"pairs": np.zeros((2, 2))}, "its pairs have a wrong type or shape"),
+        ({"heads": np.ones(3, np.uint8)}, "it has 3 distributions for 200 tokens of responses"),
+        ({"heads": np.full(200, 7 << 5, np.uint8)}, "its distributions do not add up to its 799 pairs"),
+        ({"others": np.zeros(5, np.uint32)}, "its distributions do not add up to its 5 pairs"),
+        ({"others": np.zeros((2, 2))}, "its others have a wrong type or shape"),
     ],
 )
 def test_damaged_distributions_are_refused(tmp_path: Path, change: Arrays, said: str) -> None:

@@ -1,5 +1,6 @@
 """Drafts from remembered distributions: they change no token, whatever is remembered, and they know the noise."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,9 @@ from conftest import Engines, roll
 from test_identity import PROBLEMS, PROMPTS, parameters, two_rollouts, undrafted
 from vllm import SamplingParams
 
+from das.drafter import HistoryDrafter
+from das.drafter.distributions import Distributions
+from das.drafter.saved import SavedText
 from das.engine import proposer
 from das.verify.sampler import remembered_of
 
@@ -61,6 +65,82 @@ def test_whatever_is_remembered_changes_no_token(
     assert (first, second) == undrafted
     assert num_accepted > 20
     assert sum(handed_over) > 500
+
+
+@pytest.mark.parametrize("settings", [{}, TREES], ids=["chains", "trees"])
+def test_recorded_distributions_draft_what_the_engine_drafted(
+    engines: Engines, repetitive_policy: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    """A drafter that gets the calls of the engine's one, with what the rollouts recorded, drafts the same tokens."""
+    calls: list[tuple[str, tuple[Any, ...], Any]] = []
+
+    def noted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: HistoryDrafter, *args: Any, **kwargs: Any) -> Any:
+            result = method(self, *args, **kwargs)
+            calls.append((method.__name__, tuple(map(copy.copy, args)), result))
+            return result
+
+        return call
+
+    for name in ("begin", "observe_batch", "propose_batch", "propose_tree", "end", "end_step"):
+        monkeypatch.setattr(HistoryDrafter, name, noted(getattr(HistoryDrafter, name)))
+    llm = engines.build(repetitive_policy, method="das", **REMEMBER, **settings)
+    recorded: dict[str, Any] = {}
+    for step in (1, 2):
+        params = [SamplingParams(temperature=1.0, max_tokens=60, seed=100 * step + i) for i in range(len(PROBLEMS))]
+        recorded |= roll(llm, [PROMPTS[int(problem)] for problem in PROBLEMS], params, PROBLEMS, step)[2]["requests"]
+    monkeypatch.undo()
+
+    drafter, texts = HistoryDrafter(window=16, remember="distributions"), text_of_requests(calls)
+    at = dict.fromkeys(texts, 0)
+    num_drafted = 0
+    for name, args, result in calls:
+        if name == "begin":
+            request, problem, prompt, seed = args
+            assert seed == recorded[request]["seed"]
+            drafter.begin(request, problem, prompt, recorded[request]["seed"])
+        elif name == "observe_batch":
+            rows = []
+            for request, tokens in zip(args[0], args[1], strict=True):
+                of_request = Distributions.from_text(recorded[request]["distributions"], len(texts[request]))
+                rows.append(of_request.rows(texts[request])[at[request] :][: len(tokens)])
+                at[request] += len(tokens)
+            drafter.observe_batch(args[0], args[1], np.concatenate(rows))
+        else:
+            again = getattr(drafter, name)(*args)
+            if name.startswith("propose"):
+                num_drafted += result.counts.sum()
+                assert again.counts.tolist() == result.counts.tolist()
+                for row, count in enumerate(result.counts):
+                    assert again.tokens[row, :count].tolist() == result.tokens[row, :count].tolist()
+                    assert again.probs[row, :count].tolist() == result.probs[row, :count].tolist()
+    assert num_drafted > 500
+
+
+def text_of_requests(calls: list[tuple[str, tuple[Any, ...], Any]]) -> dict[str, np.ndarray]:
+    """The tokens that each request emitted."""
+    texts: dict[str, list[int]] = {}
+    for name, args, _ in calls:
+        if name == "observe_batch":
+            for request, tokens in zip(args[0], args[1], strict=True):
+                texts.setdefault(request, []).extend(tokens)
+    return {request: np.array(tokens, np.int32) for request, tokens in texts.items()}
+
+
+@pytest.mark.parametrize("largest", [200, 2**26], ids=["of another model", "of another vocabulary"])
+def test_foreign_distributions_of_other_engines_change_no_token(
+    engines: Engines, tiny_policy: str, undrafted: Any, largest: int
+) -> None:
+    rng, texts = np.random.default_rng(0), []
+    for problem, (tokens, _) in zip(PROBLEMS, zip(*undrafted[0], strict=True), strict=True):
+        pairs = rng.integers(0, largest, (len(tokens), 4)) << 5 | rng.integers(0, 30, (len(tokens), 4))
+        remembered = Distributions.of(np.array(tokens), pairs.astype(np.uint32))
+        texts.append(SavedText(problem, 0, 0, np.array(tokens, np.int32), remembered=remembered))
+    llm = engines.build(tiny_policy, method="das", **REMEMBER)
+    llm.collective_rpc("das_add_history", args=(0, texts))
+    first, second, num_accepted = two_rollouts(llm)
+    assert (first, second) == undrafted
+    assert num_accepted > 0
 
 
 def test_drafts_know_the_noise(engines: Engines, repetitive_policy: str) -> None:

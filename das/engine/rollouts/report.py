@@ -10,7 +10,7 @@ UNKNOWN: tuple[Any, ...] = (None, ())  # values of fields that the engine does n
 
 @dataclass(frozen=True)
 class RequestCost:
-    """The costs of one request."""
+    """The costs of one request, and what a drafter that remembers distributions needs to draft its response again."""
 
     passes: int  # target passes that emitted at least one token
     drafted: int  # draft tokens verified
@@ -21,6 +21,8 @@ class RequestCost:
     turns: Sequence[int] | None = None  # tokens of each turn, in a rollout of several turns
     weights: int | None = None  # how many updates the weights had seen; only the trainer knows it
     rank: int | None = None  # the trainer's rank that asked for it, in a rollout of several ranks
+    distributions: str | None = None  # of the response's tokens (Distributions.text), if the drafter remembers them
+    seed: int | None = None  # of the noise with which these tokens were sampled; None: unknown, or there is no noise
 
     def plain(self) -> Plain:
         """The costs as a Plain dictionary."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from das.budget import LiveRequest
+from das.drafter.distributions import Distributions
 
 
 @dataclass
@@ -10,6 +11,7 @@ class RolloutRecord:
     """Expected and measured times and lengths, and sums over the requests that finished and joined the history."""
 
     history_before: int  # tokens in the history when the rollout began, and those that other engines sent since
+    announced: bool = False  # whether somebody will ask for the requests' costs
     passes: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
@@ -19,6 +21,8 @@ class RolloutRecord:
     predicted_s: list[float] = field(default_factory=list)  # seconds that the budget expected of each decode pass
     measured_s: list[float] = field(default_factory=list)  # seconds that the pass took
     predicted_length: dict[str, float] = field(default_factory=dict)  # by request, in tokens, predicted when it began
+    seeds: dict[str, int | None] = field(default_factory=dict)  # by request, if the drafter remembers distributions
+    remembered: dict[str, Distributions] = field(default_factory=dict)  # of requests that have ended
 
     def finish(self, request: LiveRequest) -> None:
         """Add to the sums a request that has joined the history."""
@@ -28,6 +32,7 @@ class RolloutRecord:
         self.tokens += request.generated
         self.requests += 1
 
-    def forget_predictions(self) -> None:
-        """Forget predictions and times, because the next turn of the rollout has a report of its own."""
+    def forget_turn(self) -> None:
+        """Forget what belongs to the requests and passes so far, because the next turn has a report of its own."""
         self.predicted_length, self.predicted_s, self.measured_s = {}, [], []
+        self.seeds, self.remembered = {}, {}

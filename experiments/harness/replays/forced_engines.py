@@ -126,7 +126,14 @@ def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool) 
     from das.verify.admission import FORCED_KEY
 
     work = asked.work
-    responses = {f"{asked.live}/{asked.epoch}/{i}": work.response(i).tolist() for i in range(len(work))}
+    names = [f"{asked.live}/{asked.epoch}/{i}" for i in range(len(work))]
+    responses = {name: work.response(i).tolist() for i, name in enumerate(names)}
+    seeds = [request_seed(run_seed, asked.epoch, i) for i in range(len(work))]
+    remembered = {}
+    for i, name in enumerate(names):
+        if (sampling := work.sampling_of(i)) is not None and sampling.seed is not None:
+            remembered[name] = sampling.distributions.rows(work.response(i))
+            seeds[i] = sampling.seed
 
     class ForcedRequest(RolloutRequest):
         def parameters(self) -> list[Any]:
@@ -144,13 +151,13 @@ def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool) 
         prompts_of(work),
         SamplingParams(temperature=1.0, **ending),
         work.problems,
-        seeds=[request_seed(run_seed, asked.epoch, i) for i in range(len(work))],
+        seeds=seeds,
         step=asked.epoch,
         next_history_tick=asked.epoch,
     )
     if not keyed:
         return roll_out_stock(llm, request, seats=asked.live)[1]
-    llm.collective_rpc("das_force", args=(responses,))
+    llm.collective_rpc("das_force", args=(responses, remembered))
     return roll_out(llm, request)[1]
 
 

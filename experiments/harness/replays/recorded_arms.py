@@ -1,5 +1,6 @@
 """Simulate recorded arms with the engine, drafter, budget and order of requests of their configs, on any machine."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from analysis import read
 from das.budget import make_budget
 from das.budget.latency_forms import Form
 from das.drafter import make_drafter
+from das.drafter.options import DEFAULTS
 from das.engine.build import EngineSettings
 from das.engine.methods import find_method
 from das.replay.cluster import Step, simulate_rollout
@@ -81,6 +83,22 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
     return steps
 
 
+def tokens_only(works: Sequence[Workload], drafter: Mapping[str, Any]) -> str:
+    """Return a line for the user if this drafter remembers distributions, and rollouts were recorded without them.
+
+    drafter: options of HistoryDrafter. Empty: there is nothing to say.
+    """
+    if drafter.get("remember", DEFAULTS.remember) != "distributions":
+        return ""
+    known = [work.sampling_of(i) is not None for work in works for i in range(len(work))]
+    if all(known):
+        return ""
+    return (
+        f"{known.count(False)} of {len(known)} recorded responses have no distributions of this policy's tokens: das "
+        "drafts from their tokens alone"
+    )
+
+
 def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
     """Simulate the arms for a 7B policy on an H100 that gives the same responses. Returns their rollout times, divided
     by that of the first arm.
@@ -100,11 +118,11 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
         return {}
     form, source = chosen_form(None, GPU, MODEL)
     dear = CostScaled(form, DOUBT, VERIFY_TOKEN)
-    works = read_rollouts(arms[baseline])  # all arms have the same responses
-    baseline_s = replayed_seconds(works, form, configs[baseline], arms[baseline])
+    baseline_s = replayed_seconds(read_rollouts(arms[baseline]), form, configs[baseline], arms[baseline])
     ratios: dict[str, dict[str, float]] = {"ratio_to_none": {}, "ratio_to_none_dearer": {}}
     for name, config in configs.items():
         if name != baseline and find_method(config.arm.method).simulated:
+            works = read_rollouts(arms[name])  # all arms have the same responses, but not the same distributions
             for key, prices in (("ratio_to_none", form), ("ratio_to_none_dearer", dear)):
                 ratios[key][name] = replayed_seconds(works, prices, config, arms[name]) / baseline_s
     return {f"{GPU.lower()}_{MODEL.lower()}": {**ratios, "source": source}}

@@ -16,6 +16,7 @@ from das.replay.engine import Engine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
+from experiments.harness.replays.recorded_arms import tokens_only
 from experiments.recorded.rollouts import is_text, read_rollouts
 from experiments.replay.hardware import VERIFY_TOKEN
 from experiments.replay.latency_files import DERIVED, chosen_form, step_table
@@ -110,6 +111,8 @@ def build(task: DictConfig) -> tuple[Case, list[str]]:
         lines.append(
             "there is only one step, so no history; with task.group=G every G responses of a problem form a step"
         )
+    if line := tokens_only(steps, {}):
+        lines.append(line)
     one, none = np.array(1.0), np.array(0.0)
     short_prefill, long_prefill = (float(form.predict(one, np.array(count), none)) for count in (2048.0, 4096.0))
     case = Case(
@@ -165,5 +168,6 @@ def sample(steps: list[Workload], tokens: int, requests: int, epochs: int = 4) -
         parts = [last_groups[-steps_left] for last_groups in chosen if len(last_groups) >= steps_left]
         names = [work.problems[i] for work, ids in parts for i in ids]
         responses = [work.response(i) for work, ids in parts for i in ids]
-        sampled.append(workload(names, responses, steps[-1].prompt))
+        sampling = [work.sampling_of(i) for work, ids in parts for i in ids]
+        sampled.append(workload(names, responses, steps[-1].prompt, sampling))
     return sampled

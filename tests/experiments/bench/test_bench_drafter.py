@@ -10,8 +10,9 @@ from composed import composed
 from refusals import one_line
 
 from das.drafter import Draft
+from das.drafter.distributions import Distributions
 from experiments.bench import drafter as bench_drafter
-from experiments.recorded.drafter_replay import PROMPT, Tally, replay_problem
+from experiments.recorded.drafter_replay import PROMPT, Tally, made_up_problems, replay_problem
 from experiments.recorded.rollouts import responses_of
 
 
@@ -72,6 +73,20 @@ def test_result_has_its_keys(tmp_path: Path) -> None:
     assert set(result["batches"]) == {"1", "4"}
     assert result["sizes"][0]["tokens"] == 20000
     assert (tmp_path / "drafter.png").exists()
+
+
+def test_a_trace_with_distributions_is_also_replayed_with_them(tmp_path: Path) -> None:
+    (_, texts), *_ = made_up_problems(1, 4, 200, seed=0)
+    sure = Distributions(np.zeros(200, np.uint8), np.empty(0, np.uint32)).text()
+    row = {"problem_id": "p", "distributions": sure, "seed": 1}
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps({**row, "response_ids": text.tolist()}) + "\n" for text in texts))
+    small = "problems=1 group=2 sizes=[] array_sizes=[] batches=[1] min_probs=[0.2] trees=[] tree_rows=[]"
+    options = [f"task.{option}" for option in small.split()]
+    bench_drafter.run(composed("task=bench_drafter", *options, f"task.traces=[{path}]"), [], str(tmp_path))
+    row = json.loads((tmp_path / "result.json").read_text())["traces"]["x"]
+    assert row["distributions"]["tokens"] == row["das"]["tokens"] == 800
+    assert 1.2 < row["distributions"]["tokens_per_pass"] != row["das"]["tokens_per_pass"]
 
 
 def test_bad_trace_is_one_line(tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from refusals import one_line
 
+from das.drafter.distributions import NO_PAIR, Distributions
 from experiments.recorded.rollouts import is_text, read_rollouts
 from experiments.run.errors import UserError
 
+SURE = Distributions(np.zeros(3, np.uint8), np.empty(0, np.uint32))  # each token is the only likely one
 TRACES = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "traces"
 
 
@@ -90,6 +93,26 @@ def test_a_run_may_have_any_name(tmp_path: Path) -> None:
     assert len(read_rollouts(write(tmp_path / "steer_r1d_qwen14b_pos0to3.jsonl.gz", steered))[0]) == 1
 
 
+def test_distributions_and_seeds_are_read(tmp_path: Path) -> None:
+    """Where a row has them. A response may have another number of tokens than distributions: the last ones are cut, or
+    unknown."""
+    row = {"problem_id": "a", "response_ids": [1, 2, 3]}
+    rows = [
+        {**row, "distributions": SURE.text(), "seed": 2**61 + 1},
+        row,
+        {**row, "response_ids": [1, 2], "distributions": SURE.text(), "seed": None},
+        {**row, "response_ids": [1, 2, 3, 4], "distributions": SURE.text()},
+    ]
+    (work,) = read_rollouts(write(tmp_path / "x.jsonl", rows))
+    assert [None if each is None else each.seed for each in work.sampling] == [2**61 + 1, None, None, None]
+    assert work.sampling[1] is None
+    assert work.remembered is not None
+    first = [1 << 5, 2 << 5, 3 << 5]
+    assert work.remembered[:, 0].tolist() == [*first, *[NO_PAIR] * 3, *first[:2], *first, NO_PAIR]
+    assert (work.remembered[:, 1:] == NO_PAIR).all()
+    assert work.part([2, 0]).remembered.tolist() == work.remembered[[6, 7, 0, 1, 2]].tolist()  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
@@ -112,6 +135,12 @@ def test_a_run_may_have_any_name(tmp_path: Path) -> None:
         (
             [{"problem_id": "a", "response_ids": [1], "step": s, "tokenizer": t} for s, t in ((1, "q"), (2, "r"))],
             "mixes tokenisers: q, r",
+        ),
+        ([{"problem_id": "a", "response_ids": [1], "distributions": [1]}], "its distributions cannot be read"),
+        ([{"problem_id": "a", "response_ids": [1], "distributions": "eJw="}], "its distributions cannot be read"),
+        (
+            [{"problem_id": "a", "response_ids": [1], "distributions": SURE.text(), "seed": "x"}],
+            "a seed must be a whole number, got 'x'",
         ),
     ],
 )

@@ -12,6 +12,7 @@ from composed import composed_arm
 from damages import Damage, halve, halved, linked, removed, written
 
 from das.drafter import HistoryDrafter
+from das.drafter.distributions import NO_PAIR
 from experiments.harness import resume
 from experiments.training import checkpoint
 from tests.experiments.run.bad_inputs import SHORT, WEIGHTS, Made, Opened, kind
@@ -117,6 +118,18 @@ history_case("history that contradicts itself", "do not add up", array("tokens",
 history_case("history with ticks ahead of its own", "history tick is 0", array("clocks", lambda ticks: ticks + 250))
 history_case("history with NaN or zero weights", "NaN or out of range", array("weights", lambda w: w * np.nan))
 history_case("history of another vocabulary", "holds token 150000", lambda path: history(path, largest=150_000))
+
+
+def foreign_distributions(path: Path) -> None:
+    """Write a history whose tokens are the policy's, beside distributions of another vocabulary."""
+    drafter = HistoryDrafter(remember="distributions")
+    drafter.begin("r", "p", [1, 2])
+    drafter.observe("r", [1], np.array([[150_000 << 5, *[NO_PAIR] * 3]], np.uint32))
+    drafter.end("r")
+    drafter.save(path)
+
+
+history_case("history of another vocabulary", "holds token 150000", foreign_distributions)
 
 
 def drafting(**coefficients: Any) -> str:
