@@ -123,7 +123,7 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
 def trained_once(folder: Path) -> bool:
     """Return whether only the first arm of the comparison in `folder` trained, and the others took its weights."""
     path = folder / "config.yaml"
-    return path.exists() and bool(read.config(folder)["task"].get("train_once"))
+    return path.exists() and bool(read.config(folder).get("task", {}).get("train_once"))
 
 
 def time_ratios(arm_rows: list[dict[str, Any]], baseline_rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
