@@ -39,6 +39,7 @@ IDENTITY = {
     "losses": "loss",
     "grad_norms": "grad_norm",
 }
+OF_ROLLOUTS = ("completions", "rewards")  # of these, what an arm has that does not train (task.train_once)
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
@@ -97,24 +98,32 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
     baseline = names[0]
     stock = next((name for name in names if is_stock(folder / "arms" / name)), None)
+    once = trained_once(folder)
     result: dict[str, Any] = {"baseline": baseline, "arms": {}, "ratio_to_none": {}, "identical": {}}
+    if once:
+        result["trained_once"] = True
     if stock is not None:
         result |= {"ratio_to_stock": {}, "distribution": {}}
     for name in names:
         result["arms"][name] = arm_result(rows[name])
         for against, ratios in ((baseline, "ratio_to_none"), (stock, "ratio_to_stock")):
             if against not in (None, name):
-                result[ratios][name] = {
-                    key: time_ratios(rows[name], rows[against], key) for key in ("rollout_s", "step_s")
-                }
+                compared = ("rollout_s",) if once else ("rollout_s", "step_s")  # only the first arm has whole steps
+                result[ratios][name] = {key: time_ratios(rows[name], rows[against], key) for key in compared}
         if name == stock:
             base_folder, own_folder = folder / "arms" / baseline, folder / "arms" / name
             result["distribution"][name] = compare_distributions(base_folder, own_folder, rows[baseline], rows[name])
         elif name != baseline:
-            result["identical"][name] = identity_checks(folder, baseline, name, rows[baseline], rows[name])
+            result["identical"][name] = identity_checks(folder, baseline, name, rows[baseline], rows[name], once)
     curves = {name: evaluations.curves(rows[name]) for name in names if evaluations.evaluations(rows[name])}
     result |= cluster_result([row for name in names for row in rows[name]])
     return {**result, "eval": curves} if curves else result
+
+
+def trained_once(folder: Path) -> bool:
+    """Return whether only the first arm of the comparison in `folder` trained, and the others took its weights."""
+    path = folder / "config.yaml"
+    return path.exists() and bool(read.config(folder).get("task", {}).get("train_once"))
 
 
 def time_ratios(arm_rows: list[dict[str, Any]], baseline_rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
@@ -145,15 +154,17 @@ def identity_checks(
     name: str,
     baseline_rows: list[dict[str, Any]],
     arm_rows: list[dict[str, Any]],
+    once: bool = False,
 ) -> dict[str, bool | int | None]:
     """Compare the results of two arms. Returns name of a result -> whether its bits are equal at every step.
 
     The result `eval` is compared only if policies were evaluated. `first_difference` is the first step at which any
-    result differs, or None.
+    result differs, or None. once: the arm did not train, so it has no losses, gradient norms and optimizer.
     """
     checks: dict[str, bool | int | None] = {}
     all_differing_steps = []
-    for what, key in IDENTITY.items():
+    for what in OF_ROLLOUTS if once else IDENTITY:
+        key = IDENTITY[what]
         steps = [base["step"] for base, arm in zip(baseline_rows, arm_rows, strict=True) if base[key] != arm[key]]
         checks[what] = not steps
         all_differing_steps += steps
@@ -162,7 +173,7 @@ def identity_checks(
         checks["eval"] = step is None
         all_differing_steps += [] if step is None else [step]
     arm_final, baseline_final = (read.final(folder / "arms" / arm) for arm in (name, baseline))
-    for what in ("final_weights", "optimizer"):
+    for what in ("final_weights",) if once else ("final_weights", "optimizer"):
         checks[what] = arm_final[what] == baseline_final[what]
     checks["first_difference"] = min(all_differing_steps) if all_differing_steps else None
     return checks
@@ -187,14 +198,14 @@ def arm_table(result: dict[str, Any]) -> str:
             [
                 name,
                 f"{arm['rollout_s']['mean']:.2f} ± {arm['rollout_s']['std']:.2f}",
-                f"{ratio['rollout_s']['overall']:.3f}" if ratio else "1",
+                _ratio(ratio, "rollout_s"),
                 _optional(ratio["rollout_s"]["from_second_epoch"]) if ratio else "1",
                 f"{arm['tokens']['mean'] * arm['tokens']['n']:.0f}",
                 f"{arm['tokens_per_pass']['overall']:.2f}",
                 f"{arm['drafted']['mean'] * arm['drafted']['n']:.0f}",
                 f"{arm['accepted']['mean'] * arm['accepted']['n']:.0f}",
                 f"{arm['draft_share']['overall']:.1%}",
-                f"{ratio['step_s']['overall']:.3f}" if ratio else "1",
+                _ratio(ratio, "step_s"),
                 f"{arm['tail_share']['overall']:.0%}" if "tail_share" in arm else "-",
                 f"{arm['reward']['first_quarter']:.3f} → {arm['reward']['last_quarter']:.3f}",
                 *_of_stock(result, name),
@@ -225,7 +236,14 @@ def _of_stock(result: dict[str, Any], name: str) -> list[str]:
     if "ratio_to_stock" not in result:
         return []
     ratio = result["ratio_to_stock"].get(name)
-    return [f"{ratio[key]['overall']:.3f}" if ratio else "1" for key in ("rollout_s", "step_s")]
+    return [_ratio(ratio, key) for key in ("rollout_s", "step_s")]
+
+
+def _ratio(ratios: Mapping[str, Any] | None, key: str) -> str:
+    """Return the cell of an arm's ratio `key`. ratios: None for the arm with which the others are compared."""
+    if ratios is None:
+        return "1"
+    return f"{ratios[key]['overall']:.3f}" if key in ratios else "-"
 
 
 def _optional(value: float | None) -> str:
@@ -244,10 +262,11 @@ def identity_verdict(result: dict[str, Any]) -> str:
         if differing:
             first = "" if first_step is None else f", first at step {first_step}"
             answer = f"NO: {', '.join(differing)} differ{first}"
-        lines.append(
-            f"identical: {answer}  ({name} against {result['baseline']}: completions, rewards, losses, "
-            f"gradient norms, final weights, optimizer state{', evaluations' if 'eval' in checks else ''})"
-        )
+        evaluated = ", evaluations" if "eval" in checks else ""
+        what = f"completions, rewards, losses, gradient norms, final weights, optimizer state{evaluated}"
+        if result.get("trained_once"):
+            what = f"completions, rewards{evaluated}; weights: trained once"
+        lines.append(f"identical: {answer}  ({name} against {result['baseline']}: {what})")
     for name, found in result.get("distribution", {}).items():
         lines.append(distribution_verdict(name, result["baseline"], found))
     return "\n".join(lines)

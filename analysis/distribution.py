@@ -25,7 +25,8 @@ def compare_distributions(
     """Compare an arm of unmodified vLLM with the baseline. Returns the arm's entry in result.json.
 
     baseline, arm: the arms' folders. Both arms have the same problems in each step, so steps are compared in pairs. In
-    step 1 they also have the same weights, so only chance in sampling separates them. Later weights differ. So
+    step 1 they also have the same weights, so only chance in sampling separates them. Later weights differ, unless only
+    the baseline was trained (task.train_once). So
     differences over all steps also contain chance in training, whose effects last for many steps. The p-values of these
     differences treat steps as independent. Therefore they are too small for a long training.
     """

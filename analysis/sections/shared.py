@@ -44,7 +44,8 @@ def percent(value: float) -> str:
 
 def identity_text(run: Path) -> str:
     """Return in words whether all arms of a comparison have identical bits."""
-    compared = read.result(run)["identical"]
+    result = read.result(run)
+    compared = result["identical"]
     if not compared:
         return "not compared: no arm has to be identical"
     differing = [
@@ -53,7 +54,11 @@ def identity_text(run: Path) -> str:
         for what, equal in checks.items()
         if what != "first_difference" and not equal
     ]
-    return "differ: " + ", ".join(differing) if differing else "equal in every bit, also the optimizer's state"
+    if differing:
+        return "differ: " + ", ".join(differing)
+    if result.get("trained_once"):
+        return "equal completions and rewards; weights: trained once"
+    return "equal in every bit, also the optimizer's state"
 
 
 def is_identical(run: Path) -> bool:

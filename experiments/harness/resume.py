@@ -110,7 +110,10 @@ def identity(config: RunConfig) -> dict[str, Any]:
     train_arm.py adds `policy` and `data`: digests of the initial weights and of the problems.
     """
     named = json.loads(json.dumps({key: value for key, value in config.resolved.items() if key not in FREE}))
-    return {"config": {key: value for key, value in leaves(named) if key not in FREE_KEYS and value != {}}}
+    settings = {key: value for key, value in leaves(named) if key not in FREE_KEYS and value != {}}
+    if config.task.get("train_once"):
+        settings["task.train_once"] = True  # the checkpoints of arms that do not train have no optimizer state
+    return {"config": settings}
 
 
 def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: Path) -> None:

@@ -52,6 +52,8 @@ class ArmRun:
     barrier: Barrier  # says when the arm may roll out and train
     callbacks: Sequence[Any] = ()  # further callbacks of transformers' Trainer
     start: int = 0  # steps already done. resume.py has verified their checkpoint and reset the folder to it
+    weights: Path | None = None  # task.train_once: the file through which the first arm gives its weights to the others
+    trains: bool = True  # False: the arm takes its weights from this file
 
 
 def make_parts(arms: Sequence[RunConfig], note: Callable[[str], None]) -> str:
@@ -181,10 +183,12 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
     """Build the trainer of the arm. parts: arguments of the trainer that do not follow from `run`."""
     from transformers import AutoTokenizer, PrinterCallback
 
+    from experiments.training.train_once import GiveWeights, RolloutTrainer, TakeWeights, WeightsFile
     from experiments.training.trainer import SpeculativeGRPOTrainer
 
     config = run.config
-    trainer = SpeculativeGRPOTrainer(
+    kind = SpeculativeGRPOTrainer if run.trains else RolloutTrainer
+    trainer = kind(
         processing_class=AutoTokenizer.from_pretrained(run.policy, trust_remote_code=False),
         barrier=run.barrier,
         schedule=make_schedule(config.schedule),
@@ -197,6 +201,9 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
         callbacks=list(run.callbacks),
         **parts,
     )
+    if run.weights is not None:
+        file = WeightsFile(run.weights)
+        trainer.add_callback(GiveWeights(file, run.barrier) if run.trains else TakeWeights(file))
     trainer.remove_callback(PrinterCallback)  # rows go to metrics.jsonl and the progress line
     return trainer
 

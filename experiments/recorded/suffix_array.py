@@ -18,7 +18,7 @@ def against_array(tokens: int) -> dict[str, float]:
     corpus = np.concatenate(texts)
     drafter = HistoryDrafter(
         cross_problem_tokens=0, min_prob=0.005, remember="tokens"
-    )  # earlier records were measured with it
+    )  # as in earlier records
     drafter.begin("past", "p", [])
     drafter.observe("past", corpus)
     drafter.begin("live", "p", [])

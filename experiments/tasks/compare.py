@@ -29,7 +29,9 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     for arm in arms.values():
         check(arm)
     check_stock(arms)
-    in_lock_step = config.task["lock_step"]
+    in_lock_step, train_once = config.task["lock_step"], config.task["train_once"]
+    if train_once:
+        check_train_once(config, arms)
     if in_lock_step and config.engine.processes > 1:
         raise UserError(
             f"task.lock_step=true runs all arms at once, a process each; with engine.processes="
@@ -46,7 +48,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     policy = make_parts(list(arms.values()), progress.note)
     progress.note(f"starting {len(arms)} arms ({', '.join(arms)}), {steps} steps each; logs and results in {folder}")
     if in_lock_step:
-        lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder, start), progress)
+        lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder, start, train_once), progress)
     else:
         one_by_one.run_arms(arms, overrides_of_arms, path, progress)
     result = arm_analysis.compare_arms(path, list(arms))
@@ -70,3 +72,19 @@ def check_stock(arms: Mapping[str, RunConfig]) -> None:
         raise UserError(f"arms={list(arms)}: {' and '.join(stock)} are both vLLM as it comes; keep one")
     if stock and next(iter(arms)) == stock[0]:
         raise UserError(f"arms={list(arms)}: {stock[0]} samples other tokens, so it cannot be the baseline")
+
+
+def check_train_once(config: RunConfig, arms: Mapping[str, RunConfig]) -> None:
+    """Refuse task.train_once if the arms run one after the other, or if an arm would have to learn from the training.
+    Raises UserError.
+    """
+    if not config.task["lock_step"]:
+        raise UserError(
+            "task.train_once=true: the arms need the first arm's weights of each step; set task.lock_step=true"
+        )
+    learning = [name for name, arm in list(arms.items())[1:] if arm.arm.online]
+    if learning:
+        raise UserError(
+            f"task.train_once=true: {' and '.join(learning)} would learn from the training's forward passes, and only "
+            "the first arm trains; leave it out, or put it first"
+        )

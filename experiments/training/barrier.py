@@ -11,7 +11,7 @@ class Barrier:
     This class is for a run without other arms: it never waits, and passes each row of metrics to `report`.
     """
 
-    waited_s = 0.0  # seconds spent waiting for other arms, which must not count as this arm's time
+    waited_s = 0.0  # seconds spent on other arms (waiting, writing weights), which must not count as this arm's time
 
     def __init__(self, report: Callable[[dict[str, Any]], Any]):
         self.report = report

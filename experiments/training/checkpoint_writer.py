@@ -100,12 +100,15 @@ def completed_epochs(folder: Path) -> int:
 
 
 def final_digests(trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
-    """Digests of what all ranks have trained: weights, optimizer state, and the draft head if there is one.
+    """Digests of what all ranks have trained: weights, optimizer state, and the draft head if there is one. A trainer
+    that takes another arm's weights has no optimizer state.
 
     All ranks must call this function.
     """
     head = trainer.vllm_generation.head
-    digests = {"final_weights": weights_digest(trainer.model), "optimizer": optimizer_digest(trainer.optimizer)}
+    digests = {"final_weights": weights_digest(trainer.model)}
+    if trainer.trains:
+        digests["optimizer"] = optimizer_digest(trainer.optimizer)
     if head is not None:
         digests["head"] = head.digest()
     return {name: of_all_ranks(digest) for name, digest in digests.items()}

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +44,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
     """
 
     brings_backend = True  # tells das.speculate() not to change this trainer
+    trains = True
     vllm_generation: SpeculativeGeneration
     _last_loaded_step: int  # TRL's: the step at which the engine got its weights
 
@@ -205,9 +206,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         row = {
             "step": self.state.global_step,
             "epoch": rollout.step // max(1, len(self.train_dataset) // problems),
-            "loss": float(np.mean(losses)),
-            "grad_norm": norm,
-            **logged_by_trl(logs),
+            **self._of_update(losses, norm, logs),
             **of_syncs(syncs),
             "lag": rollout.step - weights,
             "exposed_s": max(exposed_s),
@@ -219,6 +218,10 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         if self._evaluations:
             row["eval"], self._evaluations = self._evaluations, []
         self.on_step(row, rollout, rewards)
+
+    def _of_update(self, losses: Sequence[float], norm: float, logs: Mapping[str, float]) -> dict[str, Any]:
+        """Return the columns about the update. losses: one number for each rank. norm: of the gradients."""
+        return {"loss": float(np.mean(losses)), "grad_norm": norm, **logged_by_trl(logs)}
 
     def _trained_on(self) -> tuple[Rollout, Sync, int]:
         """Return the rollout of this step, its weight sync, and the number of updates that had made its weights."""

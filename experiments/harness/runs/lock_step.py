@@ -24,6 +24,7 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.training.barrier import Barrier
 
+WEIGHTS = "first_arm.safetensors"  # file in the comparison's folder, while a comparison with task.train_once runs
 END_S = 15  # seconds that an arm has to end by itself after its pipe is closed
 
 
@@ -35,6 +36,7 @@ class Comparison:
     policy: str  # directory or hub id
     run_folder: RunFolder  # each arm writes into the folder arms/NAME in it
     start: int = 0  # steps that are already done; the arms resume from their checkpoints of this step
+    train_once: bool = False  # the first arm trains, and the other arms take its weights after each step
 
     @property
     def folder(self) -> Path:
@@ -44,8 +46,10 @@ class Comparison:
 
 def run_arms(comparison: Comparison, progress: Progress) -> None:
     """Train all arms. In each step they roll out one at a time, in rotating order, and then train, one arm on each
-    core. Raises RunFailed if an arm fails, and UserError if it refuses its input, both with a one-line message. The
-    other arms are then stopped, and their files stay.
+    core. With `train_once` only the first arm trains, alone, and then the others take its weights.
+
+    Raises RunFailed if an arm fails, and UserError if it refuses its input, both with a one-line message. The other
+    arms are then stopped, and their files stay.
     """
     folder = comparison.folder
     with quiet_into(folder / "log.txt"):
@@ -62,7 +66,7 @@ def run_arms(comparison: Comparison, progress: Progress) -> None:
             for name in [*names[first:], *names[:first]]:
                 tell(pipes[name], "go")
                 expect(pipes[name], "rolled", name, folder)
-            for row in _train_step(pipes, folder):
+            for row in _train_step(pipes, comparison):
                 comparison.run_folder.add_metrics(row)
                 progress.step(row)
         for name in names:
@@ -74,42 +78,47 @@ def run_arms(comparison: Comparison, progress: Progress) -> None:
             process.join(timeout=END_S)
             if process.exitcode is None:
                 process.terminate()
+        (folder / WEIGHTS).unlink(missing_ok=True)
 
 
 def _start(comparison: Comparison) -> tuple[dict[str, Connection], list[BaseProcess]]:
     """Start every arm's process. Returns the parent's end of each arm's pipe, and the processes."""
     pipes: dict[str, Connection] = {}
     processes: list[BaseProcess] = []
-    for name, config in comparison.arms.items():
-        process, pipes[name] = spawned(
-            _arm_process,
-            name,
-            config,
-            comparison.policy,
-            comparison.folder,
-            comparison.start,
-            name=f"arm-{name}",
-            daemon=False,
-        )
+    for name in comparison.arms:
+        process, pipes[name] = spawned(_arm_process, name, comparison, name=f"arm-{name}", daemon=False)
         processes.append(process)
     return pipes, processes
 
 
-def _train_step(pipes: Mapping[str, Connection], folder: Path) -> Iterator[dict[str, Any]]:
-    """Let all arms train, as many at a time as there are cores. Yields each arm's row of metrics as it comes."""
-    names, cores = list(pipes), os.cpu_count() or 1
-    for first in range(0, len(names), cores):
-        together = names[first : first + cores]
+def _train_step(pipes: Mapping[str, Connection], comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """Let all arms train, as many at a time as there are cores. Yields each arm's row of metrics as it comes.
+
+    With `train_once` the first arm goes first, because the other arms need its weights.
+    """
+    names, cores, folder = list(pipes), os.cpu_count() or 1, comparison.folder
+    alone = 1 if comparison.train_once else 0
+    groups = [names[first : first + cores] for first in range(alone, len(names), cores)]
+    for together in (names[:alone], *groups):
         for name in together:
             tell(pipes[name], "go")
         for name in together:
             yield expect(pipes[name], "step", name, folder)
 
 
-def _arm_process(name: str, config: RunConfig, policy: str, comparison: Path, start: int, pipe: Connection) -> None:
-    """Body of an arm's process. comparison: folder of the comparison. start: see Comparison."""
-    log = log_of(name, comparison)
-    run = ArmRun(config, policy, log.parent, comparison.name, PipeBarrier(pipe), start=start)
+def _arm_process(name: str, comparison: Comparison, pipe: Connection) -> None:
+    """Body of the process of the arm `name`."""
+    log = log_of(name, comparison.folder)
+    run = ArmRun(
+        comparison.arms[name],
+        comparison.policy,
+        log.parent,
+        comparison.folder.name,
+        PipeBarrier(pipe),
+        start=comparison.start,
+        weights=comparison.folder / WEIGHTS if comparison.train_once else None,
+        trains=not comparison.train_once or name == next(iter(comparison.arms)),
+    )
     with reporting(pipe, log):
         train_arm(run)
         pipe.send(("done", None))

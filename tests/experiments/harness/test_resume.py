@@ -65,6 +65,13 @@ def test_checkpoints_of_another_run_are_refused_by_name(tmp_path: Path) -> None:
         resume.refuse_another(checkpoint.run_identity(tmp_path / resume.CHECKPOINTS, 8), expected, tmp_path)
 
 
+def test_an_arm_that_does_not_train_cannot_go_on_training(tmp_path: Path) -> None:
+    save(tmp_path, 8, config("task.train_once=true"))
+    with pytest.raises(UserError, match=r"these differ: task\.train_once \(True there, absent here\)"):
+        resume.newest({tmp_path: config()}, print)
+    assert resume.newest({tmp_path: config("task.train_once=true")}, print) == 8
+
+
 def test_the_folder_goes_back_to_the_step(tmp_path: Path) -> None:
     rows = [{"step": step, "loss": 1 / step} for step in range(1, 6)]
     text = "".join(json.dumps(row) + "\n" for row in rows)

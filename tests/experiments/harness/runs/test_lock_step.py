@@ -10,6 +10,7 @@ from composed import composed_arm
 from experiments.harness.failures import expect, tell
 from experiments.harness.runs import lock_step
 from experiments.run.errors import RunFailed
+from experiments.run.run_folder import RunFolder
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,7 @@ def test_an_arm_that_fails_after_its_parent_gave_up_prints_nothing(
 ) -> None:
     """Whatever error it fails with: a pipe with unread messages is reset, not closed, when its other end closes."""
     config = composed_arm("none")
+    comparison = lock_step.Comparison({"none": config}, "", RunFolder(tmp_path, config.resolved))
     for error in (ConnectionResetError(104, "Connection reset by peer"), RuntimeError("the engine raised")):
 
         def fail(run: Any, raised: Exception = error) -> None:
@@ -39,8 +41,7 @@ def test_an_arm_that_fails_after_its_parent_gave_up_prints_nothing(
         monkeypatch.setattr(lock_step, "train_arm", fail)
         ours, theirs = Pipe()
         ours.close()
-        arguments = "none", config, "", tmp_path, 0, theirs
-        arm = get_context("fork").Process(target=lock_step._arm_process, args=arguments)
+        arm = get_context("fork").Process(target=lock_step._arm_process, args=("none", comparison, theirs))
         arm.start()
         arm.join()
         assert arm.exitcode == 0

@@ -1,0 +1,21 @@
+"""What a comparison refuses before any arm starts."""
+
+from composed import composed_arm
+from refusals import one_line
+
+from experiments.harness.config import RunConfig
+from experiments.tasks.compare import check_train_once
+
+
+def arms(*names: str) -> dict[str, RunConfig]:
+    return {name: composed_arm(name, "task.train_once=true") for name in names}
+
+
+def test_arms_that_cannot_take_the_first_arms_weights() -> None:
+    config = composed_arm("none", "task.train_once=true", "task.lock_step=false")
+    with one_line(r"task\.train_once=true: .*set task\.lock_step=true"):
+        check_train_once(config, arms("none", "das"))
+    config = composed_arm("none", "task.train_once=true")
+    with one_line("task.train_once=true: eagle3_online and das_eagle3 would learn from the training's forward passes"):
+        check_train_once(config, arms("none", "eagle3_online", "das", "das_eagle3"))
+    check_train_once(config, arms("das_eagle3", "none", "das", "stock", "das_self", "eagle3_frozen"))
