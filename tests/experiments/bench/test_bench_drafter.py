@@ -1,18 +1,15 @@
 """task=bench_drafter on made-up text, and its replay with a drafter that knows the future."""
 
-import gzip
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from composed import composed
-from refusals import one_line
 
 from das.drafter import Draft
 from experiments.bench import drafter as bench_drafter
 from experiments.recorded.drafter_replay import PROMPT, Tally, replay_problem
-from experiments.recorded.rollouts import responses_of
 
 
 class Oracle:
@@ -72,11 +69,3 @@ def test_result_has_its_keys(tmp_path: Path) -> None:
     assert set(result["batches"]) == {"1", "4"}
     assert result["sizes"][0]["tokens"] == 20000
     assert (tmp_path / "drafter.png").exists()
-
-
-def test_bad_trace_is_one_line(tmp_path: Path) -> None:
-    with gzip.open(tmp_path / "x.jsonl.gz", "wt") as file:
-        file.write('{"run": 1}\n')
-    for path in (tmp_path / "x.jsonl.gz", tmp_path / "missing.jsonl.gz"):
-        with one_line("trace"):
-            responses_of(path)
