@@ -6,8 +6,9 @@ traces.NAME.tree_N: drafts that branch, of N nodes: tokens_per_pass, ratio (to a
 (tokens that a pass verifies if branches share no rows), query_us_per_request, query_ratio (to arctic's query),
 drafted_per_pass; traces.NAME.rows_N: trees cut at N rows; traces.NAME.distributions and
 distributions_tree_N: as das and tree_N, with a history that remembers distributions, if a run of das recorded the trace
-with them; traces.NAME.ratio_to_generous: unbranched drafts of das relative to arctic at the better of two settings with long drafts (GENEROUS);
-batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array: comparison to a suffix array.
+with them; traces.NAME.ratio_to_generous: unbranched drafts of das relative to arctic at the better of two settings with
+long drafts (GENEROUS); batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array:
+comparison to a suffix array.
 """
 
 import resource

@@ -9,8 +9,6 @@ from conftest import Engines, layer_of, mtp_policy
 from test_eagle3_engine import PROMPTS, draft_likeliest_tokens, offline, rollout
 from transformers import AutoModelForCausalLM
 
-import das
-from das.errors import EngineError
 from das.heads import mtp
 from das.heads.training import HeadLearner, HeadOptions
 from das.heads.warm_up import texts_of
@@ -36,14 +34,3 @@ def test_the_engine_drafts_what_the_layer_drafts(engines: Engines, tmp_path: Pat
         assert tokens == expected
         assert per_pass == pytest.approx(offline(layer, texts, model, depth), rel=0.01)
         assert per_pass > 1.1
-
-
-@pytest.mark.parametrize(("tokens", "words"), [(None, "drafts 1 to 7 tokens a pass, not None"), (8, "not 8")])
-def test_impossible_settings_are_refused(tokens: Any, words: str) -> None:
-    with pytest.raises(EngineError, match=words):
-        das.engine_arguments(method="mtp", speculative={"num_speculative_tokens": tokens})
-
-
-def test_a_policy_without_a_layer_is_refused(engines: Engines, tiny_policy: str) -> None:
-    with pytest.raises(EngineError, match="has no MTP layer"):
-        engines.build(tiny_policy, method="mtp", speculative={"num_speculative_tokens": 1})

@@ -117,7 +117,6 @@ def test_files_bring_the_head_back(model: Any, repetitive_policy: str, tmp_path:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"hidden_size": 32}, "has hidden size 32, the policy 64: it belongs to another policy"),
         ({"vocab_size": 7}, "has vocabulary 7, the policy"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 9]}}, "reads the policy's layers 1, 9, and"),
         ({"eagle_config": {}}, "reads the policy's layers 2, 1, -1, and the policy has 2"),

@@ -1,19 +1,16 @@
 """task=bench_drafter on made-up text, and its replay with a drafter that knows the future."""
 
-import gzip
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from composed import composed
-from refusals import one_line
 
 from das.drafter import Draft
 from das.drafter.distributions import Distributions
 from experiments.bench import drafter as bench_drafter
 from experiments.recorded.drafter_replay import PROMPT, Tally, made_up_problems, replay_problem
-from experiments.recorded.rollouts import responses_of
 
 
 class Oracle:
@@ -81,17 +78,10 @@ def test_a_trace_with_distributions_is_also_replayed_with_them(tmp_path: Path) -
     row = {"problem_id": "p", "distributions": sure, "seed": 1}
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps({**row, "response_ids": text.tolist()}) + "\n" for text in texts))
-    small = "problems=1 group=2 sizes=[] array_sizes=[] batches=[1] min_probs=[0.2] trees=[] tree_rows=[]"
+    small = "problems=1 group=2 sizes=[] array_sizes=[] batches=[1] min_probs=[0.2] trees=[4] tree_rows=[]"
     options = [f"task.{option}" for option in small.split()]
     bench_drafter.run(composed("task=bench_drafter", *options, f"task.traces=[{path}]"), [], str(tmp_path))
     row = json.loads((tmp_path / "result.json").read_text())["traces"]["x"]
     assert row["distributions"]["tokens"] == row["das"]["tokens"] == 800
+    assert row["distributions_tree_4"]["tokens"] == 800
     assert 1.2 < row["distributions"]["tokens_per_pass"] != row["das"]["tokens_per_pass"]
-
-
-def test_bad_trace_is_one_line(tmp_path: Path) -> None:
-    with gzip.open(tmp_path / "x.jsonl.gz", "wt") as file:
-        file.write('{"run": 1}\n')
-    for path in (tmp_path / "x.jsonl.gz", tmp_path / "missing.jsonl.gz"):
-        with one_line("trace"):
-            responses_of(path)

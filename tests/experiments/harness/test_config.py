@@ -34,7 +34,6 @@ def test_the_number_of_problems_makes_a_new_config() -> None:
         (["~trainer.max_steps"], "^trainer.max_steps is missing"),
         (["~seed"], "^seed=null: must be a whole number"),
         (["~engine"], "^engine=null: must be a group of settings"),
-        (["engine.threads=two"], "engine.threads=two: must be a whole number"),
     ],
 )
 def test_missing_and_wrong_settings_are_refused_at_the_door(overrides: list[str], words: str) -> None:

@@ -51,7 +51,6 @@ def test_without_das_varied_arms_replace_the_last() -> None:
         (["+vary.drafter.window=[1]", "arms=[none]"], "vary replaces the arm das"),
         (["+vary.drafter.windows=[1]"], "windows"),
         (["+vary.budget=[none,fixed]"], "an arm none exists already"),
-        (["+vary.seed=[0,1]"], "run it once for each value: python run.py -m seed=0,1"),
     ],
 )
 def test_bad_vary(overrides: list[str], words: str) -> None:

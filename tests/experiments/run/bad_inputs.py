@@ -46,6 +46,7 @@ kind(
     (["trainer.top_p=0.95"], "use +trainer.top_p=0.95"),  # TRL knows it
     (["cluster=ray", "+cluster.silent=30"], "cluster.silent: there is no such setting; did you mean cluster.silent_s?"),
     (["+trust=1", "task.nosuch=2"], "nosuch"),
+    (["+trust=1"], "trust: there is no such setting; look at configs/config.yaml"),
 )
 kind(
     "key of another choice",

@@ -30,7 +30,6 @@ def test_accepted(overrides: list[str]) -> None:
     ("override", "line"),
     [
         ("+eval.evry=2", "eval.evry: there is no such setting; did you mean eval.every?"),
-        ("+trust=1", "trust: there is no such setting; look at configs/config.yaml"),
         ("+head.foo=1", "head.foo: there is no such setting; look at configs/head"),
         (
             "+drafter.max_candidate=1",

@@ -170,7 +170,6 @@ def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ([], "task.rollouts=PATH is missing"),
         (["task.rollouts=ROLLOUTS", "task.gpu=H9"], "unknown GPU"),
         (["task.rollouts=ROLLOUTS", "task.max_tokens=10"], "raise the limit"),
         (["task.rollouts=ROLLOUTS", "task.draft_us=-1"], "must not be negative"),

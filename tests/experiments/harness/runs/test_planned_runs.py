@@ -81,9 +81,7 @@ def test_overrides_of_the_runs_are_passed_on() -> None:
     ]
 
 
-def test_unknown_profile_and_experiment() -> None:
-    with pytest.raises(UserError, match="profile=huge: choose small"):
-        planned_runs.load("das_fig1", "huge", [])
+def test_unknown_experiment() -> None:
     with pytest.raises(UserError, match="not in configs/experiment"):
         planned_runs.load("das_fig99", "small", [])
 
