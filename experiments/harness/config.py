@@ -28,6 +28,7 @@ class ArmConfig:
     method: str  # a row of das/engine/methods.py
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
+    branch_blocks: int | None = None  # the arm's own engine.branch_blocks; None: the one of configs/engine
     self_draft: Settings | None = None  # format of the policy's weights that draft; None: the default
     online: bool = False  # True if the head or draft model is trained during the run
     online_rate: float | None = None  # factor on the learning rates during the run; None: online_rate of the head

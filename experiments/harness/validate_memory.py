@@ -19,8 +19,9 @@ GIB = 2**30
 # Numbers that a layer keeps of each token for the backward pass, in units of the policy's hidden and intermediate size.
 # Measured with SmolLM2-135M: 12,500 numbers a layer and token.
 _HIDDEN, _INTERMEDIATE = 11, 4
-_COPIES = 6  # of the weights in an arm: the trainer's, gradients, two moments of AdamW, and up to two in the engine
-_PROGRAM = 2 * GIB  # an arm's libraries and buffers
+_HELD = 2  # copies of the weights in every arm: the trainer's and the engine's
+_TRAINED = 3  # further copies in an arm that trains: gradients and two moments of AdamW
+_PROGRAM = 1.5 * GIB  # an arm's libraries and KV cache
 
 
 def check_memory(arms: Sequence[RunConfig], policy: str) -> None:
@@ -34,13 +35,15 @@ def check_memory(arms: Sequence[RunConfig], policy: str) -> None:
     shape = json.loads((folder / "config.json").read_text())
     if "intermediate_size" not in shape:
         return
-    in_step = min(len(arms), os.cpu_count() or 1) if first.task.get("lock_step") else 1
-    training = 1 if first.task.get("train_once") else in_step
     held = len(arms) if first.task.get("lock_step") else 1
+    trained = 1 if first.task.get("train_once") else held
+    at_once = min(trained, os.cpu_count() or 1)  # arms that train at the same time
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    room = psutil.virtual_memory().total - held * (_COPIES * weights + first.engine.kv_cache_gib * GIB + _PROGRAM)
-    kept = shape["num_hidden_layers"] * 4 * (_HIDDEN * shape["hidden_size"] + _INTERMEDIATE * shape["intermediate_size"])
-    one = training * kept * first.engine.max_model_len  # bytes, if each micro-batch is one response
+    room = psutil.virtual_memory().total - held * (_HELD * weights + _PROGRAM) - trained * _TRAINED * weights
+    kept = 4 * (_HIDDEN * shape["hidden_size"] + _INTERMEDIATE * shape["intermediate_size"])  # bytes a layer and token
+    one = (
+        at_once * kept * shape["num_hidden_layers"] * first.engine.max_model_len
+    )  # bytes of a micro-batch of one response
     size = first.trainer.arguments["per_device_train_batch_size"]
     if size * one <= room:
         return

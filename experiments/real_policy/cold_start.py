@@ -77,9 +77,7 @@ def encode(texts: list[tuple[str, str]], tokenizer: PreTrainedTokenizerFast) -> 
     ]
 
 
-def _train(
-    policy: Path, texts: list[tuple[str, str]], settings: ColdStart, folder: Path, progress: Progress
-) -> None:
+def _train(policy: Path, texts: list[tuple[str, str]], settings: ColdStart, folder: Path, progress: Progress) -> None:
     """Train the policy on the texts, and write it into `folder`."""
     tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
     model = AutoModelForCausalLM.from_pretrained(

@@ -66,6 +66,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "engine.gpu_memory_utilization": (0.001, 1),
     "engine.tensor_parallel_size": (1, 1024),
     "engine.branch_blocks": (0, 10**6),  # KV blocks
+    "arm.branch_blocks": (0, 10**6),
     "engine.weight_check_every": (1, 10**7),  # syncs
     "engine.processes": (1, 2**16),
     "cluster.engines": (1, 4096),
