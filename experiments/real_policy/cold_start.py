@@ -1,7 +1,7 @@
 """Cold start: teach SmolLM2 to solve word problems by supervised fine-tuning on worked solutions.
 
 The recipe is that of DeepSeek-R1: without a cold start the policy solves next to nothing, and no reward moves. It takes
-some 15 minutes on two cores, and the result is kept in the cache.
+some 10 minutes on two cores, and the result is kept in the cache.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _train(policy: Path, texts: list[tuple[str, str]], settings: ColdStart, fold
     batches = make_batches(encode(texts, tokenizer), settings.tokens_per_step, rng)[: settings.steps]
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, settings))
-    progress(f"cold start of SmolLM2: {settings.steps} steps, some 15 minutes on two cores; done once")
+    progress(f"cold start of SmolLM2: {settings.steps} steps, some 10 minutes on two cores; done once")
     began = time.perf_counter()
     model.train()
     for step, batch in enumerate(batches, start=1):
