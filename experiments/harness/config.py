@@ -28,6 +28,7 @@ class ArmConfig:
     method: str  # a row of das/engine/methods.py
     speculative: Settings  # further settings of vLLM's own methods
     budget: Settings | None = None  # the arm's own budget; None: the one of configs/budget
+    branch_blocks: int | None = None  # the arm's own engine.branch_blocks; None: the one of configs/engine
     self_draft: Settings | None = None  # format of the policy's weights that draft; None: the default
     online: bool = False  # True if the head is trained during the run
 
@@ -47,8 +48,9 @@ class PolicyConfig:
     """The settings of configs/policy."""
 
     name: str
-    path: str | None  # directory or hub id; None: the small policy, which is made on the spot
+    path: str | None  # directory or hub id; None: a policy that is made on the spot
     effort: float = 1.0  # share of the optimizer steps that make the small policy, above 0
+    cold_start: str | None = None  # smollm2 only: the texts on which it is fine-tuned first; None: as it comes
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class DataConfig:
     settings: Settings  # the whole group: problem sets have many more settings
     kinds: Settings | None = None  # puzzles only: kind -> relative frequency
     chain_steps: Sequence[int] = ()  # arithmetic and programs only: lengths of chains
+    events: Sequence[int] = ()  # words only: numbers of events
     weights: Sequence[float] = ()  # the relative frequency of each length
 
 

@@ -12,7 +12,7 @@ from experiments.run.errors import UserError
 
 Split = Literal["training", "evaluation"]
 AGENT = "calculator"  # problems that the policy solves with a tool
-GENERATED = ("puzzles", "arithmetic", "programs", AGENT)  # problems that are made here
+GENERATED = ("puzzles", "arithmetic", "programs", "words", AGENT)  # problems that are made here
 LIBRARY = "reasoning_gym"  # problems that a package makes
 MADE = (*GENERATED, LIBRARY)  # all other sets are read
 
@@ -62,6 +62,10 @@ def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]
         from experiments.small_policy.programs.task import make_program_problems
 
         problems = make_program_problems(data.problems, seed, weight_of_chain_steps(data), split=split)
+    elif data.name == "words":
+        from experiments.real_policy.words import make_word_problems
+
+        problems = make_word_problems(data.problems, seed, weight_of_chain_steps(data), split=split)
     elif data.name == AGENT:
         from experiments.small_policy.calculator.problems import make_sums
 
@@ -103,7 +107,8 @@ def weight_of_kinds(data: DataConfig) -> dict[str, float]:
 
 
 def weight_of_chain_steps(data: DataConfig) -> dict[int, float]:
-    """Number of steps in the chain of a generated problem -> relative frequency. Raises UserError for unequal lists."""
-    if len(data.chain_steps) != len(data.weights):
-        raise UserError("data.chain_steps and data.weights must be equally long: a weight for each length of chain")
-    return {int(steps): float(weight) for steps, weight in zip(data.chain_steps, data.weights, strict=True)}
+    """Number of steps or events of a generated problem -> relative frequency. Raises UserError for unequal lists."""
+    key, lengths = ("events", data.events) if data.name == "words" else ("chain_steps", data.chain_steps)
+    if len(lengths) != len(data.weights):
+        raise UserError(f"data.{key} and data.weights must be equally long: a weight for each length of problem")
+    return {int(length): float(weight) for length, weight in zip(lengths, data.weights, strict=True)}

@@ -41,6 +41,9 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
     if config.arm.row.self_drafts and not config.arm.row.history and config.drafter.warm is not None:
         raise UserError(f"drafter.warm={config.drafter.warm}: self_draft drafts without a history; use arm=das_self")
     budget = config.arm.budget or config.budget
+    engine = dict(config.engine.settings)
+    if config.arm.branch_blocks is not None:
+        engine["branch_blocks"] = config.arm.branch_blocks
     speculative = dict(config.arm.speculative)
     if config.arm.row.model == "draft model":
         speculative["model"] = draft_model_directory(config)
@@ -53,7 +56,7 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
             budget=budget,
             speculative=speculative,
             self_draft=config.arm.self_draft or DEFAULT_SELF_DRAFT,
-            **config.engine.settings,
+            **engine,
         )
     except (ValueError, TypeError) as error:
         raise UserError(str(error)) from error

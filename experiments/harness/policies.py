@@ -1,4 +1,4 @@
-"""Find the folder of a run's policy. A small policy is made when it is needed, and cached."""
+"""Find the folder of a run's policy. A policy that is made here is made when it is needed, and cached."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from experiments.small_policy.small import SmallPolicyConfig
 
 SMALL_MTP = "small_mtp"  # the small policy that has an MTP layer
+SMOLLM2 = "smollm2"  # a pretrained language model
+COLD_STARTS = ("words",)  # texts on which SmolLM2 can be fine-tuned
 TEXTS = ("puzzles", "arithmetic")  # draft models and MTP layers can be made for these data
 # Sizes of the small policy's draft model: one layer of two heads, where the policy has four layers of three or four.
 DRAFT_SIZES: dict[str, Any] = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_heads": 2, "intermediate_size": 384}
@@ -28,10 +30,10 @@ def small_kind(config: RunConfig) -> str:
 
 
 def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
-    """Return the policy: the configured directory or hub id, or the cached directory of a small policy.
+    """Return the policy: the configured directory or hub id, or the cached directory of a policy that is made here.
 
-    A small policy is made if the cache lacks it, and so is its draft model if the arm drafts with one. progress: called
-    with lines meanwhile.
+    Such a policy is made if the cache lacks it, and so is its draft model if the arm drafts with one. progress: called
+    with lines meanwhile. Raises UserError if SmolLM2 is at hand nowhere.
     """
     from experiments.small_policy.small import build_small_policy
 
@@ -40,6 +42,8 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
         build_small_policy(_draft_config(config), cache, lambda line: progress(line.replace("policy", "draft model")))
     if config.policy.path is not None:
         return config.policy.path
+    if config.policy.name == SMOLLM2:
+        return str(_smollm2(config, progress))
     if config.policy.name == SMALL_MTP:
         from experiments.small_policy.mtp.policy import build_mtp_policy
 
@@ -75,9 +79,29 @@ def check_mtp(config: RunConfig) -> None:
         raise UserError(f"policy={SMALL_MTP}: it is made for data=puzzles and data=arithmetic only")
 
 
+def check_cold_start(config: RunConfig) -> None:
+    """Refuse a cold start on texts that do not exist. Raises UserError."""
+    texts = config.policy.cold_start
+    if texts is not None and texts not in COLD_STARTS:
+        raise UserError(f"policy.cold_start={texts}: choose {', '.join(COLD_STARTS)}, or null for none")
+
+
+def _smollm2(config: RunConfig, progress: Callable[[str], None]) -> Path:
+    """Return the folder of SmolLM2, as it comes or after its cold start."""
+    from experiments.real_policy.smollm2 import find_smollm2
+
+    policy = find_smollm2(_cache(config), progress)
+    if config.policy.cold_start is None:
+        return policy
+    from experiments.real_policy.cold_start import build_cold_start
+
+    return build_cold_start(policy, _cache(config), progress)
+
+
 def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
     """Describe a draft model with text and tokenizer of the small policy. Raises UserError for other policies."""
-    other = config.policy.path is not None or config.policy.name == SMALL_MTP  # small_mtp has the tokenizer of Qwen2
+    # small_mtp has the tokenizer of Qwen2, and SmolLM2 its own.
+    other = config.policy.path is not None or config.policy.name in (SMALL_MTP, SMOLLM2)
     if other or small_kind(config) not in TEXTS:
         raise UserError(
             "arm.speculative.model=null: a draft model is made for policy=small on puzzles and arithmetic only; name "

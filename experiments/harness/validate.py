@@ -16,7 +16,7 @@ from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, weight_of_chain_steps, weight_of_kinds
 from experiments.harness.engine import engine_settings, make_schedule
 from experiments.harness.evaluation import held_out
-from experiments.harness.policies import check_mtp
+from experiments.harness.policies import check_cold_start, check_mtp
 from experiments.harness.reward import check_judge
 from experiments.harness.validate_policy import check_policy
 from experiments.problems import load, reasoning_gym
@@ -53,6 +53,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     require_supported()
     heads.check_online(config)
     check_mtp(config)
+    check_cold_start(config)
     settings = engine_settings(config, str(config.policy.path))
     if settings.row.model == "head":
         heads.check_head(config)

@@ -17,6 +17,7 @@ EXAMPLES: dict[str, Any] = {
     "arm.speculative.model": "folder",
     "cluster.address": "127.0.0.1:6379",
     "data.path": "problems.jsonl",
+    "policy.cold_start": "words",
     "data.system": "text",
     "drafter.warm": "history.npz",
     "head.path": "folder",
@@ -65,6 +66,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "engine.gpu_memory_utilization": (0.001, 1),
     "engine.tensor_parallel_size": (1, 1024),
     "engine.branch_blocks": (0, 10**6),  # KV blocks
+    "arm.branch_blocks": (0, 10**6),
     "engine.weight_check_every": (1, 10**7),  # syncs
     "engine.processes": (1, 2**16),
     "cluster.engines": (1, 4096),
@@ -81,6 +83,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "budget.ratio": (1e-6, 1e9),
     "data.problems": (1, 10**7),
     "data.chain_steps": (2, 8),
+    "data.events": (1, 10),
     "reward.parallel": (1, 1024),
     "reward.timeout_s": (0.01, 86400),
     "reward.limits.cpu_s": (1, 2**20),

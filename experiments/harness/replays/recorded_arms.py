@@ -61,12 +61,15 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
     """Simulate the steps of an arm with the engine, drafter, budget and order of requests of its config."""
     drafter = plain(config.drafter)
     unit = drafter.pop("unit")
+    blocks = config.arm.get("branch_blocks")
+    if blocks is None:
+        blocks = config.engine.get("branch_blocks", 0)  # older runs have no such setting
     settings = EngineSettings(
         "recorded",
         config.arm.method,
         drafter=drafter,
         budget=plain(config.arm.get("budget") or config.budget),
-        branch_blocks=int(config.engine.get("branch_blocks", 0)),  # older runs have no such setting
+        branch_blocks=int(blocks),
     )
     engine = simulated_engine(
         settings, times, int(config.engine.max_num_seqs), int(config.trainer.max_completion_length)
