@@ -139,7 +139,7 @@ class HistoryDrafter(RememberingDrafter):
     def _restart(self, weights: np.ndarray) -> None:
         """Forget all texts and continue with these weights."""
         native.check(self._lib.das_restart(self._core, weights.ctypes.data))
-        self._stores = Stores(self._lib, self._core)
+        self._stores = Stores(self._lib, self._core, self.remembers)
         self._history: dict[int, list[IndexedRequest]] = {}  # finished requests by history tick, in finishing order
         self._shared = SharedTexts(self._lib, self._core, self.cross_problem_tokens)
         self._history_tokens = self._live_tokens = 0
@@ -263,7 +263,7 @@ class HistoryDrafter(RememberingDrafter):
     @_locked
     def remembered(self, request: str) -> Distributions | None:
         """See RememberingDrafter. Raises ValueError if the request is not live."""
-        return self._read(self._one(request))[1]
+        return self._stores.read(self._one(request))[1]
 
     @_locked
     def end(self, request: str, keep: bool = True) -> None:
@@ -307,7 +307,7 @@ class HistoryDrafter(RememberingDrafter):
         texts = []
         for tick in sorted(self._history):
             for finished in self._history[tick]:
-                tokens, remembered = self._read(finished)
+                tokens, remembered = self._stores.read(finished)
                 texts.append(SavedText(finished.problem, tick, finished.context, tokens, remembered=remembered))
         SavedHistory(self.weights(), self.history_tick, texts).write(path)
 
@@ -401,16 +401,6 @@ class HistoryDrafter(RememberingDrafter):
         if self.scope == "own":
             return f"request {request}"
         return "all" if self.scope == "global+request" else f"problem {problem}"
-
-    def _read(self, text: IndexedRequest) -> tuple[np.ndarray, Distributions | None]:
-        """Returns a text's tokens with their context, int32, and the distributions of the tokens after the context."""
-        tokens = np.empty(text.context + text.length, np.int32)
-        beside = distributions.unknown(len(tokens)) if self.remembers else None
-        address = None if beside is None else beside.ctypes.data
-        self._lib.das_read(self._core, text.handle, tokens.ctypes.data, address)
-        if beside is None:
-            return tokens, None
-        return tokens, Distributions.of(tokens[text.context :], beside[text.context :])
 
     def _remember(self, finished: IndexedRequest, history_tick: int) -> None:
         """Add a finished response to the history of a tick."""

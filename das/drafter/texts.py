@@ -9,6 +9,7 @@ import numpy as np
 
 from das.drafter import distributions, native
 from das.drafter.constants import SHARED_TEXTS
+from das.drafter.distributions import Distributions
 
 
 @dataclass
@@ -42,10 +43,13 @@ class IndexedRequest:
 
 
 class Stores:
-    """The stores of the problems that have texts now. A store begins with its first text and ends with its last."""
+    """The stores of the problems that have texts now. A store begins with its first text and ends with its last.
 
-    def __init__(self, lib: ctypes.CDLL, core: int) -> None:
-        self._lib, self._core = lib, core
+    remembers: whether the core keeps distributions beside tokens.
+    """
+
+    def __init__(self, lib: ctypes.CDLL, core: int, remembers: bool) -> None:
+        self._lib, self._core, self._remembers = lib, core, remembers
         self._stores: dict[str, Store] = {}
 
     def __len__(self) -> int:
@@ -92,6 +96,16 @@ class Stores:
         beside = distributions.rows(remembered, len(tokens))
         address = None if beside is None else beside.ctypes.data
         native.check(self._lib.das_extend(self._core, handle, tokens.ctypes.data, address, len(tokens), int(indexed)))
+
+    def read(self, text: IndexedRequest) -> tuple[np.ndarray, Distributions | None]:
+        """Returns a text's tokens with their context, int32, and the distributions of the tokens after the context."""
+        tokens = np.empty(text.context + text.length, np.int32)
+        beside = distributions.unknown(len(tokens)) if self._remembers else None
+        address = None if beside is None else beside.ctypes.data
+        self._lib.das_read(self._core, text.handle, tokens.ctypes.data, address)
+        if beside is None:
+            return tokens, None
+        return tokens, Distributions.of(tokens[text.context :], beside[text.context :])
 
     def forget(self, key: str, handle: int) -> None:
         """Drop a sequence, and its store if it was the last one in it."""

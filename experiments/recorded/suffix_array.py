@@ -16,9 +16,7 @@ def against_array(tokens: int) -> dict[str, float]:
     """
     (_, texts), *_ = made_up_problems(1, max(2, tokens // 1000), min(1000, tokens // 2), 1)
     corpus = np.concatenate(texts)
-    drafter = HistoryDrafter(
-        cross_problem_tokens=0, min_prob=0.005, remember="tokens"
-    )  # as in earlier records
+    drafter = HistoryDrafter(cross_problem_tokens=0, min_prob=0.005, remember="tokens")  # as in earlier records
     drafter.begin("past", "p", [])
     drafter.observe("past", corpus)
     drafter.begin("live", "p", [])
