@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from das.engine.contract.versions import TRL, VLLM, installed
 
-IDENTITY_LIMIT_S = 300  # a machine that takes longer for a model of 100,000 parameters is not usable
+IDENTITY_LIMIT_S = 300  # seconds after which the comparison of tokens (two tiny engines) counts as failed
 GIB = 2**30
 
 State = Literal["ok", "note", "FAIL"]
@@ -32,7 +32,7 @@ class Check:
 
 @dataclass
 class Report:
-    """All checks, and a plain summary of what will work."""
+    """All checks, and sentences that say which uses of das will work."""
 
     checks: list[Check] = field(default_factory=list)
     works: list[str] = field(default_factory=list)
@@ -111,7 +111,7 @@ def check_trl() -> Check:
 
 
 def find_device() -> tuple[int | None, Check]:
-    """Look for the device that vLLM's installed build needs.
+    """Look for the device that the installed build of vLLM needs: a GPU or a CPU.
 
     Returns its CUDA compute capability times ten (90: Hopper; None on a CPU or if no GPU is found), and the check.
     """
@@ -195,7 +195,8 @@ def check_disk() -> Check:
 
 
 def check_engine() -> list[Check]:
-    """Run das/engine/self_test.py in another process: are all hooks there, and are tokens equal with drafts?"""
+    """Run das/engine/self_test.py in another process. It checks that vLLM has all names that das patches, and that
+    drafts change no token."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
         try:
@@ -226,7 +227,8 @@ def check_engine() -> list[Check]:
 
 
 def judge_identity(found: dict[str, Any]) -> Check:
-    """Judge the result of das/engine/self_test.py: tokens must be equal, and some drafts accepted."""
+    """Judge the result of das/engine/self_test.py: tokens with and without drafts must be equal, and some drafts must
+    have been accepted."""
     drafts = f"{found['accepted']} of {found['drafted']} drafted tokens accepted"
     if found["differing_requests"]:
         line = f"{found['differing_requests']} of {found['requests']} requests got other tokens with drafts ({drafts})"

@@ -26,7 +26,8 @@ class NativeBuildError(RuntimeError):
 
 
 def cpu_model() -> str:
-    """Model name and feature flags of the first core, on which -march=native depends. Empty without /proc."""
+    """Returns the model name and feature flags of the first core, on which -march=native depends; empty without
+    /proc."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return ""
@@ -83,5 +84,5 @@ def build(source: Path) -> Path:
 
 
 def load_native(source: Path) -> ctypes.CDLL:
-    """Build `source` if needed, and load it."""
+    """Compile the C file `source` if needed, and return the loaded library."""
     return ctypes.CDLL(str(build(source)))

@@ -76,7 +76,8 @@ def from_main(function: Callable[[], Value]) -> Value:
 
 
 def scatter(values: Sequence[Value]) -> Value:
-    """Return the main rank's values[rank] on every rank. values: one for each rank; only the main rank's count.
+    """Send one value from the main rank to each rank. Returns this rank's value. values: one for each rank, in rank
+    order; those passed on other ranks are ignored.
 
     All ranks must call it. Values must be picklable.
     """

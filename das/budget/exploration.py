@@ -33,7 +33,7 @@ class Exploration:
 
     @property
     def trial_due(self) -> bool:
-        """Returns whether a trial may be made now, if a cheap enough trial is found."""
+        """Returns whether a trial may be made now. The caller then makes one only if it finds a cheap enough one."""
         return self._plain >= FIRST_PLAIN and self._now >= self._next_trial
 
     @property

@@ -71,7 +71,8 @@ class LatencyModel:
 
     @property
     def form(self) -> Drafting:
-        """The fitted form. Until a fit is usable: the form with the assumed ratio, scaled to the observed passes."""
+        """The fitted formula. While no fit is usable: the formula with the assumed ratio, scaled to the observed
+        passes."""
         if self._measured is not None:
             return self._measured
         # Enough different drafts have shown the cost of a token, even if it is near zero, as on GPUs.

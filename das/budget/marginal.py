@@ -108,7 +108,8 @@ class Marginal(BudgetPolicy):
         return [0 if waits or control else self.max_draft_tokens] * len(live)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
-        """Returns each request's floor: tokens with less gain hardly pay, even at the lowest average cost of a token.
+        """Returns each request's floor: the gain below which a token hardly pays, even at the lowest average cost of a
+        token.
 
         If extra tokens are free, the lowest gain that the last pass kept limits drafts instead.
         """

@@ -77,8 +77,8 @@ class BudgetPolicy:
         raise NotImplementedError
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
-        """Returns a probability for each request. `trim` keeps no token that is less probable, so drafts may end
-        there."""
+        """Returns a probability for each request; None: no such limits. `trim` keeps no token that is less probable, so
+        drafts may end there."""
         return None
 
     def branch_floor(self) -> float:

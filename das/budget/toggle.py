@@ -92,7 +92,7 @@ class RooflineToggle(BudgetPolicy):
         return limits if self._drafts(live, sum(limits) / len(live)) else [0] * len(live)
 
     def _drafts(self, live: Sequence[LiveRequest], gamma: float) -> bool:
-        """Returns whether the coming pass shall have drafts. gamma: mean draft limit of a request."""
+        """Returns whether the coming pass shall have drafts. gamma: mean draft limit of a request, in tokens."""
         self._most_live = max(self._most_live, len(live))
         if not self._has_price or self._plain[len(live).bit_length()] < ENOUGH or not gamma:
             self._speedups.append(nan)
@@ -134,7 +134,7 @@ class RooflineToggle(BudgetPolicy):
         self._plain_passes, self._excess_s = 0, 0.0
 
     def _settled(self, done: TargetPass) -> bool:
-        """Returns whether this plain pass shows the usual time of plain passes.
+        """Returns whether this plain pass (a pass without drafts) shows the usual time of plain passes.
 
         On the small policy, the first plain passes after drafts take 1.7, 1.35, 1.3 and 1.2 times as long as later
         ones, because the draft model's weights and other drafting data must first leave the processor's caches.
