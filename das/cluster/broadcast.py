@@ -58,14 +58,16 @@ def sender(how: str | None, device: torch.device | None, gpus: bool) -> torch.de
 
 
 def layouts(parts: Sequence[WeightsPart]) -> list[Layout]:
-    """Returns the layouts of these parts. An engine needs them to receive the parts."""
+    """Returns the layouts of these parts (names, types and shapes without data). An engine needs them to receive the
+    parts."""
     return [(part.tensors, part.data.nbytes, part.drafter) for part in parts]
 
 
 def received(
     meeting: Meeting, expected: Sequence[Layout], device: torch.device
 ) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """Yields each tensor when it arrives from the trainer: its name, its value, and whether it belongs to the drafter.
+    """Receive a broadcast of the trainer. Yields each tensor when it has come: its name, its value, and whether it
+    belongs to the drafter.
 
     Raises TransferBroken if the transfer does not end, ClusterError if a part was damaged on the way.
     """

@@ -18,7 +18,7 @@ class Places(ABC):
     """
 
     gpus = 0  # number of GPUs for engines; 0: engines run on CPUs
-    lasting = False  # True: no engine ever starts in place of a dead one
+    lasting = False  # True: a dead engine is never replaced by another
 
     @abstractmethod
     def open(self, number: int) -> None:
@@ -42,14 +42,16 @@ class Places(ABC):
 
     @abstractmethod
     def answered(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Wait for an answer. Returns the references whose answers have come; none if `timeout_s` is over."""
+        """Wait until at least one answer has come, for `timeout_s` seconds at most. Returns the references whose
+        answers have come; possibly none."""
 
     @abstractmethod
     def answer(self, reference: Any) -> Any:
         """Returns the answer to a call. Raises EngineLost if the actor died or failed."""
 
     def shared(self, part: WeightsPart) -> Any:
-        """Returns an object that can be passed for these weights in calls of several actors."""
+        """Returns an object to pass in place of these weights in calls, so that several actors can get them at little
+        cost."""
         return part
 
     def address(self) -> str:

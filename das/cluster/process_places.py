@@ -105,7 +105,7 @@ class ProcessPlaces(Places):
 
 
 def _serve(pipe: Connection) -> None:
-    """The function that the engine's process runs."""
+    """Run an engine in this process: answer the calls that come through the pipe until the trainer closes it."""
     die_with_parent()
     host = EngineHost()
     with suppress(EOFError, ConnectionError):  # the trainer has closed the pipe

@@ -57,7 +57,8 @@ class RolloutEngine:
     # ---- weights ----
 
     def load_weights(self, version: int, checksum: str, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Compute and draft with these weights from now on. Returns which did not arrive, in words; empty if all did.
+        """Compute and draft with these weights from now on. Returns, in words, which tensors did not arrive; empty if
+        all did.
 
         version: the number that responses will carry. checksum: weights_checksum of the parts before they were sent.
         check: names of tensors of the policy; the engine's copies of these are compared with the parts. A drafter's
@@ -75,8 +76,9 @@ class RolloutEngine:
     def receive_weights(
         self, version: int, meeting: Meeting, expected: Sequence[Layout], check: Sequence[str]
     ) -> tuple[int, str, str]:
-        """Load weights like `load_weights`, but receive them by the trainer's broadcast. Returns their version, which
-        did not arrive, and why the transfer broke. A broken transfer must be repeated before a request comes.
+        """Load weights like `load_weights`, but receive them by the trainer's broadcast. Returns the version; in words,
+        which tensors did not arrive; and why the transfer broke (empty if it did not). A broken transfer must be
+        repeated before a request comes.
         """
 
         def receive() -> tuple[int, str, str]:
@@ -197,7 +199,7 @@ class RolloutEngine:
         return self._end("das_end_turn")
 
     def end(self, history_tick: int, judged: bool) -> RolloutReport:
-        """End the rollout. Returns its report. The arguments are those of das_end_rollout."""
+        """End the rollout. Returns its report. For the arguments see DasWorker.das_end_rollout."""
         return self._end("das_end_rollout", history_tick, judged)
 
     def _end(self, method: str, *args: Any) -> RolloutReport:
@@ -213,7 +215,8 @@ class RolloutEngine:
             self._do(self._abort)
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
-        """Call vllm.LLM.collective_rpc between two passes."""
+        """Call a method of the engine's workers (vllm.LLM.collective_rpc) between two passes. Returns each worker's
+        result."""
         return list(self._do(lambda: self.llm.collective_rpc(method, args=tuple(args))))
 
     def begin_evaluation(self) -> None:
@@ -221,20 +224,21 @@ class RolloutEngine:
         self._do(lambda: self.llm.collective_rpc("das_begin_evaluation"))
 
     def end_evaluation(self) -> None:
-        """Draft with the training's drafter again."""
+        """End the evaluation: draft with the training's drafter again."""
         self._do(lambda: self.llm.collective_rpc("das_end_evaluation"))
 
     # ---- in the engine's thread ----
 
     def _do(self, function: Callable[[], Result]) -> Result:
-        """Let the engine's thread call a function between two passes, after all functions that came before it."""
+        """Let the engine's thread call a function between two passes, after all functions that were given before.
+        Returns the function's result, or raises its error."""
         future: Future[Result] = Future()
         self._work.put((function, future))
         return future.result()
 
     def _run(self) -> None:
-        """Call functions and step vLLM. A function's error goes to its caller. Any other error ends the engine, and
-        goes to all later callers.
+        """The engine's thread: call the functions given to `_do`, and step vLLM. A function's error goes to its caller.
+        Any other error ends the engine, and all later callers get it.
         """
         try:
             while True:

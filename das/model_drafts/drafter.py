@@ -50,7 +50,7 @@ class ModelDrafter(RememberingDrafter):
         self.window = 0 if history is None else history.window
         self.remembers = history is not None and history.remembers
         self.price = DraftPassPrice()
-        self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each draft pass in the last round of drafts
+        self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each draft pass in the last round
         self._requantize_s = 0.0  # seconds of quantizing before the last round of drafts
         self._usual = 1.0  # usual probability that a drafted token is accepted
 
