@@ -36,7 +36,8 @@ def cpu_model() -> str:
 
 
 def cache_dir(source: Path) -> Path:
-    """The folder for compiled libraries: `_build/` beside the source, or else the user's cache if that is not writable.
+    """Returns the folder for compiled libraries: `_build/` beside the source, or else the user's cache if that is not
+    writable.
 
     Raises NativeBuildError if neither is writable.
     """

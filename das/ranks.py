@@ -18,7 +18,7 @@ PATIENCE = timedelta(hours=2)
 
 
 def count() -> int:
-    """The number of launched processes; 1 without a launcher."""
+    """Returns the number of launched processes; 1 without a launcher."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -28,7 +28,7 @@ def rank() -> int:
 
 
 def is_main() -> bool:
-    """Whether this is rank 0, which writes files and prints."""
+    """Returns whether this is rank 0, which writes files and prints."""
     return rank() == 0
 
 
@@ -119,17 +119,19 @@ def own_folder(folder: Path) -> Path:
 
 
 def asks_for_fsdp() -> bool:
-    """Whether the launcher asked for FSDP or, once the accelerator is built, the trainer's arguments did."""
+    """Returns whether FSDP was asked for: by the launcher or, once the accelerator is built, by the trainer's
+    arguments."""
     return is_set("ACCELERATE_USE_FSDP")
 
 
 def fsdp_on_cpu() -> bool:
-    """Whether several ranks asked for FSDP on CPUs. accelerate does not support FSDP on CPUs, and silently uses DDP."""
+    """Returns whether several ranks asked for FSDP on CPUs. accelerate does not support FSDP on CPUs, and silently uses
+    DDP."""
     import torch
 
     return asks_for_fsdp() and count() > 1 and not torch.cuda.is_available()
 
 
 def is_set(name: str) -> bool:
-    """Whether the launcher set this environment variable to true."""
+    """Returns whether the launcher set this environment variable to true."""
     return os.environ.get(name, "false").lower() == "true"

@@ -79,7 +79,7 @@ class Cluster:
         self._restarts = 0  # number of restarted engines up to the last rollout
         self._size = engines.settings.engines
         self._leaving: set[int] = set()  # numbers of engines that get no more requests
-        self._paces: dict[int, float] = {}  # pace (see Paces) of engines slow in the last rollout: they get fewer requests
+        self._paces: dict[int, float] = {}  # pace (see Paces) of engines that were slow in the last rollout
 
     # ---- engines ----
 

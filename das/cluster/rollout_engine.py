@@ -237,8 +237,8 @@ class RolloutEngine:
         return future.result()
 
     def _run(self) -> None:
-        """The engine's thread: call the functions given to `_do`, and step vLLM. A function's error goes to its caller.
-        Any other error ends the engine, and all later callers get it.
+        """Run the engine's thread: call the functions given to `_do`, and step vLLM. A function's error goes to its
+        caller. Any other error ends the engine, and all later callers get it.
         """
         try:
             while True:

@@ -1,4 +1,4 @@
-"""The MTP layers (multi-token prediction) in the folder of a policy like MiMo.
+"""Read and put back the MTP layers (multi-token prediction) in the folder of a policy like MiMo.
 
 transformers has no class for such a policy. It loads and trains the policy as a Qwen2, and saves it as a Qwen2 without
 the layers. So the layers have a file of their own beside the policy's weights, and `put_back` completes a folder that

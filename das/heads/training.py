@@ -1,4 +1,4 @@
-"""Training of a draft head: on texts of the policy before a run, or during a run, after each of its steps."""
+"""Train a draft head on texts of the policy, before a run or during a run, after each training step."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -102,7 +102,8 @@ class UnrolledDrafter(nn.Module, ABC):
                     parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
     def misfit(self, weights: Mapping[str, torch.Tensor]) -> str:
-        """Returns a name that only one of `weights` and this drafter has, or whose shapes differ; empty if all fit."""
+        """Returns the name of a tensor that only one of `weights` and this drafter has, or whose shape differs; empty
+        if all fit."""
         expected = {name: value.shape for name, value in self.named_parameters()}
         odd = weights.keys() ^ expected.keys() or {n for n in expected if weights[n].shape != expected[n]}
         return min(odd, default="")
@@ -207,7 +208,8 @@ def places_of(text: HeadText, step: int) -> tuple[slice, slice]:
 
 @torch.no_grad()
 def agreement(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: torch.Tensor, depth: int) -> list[float]:
-    """Returns, for each drafting step, the share of positions where the drafter's likeliest token is the text's."""
+    """Returns, for each of `depth` drafting steps, the share of positions where the drafter's likeliest token equals
+    the text's token."""
     hits, counts = [0] * depth, [0] * depth
     for text in texts:
         for step, logits in enumerate(drafter.unrolled(text.tokens, text.hidden, embedding, depth)):

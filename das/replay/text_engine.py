@@ -115,7 +115,7 @@ class TextEngine(Engine):
             self._drop(done)
 
     def _contexts(self) -> np.ndarray:
-        """Returns the number of prompt and response tokens of each live request."""
+        """Returns the number of prompt and response tokens of each live request, [requests]."""
         return self._at - self.work.starts[self._ids] + self.work.prompt
 
     def _join(self) -> list[LiveRequest]:
@@ -156,7 +156,8 @@ class TextEngine(Engine):
         return num_accepted, [text[:n] for text, n in zip(window.tolist(), num_emitted.tolist(), strict=True)]
 
     def _accepted_of_chains(self, window: np.ndarray) -> np.ndarray:
-        """Count accepted tokens of each draft. window: the next recorded tokens [requests, longest draft + 1]."""
+        """Returns the number of accepted tokens of each draft, [requests]. window: the next recorded tokens [requests,
+        longest draft + 1]."""
         width = window.shape[1] - 1
         if not width:
             return np.zeros(len(window), np.int64)
@@ -164,8 +165,8 @@ class TextEngine(Engine):
         return np.where(wrong.any(axis=1), wrong.argmax(axis=1), width)
 
     def _accepted_of_trees(self, window: np.ndarray) -> np.ndarray:
-        """Count accepted tokens of drafts that branch. Nodes follow their parents, so one look at each node is
-        enough."""
+        """Returns the number of accepted tokens of each draft, where drafts branch. Nodes follow their parents, so one
+        look at each node is enough."""
         assert self._parents is not None
         rows, node, depth = np.arange(len(window)), np.full(len(window), -1), np.zeros(len(window), np.int64)
         for i in range(window.shape[1] - 1):

@@ -1,4 +1,5 @@
-"""The seconds of a replayed pass: a sum of terms for the target's forward, prompts, drafting and the host."""
+"""Computes the seconds of a replayed pass: the sum of the times of the target's forward pass, prompts, drafting and
+host."""
 
 from dataclasses import dataclass, fields
 

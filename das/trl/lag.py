@@ -20,7 +20,7 @@ from das.engine.rollouts.rollout import Rollout
 
 STATE = "rollouts_ahead.npz"
 KIND = "rollouts ahead 2"
-PLAIN = ("step", "problems", "responses", "finish_reasons", "rollout_s")  # fields of Rollout that JSON carries
+PLAIN = ("step", "problems", "responses", "finish_reasons", "rollout_s")  # fields of Rollout that fit into JSON
 
 
 @dataclass

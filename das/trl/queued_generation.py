@@ -88,13 +88,13 @@ class QueuedGeneration(SpeculativeGeneration):
         self.sync.seconds = time.perf_counter() - start
 
     def _problem(self, weights: Weights) -> str:
-        """Load weights. Returns in words which did not arrive, or that the engines compute other log-probs; empty if
-        all is right."""
+        """Load weights into the engines. Returns, in words, which tensors did not arrive, or that the engines compute
+        other log-probs than the trainer; empty if all is right."""
         if lost := ranks.from_main(lambda: self._lost(weights)):
             return f"the new weights did not reach the engine: {lost}"
         loaded = time.perf_counter()
         self.sync.error = float(np.abs(self.engines.probe(PROBE) - weights.logprobs).max())
-        self.sync.check_s = time.perf_counter() - loaded  # the engines compare tensors while they load
+        self.sync.check_s = time.perf_counter() - loaded  # without the comparison that loading makes
         return logprob_problem(self.sync.error, self.engines.dtype)
 
     def _lost(self, weights: Weights) -> str:
@@ -119,7 +119,8 @@ class QueuedGeneration(SpeculativeGeneration):
     def _run(
         self, weights: Weights | None, trainer: Any, rows: Any, prompts: list[list[int]], step: int, updates: int
     ) -> FinishedRollout:
-        """Run one job. updates: the number of training updates that made the weights."""
+        """Run one job: load `weights` unless they are None, and roll out `rows`. updates: the number of training
+        updates that the weights have seen."""
         self.announce(trainer, rows, step)
         if weights is not None:
             self._load(weights, step)

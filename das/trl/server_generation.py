@@ -42,7 +42,7 @@ class ServerGeneration(SpeculativeGeneration):
         self.accelerator.wait_for_everyone()
 
     def _load_weights(self) -> str:
-        super(SpeculativeGeneration, self).sync_weights()  # TRL's
+        super(SpeculativeGeneration, self).sync_weights()  # TRL's own method
         return ""
 
     def _compare_logprobs(self) -> str:

@@ -139,7 +139,7 @@ def _build(
     **kwargs: Any,
 ) -> None:
     """Replaces __init__ of a trainer that rolls out with vLLM: the trainer gets `backend` in place of TRL's own."""
-    if getattr(trainer, "brings_backend", False):  # it brings a backend, and announces its rows itself
+    if getattr(trainer, "brings_backend", False):  # the trainer has a backend of its own, and announces its rows itself
         original(trainer, *args, **kwargs)
         return
     if lag is not None:
@@ -277,7 +277,8 @@ def roll_out_announced(original: Callable[..., Any], trainer: Any, batch: Any, *
 
 
 def warn_of_idle_drafts(generation: SpeculativeGeneration) -> None:
-    """Call it after each training rollout. It warns, once, if no draft of the first few rollouts was accepted."""
+    """Warn, once, if no draft of the first few training rollouts was accepted. Call this function after each training
+    rollout."""
     if generation.engine.row.drafts and generation.rollouts == PATIENCE and not generation.num_accepted:
         warnings.warn(
             f"speculation: {generation.num_drafted} tokens drafted and none accepted in the first {PATIENCE} rollouts; "

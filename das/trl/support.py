@@ -1,5 +1,5 @@
-"""Find kinds of training that das refuses. `run.py` checks before it builds anything; in scripts, das checks when a
-trainer is built."""
+"""Check whether das refuses a kind of training, and say why. `run.py` checks before it builds anything; in scripts, das
+checks when a trainer is built."""
 
 import os
 from typing import Any

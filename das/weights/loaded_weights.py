@@ -1,4 +1,4 @@
-"""A check that an engine holds the weights that were loaded into it, and computes with them.
+"""Check that an engine holds the weights that were loaded into it, and computes with them.
 
 vLLM's own `load_weights` knows where a tensor lands: it merges q, k and v, pads vocabularies, cuts slices, converts
 types, renames. None of that is repeated here. A tensor is checked by loading it a second time: if it had arrived the
@@ -70,12 +70,12 @@ def _differing(now: torch.Tensor, before: torch.Tensor) -> int:
 
 
 def _is_packed(layer: torch.nn.Module) -> bool:
-    """Whether the layer computes with a copy of its weights that was packed for the CPU."""
+    """Returns whether the layer computes with a copy of its weights that was packed for the CPU."""
     return hasattr(layer, "cpu_linear") and isinstance(layer.weight, torch.Tensor) and layer.weight.ndim == 2
 
 
 def _repacked(layer: Any, turn: int) -> bool:
-    """Whether the packed copy equals the layer's weights, in some columns.
+    """Returns whether the packed copy equals the layer's weights, in those columns that this `turn` reads.
 
     The layer's output for a unit vector is exactly a column of the copy, because all other products are 0.
     """

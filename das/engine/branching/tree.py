@@ -44,12 +44,13 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 
 def is_chain(parents: Sequence[int]) -> bool:
-    """Whether each node follows the one before it."""
+    """Returns whether a draft is a chain: each node follows the one before it, so nothing branches."""
     return all(parent == node - 1 for node, parent in enumerate(parents))
 
 
 def last_accepted(tokens: Sequence[int], parents: Sequence[int], emitted: Sequence[int]) -> int:
-    """The last node of the path that the emitted tokens take through a draft; -1 if they match no node."""
+    """Follow the emitted tokens through a draft, from the root on. Returns the last node that they reach; -1 if they
+    match no node."""
     node = -1
     for token in emitted:
         children = (i for i in range(node + 1, len(parents)) if parents[i] == node and tokens[i] == token)
@@ -65,14 +66,14 @@ class Branch:
     """A run beside the trunk."""
 
     start: int  # its first node
-    stop: int  # behind its last node
+    stop: int  # the node after its last one
     first_block: int  # the first of the request's blocks that it replaces by a scratch block
-    num_blocks: int  # how many it replaces
+    num_blocks: int  # how many of the request's blocks it replaces
     blocks: list[int] = field(default_factory=list)  # the scratch blocks
 
 
 def branches(parents: Sequence[int], root: int, block_size: int) -> list[Branch]:
-    """The branches of a draft whose root lies at position `root` of the request's text."""
+    """Returns the branches of a draft. root: the position of the draft's root in the request's text."""
     depth = depths(parents)
     starts = [node for node, parent in enumerate(parents) if parent != node - 1]  # of branches; the trunk starts at 0
     found = []
@@ -174,8 +175,8 @@ class BranchPass:
         return branch.blocks[index - branch.first_block] * self.block_size + offset
 
     def kept(self, tree: Tree, emitted: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
-        """The KV blocks to copy after the tokens `emitted` were accepted, as (from, to). blocks: the request's
-        blocks."""
+        """Returns the scratch blocks to keep after a pass has emitted the tokens `emitted`, as pairs (scratch block,
+        the request's own block to copy it over). blocks: the request's own KV blocks."""
         node = last_accepted(tree.tokens, tree.parents, emitted)
         for branch in tree.branches:
             if branch.start <= node < branch.stop:

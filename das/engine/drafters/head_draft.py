@@ -23,7 +23,7 @@ class HeadDraft(EngineModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passes: Any  # Runner.head_passes
+        self._passes: Any  # what Runner.head_passes returned
         self._head: Any  # the head's torch module
         self._drafting = np.empty(0, np.int64)  # rows of the batch that `read` would draft for
         self._resting = False

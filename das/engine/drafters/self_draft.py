@@ -33,7 +33,7 @@ class SelfDraft(EngineModel):
     def __init__(self, weights: str):
         super().__init__()
         self.weights = weights
-        self._passes: Any  # Runner.draft_passes
+        self._passes: Any  # what Runner.draft_passes returned
         self._layers: QuantizedLayers
         self._last: dict[int, int] = {}  # the last token of each request, until a draft pass has computed it
 

@@ -31,7 +31,7 @@ def hook_loading(model: Any, loaded: Callable[[], None]) -> None:
 
 
 def offer_weight_transfer(vllm_config: Any) -> None:
-    """Let an engine that names our backend find it."""
+    """Register das's backend for weight transfer in vLLM, if the engine's settings name it."""
     config = vllm_config.weight_transfer_config
     if config is None or config.backend != WEIGHT_TRANSFER:
         return

@@ -1,4 +1,5 @@
-"""The boundary around vLLM's two model runners. Code that depends on one of them lies in a folder beside this file."""
+"""The interface of a model runner of vLLM with das in it. vLLM has two model runners; the code for each lies in a
+folder beside this file."""
 
 from typing import Any, Protocol
 
@@ -15,8 +16,8 @@ class Runner(RunningBatch, Protocol):
     meter: RolloutMeter  # of the running rollout
     has_head: bool  # whether a draft head and the history take turns (das_eagle3)
     weights_version: int  # version of the policy's weights: it grows with every sync
-    quantized: QuantizedLayers | None  # the layers of self-drafts
-    draft_blocks: range  # KV blocks that self-drafts write into
+    quantized: QuantizedLayers | None  # the quantized layers with which the policy drafts for itself; None: it does not
+    draft_blocks: range  # KV blocks into which draft passes of the policy write
 
     @property
     def coupled(self) -> CoupledSampler | None:
@@ -41,4 +42,4 @@ class Runner(RunningBatch, Protocol):
         """
 
     def head_passes(self) -> Any:
-        """The object that runs passes of the draft head that vLLM loaded (runners/first/head_passes.py)."""
+        """Returns the object that runs passes of the draft head that vLLM loaded (runners/first/head_passes.py)."""

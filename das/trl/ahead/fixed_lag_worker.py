@@ -218,13 +218,14 @@ def parses(tokenizer: Any) -> bool:
 
 
 def message(tokenizer: Any, response: list[int], prompt: list[int]) -> Any:
-    """Returns a response as a message for reward functions: parsed by TRL or, if that is not possible, as text."""
+    """Returns a response as a message for reward functions: parsed by TRL or, if that is not possible, as text.
+    response, prompt: token ids."""
     if parses(tokenizer):
         return parse_response(tokenizer, response, prefix=prompt)
     return {"role": "assistant", "content": tokenizer.decode(response, skip_special_tokens=True)}
 
 
 def samples_per_step(args: Any) -> int:
-    """Returns the responses per training step of an AsyncGRPOTrainer with one process and no token budget."""
+    """Returns the number of responses per training step of an AsyncGRPOTrainer with one process and no token budget."""
     samples: int = args.per_device_train_batch_size * args.gradient_accumulation_steps
     return samples

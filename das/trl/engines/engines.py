@@ -47,7 +47,7 @@ class TrainersEngine(Engines, Protocol):
     llm: Any  # vllm.LLM
     generate: Any  # vLLM's own llm.generate
     compares_tensors: bool  # whether a sample of the tensors is compared after each sync
-    logprob_checks: float  # in so many first syncs, log-probs are compared with the trainer's
+    logprob_checks: float  # number of first syncs in which log-probs are compared with the trainer's
 
     def take_weights(self, sample: WeightSample) -> str:
         """Compute with the weights that TRL has loaded. Returns, in words, which tensors of the sample did not

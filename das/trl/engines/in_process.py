@@ -116,8 +116,8 @@ class StockEngine(DasEngine):
 
 
 def build_in_process(settings: EngineSettings, trained: bool = False, **overrides: Any) -> TrainersEngine:
-    """Build the engine of this method. trained: whether the engine will get new weights. overrides: further arguments
-    of vllm.LLM. Raises the errors of build_engine.
+    """Build an engine in this process, of das or stock as `settings.method` says. trained: whether the engine will get
+    new weights. overrides: further arguments of vllm.LLM. Raises the errors of build_engine.
     """
     if settings.row.keyed:
         llm = build_engine(settings, **overrides)

@@ -25,7 +25,8 @@ def blocks_needed(max_tokens: int, block_size: int) -> int:
 def attention_inputs(
     device: torch.device, tables: np.ndarray, block_size: int, starts: np.ndarray, counts: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """vLLM's CommonAttentionMetadata of a pass over some rows, and the position of each of its tokens, int64.
+    """Returns vLLM's CommonAttentionMetadata of a pass over some rows, and the position of each token of the pass,
+    int64.
 
     tables: KV blocks of each row, int32 [R, blocks]. starts: position of each row's first token, int64 [R]. counts: the
     number of each row's tokens in the pass, int64 [R].
@@ -91,7 +92,7 @@ class DraftPasses:
     def begin(self, rows: np.ndarray) -> None:
         """Let the next passes continue the present text of these rows of the batch. rows: int64 [R]."""
         batch = self.runner.input_batch
-        self._next = batch.num_tokens_no_spec[rows].astype(np.int64) - 1  # the last token itself is not computed yet
+        self._next = batch.num_tokens_no_spec[rows].astype(np.int64) - 1  # the position of the last token
         self._tables = batch.block_table[0].block_table.np[rows].copy()
         first = self._next // self.block_size
         copies = []

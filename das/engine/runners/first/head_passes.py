@@ -1,8 +1,9 @@
 """Passes of an EAGLE-3 head over hidden states of the policy that were kept for the head.
 
 vLLM's own proposer runs the head after every pass of the policy. Here the head runs only when a request wants its
-drafts. Then it reads, in one pass, all tokens that the request got since. At most KEPT tokens of a request are kept.
-If there are more, the oldest are forgotten: the head's attention then begins behind them, at the begin of a block.
+drafts. Then it reads, in one pass, all tokens that the request got since it last did. At most KEPT tokens of a request
+are kept. If there are more, the oldest are forgotten: the head's attention then begins after them, at the beginning of
+a block.
 
 While the head does not pay, nobody asks for its drafts, and keeping tokens must be cheap. So each pass only notes, as
 whole numbers, which rows belong to which request. Tensors are cut and joined when the head reads them.
@@ -37,13 +38,13 @@ class _Pass:
         self._layers = layers
 
     def rows(self, begin: int, end: int) -> torch.Tensor:
-        """The hidden states of some rows, [rows, layers * hidden]."""
+        """Returns the hidden states of the rows from `begin` up to `end`, [rows, layers * hidden]."""
         if len(self._layers) > 1:
             self._layers = [torch.cat(self._layers, dim=-1)]
         return self._layers[0][begin:end]
 
     def copy(self, begin: int, end: int) -> "_Pass":
-        """A copy of some rows, in its own memory."""
+        """Returns a copy of the rows from `begin` up to `end`, in memory of its own."""
         return _Pass([layer[begin:end].clone() for layer in self._layers])
 
 
@@ -90,7 +91,7 @@ class HeadPasses:
         self._hidden = torch.empty(0)  # the hidden state that goes with the next input, [rows, hidden]
 
     def skip(self) -> None:
-        """Note nothing of the pass of the policy that just ended."""
+        """Note no hidden states of the policy's pass that just ended, because the head rests."""
         self._skipped = True
 
     def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
@@ -152,7 +153,7 @@ class HeadPasses:
                 self._written[blocks[group][hits:]] = False
 
     def _tables(self) -> np.ndarray:
-        """KV blocks of each row of the batch, int32 [rows, blocks]."""
+        """Returns the KV blocks of each row of the batch, int32 [rows, blocks]."""
         tables: np.ndarray = self.runner.input_batch.block_table[self._drafter.kv_cache_gid].block_table.np
         return tables
 
@@ -175,11 +176,11 @@ class HeadPasses:
             self._late.discard(request)
 
     def _first_of(self, unread: _Unread) -> int:
-        """The first position that the head sees. It is the beginning of a block."""
+        """Returns the first position of the request's text that the head sees. It is the beginning of a block."""
         return -(-unread.seen_from // self.block_size) * self.block_size
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
-        """Whether each request has text that the head can read, bool [R]; None: all requests have."""
+        """Returns whether each request has text that the head can read, bool [R]; None: all requests have."""
         if not self._late:
             return None
         self._late = {name for name in self._late & self._unread.keys() if not self._has_begun(self._unread[name])}
@@ -231,7 +232,8 @@ class HeadPasses:
         return last[ends]
 
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> torch.Tensor:
-        """Compute one drafted token for some of the rows of `read`. tokens: int64 [A]. among and result: see `read`."""
+        """Compute the hidden states from which the next drafted token of some rows is drawn. tokens: the drafted tokens
+        that the head gets as input, int64 [A]. For `among` and the result see `read`."""
         where = torch.from_numpy(among)
         ones = np.ones(len(among), np.int64)
         last, self._hidden[where] = self._run(

@@ -183,7 +183,8 @@ class FirstRunner:
         return drafts if self._branches is None else self._branches.fitting(drafts)
 
     def _on_first_rank(self, *args: Any, **kwargs: Any) -> Any:
-        """Draft on the first rank, for all ranks: a budget that learns times would draft differently on each rank."""
+        """Draft on the first rank only, and give the drafts to all ranks. A budget that learns from times would choose
+        other drafts on each rank."""
         from vllm.distributed import get_tp_group
 
         ranks = get_tp_group()
