@@ -17,7 +17,7 @@ MEMORY = 4096  # responses that are remembered for P
 
 
 class Classes(BudgetPolicy):
-    """A draft limit for each length class.
+    """Gives each request the draft limit of its length class (Short, Medium or Long).
 
     short, medium, long     draft tokens per pass for a request of the class
     medium_from, long_from  response length in tokens from which a request is Medium or Long

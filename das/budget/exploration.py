@@ -17,7 +17,8 @@ AS_EXPECTED = 0.05  # a control shows nothing new within this relative error, or
 
 
 class Exploration:
-    """Decides when one budget makes controls and trials. Times are in seconds."""
+    """Decides when a budget makes a control (a pass without drafts) or a trial (more tokens than seem to pay). Times:
+    seconds."""
 
     def __init__(self) -> None:
         self._now = 0.0  # seconds of all passes

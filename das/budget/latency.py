@@ -54,7 +54,7 @@ class LatencyModel:
         self._fitted: Drafting | None = None
 
     def observe(self, done: TargetPass) -> None:
-        """Learn from one pass."""
+        """Learn the time of passes from one finished pass."""
         if self._measured is not None:
             return
         self._passes[:, self._seen % MEMORY] = done.live, done.tokens, done.context, done.seconds

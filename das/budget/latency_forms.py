@@ -34,10 +34,11 @@ class Passes:
 
 
 class Form(Protocol):
-    """A fitted latency model."""
+    """A fitted formula for the time of target passes."""
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
-        """Returns the seconds of passes. The arrays broadcast."""
+        """Returns the predicted seconds of passes. For the arguments see Passes; their shapes may differ (they
+        broadcast)."""
 
 
 @dataclass(frozen=True)

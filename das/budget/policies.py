@@ -97,7 +97,8 @@ class BudgetPolicy:
         """Note a finished target pass. `generated`, `num_drafted` and `num_accepted` of its requests include it."""
 
     def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
-        """Returns the predicted seconds of a pass; nan if the policy has no latency model."""
+        """Returns the predicted seconds of a pass of `live` requests; nan if the policy cannot predict. context: see
+        TargetPass."""
         return float("nan")
 
     def trace(self) -> dict[str, list[float]]:

@@ -74,7 +74,7 @@ class PassPrices:
             self._core.das_prices_give(self._at, form.base, form.row, form.drafting, form.token)
 
     def observe(self, done: TargetPass) -> None:
-        """Learn from one pass."""
+        """Learn the prices of tokens and drafts from one finished pass."""
         if self.learns:
             self._seen += 1
             self._core.das_prices_observe(

@@ -1,6 +1,6 @@
 """A process's engine, and the methods by which the trainer's process starts and calls it.
 
-Ray imports this module first in an engine's process, so torch and vLLM come later.
+Ray imports this module first in an engine's process, so the module imports torch and vLLM only when they are needed.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ class EngineHost:
         return version, self._engine.load_weights(version, checksum, parts, check)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of RolloutEngine."""
+        """Call a method of the engine (RolloutEngine), and return its result."""
         return getattr(self._engine, method)(*args)
 
     def abort(self) -> None:

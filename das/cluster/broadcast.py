@@ -169,7 +169,7 @@ def _may_break() -> Iterator[None]:
 
 
 class _Gloo:
-    """A member of a group of processes without GPUs."""
+    """This process's membership in a gloo group, whose members have no GPUs."""
 
     def __init__(self, meeting: Meeting, door: socket.socket | None) -> None:
         from das.weights.gloo_transfer import join
@@ -193,7 +193,7 @@ class _Gloo:
 
 
 class _Nccl:
-    """A member of a group of processes with one GPU each."""
+    """This process's membership in an NCCL group, whose members have one GPU each."""
 
     def __init__(self, meeting: Meeting, device: torch.device, door: socket.socket | None) -> None:
         from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator

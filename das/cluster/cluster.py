@@ -1,4 +1,5 @@
-"""Rollouts on many engines: it deals out requests, collects responses, and starts the requests of lost engines again.
+"""A Cluster rolls out on many engines: it deals out requests, collects responses, and starts requests of lost engines
+again.
 
 A rollout's tokens depend only on seeds and weights. So a response is the same, bit for bit, whichever engine generates
 it and however often it starts again.
@@ -290,7 +291,7 @@ class Cluster:
         return SavedText(request.problem, self.history.history_tick, len(context), tokens)
 
     def _lost(self, running: Running, event: Event) -> None:
-        """Let other engines start the requests of a dead engine again."""
+        """Let other engines start the requests of a dead engine again. event: the engine's loss."""
         engine = event.engine.number
         if engine in self._leaving:
             self.resize(self._size)  # if the engine was to leave, the one that replaces it leaves

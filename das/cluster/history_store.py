@@ -13,7 +13,7 @@ from das.drafter.saved import SavedHistory, SavedText
 
 
 class HistoryStore:
-    """Keeps the trajectories of a window of ticks, by problem, and notes which engine has which trajectory.
+    """Keeps the trajectories of the last `window` ticks, by problem, and notes which engine has which trajectory.
 
     window: how many history ticks (steps or epochs) are kept, the current one included, as in HistoryDrafter; 0: none.
 

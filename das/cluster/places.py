@@ -12,7 +12,8 @@ class EngineLost(RuntimeError):
 
 
 class Places(ABC):
-    """Places, known by numbers. At each runs an actor: a process with an EngineHost (das/cluster/actor.py).
+    """Places where engines run, known by numbers. Each runs an actor: a process with an EngineHost
+    (das/cluster/actor.py).
 
     Methods raise ClusterError or EngineDied with a one-line message if the pool cannot continue.
     """

@@ -50,7 +50,8 @@ class PoolEngine:
 
 @dataclass
 class Event:
-    """An engine's answer or loss. method, answer: a call and its result. lost: why the engine is gone."""
+    """An engine's answer or loss. method, answer: a call and its result. lost: why the engine is gone; empty if it is
+    not."""
 
     engine: PoolEngine
     method: str
@@ -193,7 +194,8 @@ class EnginePool:
             self.next_event()
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Let all engines, also later ones, compute with these weights. Returns which did not arrive, in words.
+        """Let all engines, also later ones, compute with these weights. Returns, in words, which tensors did not
+        arrive.
 
         check: names of tensors. After loading, each engine checks that its copies of these tensors equal the sent ones.
         """

@@ -70,13 +70,13 @@ class ProcessPlaces(Places):
     lasting = True
 
     def open(self, number: int) -> None:
-        """Do nothing: there is always room for a child process."""
+        """Do nothing: a child process needs no reserved place."""
 
     def close(self, number: int) -> None:
-        """Do nothing, as for `open`."""
+        """Do nothing: no place was reserved."""
 
     def require_room(self, engines: int) -> None:
-        """Do nothing, as for `open`."""
+        """Do nothing: there is always room for a child process."""
 
     def start_actor(self, number: int) -> EngineProcess:
         """See Places."""

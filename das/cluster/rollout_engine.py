@@ -94,7 +94,8 @@ class RolloutEngine:
     def _load_weights(
         self, version: int, tensors: Iterable[tuple[str, torch.Tensor, bool]], check: Sequence[str]
     ) -> str:
-        """Load tensors into the engine. tensors: name and value of each, and whether it belongs to the drafter."""
+        """Load tensors into the engine. Returns, in words, which did not arrive. tensors: name, value, whether it is
+        the drafter's."""
         if self._live:
             return f"{len(self._live)} requests are live"
         sample, checked, drafter = [], set(check), []
@@ -177,9 +178,10 @@ class RolloutEngine:
         """Start `new` requests, drop acknowledged responses, and return the other responses.
 
         acknowledged: indices of responses. waiting: how many requests wait in the queue that engines share. history:
-        responses of other engines that the new requests shall draft from. It returns once there is a response, and
-        either some request waits or none is live; after `timeout_s` at the latest. It does not return sooner, because
-        an answer costs the trainer as much time as hundreds of tokens. Raises ClusterError once stepping has failed.
+        responses of other engines that the new requests shall draft from. The call returns once there is a response,
+        and either some request waits or none is live; after `timeout_s` at the latest. It does not return sooner,
+        because an answer costs the trainer as much time as hundreds of tokens. Raises ClusterError once stepping has
+        failed.
         """
         if new or history:
             self._work.put((lambda: self._start(new, history), None))
@@ -309,8 +311,8 @@ class RolloutEngine:
 
 
 def _flat(params: Any) -> Any:
-    """Returns a copy of the parameters that asks for one output at the end, with log-probs in plain lists. Raises
-    ClusterError if they ask for log-probs of other tokens than the sampled ones.
+    """Returns a copy of vLLM's SamplingParams that asks for a single output when the response is complete, with
+    log-probs in plain lists. Raises ClusterError if `params` ask for log-probs of other tokens than the sampled ones.
     """
     from vllm.sampling_params import RequestOutputKind
 

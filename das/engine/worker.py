@@ -101,7 +101,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     # ---- what vLLM calls ----
 
     def init_device(self) -> None:
-        """Build the model runner, and hook it."""
+        """Build vLLM's model runner, and put das's hooks on it."""
         with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config):
             super().init_device()
         self.das_runner = FirstRunner(self.model_runner)
@@ -348,7 +348,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             )
 
     def das_load_state(self, folder: str) -> None:
-        """Load what `das_save_state` wrote, and draft as that engine would. Does nothing where nothing is learned."""
+        """Load what `das_save_state` wrote, to draft as the engine that wrote it would. Does nothing where nothing is
+        learned."""
         if self._das_proposer is not None:
             learned.load(self._das_proposer, Path(folder))
         elif self.das_runner.coupled is not None:

@@ -37,7 +37,8 @@ def mtp_tensors(policy: Path) -> Tensors:
 
 
 def put_back(saved: Path, tensors: Tensors) -> None:
-    """Complete a policy that transformers saved in a folder, so that vLLM drafts with its MTP layers.
+    """Add the MTP layers to a folder in which transformers saved the policy without them, so that vLLM can draft with
+    them.
 
     saved: a folder with the config.json and model.safetensors of a Qwen2. transformers can still load it afterwards.
     tensors: the layers' weights, under the names of MiMo's files.

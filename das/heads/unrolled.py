@@ -198,7 +198,8 @@ def _rotated(heads: torch.Tensor, positions: torch.Tensor, theta: float) -> torc
 
 
 def places_of(text: HeadText, step: int) -> tuple[slice, slice]:
-    """Returns the rows of result `step` of `unrolled`, and the rows of `text.logits` with which they are compared.
+    """Returns which rows of a drafting step's logits (result `step` of `unrolled`) count, and the rows of `text.logits`
+    with which they are compared.
 
     Drafting begins once the first response token is known, and a draft ends with the last response token.
     """
@@ -223,8 +224,8 @@ def agreement(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: to
 
 @torch.no_grad()
 def tokens_per_pass(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: torch.Tensor, depth: int) -> float:
-    """Returns the mean number of tokens per pass, counted on the texts without an engine. Each draft holds the
-    likeliest token at each of the next `depth` positions.
+    """Returns the mean number of tokens that a pass of the policy would emit with this drafter, counted on the texts
+    without an engine. Each draft holds the likeliest token at each of the next `depth` positions.
     """
     tokens = passes = 0
     for text in texts:

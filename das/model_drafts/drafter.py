@@ -70,7 +70,7 @@ class ModelDrafter(RememberingDrafter):
 
     @property
     def history_tick(self) -> int:
-        """The current history tick."""
+        """The current tick (step or epoch) of the window of past responses."""
         return self._tick if self.history is None else self.history.history_tick
 
     @property
@@ -84,7 +84,7 @@ class ModelDrafter(RememberingDrafter):
             self.history.begin(request, problem, prompt, seed)
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
-        """Append tokens that a request already has when it joins."""
+        """Append to a request's text the tokens that it already has when it joins the batch."""
         if self.history is not None:
             self.history.observe(request, tokens)
 
@@ -94,7 +94,8 @@ class ModelDrafter(RememberingDrafter):
         tokens: Sequence[Sequence[int] | np.ndarray],
         remembered: np.ndarray | None = None,
     ) -> None:
-        """Append the tokens emitted by the pass that verified the last drafts. remembered: see HistoryDrafter."""
+        """Append to the requests' texts the tokens emitted by the pass that verified the last drafts. remembered: see
+        HistoryDrafter."""
         self.model.observe(requests, [list(new) for new in tokens])
         if self.history is not None:
             self.history.observe_batch(requests, tokens, remembered)
@@ -148,7 +149,8 @@ class ModelDrafter(RememberingDrafter):
         return took is not None
 
     def _pays(self, tokens: float, seconds: float) -> bool:
-        """Returns whether draft passes save time that take `seconds` and let the policy emit `tokens` more tokens."""
+        """Returns whether draft passes pay that take `seconds` in sum: they should let the policy emit `tokens` more
+        tokens."""
         worth = self.worth()
         return math.isnan(worth) or tokens * worth >= seconds
 

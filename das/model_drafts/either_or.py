@@ -138,9 +138,10 @@ class EitherOr(ModelDrafter):
         return alternatives.drafts()
 
     def _best_passes(self, num_requests: int) -> int:
-        """Returns the best number of head passes if the history had no drafts; 0 if no pass pays.
+        """Returns the number of head passes that would save the most time if the history had no drafts; 0 if none saves
+        time.
 
-        This check must be cheap: if the head does not pay, nothing else is done for it.
+        It must be cheap to compute: if the head cannot save time, nothing else is computed for the head.
         """
         worth = self.worth()
         if math.isnan(worth):

@@ -215,6 +215,7 @@ class TextEngine(Engine):
         self._just_finished = []
 
     def close_step(self) -> None:
-        """End the last requests and the budget's step. The drafter's step ends later: engines may share it."""
+        """End the requests that finished last, and tell the budget that the rollout is over. The drafter is told later,
+        because engines may share it."""
         self._end_finished()
         self.draft_round.end_step()

@@ -127,8 +127,8 @@ class QueuedGeneration(SpeculativeGeneration):
         return self._roll_out_ahead(prompts, trainer.num_generations, updates)
 
     def generate(self, prompts: list[Any], images: Any, num_generations: int, profiler: Any = None) -> Any:
-        """See VLLMGeneration.generate. Returns prompt ids, completion ids, log-probs and their token ids, a list a row
-        each.
+        """See VLLMGeneration.generate. Returns prompt ids, completion ids, log-probs and their token ids, each as a
+        list with one entry for each row.
         """
         if images is not None and any(image is not None for image in images):
             raise EngineError("engines in other processes get token ids only, and these prompts have images")

@@ -125,7 +125,7 @@ def speculate(
 
 
 def _refuse(original: Callable[..., None], trainer: Any, *args: Any, **kwargs: Any) -> None:
-    """Replaces __init__ of a trainer with which das does not work."""
+    """Replaces __init__ of a trainer with which das does not work. Raises EngineError."""
     name, why = next((name, REFUSED[name]) for name in map(full_name, type(trainer).__mro__) if name in REFUSED)
     raise EngineError(f'{name.split(".")[-1]} {why}: call das.speculate("off") before it is built')
 
@@ -245,7 +245,7 @@ def _roll_out(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: 
 
 
 def _generate_chosen(original: Callable[..., Any], generation: Any, *, prompts: list[Any], **kwargs: Any) -> Any:
-    """Replaces the backend's generate for a trainer that leaves some rows of the announced batch out."""
+    """Replaces the backend's `generate` for a trainer that generates for only some rows of the batch it announced."""
     generation.problems = [problem_id({"prompt": prompt}) for prompt in prompts]
     return original(prompts=prompts, **kwargs)
 

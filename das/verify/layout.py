@@ -80,7 +80,7 @@ class Layout:
 
     @functools.cached_property
     def own_request(self) -> np.ndarray:
-        """For each row, the index of its request among these requests, int64 [rows]."""
+        """For each row, the index of its request among the requests of this layout, int64 [rows]."""
         return np.repeat(np.arange(len(self.num_drafted)), self.num_drafted + 1)
 
     @functools.cached_property
@@ -121,5 +121,5 @@ class Layout:
         return paths
 
     def width(self) -> int:
-        """Returns the most tokens that a request may emit."""
+        """Returns the most tokens that a request may emit in the pass."""
         return int((self.num_drafted if self.parents is None else self.offset).max()) + 1

@@ -157,7 +157,8 @@ def keyed_argmax(
 
 
 def noise_inputs(seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Make the inputs of `device_argmax`: arrays [rows] for `on_device`. The arguments are those of keyed_argmax."""
+    """Returns the arrays [rows] that `device_argmax` needs, after `on_device` has copied them. For the arguments see
+    keyed_argmax."""
     key0, key1 = row_keys(seeds, positions)
     flags = np.zeros(len(seeds), np.int32) if greedy is None else greedy.astype(np.int32)
     return {"key0": key0.view(np.int32), "key1": key1.view(np.int32), "greedy": flags}

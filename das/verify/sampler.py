@@ -187,7 +187,7 @@ class KeyedSampler:
         positions: np.ndarray,
         greedy: np.ndarray | None,
     ) -> dict[str, np.ndarray]:
-        """Make the arrays that the device needs in order to sample a piece, for `on_device`.
+        """Returns the arrays that the device needs in order to sample a piece. `on_device` copies them there.
 
         seeds, positions, greedy: for each of the piece's requests, [requests].
         """

@@ -33,7 +33,7 @@ class WeightSample:
     """Copies of some of the trainer's tensors, to check a sync: one tensor in `every`, and others at the next sync."""
 
     def __init__(self, every: int):
-        """every: at least 1. Raises EngineError otherwise."""
+        """every: one tensor in so many is checked after a sync; at least 1, else EngineError is raised."""
         if every < 1:
             raise EngineError(f"weight_check_every={every}: set it to 1 or more syncs")
         self.every = every

@@ -1,4 +1,5 @@
-"""Scratch blocks: KV blocks that vLLM's scheduler does not know of. Branches of drafts, and self-drafts, use them."""
+"""Scratch blocks: KV blocks that vLLM's scheduler does not know of. Branches of drafts use them, and so do self-drafts
+(drafts by the policy's own quantized weights)."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -63,7 +63,7 @@ def last_accepted(tokens: Sequence[int], parents: Sequence[int], emitted: Sequen
 
 @dataclass(slots=True)
 class Branch:
-    """A run beside the trunk."""
+    """A branch: a run (stretch of drafted tokens) that leaves the draft's first run, the trunk."""
 
     start: int  # its first node
     stop: int  # the node after its last one
@@ -113,7 +113,7 @@ class Tree:
 
 @dataclass(slots=True)
 class BranchPass:
-    """The rows of a pass with branching drafts. Lists under one comment are parallel."""
+    """The rows of a pass with branching drafts. The lists below a comment belong together, entry by entry."""
 
     block_size: int
     scratch: Iterator[int]  # blocks that no request owns
@@ -136,7 +136,8 @@ class BranchPass:
     copies: list[tuple[int, int]] = field(default_factory=list)  # blocks to copy before the pass: (from, to)
 
     def add_run(self, request: int, first_row: int, length: int) -> None:
-        """Add a run to the pass: all rows of a request whose draft does not branch, or one run of a branching draft.
+        """Add a run (rows that follow each other) to the pass: all rows of a request whose draft does not branch, or
+        one run of a draft that does.
 
         first_row: the run's first row. length: how many tokens of the request the run's last row attends to.
         """

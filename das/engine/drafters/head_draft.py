@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HeadDraft(EngineModel):
-    """The head that vLLM loaded. It implements das.model_drafts.either_or.HeadModel."""
+    """The draft head that vLLM loaded. It implements das.model_drafts.either_or.HeadModel."""
 
     BROKEN = "the draft head computed values that are not finite; the history drafts alone until new weights come"
 

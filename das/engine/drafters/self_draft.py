@@ -52,7 +52,7 @@ class SelfDraft(EngineModel):
 
     @torch.inference_mode()
     def prepare(self, requests: Sequence[str]) -> float | None:
-        """Quantize the policy's weights if they have changed since they were quantized last."""
+        """See DraftingModel. Quantizes the policy's weights if they have changed since they were quantized last."""
         version: int = self._runner.weights_version
         if self._broken == version:
             return None

@@ -104,8 +104,8 @@ class Rollout:
 
 
 def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False, turn: int = 0) -> int:
-    """Returns the seed of a step's response number `index`. All requests of a run differ in it; all methods use the
-    same.
+    """Returns the seed of a step's response number `index`. It differs between all requests of a run, and is the same
+    for all methods.
 
     turn: counted from 0; each turn of a response is a request of its own.
     """

@@ -21,7 +21,7 @@ class RolloutRecord:
     predicted_length: dict[str, float] = field(default_factory=dict)  # by request, in tokens, predicted when it began
 
     def finish(self, request: LiveRequest) -> None:
-        """Add to the sums a request that has joined the history."""
+        """Count a request that finished and joined the history."""
         self.passes += request.passes
         self.num_drafted += request.num_drafted
         self.num_accepted += request.num_accepted

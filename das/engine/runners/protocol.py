@@ -10,7 +10,8 @@ from das.verify.coupled import CoupledSampler
 
 
 class Runner(RunningBatch, Protocol):
-    """One of vLLM's model runners with das in it: it verifies by keyed noise, drafts, and counts both."""
+    """One of vLLM's model runners with das in it: it verifies with keyed noise, makes drafts, and counts passes and
+    tokens."""
 
     vllm: Any  # vLLM's own runner
     meter: RolloutMeter  # of the running rollout
@@ -21,7 +22,8 @@ class Runner(RunningBatch, Protocol):
 
     @property
     def coupled(self) -> CoupledSampler | None:
-        """The sampler of coupled drafts, if one of vLLM's own drafters runs a model; None for other drafters."""
+        """The sampler of coupled drafts (drawn with the verifier's noise) if one of vLLM's own drafters runs a model;
+        else None."""
 
     @property
     def drafter(self) -> Any:
@@ -36,7 +38,8 @@ class Runner(RunningBatch, Protocol):
         """
 
     def draft_passes(self, max_tokens: int) -> Any:
-        """Make the object that runs a self-draft's passes of the policy (runners/first/draft_passes.py).
+        """Make the object with which the policy drafts for itself: it runs draft passes
+        (runners/first/draft_passes.py).
 
         max_tokens: the most positions that these passes compute for a request between two target passes.
         """

@@ -54,4 +54,5 @@ class TrainersEngine(Engines, Protocol):
         arrive."""
 
     def load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        """Load these weights of a head that is trained beside the policy. Returns, in words, which did not arrive."""
+        """Load these weights of a head that is trained beside the policy. Returns, in words, which of them did not
+        arrive."""

@@ -17,7 +17,7 @@ from das.weights.weight_check import WeightSample
 
 
 class DasEngine:
-    """An engine of das (das.trl.engines.engines.TrainersEngine)."""
+    """An engine of das in the trainer's process. Implements das.trl.engines.engines.TrainersEngine."""
 
     compares_tensors = True
     logprob_checks: float = math.inf

@@ -155,7 +155,7 @@ class ServerClient(VLLMClient):
             ) from error
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
-        """Call a method of every worker."""
+        """Call a method of every worker of the server. Returns each worker's result."""
         call = {"method": "das_call", "args": [method, *args]}
         return [json.loads(answer) for answer in self._post(f"{self.base_url}/collective_rpc", json=call)["results"]]
 

@@ -170,7 +170,8 @@ class Branches:
         return original(prefix, metadata if self._pass is None else self._runs(metadata, self._pass), *args, **kwargs)
 
     def _runs(self, metadata: Any, plan: BranchPass) -> Any:
-        """Returns vLLM's CommonAttentionMetadata, changed so that each run of nodes is a request."""
+        """Returns vLLM's CommonAttentionMetadata, changed so that attention sees each run (stretch of a draft without a
+        branch) as a request of its own."""
         owners = self._tensor(plan.owners)
         block_table = metadata.block_table_tensor[owners]
         patched = self._tensor(plan.patched_runs), self._tensor(plan.patched_columns)

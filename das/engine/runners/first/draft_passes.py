@@ -74,7 +74,7 @@ def in_pass(vllm_config: Any, group: Any, common: Any) -> AbstractContextManager
 
 
 class DraftPasses:
-    """Passes of `runner`'s model over rows of its batch.
+    """Runs draft passes: passes of the policy's own model over rows of `runner`'s batch.
 
     scratch: the blocks to write into, `blocks_needed(max_tokens, block size)` for each request that may decode at once.
     max_tokens: the most positions that are computed for a request between two target passes.
@@ -104,7 +104,7 @@ class DraftPasses:
         copy_blocks(self.runner, copies)
 
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Compute the next tokens of some of the rows of `begin`.
+        """Let the policy's model compute the next tokens of some of the rows that `begin` got.
 
         among: indices into these rows, int64 [A]. tokens: one or more token ids for each of them. Returns the hidden
         state of each one's last token, [A, hidden].

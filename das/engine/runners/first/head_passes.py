@@ -136,7 +136,8 @@ class HeadPasses:
             self._unread = {name: unread for name, unread in known.items() if name in live}
 
     def _note_blocks(self, scheduler_output: Any) -> None:
-        """Note that the head has read nothing in the blocks that requests just got, except for prefix hits.
+        """Note that the head has read nothing in the blocks that requests just got, except for blocks from the prefix
+        cache.
 
         A request that continues after a preemption has other blocks than before, so its kept hidden states are dropped.
         """

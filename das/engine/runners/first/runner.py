@@ -202,7 +202,8 @@ class FirstRunner:
         *args: Any,
         **kwargs: Any,
     ) -> list[list[int]]:
-        """Let DasProposer draft where vLLM's method eagle3 would. That method loads the head and provides its inputs.
+        """Replaces the drafting of vLLM's method eagle3: DasProposer drafts. vLLM still loads the head and provides its
+        inputs.
 
         aux_hidden_states: the hidden states of each layer that the head reads, [tokens, hidden].
         """
