@@ -23,7 +23,7 @@ def count() -> int:
 
 
 def rank() -> int:
-    """This process's rank, counted from 0."""
+    """Returns this process's rank, counted from 0."""
     return int(os.environ.get("RANK", "0"))
 
 
@@ -42,7 +42,7 @@ def join() -> None:
 
 
 def gather(value: Any) -> list[Any]:
-    """All-gather: every rank's `value`, in rank order. Values must be picklable, and all ranks must call it."""
+    """Returns every rank's `value`, in rank order. Values must be picklable, and all ranks must call it."""
     if count() == 1:
         return [value]
     from torch import distributed
@@ -109,12 +109,14 @@ def main_first() -> Iterator[None]:
 
 
 def own_file(path: Path) -> Path:
-    """This rank's path for a file that every rank writes: history.npz on rank 0, history_rank1.npz on rank 1 ..."""
+    """Returns this rank's path for a file that every rank writes: history.npz on rank 0, history_rank1.npz on rank 1
+    ..."""
     return path if is_main() else path.with_name(f"{path.stem}_rank{rank()}{path.suffix}")
 
 
 def own_folder(folder: Path) -> Path:
-    """This rank's folder within a folder that all ranks write to: the folder itself on rank 0, rank1/ on rank 1 ..."""
+    """Returns this rank's part of a folder that all ranks write to: the folder itself on rank 0, rank1/ on rank 1
+    ..."""
     return folder if is_main() else folder / f"rank{rank()}"
 
 

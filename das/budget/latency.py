@@ -32,7 +32,8 @@ def read_drafting(path: Path) -> Drafting:
 
 
 class LatencyModel:
-    """The form `Drafting`, refitted to the latest passes and usable from the first pass on. Times are in seconds.
+    """A formula for the time of passes (`Drafting`), refitted to the latest ones, usable after the first one. Times are
+    in seconds.
 
     ratio     base / token: how many drafted tokens cost as much as starting a pass. It is assumed until passes show
               the real ratio. (Passes of one size, or a fitted coefficient of 0, do not show it.)

@@ -43,7 +43,7 @@ class Form(Protocol):
 
 @dataclass(frozen=True)
 class Affine:
-    """A fixed time for each pass and a time for each token."""
+    """A form with a fixed time for each pass and a time for each token."""
 
     c_base: float  # seconds a pass
     c_tok: float  # seconds a token
@@ -54,7 +54,8 @@ class Affine:
 
 @dataclass(frozen=True)
 class Drafting:
-    """Drafts add a fixed cost per pass (drafter, other kernels, bookkeeping) and a cost per drafted token."""
+    """A form in which drafts add a fixed cost per pass (drafter, other kernels, bookkeeping) and a cost per drafted
+    token."""
 
     base: float  # seconds a pass
     row: float  # seconds a live request
@@ -72,7 +73,7 @@ MADE_UP = 8.0  # weight of the synthetic passes that state SHARE while all timed
 
 
 def relative_weights(passes: Passes, age_weights: Array) -> tuple[Passes, Array]:
-    """Returns the uninterrupted passes, and weights with which least squares minimises relative errors.
+    """Returns the passes without the interrupted ones, and weights with which least squares minimises relative errors.
 
     An interrupted pass lies far above the typical line. The typical line minimises absolute relative errors, so it does
     not move even if half of the passes were interrupted.

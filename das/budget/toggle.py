@@ -114,7 +114,8 @@ class RooflineToggle(BudgetPolicy):
         return trial
 
     def _predicted(self, live: Sequence[LiveRequest], gamma: float) -> tuple[float, float, float]:
-        """Returns predictions of tau, the seconds of a pass without drafts, and the seconds of a pass with drafts.
+        """Returns predictions of tau (tokens that a pass with drafts emits for a request), of the seconds of a pass
+        without drafts, and of the seconds of a pass with drafts. gamma: mean draft limit of a request, in tokens.
 
         Before anything was drafted, all drafts are expected to be accepted.
         """

@@ -59,7 +59,7 @@ class Running:
         return [self.responses[index] for index in range(len(self.requests))]
 
     def note(self, engine: int, event: str) -> None:
-        """Add a row to the timeline."""
+        """Add an event of an engine to the rollout's timeline."""
         live = len(self.dispatcher.held(engine)) if engine in self.dispatcher.live else 0
         self.timeline.append(
             {"engine": engine, "time_s": time.perf_counter() - self.began, "live": live, "event": event}

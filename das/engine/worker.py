@@ -125,7 +125,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         weights.hook_loading(self.model_runner.get_model(), self._note_new_weights)
 
     def sleep(self, *args: Any, **kwargs: Any) -> None:
-        """Give memory back, also the memory of the self-drafts' quantized weights."""
+        """Free memory in vLLM's sleep mode, also the memory of the self-drafts' quantized weights."""
         if self.das_runner.quantized is not None:
             self.das_runner.quantized.forget()
         super().sleep(*args, **kwargs)
@@ -198,7 +198,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_new_weights = True
 
     def _take_new_weights(self) -> None:
-        """Take new weights into use, before the first pass with them."""
+        """Start to use new weights: pack linear layers again, count the version, restart default seeds, and end an
+        unannounced rollout."""
         self._das_new_weights = False
         weights.repack_linear_layers(self.model_runner.get_model())
         self.das_runner.weights_version += 1
@@ -363,7 +364,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.sampler = ForcedSampler(keyed, responses) if responses else keyed
 
     def das_use_new_weights(self) -> None:
-        """Take the weights that were loaded since the last pass into use now. Otherwise the next pass does so first."""
+        """Start now to use the weights that were loaded since the last pass. Without this call, the next pass does
+        so."""
         if self._das_new_weights:
             self._take_new_weights()
 

@@ -149,8 +149,8 @@ class ModelDrafter(RememberingDrafter):
         return took is not None
 
     def _pays(self, tokens: float, seconds: float) -> bool:
-        """Returns whether draft passes pay that take `seconds` in sum: they should let the policy emit `tokens` more
-        tokens."""
+        """Returns whether draft passes save time. seconds: the time that they take. tokens: how many more tokens the
+        policy should emit because of them."""
         worth = self.worth()
         return math.isnan(worth) or tokens * worth >= seconds
 

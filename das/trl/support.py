@@ -52,7 +52,7 @@ def invariance_problem(capability: int | None, invariant: bool) -> str:
 
 
 def _fsdp_version(state: Any) -> int | None:
-    """Returns 1 or 2; None without FSDP. state: the accelerator's state, or None."""
+    """Returns the version of FSDP in use, 1 or 2; None without FSDP. state: the accelerator's state, or None."""
     if state is None:
         return int(os.environ.get("FSDP_VERSION", "1")) if ranks.asks_for_fsdp() else None
     return getattr(getattr(state, "fsdp_plugin", None), "fsdp_version", None)

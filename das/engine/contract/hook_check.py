@@ -25,7 +25,7 @@ def installed_sources() -> dict[str, str]:
 
 
 def wheel_sources(wheel: Path) -> dict[str, str]:
-    """Returns the sources of the modules of the vLLM in a wheel."""
+    """Returns the sources of vLLM's modules in a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.startswith("vllm/") and name.endswith(".py")]
         return {_module(Path(name)): archive.read(name).decode("utf-8") for name in names}

@@ -50,8 +50,8 @@ def kept_under_load() -> AbstractContextManager[None]:
 
 
 def kept_weights(invariant: bool = False) -> AbstractContextManager[None]:
-    """Inside the `with` block, linear layers of the CPU keep their weights beside the packed ones: they can be
-    repacked.
+    """Inside the `with` block, linear layers of the CPU keep their weights beside the packed ones, so that they can be
+    packed again.
 
     invariant: the layers give a single row the same bits as one of several rows; if False, they compute as in vLLM.
     """

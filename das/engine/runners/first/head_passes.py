@@ -1,4 +1,4 @@
-"""Passes of an EAGLE-3 head over hidden states of the policy that were kept for the head.
+"""Runs an EAGLE-3 head over hidden states of the policy.
 
 vLLM's own proposer runs the head after every pass of the policy. Here the head runs only when a request wants its
 drafts. Then it reads, in one pass, all tokens that the request got since it last did. At most KEPT tokens of a request
