@@ -48,7 +48,7 @@ class LatencyModel:
         self._measured = None if measured is None else read_drafting(Path(measured))
         self._ratio = ratio
         self._passes = np.zeros((4, MEMORY))  # live, tokens, context, seconds; a ring buffer
-        self._seen = 0  # passes
+        self._seen = 0  # number of passes seen
         self._due = FIRST_FIT  # the number of passes seen at which the next fit is due
         self._seconds = self._tokens = 0.0  # sums over all passes seen
         self._draft_counts: set[int] = set()  # distinct numbers of drafted tokens seen in a pass, at most MANY_COUNTS

@@ -45,8 +45,8 @@ class Form(Protocol):
 class Affine:
     """A form with a fixed time for each pass and a time for each token."""
 
-    c_base: float  # seconds a pass
-    c_tok: float  # seconds a token
+    c_base: float  # seconds per pass
+    c_tok: float  # seconds per token
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         return self.c_base + self.c_tok * tokens
@@ -57,10 +57,10 @@ class Drafting:
     """A form in which drafts add a fixed cost per pass (drafter, other kernels, bookkeeping) and a cost per drafted
     token."""
 
-    base: float  # seconds a pass
-    row: float  # seconds a live request
-    drafting: float  # seconds a pass with drafts in it
-    token: float  # seconds a drafted token
+    base: float  # seconds per pass
+    row: float  # seconds per live request
+    drafting: float  # seconds per pass with drafts
+    token: float  # seconds per drafted token
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         num_drafted = tokens - live

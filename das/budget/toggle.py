@@ -30,7 +30,7 @@ DEFAULT_TOKENS = 8  # draft tokens per request and pass of the default `over`
 ENOUGH = 7  # plain passes needed near a number of requests (with as many binary digits) before the rule applies
 FORGET = 0.995  # each newer pass with drafts reduces a pass's weight in tau by this factor
 UNSETTLED = 4  # number of first plain passes, of a rollout or after drafts, that are slower than later ones
-HOPE = 0.5  # the measured tau is raised by so many standard errors: otherwise bad luck would end drafting
+HOPE = 0.5  # tau is raised by so many standard errors, because otherwise bad luck would end drafting
 
 
 class RooflineToggle(BudgetPolicy):
@@ -65,8 +65,8 @@ class RooflineToggle(BudgetPolicy):
         self.prices = PassPrices(ratio)
         self.draft_price = DraftPassPrice()
         self._plain_passes = 0  # plain passes since the rollout began, or since the last pass with drafts
-        self._excess_s = 0.0  # extra seconds of the first UNSETTLED of them, compared with later ones
-        self._unsettled_s = 0.0  # the same for the last complete series: what a pause of drafting costs
+        self._excess_s = 0.0  # extra seconds of the first UNSETTLED plain passes, compared with later ones
+        self._unsettled_s = 0.0  # `_excess_s` of the last complete series of plain passes: the cost of a pause
         self._vain_trials = 0  # trials in a row after which drafting stayed off
         self._now = self._last_plain = self._last_drafted = 0.0  # seconds of all passes; ends of the last passes
         self._most_live = 0

@@ -98,8 +98,8 @@ class Sending:
         self._place = address, self._door.getsockname()[1], engines + 1, patience_s
         self._parts, self._device = parts, device
         self._group: _Nccl | _Gloo | None = None  # set once all members have met
-        self.broken = ""  # why it did not end, if another transfer may
-        self.failed = ""  # why it did not end, if this process cannot send
+        self.broken = ""  # why the transfer did not end, if a further one may succeed; else empty
+        self.failed = ""  # why the transfer did not end, if this process cannot send; else empty
         self._thread = threading.Thread(target=self._send, name="weights", daemon=True)
         self._thread.start()
 
@@ -231,7 +231,7 @@ class _Nccl:
         self._members.barrier(timeout=self._patience_s)
 
     def close(self) -> None:
-        """End the membership. Any thread may call it, and a second call does nothing."""
+        """Leave the group. Any thread may call it, and a second call does nothing."""
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:

@@ -78,8 +78,8 @@ class HeadLearner:
         seed: int,
         note: Callable[[str], None] = lambda line: None,
     ) -> list[float]:
-        """Train on all texts `epochs` times, in random order. Learning rates fall to 5 %. Returns the mean loss of each
-        epoch.
+        """Train on all texts `epochs` times, in random order. Learning rates fall to 5 % of their values. Returns the
+        mean loss of each epoch.
 
         note: called with a line after each epoch.
         """

@@ -164,8 +164,8 @@ def attention(
     theta: float,
     attended: Attended,
 ) -> torch.Tensor:
-    """Attention in one drafting step, for the drafts from all places (positions) at once: [places, heads * head_dim].
-    It adds the step's keys and values to `attended`.
+    """Compute attention in one drafting step, for the drafts from all places (positions) at once. Returns [places,
+    heads * head_dim], and adds the step's keys and values to `attended`.
 
     query: [places, heads, head_dim]. key, value: [places, kv heads, head_dim]. positions: [places]. theta: base of the
     rotary embedding. A place sees the keys of the first step up to its own place, and the keys of its own draft in

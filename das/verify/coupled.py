@@ -35,7 +35,7 @@ NONE_DRAFTED, NONE_EMITTED = -1, -2  # stand for no token; they differ, so that 
 
 @dataclass(slots=True)
 class _DraftRows:
-    """The rows of one depth of the drafts, in the form that `Rows` takes (RowLayout in das/verify/layout.py)."""
+    """The rows of logits from which each draft gets its next token. Implements RowLayout of das/verify/layout.py."""
 
     owner: np.ndarray
     tokens: list[list[int]]  # for each row, the tokens before it that the batch does not know

@@ -70,14 +70,16 @@ class FixedLagWorker:
     # ---- what TRL calls ----
 
     def start(self) -> None:
-        """Roll out for the steps whose samples come from the first weights. TRL calls this when training starts."""
+        """Submit the rollouts of all steps that train on samples of the first weights. TRL calls this when training
+        starts."""
         if self._trainer.state.global_step:
             raise EngineError("AsyncGRPOTrainer cannot be resumed with das, whose rollouts ahead are in no checkpoint")
         for step in range(self._lag + 1):
             self._submit(step, new_weights=not step)
 
     def update_model_version(self, model_version: int) -> None:
-        """Roll out for the step `lag` steps away. TRL calls this after each update, and numbers the first weights 1.
+        """Submit the rollout of the step that is `lag` steps ahead. TRL calls this after each update. It numbers the
+        first weights 1.
 
         Raises the error that a rollout or a reward function raised.
         """

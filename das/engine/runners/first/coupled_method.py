@@ -27,9 +27,10 @@ class CoupledMethod:
 
     @classmethod
     def of(cls, runner: Runner) -> Self | None:
-        """Let the drafter of this model runner draw coupled drafts if it is one of vLLM's that run a model.
+        """Let the drafter of this model runner draw its tokens with the verifier's noise, if it is one of vLLM's that
+        run a model.
 
-        Returns None for other drafters, and for one that cannot be hooked.
+        Returns None for other drafters, and for one whose method cannot be replaced.
         """
         from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
 

@@ -1,9 +1,9 @@
 """Runs an EAGLE-3 head over hidden states of the policy.
 
 vLLM's own proposer runs the head after every pass of the policy. Here the head runs only when a request wants its
-drafts. Then it reads, in one pass, all tokens that the request got since it last did. At most KEPT tokens of a request
-are kept. If there are more, the oldest are forgotten: the head's attention then begins after them, at the beginning of
-a block.
+drafts. Then it reads, in one pass, all tokens that the request got since the head's last pass. At most KEPT tokens of a
+request are kept. If there are more, the oldest are forgotten: the head's attention then begins after them, at the
+beginning of a block.
 
 While the head does not pay, nobody asks for its drafts, and keeping tokens must be cheap. So each pass only notes, as
 whole numbers, which rows belong to which request. Tensors are cut and joined when the head reads them.
@@ -84,7 +84,7 @@ class HeadPasses:
         # For each KV block, whether the head has read all tokens in it.
         self._written = np.zeros(runner.kv_cache_config.num_blocks, bool)
         self._skipped = False  # whether passes of the policy went by unnoted since the last one that was noted
-        self._late: set[str] = set()  # requests whose kept tokens do not yet include the begin of a block
+        self._late: set[str] = set()  # requests whose kept tokens do not yet reach the beginning of a block
         self._rows = np.empty(0, np.int64)  # rows of the batch that draft
         self._first = np.empty(0, np.int64)  # for each of them, the first position that the head sees
         self._next = np.empty(0, np.int64)  # the position of its next input
@@ -199,8 +199,8 @@ class HeadPasses:
     def read(self, rows: np.ndarray, among: np.ndarray) -> torch.Tensor:
         """Begin to draft for `rows` of the batch, int64 [R], and let the head read the unread text of some of them.
 
-        among: these, as indices into `rows`, int64 [A]. Returns the head's hidden states at the last tokens of these
-        rows, [A, hidden], from which logits are made.
+        among: the rows whose text is read, as indices into `rows`, int64 [A]. Returns the head's hidden states at the
+        last tokens of these rows, [A, hidden], from which logits are made.
         """
         batch, blocks, size = self.runner.input_batch, self._tables(), self.block_size
         readers = self._readers(rows[among])
