@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Passes:
-    """Timed target passes: arrays of equal length."""
+    """The counts and times of target passes, as arrays of equal length."""
 
     live: Array  # requests
     tokens: Array  # live requests + drafted tokens

@@ -70,7 +70,7 @@ class BudgetPolicy:
         """Note that a rollout of this many requests begins. Requests without a slot wait."""
 
     def begin(self, request: LiveRequest) -> None:
-        """Note that a request of the rollout got its slot."""
+        """Note that a request of the rollout got its slot and starts to decode."""
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         """Returns the longest draft to ask for, for each live request. If all are 0, the drafter is not called."""

@@ -42,7 +42,7 @@ class RemainingLength:
         self._survivals: dict[str, Array] = {}  # by problem; valid until the next observation
 
     def observe(self, problem: str, length: int) -> None:
-        """Remember a finished response."""
+        """Learn from a finished response of `length` tokens."""
         # The bin with lower edge < length <= upper edge.
         at = min(int(np.searchsorted(self._edges, length, side="left")) - 1, len(self._pool) - 1)
         for ended, forget in ((self._problems[problem], self._forget), (self._pool, self._pool_forget)):

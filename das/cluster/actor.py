@@ -38,7 +38,7 @@ class EngineHost:
         return os.getpid(), "", {}
 
     def start(self, settings: "EngineSettings", kv_cache_gib: int, threads: int) -> None:
-        """Build the engine."""
+        """Build the engine. kv_cache_gib, threads: see das.install()."""
         from das.cluster.rollout_engine import RolloutEngine
 
         self._engine = RolloutEngine(settings, kv_cache_gib, threads)
@@ -60,7 +60,7 @@ class EngineHost:
 
 
 class EngineActor(EngineHost):
-    """An EngineHost in an actor of Ray."""
+    """An EngineHost in an actor of Ray, which is a process."""
 
     def __init__(self) -> None:
         super().__init__()

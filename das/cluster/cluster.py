@@ -139,7 +139,8 @@ class Cluster:
         return running.ordered, rollout
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """End a rollout that has several turns. Returns the report of what the engines did after the last turn."""
+        """End a rollout of several turns: the drafters' windows move to `next_history_tick`. Returns a report of the
+        time since the last turn."""
         reports = self.engines.call_all("end", next_history_tick, not evaluation)
         report = self._reported(reports)
         self._move_history(next_history_tick)

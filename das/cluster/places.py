@@ -27,7 +27,7 @@ class Places(ABC):
 
     @abstractmethod
     def close(self, number: int) -> None:
-        """Give a place back."""
+        """Give back the place with this number, which `open` reserved."""
 
     @abstractmethod
     def require_room(self, engines: int) -> None:

@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class RolloutEngine:
-    """One engine of das in this process."""
+    """One engine of das in this process, which rolls out for a trainer in another process."""
 
     def __init__(self, settings: EngineSettings, kv_cache_gib: int = 1, threads: int | None = None):
         """settings: how to build the engine. kv_cache_gib, threads: see das.install().

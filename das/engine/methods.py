@@ -149,7 +149,8 @@ def find_method(name: str) -> Method:
 
 
 def method_in(speculative_config: Mapping[str, Any] | None, das: Mapping[str, Any]) -> str:
-    """Find the method of a running engine in its configuration: the name of a row, or another method of vLLM's own.
+    """Find the drafting method of a running engine in its configuration. Returns the name of a row of the table, or of
+    another method of vLLM.
 
     speculative_config: vLLM's. das: the `das` part of its additional_config.
     """

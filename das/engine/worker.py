@@ -116,7 +116,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         )
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Load the first weights."""
+        """Load the weights with which the engine starts."""
         weights.offer_weight_transfer(self.vllm_config)
         with weights.kept_under_load():
             super().load_model(*args, **kwargs)
@@ -235,7 +235,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._end_unannounced_rollout()
 
     def das_begin_rollout(self, num_requests: int) -> None:
-        """Start counting a new rollout of this many requests."""
+        """Begin a rollout of this many requests, with new counts."""
         self._das_announced = True
         self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:

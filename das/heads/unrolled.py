@@ -198,8 +198,8 @@ def _rotated(heads: torch.Tensor, positions: torch.Tensor, theta: float) -> torc
 
 
 def places_of(text: HeadText, step: int) -> tuple[slice, slice]:
-    """Returns which rows of a drafting step's logits (result `step` of `unrolled`) count, and the rows of `text.logits`
-    with which they are compared.
+    """Returns two slices for the loss of a drafting step: the rows of the step's logits (result `step` of `unrolled`)
+    that count, and the rows of `text.logits`, the policy's logits, with which they are compared.
 
     Drafting begins once the first response token is known, and a draft ends with the last response token.
     """

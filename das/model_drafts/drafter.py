@@ -106,7 +106,7 @@ class ModelDrafter(RememberingDrafter):
             self.history.end(request, keep)
 
     def end_step(self, history_tick: int) -> None:
-        """Move the history's window to this tick."""
+        """Note that a rollout is over, and move the window of past responses to this tick (step or epoch)."""
         self._tick = history_tick
         self.model.observe((), ())  # the last drafts belong to finished requests
         if self.history is not None:
@@ -118,12 +118,12 @@ class ModelDrafter(RememberingDrafter):
             self.history.add_history(texts)
 
     def save(self, path: Path) -> None:
-        """Write the history."""
+        """Write the history of past responses to a file."""
         if self.history is not None:
             self.history.save(path)
 
     def load(self, path: Path) -> None:
-        """Read the history."""
+        """Read the history that `save` wrote."""
         if self.history is not None:
             self.history.load(path)
 

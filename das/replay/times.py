@@ -10,7 +10,7 @@ from das.budget.latency_forms import Array, Form
 
 @dataclass(frozen=True)
 class Times:
-    """The prices of a replay, in seconds."""
+    """The times in seconds from which a replay computes the time of a pass."""
 
     form: Form  # the time of a target pass
     host: float = 0.0  # for each pass: scheduling, sampling, output

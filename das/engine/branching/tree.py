@@ -102,7 +102,7 @@ def num_fitting(parents: Sequence[int], root: int, block_size: int, free: int) -
 
 @dataclass(slots=True)
 class Tree:
-    """A branching draft in a pass."""
+    """A branching draft that a pass verifies."""
 
     request: int  # the request's row in the batch
     tokens: list[int]

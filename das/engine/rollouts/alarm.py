@@ -26,7 +26,7 @@ def _held(prompt: "array[int] | None") -> int:
 
 
 class Alarm:
-    """Watches one drafter in one engine."""
+    """Watches one drafter in one engine, and reports when its drafts seem to have stopped working."""
 
     def __init__(self) -> None:
         self.usual: deque[tuple[float, float]] = deque(maxlen=USUAL)  # accepted per pass, accepted per drafted token

@@ -155,7 +155,8 @@ def roll_out_turn(
 
 
 def end_turns(llm: Any, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-    """End a rollout that has several turns. Returns the report of what the engine did after the last turn."""
+    """End a rollout of several turns: the drafter's window moves to `next_history_tick`. Returns a report of the time
+    since the last turn."""
     answer = llm.collective_rpc("das_end_rollout", args=(next_history_tick, not evaluation))[0]
     report = RolloutReport.from_plain(answer)
     warn_of(report, step)

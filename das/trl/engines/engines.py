@@ -22,7 +22,8 @@ class Engines(Protocol):
         """Generate the responses of one turn of a rollout that has several turns. turn: its number, counted from 0."""
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """End a rollout that has several turns. Returns the report of what the engines did after the last turn."""
+        """End a rollout of several turns: the drafters' windows move to `next_history_tick`. Returns a report of the
+        time since the last turn."""
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Inside the `with` block, the engines use a new drafter, which has learned nothing yet and is dropped at the
