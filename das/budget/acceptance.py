@@ -105,16 +105,15 @@ class TokenCalibration:
         self.observe_tokens(verified_probs, np.arange(len(verified_probs)) < num_accepted)
 
     def observe_tokens(self, probs: Array, accepted: NDArray[np.bool_]) -> None:
-        """Learn from verified tokens. probs: the drafter's probability for each. accepted: whether each was accepted.
-        Both [tokens]."""
+        """Learn from verified tokens. probs: the drafter's probabilities. accepted: whether each was accepted. Both
+        [tokens]."""
         bins = np.minimum((probs * self.BINS).astype(int), self.BINS - 1)
         new = [np.bincount(bins, weights, self.BINS) for weights in (None, probs, accepted)]
         self.counts *= self._keep ** new[0]
         self.counts += new
 
     def __call__(self, probs: Array) -> Array:
-        """Returns the calibrated probability for each of the drafter's probabilities, interpolated linearly between the
-        bins."""
+        """Returns the calibrated probability for each of the drafter's, interpolated linearly between the bins."""
         verified, predicted, accepted = self.counts
         weight = verified + self._trust
         mean_predicted = (predicted + self._trust * self._centres) / weight

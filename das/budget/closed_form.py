@@ -57,7 +57,7 @@ class ClosedForm(BudgetPolicy):
         return limits.tolist()
 
     def _solve(self, live: list[LiveRequest]) -> None:
-        """Compute the optimal budgets of the live requests. They are reused for RESOLVE passes unless a new request
+        """Compute the optimal budgets of the live requests. They hold for RESOLVE passes unless a new request
         arrives."""
         row_of = {request.name: i for i, request in enumerate(self._live)}
         old_rows = np.array([row_of.get(request.name, -1) for request in live])

@@ -17,8 +17,7 @@ AS_EXPECTED = 0.05  # a control shows nothing new within this relative error, or
 
 
 class Exploration:
-    """Decides when a budget makes a control (a pass without drafts) or a trial (more tokens than seem to pay). Times:
-    seconds."""
+    """Decides when a budget makes a control (a pass without drafts) or a trial (more tokens than seem to pay)."""
 
     def __init__(self) -> None:
         self._now = 0.0  # seconds of all passes

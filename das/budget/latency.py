@@ -19,8 +19,7 @@ MANY_COUNTS = 4  # passes with this many different numbers of drafted tokens sho
 
 
 def read_drafting(path: Path) -> Drafting:
-    """Read the form `Drafting` from a latency.json. Raises ValueError with a one-line message if the file lacks that
-    form."""
+    """Read the form `Drafting` from a latency.json. Raises ValueError with a one-line message if the file lacks it."""
     try:
         form = Drafting(**json.loads(path.read_text())["forms"]["drafting"]["coefficients"])
         is_valid = form.base > 0 and all(0 <= value < math.inf for value in vars(form).values())  # False for NaN
@@ -72,8 +71,7 @@ class LatencyModel:
 
     @property
     def form(self) -> Drafting:
-        """The fitted formula. While no fit is usable: the formula with the assumed ratio, scaled to the observed
-        passes."""
+        """The fitted formula. While no fit is usable: one with the assumed ratio, scaled to the observed passes."""
         if self._measured is not None:
             return self._measured
         # Enough different drafts have shown the cost of a token, even if it is near zero, as on GPUs.

@@ -37,8 +37,7 @@ class Form(Protocol):
     """A fitted formula for the time of target passes."""
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
-        """Returns the predicted seconds of passes. For the arguments see Passes; their shapes may differ (they
-        broadcast)."""
+        """Returns the predicted seconds of passes. For the arguments, which may broadcast, see Passes."""
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,7 @@ class Marginal(BudgetPolicy):
         return counts.tolist()
 
     def _count_unpaid(self, chosen: int) -> None:
-        """Count the passes in a row for which no drafted token was chosen. After many of them, call the drafter less
-        often."""
+        """Count the passes in a row for which no drafted token was chosen. After many, call the drafter less often."""
         if chosen:
             self._unpaid, self._wait, self._next_wait = 0, 0, FIRST_WAIT
             return

@@ -104,8 +104,7 @@ class PassPrices:
 
     @property
     def wants_control(self) -> bool:
-        """True if the next pass should have no drafts. Its time tells whether the machine is slow or drafts are
-        expensive."""
+        """True if the next pass should have no drafts, to tell whether the machine is slow or drafts are expensive."""
         return bool(self._core.das_prices_wants_control(self._at))
 
     @property

@@ -85,8 +85,7 @@ class RemainingLength:
         return float(np.trapezoid(self._survival(problem), self._edges))
 
     def mean_remaining(self, problem: str, generated_R: Array) -> Array:
-        """Returns, for each request, the mean number of tokens that still follow after generated_R tokens; at least 1,
-        [R]."""
+        """Returns the mean number of tokens that still follow after generated_R tokens; at least 1, [requests]."""
         survival = self._survival(problem)
         steps = np.diff(self._edges) * (survival[1:] + survival[:-1]) / 2
         after = np.append(np.cumsum(steps[::-1])[::-1], 0.0)  # area beyond each edge

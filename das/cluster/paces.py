@@ -78,7 +78,6 @@ class Paces:
         return now - self._paces[engine].asked
 
     def _pass_s(self, engine: int, silent_s: float) -> float:
-        """Returns the seconds of a pass of the engine. silent_s: seconds with requests since the engine last
-        answered."""
+        """Returns the engine's seconds per pass. silent_s: seconds with requests since the engine last answered."""
         pace = self._paces[engine]
         return (pace.busy_s + silent_s) / max(1, pace.made)

@@ -51,8 +51,7 @@ class Places(ABC):
         """Returns the answer to a call. Raises EngineLost if the actor died or failed."""
 
     def shared(self, part: WeightsPart) -> Any:
-        """Returns an object to pass in place of these weights in calls, so that several actors can get them at little
-        cost."""
+        """Returns an object that stands for these weights in calls, so that several actors can get them cheaply."""
         return part
 
     def address(self) -> str:

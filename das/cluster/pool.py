@@ -50,8 +50,7 @@ class PoolEngine:
 
 @dataclass
 class Event:
-    """An engine's answer or loss. method, answer: a call and its result. lost: why the engine is gone; empty if it is
-    not."""
+    """An engine's answer or loss. method, answer: a call and its result. lost: why the engine is gone, or empty."""
 
     engine: PoolEngine
     method: str

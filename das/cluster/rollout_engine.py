@@ -94,8 +94,8 @@ class RolloutEngine:
     def _load_weights(
         self, version: int, tensors: Iterable[tuple[str, torch.Tensor, bool]], check: Sequence[str]
     ) -> str:
-        """Load tensors into the engine. Returns, in words, which did not arrive. tensors: name, value, whether it is
-        the drafter's."""
+        """Load tensors into the engine. Returns, in words, which were lost. tensors: name, value, whether it is the
+        drafter's."""
         if self._live:
             return f"{len(self._live)} requests are live"
         sample, checked, drafter = [], set(check), []
@@ -217,8 +217,7 @@ class RolloutEngine:
             self._do(self._abort)
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
-        """Call a method of the engine's workers (vllm.LLM.collective_rpc) between two passes. Returns each worker's
-        result."""
+        """Call a method of vLLM's workers (vllm.LLM.collective_rpc) between two passes. Returns their results."""
         return list(self._do(lambda: self.llm.collective_rpc(method, args=tuple(args))))
 
     def begin_evaluation(self) -> None:

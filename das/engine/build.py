@@ -1,4 +1,4 @@
-"""Build a vLLM engine that verifies by keyed noise and drafts by a given method, or one that is vLLM as it comes."""
+"""Build a vLLM engine that drafts by a given method and verifies with keyed noise, or an unmodified vLLM engine."""
 
 import gc
 import json

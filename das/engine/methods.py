@@ -51,8 +51,7 @@ class Method:
 
     @property
     def sleeps(self) -> bool:
-        """True if the method's engine may sleep. Sleep drops all weights, and nothing would reload those of a draft
-        model."""
+        """True if the method's engine may sleep. Sleep drops all weights, and nobody reloads those of a draft model."""
         return self.model in (None, "policy")
 
     @property

@@ -48,8 +48,7 @@ class _Emitted:
     context: int = 0  # tokens of prompt and response that the requests had before the pass
 
     def remembered(self, sampler: Any) -> np.ndarray | None:
-        """Returns the distributions from which these tokens were sampled, in their order; None if the sampler kept
-        none."""
+        """Returns the distributions from which these tokens were sampled, in order; None if the sampler kept none."""
         return remembered_of(sampler.remembered, self.rows, list(map(len, self.tokens)))
 
 
@@ -370,8 +369,7 @@ class DasProposer:
         return request
 
     def _seed(self, name: str, params: Any) -> int | None:
-        """Returns the seed of a request's noise; None for greedy requests and recorded responses, which have no
-        noise."""
+        """Returns the seed of a request's noise; None for greedy requests and recorded responses, which have none."""
         if params.temperature < GREEDY_BELOW or FORCED_KEY in (params.extra_args or {}):
             return None
         seed: int | None = self._runner.sampler.seeds.of(name)

@@ -226,8 +226,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return json.dumps(getattr(self, method)(*args))
 
     def das_meet_trainer(self) -> None:
-        """Prepare for a new trainer of the server: end the evaluation or rollout that the last trainer left open, if
-        any."""
+        """Prepare for a new trainer of the server: end an evaluation or rollout that the last trainer left open."""
         if self._das_training is not None:
             self.das_end_evaluation()
         if self._das_announced:
@@ -364,8 +363,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.sampler = ForcedSampler(keyed, responses) if responses else keyed
 
     def das_use_new_weights(self) -> None:
-        """Start now to use the weights that were loaded since the last pass. Without this call, the next pass does
-        so."""
+        """Start now to use the weights loaded since the last pass. Without this call, the next pass does so."""
         if self._das_new_weights:
             self._take_new_weights()
 

@@ -39,8 +39,7 @@ def full_name(trainer: type) -> str:
 
 
 def method_that_rolls_out(trainer: Any) -> str:
-    """Returns the name of the method with which this trainer rolls out (see ROLLS_OUT, for its class or a base
-    class)."""
+    """Returns the name of the method with which this trainer rolls out: ROLLS_OUT of its class or a base class."""
     return next(ROLLS_OUT[name] for name in map(full_name, type(trainer).__mro__) if name in ROLLS_OUT)
 
 

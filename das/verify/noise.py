@@ -64,8 +64,7 @@ def _native() -> ctypes.CDLL:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """Call a function of keyed.c. The function gets the addresses of arrays and tensors, and other arguments as they
-    are."""
+    """Call a function of keyed.c. It gets the addresses of arrays and tensors, and other arguments as they are."""
     addresses = []
     for argument in arguments:
         if isinstance(argument, torch.Tensor):

@@ -92,8 +92,7 @@ class Rows:
         return on_device(device, {"temperature": per_row})["temperature"]
 
     def _outputs(self) -> list[list[int]]:
-        """Returns the output tokens of each row: its request's output, followed by the drafted tokens before the
-        row."""
+        """Returns each row's output tokens: its request's output, then the drafted tokens before the row."""
         outputs = self.metadata.output_token_ids
         if self.layout is None:
             return outputs

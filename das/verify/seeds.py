@@ -21,8 +21,7 @@ def prompt_digest(tokens: Sequence[int]) -> int:
 
 
 def default_problem(tokens: Sequence[int]) -> str:
-    """Returns the problem id of a request that brings none. It depends on the prompt only, so equal prompts are one
-    problem."""
+    """Returns the problem id of a request that brings none. Equal prompts get equal ids."""
     return f"prompt-{prompt_digest(tokens):016x}"
 
 

@@ -22,7 +22,8 @@ from itertools import pairwise
 def in_runs(tokens: Sequence[int], parents: Sequence[int]) -> tuple[list[int], list[int]]:
     """Reorder a draft so that each node is followed by its first child. Returns its tokens and parents.
 
-    If nodes come in falling order of probability, the trunk is the likeliest path, and unlikely branches come last.
+    If nodes come in falling order of probability, the first run (the trunk) is the likeliest path, and unlikely
+    branches are last.
     """
     first_child = {parent: node for node, parent in reversed(list(enumerate(parents)))}
     place = {-1: -1}  # the place of each node in the new order

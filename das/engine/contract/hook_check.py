@@ -32,8 +32,7 @@ def wheel_sources(wheel: Path) -> dict[str, str]:
 
 
 def missing_hooks() -> list[str]:
-    """Returns a line for each hook that all engines of das need and that is missing or changed in the installed
-    vLLM."""
+    """Returns a line for each hook that every engine of das needs and that the installed vLLM lacks or changed."""
     found = differences(installed_sources())
     return [f"{hook} ({hook.why}): {instead}" for hook, instead in found.items() if hook.only_for is None]
 
@@ -127,7 +126,7 @@ def _signature(node: ast.AST) -> str:
 
 
 def _elsewhere(sources: Sources, name: str) -> str:
-    """Returns a few words for a name that a module lacks: "moved to" the module that defines it, or "missing"."""
+    """Returns "moved to MODULE" if another module defines the name, else "missing". For names that a module lacks."""
     first = name.partition(".")[0]
     definition = re.compile(rf"^(?:class|def) {first}\b|^{first}\b.*=", re.MULTILINE)
     for module, text in sources.items():

@@ -20,6 +20,5 @@ LARGE: tuple[Shape, ...] = (
 
 
 def most_alike(shape: Shape, tuned: Iterable[Shape]) -> Shape:
-    """Returns the tuned shape that is most like `shape`: the one whose sizes differ from its sizes by the smallest
-    factors."""
+    """Returns the tuned shape that is most like `shape`: its sizes differ from those by the smallest factors."""
     return min(tuned, key=lambda known: sum(abs(math.log(a / b)) for a, b in zip(shape, known, strict=True)))

@@ -48,8 +48,7 @@ class ClusterReport:
         return replace(self, handover_us_per_token=self.handover_us_per_token + us_per_token)
 
     def followed_by(self, turn: "ClusterReport") -> "ClusterReport":
-        """Returns the report of this and a further turn of the rollout: counts are added, all else is the further
-        turn's."""
+        """Returns the report of this and a further turn of the rollout: counts are added, the rest is the turn's."""
         counts = ("lost_requests", "replayed_requests", "restarts")
         return replace(turn, **{name: getattr(self, name) + getattr(turn, name) for name in counts})
 

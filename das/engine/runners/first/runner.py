@@ -139,7 +139,7 @@ class FirstRunner:
     # ---- what vLLM's runner calls ----
 
     def _sample(self, logits: Any, spec_decode_metadata: Any) -> Any:
-        """Sample a pass. logits: [rows, vocab]. Returns vLLM's SamplerOutput."""
+        """Sample the tokens of a pass from its logits, [rows, vocab]. Returns vLLM's SamplerOutput."""
         batch = self.input_batch
         # The per-request generators are not used. On the CPU vLLM would call their set_offset, which torch lacks there.
         batch.generators.clear()
