@@ -234,7 +234,7 @@ class Cluster:
             running.note(engine, f"slow: {len(lost)} requests start again elsewhere")
 
     def _take_back(self, running: Running, engine: int) -> None:
-        """Let a slow engine that was given up take requests again, because they wait and no other engine is idle."""
+        """Let a given-up slow engine take requests again, because requests wait and no other engine is idle."""
         running.given_up.discard(engine)
         running.dispatcher.joined(engine, self._slots)
         running.note(engine, "joined")

@@ -63,7 +63,7 @@ class _Writes(TorchDispatchMode):
 
 
 def _differing(now: torch.Tensor, before: torch.Tensor) -> int:
-    """Count the numbers whose bits differ. NaN equals itself here."""
+    """Returns how many numbers of the two tensors differ in their bits. A NaN equals a NaN of the same bits."""
     bits = BITS[now.element_size()]
     bits_now, bits_before = now.detach().contiguous().view(bits), before.detach().contiguous().view(bits)
     return 0 if torch.equal(bits_now, bits_before) else int((bits_now != bits_before).sum())

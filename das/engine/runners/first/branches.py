@@ -153,7 +153,7 @@ class Branches:
         return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
     def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
-        """Copy KV blocks in every layer, (from, to) each, and count the copies."""
+        """Copy KV blocks in every layer, and count the copies. copies: blocks, as pairs (from, to)."""
         self.das_runner.meter.copied_blocks += len(copies)
         copy_blocks(self.runner, copies)
 
