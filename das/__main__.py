@@ -8,8 +8,7 @@ from das.doctor import as_json, as_text, examine
 
 
 def main() -> int:
-    """Run the command and return its exit code. `doctor` returns 0 if an engine of das works on this machine, else
-    1."""
+    """Run the command and return its exit code. `doctor` returns 0 if das can run an engine on this machine, else 1."""
     parser = argparse.ArgumentParser(prog="python -m das", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="check versions, hooks, device and memory; compare tokens (20 seconds)")

@@ -1,4 +1,4 @@
-"""Token ids as arrays, and .npz files of a run's state: written atomically, checked when read."""
+"""Convert token ids to arrays; write and read the .npz files in which a run keeps its state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
-    """Read a file of `save_arrays`. Raises ValueError for any other file, or if its entry "kind" is not `kind`."""
+    """Read a file that `save_arrays` wrote. Returns its arrays by name. Raises ValueError for any other file, or if the
+    file's entry "kind" is not `kind`."""
     with open(path, "rb") as stream:  # an OSError from here says what is wrong with the path
         try:
             with np.load(stream, allow_pickle=False) as file:
@@ -63,5 +64,5 @@ def pack_strings(strings: list[Any]) -> np.ndarray:
 
 
 def unpack_strings(array: np.ndarray) -> list[Any]:
-    """The inverse of `pack_strings`."""
+    """Returns the JSON values that `pack_strings` packed into `array`."""
     return json.loads(array.tobytes())

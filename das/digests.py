@@ -9,11 +9,11 @@ import torch
 
 from das import ranks
 
-PIECE = 2**24  # how many numbers of a tensor are copied to the host at once, 64 MB
+PIECE = 2**24  # how many numbers of a tensor are copied to the host at once (64 MB as float32)
 
 
 def digest(*arrays: Sequence[Any] | np.ndarray) -> str:
-    """Digest of the arrays' bytes, types and shapes: 16 hexadecimal digits."""
+    """Returns a digest of the arrays' bytes, types and shapes: 16 hexadecimal digits."""
     sha = hashlib.sha256()
     for array in arrays:
         data = np.ascontiguousarray(array)
@@ -22,12 +22,12 @@ def digest(*arrays: Sequence[Any] | np.ndarray) -> str:
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """Digest of all parameters, in the order of their names."""
+    """Returns a digest of all parameters of the model, taken in the order of their names."""
     return tensors_digest(parameter for _, parameter in sorted(model.named_parameters()))
 
 
 def optimizer_digest(optimizer: torch.optim.Optimizer) -> str:
-    """Digest of an optimizer's state in parameter order (Adam: step, first and second moment of each parameter)."""
+    """Returns a digest of an optimizer's state, parameter by parameter (for Adam: step, first and second moment)."""
     state = optimizer.state_dict()["state"]
     return tensors_digest(value for index in sorted(state) for _, value in sorted(state[index].items()))
 

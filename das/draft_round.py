@@ -19,7 +19,8 @@ BLOCKS_A_TREE = 8  # KV blocks that the branches of a draft may need
 
 @dataclass(slots=True)
 class Proposal:
-    """Drafts of a batch. The target verifies the first `counts[i]` tokens of draft i; the budget cut the rest."""
+    """The drafts for a batch of requests. The policy verifies the first `counts[i]` tokens of draft i; the budget cut
+    the rest."""
 
     drafts: Drafts | TreeDrafts
     counts: list[int]
@@ -80,7 +81,8 @@ class DraftRound:
         target_pass: TargetPass | None,
         remembered: np.ndarray | None = None,
     ) -> None:
-        """Pass a target pass's tokens to the drafter and the pass to the budget, and update its requests' counts.
+        """Give the tokens that a target pass emitted to the drafter, give the pass to the budget, and update the
+        requests' counts.
 
         num_drafted, num_accepted: how many draft tokens of each request were verified and accepted. tokens: the token
         ids that each request emitted. target_pass: the pass as the budget sees it; None if the budget must not learn
@@ -120,8 +122,9 @@ class DraftRound:
         return Proposal(drafts, self.budget.trim(requests, drafts))
 
     def _cap(self, wanted: Sequence[int], requests: Sequence[LiveRequest], room: Sequence[int] | None) -> list[int]:
-        """Lower the budget's limits where a draft must be shorter: by a request's remaining tokens, its own draft limit
-        or its `room`, or by the longest draft that the caller can verify."""
+        """Returns the longest draft allowed for each request, in tokens: the smallest of the budget's limit (`wanted`),
+        the request's remaining tokens, its own draft limit, its `room`, and the longest draft that the caller can
+        verify."""
         limits = []
         longest = self.max_draft_tokens
         # These are comparisons, because min() of five values takes twice as long, and this runs in every pass.

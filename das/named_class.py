@@ -8,7 +8,8 @@ T = TypeVar("T")
 
 
 def load_class(name: str, base: type[T]) -> type[T]:
-    """Import a class. name: "module:Class"; Python must find the module, and the class must be a subclass of `base`.
+    """Import and return a class. name: "module:Class"; Python must find the module, and the class must be a subclass of
+    `base`.
 
     Raises ValueError with a one-line message if there is no such class, or if it lacks abstract methods of `base`.
     """

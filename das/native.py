@@ -26,7 +26,8 @@ class NativeBuildError(RuntimeError):
 
 
 def cpu_model() -> str:
-    """Model name and feature flags of the first core, on which -march=native depends. Empty without /proc."""
+    """Returns the model name and feature flags of the first core, on which -march=native depends; empty without
+    /proc."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return ""
@@ -35,7 +36,8 @@ def cpu_model() -> str:
 
 
 def cache_dir(source: Path) -> Path:
-    """The folder for compiled libraries: `_build/` beside the source, or else the user's cache if that is not writable.
+    """Returns the folder for compiled libraries: `_build/` beside the source, or else the user's cache if that is not
+    writable.
 
     Raises NativeBuildError if neither is writable.
     """
@@ -83,5 +85,5 @@ def build(source: Path) -> Path:
 
 
 def load_native(source: Path) -> ctypes.CDLL:
-    """Build `source` if needed, and load it."""
+    """Compile the C file `source` if needed, and return the loaded library."""
     return ctypes.CDLL(str(build(source)))

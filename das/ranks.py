@@ -18,17 +18,17 @@ PATIENCE = timedelta(hours=2)
 
 
 def count() -> int:
-    """The number of launched processes; 1 without a launcher."""
+    """Returns the number of launched processes; 1 without a launcher."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def rank() -> int:
-    """This process's rank, counted from 0."""
+    """Returns this process's rank, counted from 0."""
     return int(os.environ.get("RANK", "0"))
 
 
 def is_main() -> bool:
-    """Whether this is rank 0, which writes files and prints."""
+    """Returns whether this is rank 0, which writes files and prints."""
     return rank() == 0
 
 
@@ -42,7 +42,7 @@ def join() -> None:
 
 
 def gather(value: Any) -> list[Any]:
-    """All-gather: every rank's `value`, in rank order. Values must be picklable, and all ranks must call it."""
+    """Returns every rank's `value`, in rank order. Values must be picklable, and all ranks must call it."""
     if count() == 1:
         return [value]
     from torch import distributed
@@ -76,7 +76,8 @@ def from_main(function: Callable[[], Value]) -> Value:
 
 
 def scatter(values: Sequence[Value]) -> Value:
-    """Return the main rank's values[rank] on every rank. values: one for each rank; only the main rank's count.
+    """Send one value from the main rank to each rank. Returns this rank's value. values: one for each rank, in rank
+    order; those passed on other ranks are ignored.
 
     All ranks must call it. Values must be picklable.
     """
@@ -108,27 +109,31 @@ def main_first() -> Iterator[None]:
 
 
 def own_file(path: Path) -> Path:
-    """This rank's path for a file that every rank writes: history.npz on rank 0, history_rank1.npz on rank 1 ..."""
+    """Returns this rank's path for a file that every rank writes: history.npz on rank 0, history_rank1.npz on rank 1
+    ..."""
     return path if is_main() else path.with_name(f"{path.stem}_rank{rank()}{path.suffix}")
 
 
 def own_folder(folder: Path) -> Path:
-    """This rank's folder within a folder that all ranks write to: the folder itself on rank 0, rank1/ on rank 1 ..."""
+    """Returns this rank's part of a folder that all ranks write to: the folder itself on rank 0, rank1/ on rank 1
+    ..."""
     return folder if is_main() else folder / f"rank{rank()}"
 
 
 def asks_for_fsdp() -> bool:
-    """Whether the launcher asked for FSDP or, once the accelerator is built, the trainer's arguments did."""
+    """Returns whether FSDP was asked for: by the launcher or, once the accelerator is built, by the trainer's
+    arguments."""
     return is_set("ACCELERATE_USE_FSDP")
 
 
 def fsdp_on_cpu() -> bool:
-    """Whether several ranks asked for FSDP on CPUs. accelerate does not support FSDP on CPUs, and silently uses DDP."""
+    """Returns whether several ranks asked for FSDP on CPUs. accelerate does not support FSDP on CPUs, and silently uses
+    DDP."""
     import torch
 
     return asks_for_fsdp() and count() > 1 and not torch.cuda.is_available()
 
 
 def is_set(name: str) -> bool:
-    """Whether the launcher set this environment variable to true."""
+    """Returns whether the launcher set this environment variable to true."""
     return os.environ.get(name, "false").lower() == "true"

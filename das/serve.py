@@ -16,7 +16,7 @@ from das.engine.contract.versions import installed
 
 
 def environment() -> dict[str, str]:
-    """Environment variables that the server needs and that are not set yet."""
+    """Returns the environment variables that the server needs and that are not set yet."""
     variables = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # das's hooks do not reach the sampler of the second runner
     if installed("vllm"):  # the CUDA build: its default kernels give a row other bits when the batch changes
         variables["VLLM_BATCH_INVARIANT"] = "1"

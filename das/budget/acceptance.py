@@ -24,7 +24,7 @@ MAX_K = np.minimum(1.0, 1.0 / ALPHAS)  # k alpha <= 1, because a drafted token i
 
 @dataclass(frozen=True)
 class Curve:
-    """An acceptance curve: k in (0, 1], alpha > 0, k alpha <= 1."""
+    """An acceptance curve A(p) = k l (1 - exp(-alpha p / l)), with k in (0, 1], alpha > 0 and k alpha <= 1."""
 
     k: float
     alpha: float
@@ -32,7 +32,8 @@ class Curve:
 
 @dataclass
 class _Sums:
-    """Sums of y = A / l against g = 1 - exp(-alpha p / l), weighted by l, for every alpha of the grid."""
+    """The sums from which k is fitted in y = k g, for every alpha of the grid: y = A / l, g = 1 - exp(-alpha p / l). A
+    response of length l with A accepted and p drafted tokens has the weight l."""
 
     responses: float = 0.0
     yg: Array = field(default_factory=lambda: np.zeros(len(ALPHAS)))
@@ -104,14 +105,15 @@ class TokenCalibration:
         self.observe_tokens(verified_probs, np.arange(len(verified_probs)) < num_accepted)
 
     def observe_tokens(self, probs: Array, accepted: NDArray[np.bool_]) -> None:
-        """Learn from verified tokens. probs, accepted: [tokens]."""
+        """Learn from verified tokens. probs: the drafter's probabilities. accepted: whether each was accepted. Both
+        [tokens]."""
         bins = np.minimum((probs * self.BINS).astype(int), self.BINS - 1)
         new = [np.bincount(bins, weights, self.BINS) for weights in (None, probs, accepted)]
         self.counts *= self._keep ** new[0]
         self.counts += new
 
     def __call__(self, probs: Array) -> Array:
-        """Returns calibrated conditional probabilities, interpolated linearly between the bins."""
+        """Returns the calibrated probability for each of the drafter's, interpolated linearly between the bins."""
         verified, predicted, accepted = self.counts
         weight = verified + self._trust
         mean_predicted = (predicted + self._trust * self._centres) / weight

@@ -1,4 +1,4 @@
-"""A dict of values by problem id, with bounded memory."""
+"""A dict that keeps a value for each problem id, and drops the oldest problem when it is full."""
 
 from collections.abc import Callable
 from typing import TypeVar

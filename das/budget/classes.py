@@ -17,7 +17,7 @@ MEMORY = 4096  # responses that are remembered for P
 
 
 class Classes(BudgetPolicy):
-    """A draft limit for each length class.
+    """Gives each request the draft limit of its length class (Short, Medium or Long).
 
     short, medium, long     draft tokens per pass for a request of the class
     medium_from, long_from  response length in tokens from which a request is Medium or Long
@@ -77,7 +77,8 @@ class Classes(BudgetPolicy):
         return max(counts, key=lambda c: (counts[c], c))
 
     def _likeliest(self, generated: int, initial: LengthClass) -> LengthClass:
-        """argmax_c P(c | more than `generated` tokens, initial), on ties the longer; at least the class reached."""
+        """Returns the likeliest class of a response that has more than `generated` tokens and began in the class
+        `initial`. On ties the longer class counts; a class that the response has already outgrown is never returned."""
         reached = self._class_of(generated)
         lengths = self._lengths.get(initial)
         if not lengths:

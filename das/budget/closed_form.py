@@ -57,7 +57,8 @@ class ClosedForm(BudgetPolicy):
         return limits.tolist()
 
     def _solve(self, live: list[LiveRequest]) -> None:
-        """Solve for the live requests. A solution is reused for RESOLVE passes unless a new request arrives."""
+        """Compute the optimal budgets of the live requests. They hold for RESOLVE passes unless a new request
+        arrives."""
         row_of = {request.name: i for i, request in enumerate(self._live)}
         old_rows = np.array([row_of.get(request.name, -1) for request in live])
         self._saved = np.where(old_rows >= 0, np.append(self._saved, 0.0)[old_rows], 0.5)

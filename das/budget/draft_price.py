@@ -30,15 +30,17 @@ class DraftPassPrice:
         self._patience = 1  # factor by which the price falls more slowly than at first
 
     def decline(self) -> None:
-        """Lower the price after it ruled out a pass: without passes, nothing would show that they became cheaper.
+        """Lower the price, because it was too high for a draft pass. Without passes, nothing would show that they
+        became cheaper.
 
-        If trials fail repeatedly, they become rarer.
+        Some day the price is low enough for a pass, which is a trial. If trials fail repeatedly, they become rarer.
         """
         factor = FADE ** (1 / self._patience)
         self.base, self.row, self._faded = factor * self.base, factor * self.row, True
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn from a pass. A pass at a lowered price is a trial. After other passes, the price falls fast again."""
+        """Learn from a draft pass of `rows` rows. A pass that was made at a lowered price is a trial. After any other
+        pass, the price falls fast again."""
         self._patience = min(2 * self._patience, MAX_PATIENCE) if self._faded else 1
         expected = self.seconds(rows)
         if expected and not self._faded:

@@ -17,7 +17,7 @@ AS_EXPECTED = 0.05  # a control shows nothing new within this relative error, or
 
 
 class Exploration:
-    """Decides when one budget makes controls and trials. Times are in seconds."""
+    """Decides when a budget makes a control (a pass without drafts) or a trial (more tokens than seem to pay)."""
 
     def __init__(self) -> None:
         self._now = 0.0  # seconds of all passes
@@ -33,7 +33,7 @@ class Exploration:
 
     @property
     def trial_due(self) -> bool:
-        """Returns whether a trial may be made now, if a cheap enough trial is found."""
+        """Returns whether a trial may be made now. The caller then makes one only if it finds a cheap enough one."""
         return self._plain >= FIRST_PLAIN and self._now >= self._next_trial
 
     @property

@@ -15,7 +15,7 @@ class NoDrafts(BudgetPolicy):
 
 
 class Fixed(BudgetPolicy):
-    """The same limit for every request. The drafter may propose less. Raises ValueError for fewer than 1 token."""
+    """Gives every request the same limit. The drafter may propose less. Raises ValueError for fewer than 1 token."""
 
     def __init__(self, tokens: int = 16):
         if tokens < 1:
@@ -29,7 +29,7 @@ class Fixed(BudgetPolicy):
 
 
 class Unlimited(Fixed):
-    """No limit on drafts, except the bound that vLLM needs."""
+    """Does not limit drafts, except by the bound that vLLM needs."""
 
     def __init__(self, tokens: int = 64):
         super().__init__(tokens)

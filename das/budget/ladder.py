@@ -12,7 +12,7 @@ class Ladder(BudgetPolicy):
     rungs     the draft lengths, rising; the ladder starts with the first one
     up        move one rung up if the share was at least this in each of the last `patience` steps
     down      move one rung down if the share was at most this in each of the last `patience` steps
-    patience  steps
+    patience  number of steps
 
     Raises ValueError for rungs that do not rise and for thresholds out of range.
     """

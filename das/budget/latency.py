@@ -19,8 +19,7 @@ MANY_COUNTS = 4  # passes with this many different numbers of drafted tokens sho
 
 
 def read_drafting(path: Path) -> Drafting:
-    """Read the form `Drafting` from a latency.json. Raises ValueError with a one-line message if the file lacks that
-    form."""
+    """Read the form `Drafting` from a latency.json. Raises ValueError with a one-line message if the file lacks it."""
     try:
         form = Drafting(**json.loads(path.read_text())["forms"]["drafting"]["coefficients"])
         is_valid = form.base > 0 and all(0 <= value < math.inf for value in vars(form).values())  # False for NaN
@@ -32,7 +31,8 @@ def read_drafting(path: Path) -> Drafting:
 
 
 class LatencyModel:
-    """The form `Drafting`, refitted to the latest passes and usable from the first pass on. Times are in seconds.
+    """A formula for the time of passes (`Drafting`), refitted to the latest ones, usable after the first one. Times are
+    in seconds.
 
     ratio     base / token: how many drafted tokens cost as much as starting a pass. It is assumed until passes show
               the real ratio. (Passes of one size, or a fitted coefficient of 0, do not show it.)
@@ -47,14 +47,14 @@ class LatencyModel:
         self._measured = None if measured is None else read_drafting(Path(measured))
         self._ratio = ratio
         self._passes = np.zeros((4, MEMORY))  # live, tokens, context, seconds; a ring buffer
-        self._seen = 0  # passes
+        self._seen = 0  # number of passes seen
         self._due = FIRST_FIT  # the number of passes seen at which the next fit is due
         self._seconds = self._tokens = 0.0  # sums over all passes seen
         self._draft_counts: set[int] = set()  # distinct numbers of drafted tokens seen in a pass, at most MANY_COUNTS
         self._fitted: Drafting | None = None
 
     def observe(self, done: TargetPass) -> None:
-        """Learn from one pass."""
+        """Learn the time of passes from one finished pass."""
         if self._measured is not None:
             return
         self._passes[:, self._seen % MEMORY] = done.live, done.tokens, done.context, done.seconds
@@ -71,7 +71,7 @@ class LatencyModel:
 
     @property
     def form(self) -> Drafting:
-        """The fitted form. Until a fit is usable: the form with the assumed ratio, scaled to the observed passes."""
+        """The fitted formula. While no fit is usable: one with the assumed ratio, scaled to the observed passes."""
         if self._measured is not None:
             return self._measured
         # Enough different drafts have shown the cost of a token, even if it is near zero, as on GPUs.

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Passes:
-    """Timed target passes: arrays of equal length."""
+    """The counts and times of target passes, as arrays of equal length."""
 
     live: Array  # requests
     tokens: Array  # live requests + drafted tokens
@@ -34,18 +34,18 @@ class Passes:
 
 
 class Form(Protocol):
-    """A fitted latency model."""
+    """A fitted formula for the time of target passes."""
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
-        """Returns the seconds of passes. The arrays broadcast."""
+        """Returns the predicted seconds of passes. For the arguments, which may broadcast, see Passes."""
 
 
 @dataclass(frozen=True)
 class Affine:
-    """A fixed time for each pass and a time for each token."""
+    """A form with a fixed time for each pass and a time for each token."""
 
-    c_base: float  # seconds a pass
-    c_tok: float  # seconds a token
+    c_base: float  # seconds per pass
+    c_tok: float  # seconds per token
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         return self.c_base + self.c_tok * tokens
@@ -53,12 +53,13 @@ class Affine:
 
 @dataclass(frozen=True)
 class Drafting:
-    """Drafts add a fixed cost per pass (drafter, other kernels, bookkeeping) and a cost per drafted token."""
+    """A form in which drafts add a fixed cost per pass (drafter, other kernels, bookkeeping) and a cost per drafted
+    token."""
 
-    base: float  # seconds a pass
-    row: float  # seconds a live request
-    drafting: float  # seconds a pass with drafts in it
-    token: float  # seconds a drafted token
+    base: float  # seconds per pass
+    row: float  # seconds per live request
+    drafting: float  # seconds per pass with drafts
+    token: float  # seconds per drafted token
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         num_drafted = tokens - live
@@ -71,7 +72,7 @@ MADE_UP = 8.0  # weight of the synthetic passes that state SHARE while all timed
 
 
 def relative_weights(passes: Passes, age_weights: Array) -> tuple[Passes, Array]:
-    """Returns the uninterrupted passes, and weights with which least squares minimises relative errors.
+    """Returns the passes without the interrupted ones, and weights with which least squares minimises relative errors.
 
     An interrupted pass lies far above the typical line. The typical line minimises absolute relative errors, so it does
     not move even if half of the passes were interrupted.

@@ -7,11 +7,12 @@ Array = NDArray[np.float64]
 
 
 def linear(columns_N_p: Array, seconds_N: Array, weights_N: Array) -> Array:
-    """Non-negative weighted least squares: a coefficient that would be negative is set to 0. Returns [p]."""
+    """Fit seconds_N = columns_N_p @ coefficients by weighted least squares. Returns the coefficients [p]; one that
+    would be negative is set to 0."""
     root = np.sqrt(weights_N)
     columns, seconds = columns_N_p * root[:, None], seconds_N * root
     size = np.sqrt(np.einsum("np,np->p", columns, columns))
-    used = np.flatnonzero(size)  # columns
+    used = np.flatnonzero(size)  # indices of the columns that are in the fit
     coefficients = np.zeros(columns.shape[1])
     while len(used):
         solution = np.linalg.lstsq(columns[:, used] / size[used], seconds, rcond=None)[0]

@@ -45,7 +45,8 @@ def _native() -> CDLL:
 
 
 def best_tokens(drafts: Drafts, seconds: Array, fixed: int = -1) -> tuple[int, np.ndarray, Array, float]:
-    """Choose the drafted tokens that minimise the time per emitted token, or the `fixed` best ones (-1: not fixed).
+    """Choose the drafted tokens that minimise the time per emitted token, or the `fixed` ones with the highest gains
+    (-1: not fixed). A token's gain is the probability that it and all tokens before it in its draft are accepted.
 
     seconds[d]: time of a pass with d drafted tokens. At most len(seconds) - 1 tokens are chosen. Returns the number of
     chosen tokens, the number per draft, the summed gain of the d best tokens for every d, and the lowest chosen gain
@@ -108,7 +109,8 @@ class Marginal(BudgetPolicy):
         return [0 if waits or control else self.max_draft_tokens] * len(live)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
-        """Returns each request's floor: tokens with less gain hardly pay, even at the lowest average cost of a token.
+        """Returns each request's floor: the gain below which a token hardly pays, even at the lowest average cost of a
+        token.
 
         If extra tokens are free, the lowest gain that the last pass kept limits drafts instead.
         """
@@ -143,7 +145,7 @@ class Marginal(BudgetPolicy):
         return counts.tolist()
 
     def _count_unpaid(self, chosen: int) -> None:
-        """Count passes in a row without chosen tokens. After many of them, the drafter is called less often."""
+        """Count the passes in a row for which no drafted token was chosen. After many, call the drafter less often."""
         if chosen:
             self._unpaid, self._wait, self._next_wait = 0, 0, FIRST_WAIT
             return

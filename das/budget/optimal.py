@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 def budget_for(passes: float, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
     """Returns p_i(N): the fewest drafted tokens with which each request ends within `passes`; inf if none suffice."""
-    saved = np.clip(1 - passes / length_R, 0, None) / k_R  # as a share of the most that can be saved
+    saved = np.clip(1 - passes / length_R, 0, None) / k_R  # saved passes, as a share of the most that drafts can save
     with np.errstate(divide="ignore"):
         return np.where(saved < 1, -length_R / alpha_R * np.log1p(-np.minimum(saved, 1)), np.inf)
 

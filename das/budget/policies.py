@@ -70,15 +70,15 @@ class BudgetPolicy:
         """Note that a rollout of this many requests begins. Requests without a slot wait."""
 
     def begin(self, request: LiveRequest) -> None:
-        """Note that a request of the rollout got its slot."""
+        """Note that a request of the rollout got its slot and starts to decode."""
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         """Returns the longest draft to ask for, for each live request. If all are 0, the drafter is not called."""
         raise NotImplementedError
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
-        """Returns a probability for each request. `trim` keeps no token that is less probable, so drafts may end
-        there."""
+        """Returns a probability for each request; None: no such limits. `trim` keeps no token that is less probable, so
+        drafts may end there."""
         return None
 
     def branch_floor(self) -> float:
@@ -97,7 +97,8 @@ class BudgetPolicy:
         """Note a finished target pass. `generated`, `num_drafted` and `num_accepted` of its requests include it."""
 
     def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
-        """Returns the predicted seconds of a pass; nan if the policy has no latency model."""
+        """Returns the predicted seconds of a pass of `live` requests; nan if the policy cannot predict. context: see
+        TargetPass."""
         return float("nan")
 
     def trace(self) -> dict[str, list[float]]:

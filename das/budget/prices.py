@@ -74,7 +74,7 @@ class PassPrices:
             self._core.das_prices_give(self._at, form.base, form.row, form.drafting, form.token)
 
     def observe(self, done: TargetPass) -> None:
-        """Learn from one pass."""
+        """Learn the prices of tokens and drafts from one finished pass."""
         if self.learns:
             self._seen += 1
             self._core.das_prices_observe(
@@ -98,13 +98,13 @@ class PassPrices:
         return int(self._core.das_prices_most(self._at, live))
 
     def cheapest(self, live: int, context: int) -> float:
-        """Returns the lowest average cost of an extra token, over all numbers of extra tokens. Unit: a plain pass /
-        live."""
+        """Returns the average cost of an extra token at the number of extra tokens where it is lowest. Unit: the
+        seconds of a pass without drafts, divided by `live`."""
         return float(self._core.das_prices_cheapest(self._at, live, context))
 
     @property
     def wants_control(self) -> bool:
-        """Returns whether the next pass should have no drafts, to tell a slow machine from expensive drafts."""
+        """True if the next pass should have no drafts, to tell whether the machine is slow or drafts are expensive."""
         return bool(self._core.das_prices_wants_control(self._at))
 
     @property

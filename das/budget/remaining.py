@@ -2,8 +2,7 @@
 
 Lengths fall into bins that are 10 % wide. hazard_j = P(ends in bin j | reached bin j), estimated from the problem's
 counts. The hazard of all problems together (the pool) serves as a prior that counts for a few responses. S_j, the
-product of
-(1 - hazard) up to bin j, is the share of responses that become longer than bin j.
+product of (1 - hazard) up to bin j, is the share of responses that become longer than bin j.
 """
 
 from collections.abc import Mapping
@@ -43,7 +42,7 @@ class RemainingLength:
         self._survivals: dict[str, Array] = {}  # by problem; valid until the next observation
 
     def observe(self, problem: str, length: int) -> None:
-        """Remember a finished response."""
+        """Learn from a finished response of `length` tokens."""
         # The bin with lower edge < length <= upper edge.
         at = min(int(np.searchsorted(self._edges, length, side="left")) - 1, len(self._pool) - 1)
         for ended, forget in ((self._problems[problem], self._forget), (self._pool, self._pool_forget)):
@@ -66,7 +65,7 @@ class RemainingLength:
         self._survivals.clear()
 
     def _survival(self, problem: str) -> Array:
-        """Returns P(length > edge) for every edge; 0 at the last edge."""
+        """Returns, for every edge of the bins, the probability that a response is longer; 0 at the last edge."""
         if problem not in self._problems:
             problem = ""  # all unknown problems share one estimate
         if problem not in self._survivals:
@@ -86,7 +85,7 @@ class RemainingLength:
         return float(np.trapezoid(self._survival(problem), self._edges))
 
     def mean_remaining(self, problem: str, generated_R: Array) -> Array:
-        """Returns the mean number of remaining tokens after `generated` [R], at least 1."""
+        """Returns the mean number of tokens that still follow after generated_R tokens; at least 1, [requests]."""
         survival = self._survival(problem)
         steps = np.diff(self._edges) * (survival[1:] + survival[:-1]) / 2
         after = np.append(np.cumsum(steps[::-1])[::-1], 0.0)  # area beyond each edge

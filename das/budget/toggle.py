@@ -30,7 +30,7 @@ DEFAULT_TOKENS = 8  # draft tokens per request and pass of the default `over`
 ENOUGH = 7  # plain passes needed near a number of requests (with as many binary digits) before the rule applies
 FORGET = 0.995  # each newer pass with drafts reduces a pass's weight in tau by this factor
 UNSETTLED = 4  # number of first plain passes, of a rollout or after drafts, that are slower than later ones
-HOPE = 0.5  # the measured tau is raised by so many standard errors: otherwise bad luck would end drafting
+HOPE = 0.5  # tau is raised by so many standard errors, because otherwise bad luck would end drafting
 
 
 class RooflineToggle(BudgetPolicy):
@@ -65,8 +65,8 @@ class RooflineToggle(BudgetPolicy):
         self.prices = PassPrices(ratio)
         self.draft_price = DraftPassPrice()
         self._plain_passes = 0  # plain passes since the rollout began, or since the last pass with drafts
-        self._excess_s = 0.0  # extra seconds of the first UNSETTLED of them, compared with later ones
-        self._unsettled_s = 0.0  # the same for the last complete series: what a pause of drafting costs
+        self._excess_s = 0.0  # extra seconds of the first UNSETTLED plain passes, compared with later ones
+        self._unsettled_s = 0.0  # `_excess_s` of the last complete series of plain passes: the cost of a pause
         self._vain_trials = 0  # trials in a row after which drafting stayed off
         self._now = self._last_plain = self._last_drafted = 0.0  # seconds of all passes; ends of the last passes
         self._most_live = 0
@@ -92,7 +92,7 @@ class RooflineToggle(BudgetPolicy):
         return limits if self._drafts(live, sum(limits) / len(live)) else [0] * len(live)
 
     def _drafts(self, live: Sequence[LiveRequest], gamma: float) -> bool:
-        """Returns whether the coming pass shall have drafts. gamma: mean draft limit of a request."""
+        """Returns whether the coming pass shall have drafts. gamma: mean draft limit of a request, in tokens."""
         self._most_live = max(self._most_live, len(live))
         if not self._has_price or self._plain[len(live).bit_length()] < ENOUGH or not gamma:
             self._speedups.append(nan)
@@ -114,7 +114,8 @@ class RooflineToggle(BudgetPolicy):
         return trial
 
     def _predicted(self, live: Sequence[LiveRequest], gamma: float) -> tuple[float, float, float]:
-        """Returns predictions of tau, the seconds of a pass without drafts, and the seconds of a pass with drafts.
+        """Returns predictions of tau (tokens that a pass with drafts emits for a request), of the seconds of a pass
+        without drafts, and of the seconds of a pass with drafts. gamma: mean draft limit of a request, in tokens.
 
         Before anything was drafted, all drafts are expected to be accepted.
         """
@@ -134,7 +135,7 @@ class RooflineToggle(BudgetPolicy):
         self._plain_passes, self._excess_s = 0, 0.0
 
     def _settled(self, done: TargetPass) -> bool:
-        """Returns whether this plain pass shows the usual time of plain passes.
+        """Returns whether this plain pass (a pass without drafts) shows the usual time of plain passes.
 
         On the small policy, the first plain passes after drafts take 1.7, 1.35, 1.3 and 1.2 times as long as later
         ones, because the draft model's weights and other drafting data must first leave the processor's caches.

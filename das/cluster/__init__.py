@@ -1,1 +1,1 @@
-"""Rollouts on many engines: which engine gets which request, and how each engine learns the others' texts."""
+"""Roll out on many engines: deal requests to engines, and give each engine the texts that the others made."""

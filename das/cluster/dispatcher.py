@@ -47,7 +47,7 @@ class _Engine:
 
     @property
     def free(self) -> int:
-        """The number of slots for which the engine has no request."""
+        """The number of slots (places for requests that decode at once) for which the engine has no request."""
         return 0 if self.draining else max(0, self.slots - self.load)
 
 
@@ -96,7 +96,8 @@ class Dispatcher:
 
     @property
     def live(self) -> tuple[int, ...]:
-        """The engines that take part, in the order of their numbers, with those that get no new requests (draining)."""
+        """The engines that take part, in the order of their numbers. They include engines that get no new requests
+        (`draining`)."""
         return tuple(sorted(self._engines))
 
     def held(self, engine: int) -> tuple[int, ...]:
@@ -132,7 +133,7 @@ class Dispatcher:
         if taker.draining:
             return []
         own, taker.dealt = taker.dealt, []
-        self._queue.extendleft(reversed(own))  # any engine may start those for which lost requests leave no slot
+        self._queue.extendleft(reversed(own))  # lost requests took their slots, so any engine may start these
         count = max(len(own), self._share(taker))
         taken, self._lost = self._lost[:count], self._lost[count:]
         while len(taken) < count and self._queue:
@@ -179,7 +180,7 @@ class Dispatcher:
         return self._engines[number]
 
     def _keep_no_more(self, engine: _Engine) -> None:
-        """Put the requests that are kept for this engine back into the queue, for any engine."""
+        """Put the requests that were kept for this engine back into the queue. Then any engine may take them."""
         self._queue.extendleft(reversed(engine.dealt))
         engine.dealt = []
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 DRIVERS_LOG = "python-core-driver-"  # the trainer's log file; processes that the trainer forked have it open, too
-AGAIN_S = 0.1  # seconds until the guard looks again, for processes that had not started yet
+AGAIN_S = 0.1  # seconds between two looks for processes; later looks find processes that start late
 
 
 def start_guard(folder: str) -> "subprocess.Popen[bytes]":

@@ -13,7 +13,7 @@ from das.drafter.saved import SavedHistory, SavedText
 
 
 class HistoryStore:
-    """Keeps the trajectories of a window of ticks, by problem, and notes which engine has which trajectory.
+    """Keeps the trajectories of the last `window` ticks, by problem, and notes which engine has which trajectory.
 
     window: how many history ticks (steps or epochs) are kept, the current one included, as in HistoryDrafter; 0: none.
 
@@ -51,7 +51,7 @@ class HistoryStore:
         return lacking
 
     def forget(self, engine: int) -> None:
-        """Note that an engine has no trajectories any more, because it restarted or is gone."""
+        """Note that an engine has no trajectories any more, because the engine restarted or is gone."""
         for trajectories in self._problems.values():
             for _, known in trajectories:
                 known.discard(engine)
@@ -75,7 +75,8 @@ class HistoryStore:
         return sum(text.nbytes for texts in self._problems.values() for text, _ in texts)
 
     def saved(self) -> SavedHistory:
-        """Returns all trajectories, with the weights of a new drafter, but not which engine has which trajectory."""
+        """Returns all trajectories, in the form of a drafter's saved history. Which engine has which trajectory is not
+        saved, and the drafter's weights are those of a new drafter."""
         texts = [text for texts in self._problems.values() for text, _ in texts]
         in_order = sorted(texts, key=lambda text: text.history_tick)
         return SavedHistory(native.prior_weights(), self.history_tick, in_order)

@@ -20,7 +20,7 @@ from das.cluster.settings import ClusterSettings
 from das.engine.contract.versions import require_ray
 
 PREFIX = "das-ray-"  # folders of local Rays: das-ray-PID-..., in the folder for temporary files
-ANSWER_S = 10.0  # seconds within which something must listen at an address
+ANSWER_S = 10.0  # seconds within which a process must accept a connection at an address
 CONNECT_S = 60.0  # seconds within which a Ray must accept a process; this includes the time to import Ray
 GCS_S = 24 * 3600  # seconds until Ray ends a process that cannot reach the gcs_server; `dead` looks sooner
 REFUSED = "refused: "

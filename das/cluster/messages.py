@@ -41,7 +41,7 @@ class Response:
 
     index: int
     tokens: np.ndarray  # int32 [T], ids
-    logprobs: np.ndarray | None  # float64 [T], of the tokens, if they were asked for
+    logprobs: np.ndarray | None  # float64 [T], log-probs of the tokens; None: the rollout did not ask for them
     finish_reason: str
     weights: int  # version of the weights that generated it
     cost: RequestCost
@@ -71,7 +71,7 @@ class WeightsPart:
 
     tensors: list[tuple[str, str, list[int]]]
     data: np.ndarray  # uint8
-    drafter: bool = False  # True: of the drafter that is trained in the run; False: of the policy
+    drafter: bool = False  # True: weights of the drafter that is trained in the run; False: of the policy
 
 
 def weights_checksum(parts: Iterable[WeightsPart]) -> str:

@@ -12,7 +12,7 @@ from das.engine.build import EngineSettings
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout
 
-FOREVER_S = 1e9  # seconds: the trainer always waits for the engine, because no other one would replace it
+FOREVER_S = 1e9  # in seconds. The trainer waits for the engine without limit, because nothing would replace the engine
 
 
 class OneProcess(Cluster):

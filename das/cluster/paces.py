@@ -18,7 +18,7 @@ class _Pace:
     asked: float  # when the engine last answered or got its first requests
     passes: int  # passes that it had finished by then
     busy_s: float = 0.0  # seconds in which it had requests
-    made: int = 0  # passes in these seconds
+    made: int = 0  # passes that it finished in these seconds
 
 
 class Paces:
@@ -64,7 +64,8 @@ class Paces:
         return sorted(slow, key=lambda engine: -pass_s[engine])
 
     def pace(self, engine: int, silent_s: float = 0.0) -> float:
-        """Returns the time of the engine's passes / that of the fastest engine's; 1 if below SLOW or unknown.
+        """Returns the time of the engine's passes, divided by that of the fastest engine's; 1 if this is below SLOW or
+        unknown.
 
         silent_s: seconds with requests since the engine last answered.
         """
@@ -77,6 +78,6 @@ class Paces:
         return now - self._paces[engine].asked
 
     def _pass_s(self, engine: int, silent_s: float) -> float:
-        """Returns the seconds of a pass. silent_s: seconds with requests since the engine last answered."""
+        """Returns the engine's seconds per pass. silent_s: seconds with requests since the engine last answered."""
         pace = self._paces[engine]
         return (pace.busy_s + silent_s) / max(1, pace.made)

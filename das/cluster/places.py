@@ -12,13 +12,14 @@ class EngineLost(RuntimeError):
 
 
 class Places(ABC):
-    """Places, known by numbers. At each runs an actor: a process with an EngineHost (das/cluster/actor.py).
+    """Places where engines run, known by numbers. Each runs an actor: a process with an EngineHost
+    (das/cluster/actor.py).
 
     Methods raise ClusterError or EngineDied with a one-line message if the pool cannot continue.
     """
 
     gpus = 0  # number of GPUs for engines; 0: engines run on CPUs
-    lasting = False  # True: no engine ever starts in place of a dead one
+    lasting = False  # True: a dead engine is never replaced by another
 
     @abstractmethod
     def open(self, number: int) -> None:
@@ -26,7 +27,7 @@ class Places(ABC):
 
     @abstractmethod
     def close(self, number: int) -> None:
-        """Give a place back."""
+        """Give back the place with this number, which `open` reserved."""
 
     @abstractmethod
     def require_room(self, engines: int) -> None:
@@ -42,14 +43,15 @@ class Places(ABC):
 
     @abstractmethod
     def answered(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Wait for an answer. Returns the references whose answers have come; none if `timeout_s` is over."""
+        """Wait until at least one answer has come, for `timeout_s` seconds at most. Returns the references whose
+        answers have come; possibly none."""
 
     @abstractmethod
     def answer(self, reference: Any) -> Any:
         """Returns the answer to a call. Raises EngineLost if the actor died or failed."""
 
     def shared(self, part: WeightsPart) -> Any:
-        """Returns an object that can be passed for these weights in calls of several actors."""
+        """Returns an object that stands for these weights in calls, so that several actors can get them cheaply."""
         return part
 
     def address(self) -> str:

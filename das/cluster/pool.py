@@ -37,9 +37,9 @@ class PoolEngine:
     node: str = ""
     doing: str = ""  # the method whose answer is awaited; empty: none
     pending: Any = None  # the places' reference to the answer
-    asked: float = 0.0  # when it was called
+    asked: float = 0.0  # when that method was called
     started: bool = False
-    proven: bool = False  # whether it has answered a caller: then it can start, load weights and begin
+    proven: bool = False  # whether it has answered a call of RolloutEngine, so its start works
     weights: int = 0  # version of its weights
     broken: int = 0  # number of broken transfers of weights to it, in a row
     evaluating: bool = False
@@ -50,7 +50,7 @@ class PoolEngine:
 
 @dataclass
 class Event:
-    """An engine's answer or loss. method, answer: a call and its result. lost: why the engine is gone."""
+    """An engine's answer or loss. method, answer: a call and its result. lost: why the engine is gone, or empty."""
 
     engine: PoolEngine
     method: str
@@ -193,7 +193,8 @@ class EnginePool:
             self.next_event()
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Let all engines, also later ones, compute with these weights. Returns which did not arrive, in words.
+        """Let all engines, also later ones, compute with these weights. Returns, in words, which tensors did not
+        arrive.
 
         check: names of tensors. After loading, each engine checks that its copies of these tensors equal the sent ones.
         """
@@ -218,7 +219,7 @@ class EnginePool:
         return self._weights.version
 
     def evaluate(self, begins: bool) -> None:
-        """Begin or end an evaluation, on all engines."""
+        """Begin or end an evaluation on all engines. begins: true for its begin, false for its end."""
         self._evaluating = begins
         self.settle()
 
@@ -250,7 +251,8 @@ class EnginePool:
                 raise ClusterError(broken)
 
     def _silent(self, by_reference: Mapping[Any, PoolEngine]) -> PoolEngine | None:
-        """Returns an engine whose answer is overdue, or None. Meanwhile other engines may have answered."""
+        """Returns an engine whose answer is overdue; None if there is none. by_reference: the engines that have a call
+        under way."""
         now, start_s, silent_s = time.monotonic(), self.settings.start_s, self.settings.silent_s
         for reference, engine in by_reference.items():
             late = now - engine.asked > (silent_s if engine.started else start_s)
@@ -302,7 +304,8 @@ class EnginePool:
         return None
 
     def _received(self, engine: PoolEngine, version: int, problem: str, broken: str) -> Event | None:
-        """Note how a broadcast to an engine ended. A broken broadcast is repeated: another member may have died."""
+        """Note how a broadcast to an engine ended. version, problem, broken: what RolloutEngine.receive_weights
+        returned. A broken broadcast is repeated, because the cause may be another engine that died."""
         if problem:
             raise WeightsLost(f"engine {engine.number}: {problem}")
         engine.broken = engine.broken + 1 if broken else 0
@@ -314,7 +317,8 @@ class EnginePool:
         return None
 
     def _progressed(self, engine: PoolEngine, poll: Poll) -> Event:
-        """Note an engine's progress. An engine that finishes no pass counts as dead, like one that does not answer."""
+        """Note the progress that an engine's answer `poll` shows. An engine that finishes no pass for too long counts
+        as dead, like one that does not answer."""
         now = time.monotonic()
         if poll.passes != engine.passes or not engine.live:
             engine.progressed = now
@@ -383,8 +387,8 @@ class EnginePool:
             raise ClusterError(f"no engine is left, and none of {STARTS} new ones started: {self.last_loss}")
 
     def stop(self) -> None:
-        """Stop the pool: `next_event` raises ClusterError from now on. Then a thread that calls it leaves the pool, and
-        `close` can be called."""
+        """Stop the pool: `next_event` raises ClusterError from now on. So a thread that waits in `next_event` leaves
+        the pool, and then `close` can be called."""
         self._stopped = True
 
     def close(self) -> None:

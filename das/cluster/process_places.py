@@ -70,13 +70,13 @@ class ProcessPlaces(Places):
     lasting = True
 
     def open(self, number: int) -> None:
-        """Do nothing: there is always room for a child process."""
+        """Do nothing: a child process needs no reserved place."""
 
     def close(self, number: int) -> None:
-        """Do nothing, as for `open`."""
+        """Do nothing: no place was reserved."""
 
     def require_room(self, engines: int) -> None:
-        """Do nothing, as for `open`."""
+        """Do nothing: there is always room for a child process."""
 
     def start_actor(self, number: int) -> EngineProcess:
         """See Places."""
@@ -105,7 +105,7 @@ class ProcessPlaces(Places):
 
 
 def _serve(pipe: Connection) -> None:
-    """The function that the engine's process runs."""
+    """Run an engine in this process: answer the calls that come through the pipe until the trainer closes it."""
     die_with_parent()
     host = EngineHost()
     with suppress(EOFError, ConnectionError):  # the trainer has closed the pipe

@@ -16,7 +16,7 @@ PLACE_S = 30.0  # seconds within which Ray must find room for an engine at the s
 
 
 class RayPlaces(Places):
-    """Places in Ray's cluster."""
+    """Places for engines in Ray's cluster, each for one actor of Ray."""
 
     def __init__(self, cluster: ClusterSettings, threads: int, weights_bytes: int):
         """threads: number of cores of each engine. weights_bytes: size of the policy. Raises the errors of

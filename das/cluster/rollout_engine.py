@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class RolloutEngine:
-    """One engine of das in this process."""
+    """One engine of das in this process, which rolls out for a trainer in another process."""
 
     def __init__(self, settings: EngineSettings, kv_cache_gib: int = 1, threads: int | None = None):
         """settings: how to build the engine. kv_cache_gib, threads: see das.install().
@@ -57,7 +57,8 @@ class RolloutEngine:
     # ---- weights ----
 
     def load_weights(self, version: int, checksum: str, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Compute and draft with these weights from now on. Returns which did not arrive, in words; empty if all did.
+        """Compute and draft with these weights from now on. Returns, in words, which tensors did not arrive; empty if
+        all did.
 
         version: the number that responses will carry. checksum: weights_checksum of the parts before they were sent.
         check: names of tensors of the policy; the engine's copies of these are compared with the parts. A drafter's
@@ -75,8 +76,9 @@ class RolloutEngine:
     def receive_weights(
         self, version: int, meeting: Meeting, expected: Sequence[Layout], check: Sequence[str]
     ) -> tuple[int, str, str]:
-        """Load weights like `load_weights`, but receive them by the trainer's broadcast. Returns their version, which
-        did not arrive, and why the transfer broke. A broken transfer must be repeated before a request comes.
+        """Load weights like `load_weights`, but receive them by the trainer's broadcast. Returns the version; in words,
+        which tensors did not arrive; and why the transfer broke (empty if it did not). A broken transfer must be
+        repeated before a request comes.
         """
 
         def receive() -> tuple[int, str, str]:
@@ -92,7 +94,8 @@ class RolloutEngine:
     def _load_weights(
         self, version: int, tensors: Iterable[tuple[str, torch.Tensor, bool]], check: Sequence[str]
     ) -> str:
-        """Load tensors into the engine. tensors: name and value of each, and whether it belongs to the drafter."""
+        """Load tensors into the engine. Returns, in words, which were lost. tensors: name, value, whether it is the
+        drafter's."""
         if self._live:
             return f"{len(self._live)} requests are live"
         sample, checked, drafter = [], set(check), []
@@ -175,9 +178,10 @@ class RolloutEngine:
         """Start `new` requests, drop acknowledged responses, and return the other responses.
 
         acknowledged: indices of responses. waiting: how many requests wait in the queue that engines share. history:
-        responses of other engines that the new requests shall draft from. It returns once there is a response, and
-        either some request waits or none is live; after `timeout_s` at the latest. It does not return sooner, because
-        an answer costs the trainer as much time as hundreds of tokens. Raises ClusterError once stepping has failed.
+        responses of other engines that the new requests shall draft from. The call returns once there is a response,
+        and either some request waits or none is live; after `timeout_s` at the latest. It does not return sooner,
+        because an answer costs the trainer as much time as hundreds of tokens. Raises ClusterError once stepping has
+        failed.
         """
         if new or history:
             self._work.put((lambda: self._start(new, history), None))
@@ -197,7 +201,7 @@ class RolloutEngine:
         return self._end("das_end_turn")
 
     def end(self, history_tick: int, judged: bool) -> RolloutReport:
-        """End the rollout. Returns its report. The arguments are those of das_end_rollout."""
+        """End the rollout. Returns its report. For the arguments see DasWorker.das_end_rollout."""
         return self._end("das_end_rollout", history_tick, judged)
 
     def _end(self, method: str, *args: Any) -> RolloutReport:
@@ -213,7 +217,7 @@ class RolloutEngine:
             self._do(self._abort)
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
-        """Call vllm.LLM.collective_rpc between two passes."""
+        """Call a method of vLLM's workers (vllm.LLM.collective_rpc) between two passes. Returns their results."""
         return list(self._do(lambda: self.llm.collective_rpc(method, args=tuple(args))))
 
     def begin_evaluation(self) -> None:
@@ -221,20 +225,21 @@ class RolloutEngine:
         self._do(lambda: self.llm.collective_rpc("das_begin_evaluation"))
 
     def end_evaluation(self) -> None:
-        """Draft with the training's drafter again."""
+        """End the evaluation: draft with the training's drafter again."""
         self._do(lambda: self.llm.collective_rpc("das_end_evaluation"))
 
     # ---- in the engine's thread ----
 
     def _do(self, function: Callable[[], Result]) -> Result:
-        """Let the engine's thread call a function between two passes, after all functions that came before it."""
+        """Let the engine's thread call a function between two passes, after all functions that were given before.
+        Returns the function's result, or raises its error."""
         future: Future[Result] = Future()
         self._work.put((function, future))
         return future.result()
 
     def _run(self) -> None:
-        """Call functions and step vLLM. A function's error goes to its caller. Any other error ends the engine, and
-        goes to all later callers.
+        """Run the engine's thread: call the functions given to `_do`, and step vLLM. A function's error goes to its
+        caller. Any other error ends the engine, and all later callers get it.
         """
         try:
             while True:
@@ -305,8 +310,8 @@ class RolloutEngine:
 
 
 def _flat(params: Any) -> Any:
-    """Returns a copy of the parameters that asks for one output at the end, with log-probs in plain lists. Raises
-    ClusterError if they ask for log-probs of other tokens than the sampled ones.
+    """Returns a copy of vLLM's SamplingParams that asks for a single output when the response is complete, with
+    log-probs in plain lists. Raises ClusterError if `params` ask for log-probs of other tokens than the sampled ones.
     """
     from vllm.sampling_params import RequestOutputKind
 

@@ -36,7 +36,8 @@ def unpacked(part: WeightsPart) -> Iterator[tuple[str, torch.Tensor]]:
 def split(
     tensors: list[tuple[str, str, list[int]]], whole: np.ndarray | torch.Tensor
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields copies of the tensors in `whole`, uint8 [bytes], one after the other. tensors: see WeightsPart."""
+    """Yields name and copy of each tensor whose bytes lie in `whole`, uint8 [bytes], in order. tensors: see
+    WeightsPart."""
     start = 0
     for name, dtype_name, shape in tensors:
         dtype = getattr(torch, dtype_name)

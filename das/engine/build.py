@@ -1,4 +1,4 @@
-"""Build a vLLM engine that verifies by keyed noise and drafts by a given method, or one that is vLLM as it comes."""
+"""Build a vLLM engine that drafts by a given method and verifies with keyed noise, or an unmodified vLLM engine."""
 
 import gc
 import json
@@ -26,7 +26,7 @@ class EngineSettings:
     """The settings of an engine. Sizes are in tokens unless the comment gives another unit."""
 
     model: str  # directory or hub id
-    method: str = "none"  # what drafts: a row of das/engine/methods.py
+    method: str = "none"  # name of the drafting method: a row of the table in das/engine/methods.py
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32  # requests that decode at once
@@ -53,7 +53,7 @@ class EngineSettings:
 
     @property
     def das_options(self) -> DasOptions:
-        """The options with which the engine drafts."""
+        """The settings that concern drafts, in the form in which das's worker takes them."""
         has_head = self.row.proposes and self.row.model == "head"
         return self._options({"passes": self.speculative["num_speculative_tokens"]} if has_head else None)
 
@@ -66,7 +66,7 @@ class EngineSettings:
 
     @property
     def row(self) -> Method:
-        """The method's row. Raises EngineError for an unknown method."""
+        """The method's row in the table of das/engine/methods.py. Raises EngineError for an unknown method."""
         return find_method(self.method)
 
 
@@ -85,7 +85,8 @@ def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
 
 
 def _vocabulary(folder: str) -> int | None:
-    """The vocabulary's size of the model in this folder; None if there is no config.json, or if it lacks the size."""
+    """Returns the vocabulary size of the model in this folder; None if there is no config.json, or if it lacks the
+    size."""
     config = Path(folder) / "config.json"
     return json.loads(config.read_text()).get("vocab_size") if folder and config.is_file() else None
 
@@ -98,8 +99,8 @@ def engine_arguments(
     branch_blocks: int = 0,
     self_draft: Mapping[str, Any] = DEFAULT_SELF_DRAFT,
 ) -> dict[str, Any]:
-    """Arguments for a vllm.LLM that verifies by keyed noise and drafts by `method`:
-    `das.install(); llm = LLM(model, **das.engine_arguments())`.
+    """Returns the arguments for a vllm.LLM that drafts by `method` and verifies with keyed noise (noise that depends
+    only on seed, position and token): `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
     For the parameters see EngineSettings. drafter, budget: a string stands for {"name": string}, such as
     drafter="my_module:MyDrafter" (docs/write_a_drafter.md). This only builds arguments and changes nothing.

@@ -56,11 +56,11 @@ class DasOptions:
 
     @property
     def has_history(self) -> bool:
-        """Whether a drafter drafts from past texts, alone or together with a model."""
+        """True if a drafter drafts from past texts, alone or together with a model."""
         return self.self_draft is None or bool(self.self_draft["history"])
 
     def as_dict(self) -> dict[str, Any]:
-        """The options that are set, in the form in which additional_config holds them."""
+        """Returns the options that are set, as the dict that stands in additional_config."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
             name: dict(value) if isinstance(value, Mapping) else value
@@ -70,7 +70,8 @@ class DasOptions:
 
 
 def das_options(vllm_config: Any) -> DasOptions:
-    """The options of an engine. Raises ValueError or TypeError with a one-line message if they are impossible."""
+    """Returns the options of an engine. Raises ValueError or TypeError with a one-line message if they are
+    impossible."""
     additional_config = vllm_config.additional_config
     given = additional_config.get("das", {}) if isinstance(additional_config, dict) else {}
     names = sorted(each.name for each in fields(DasOptions))
@@ -80,7 +81,7 @@ def das_options(vllm_config: Any) -> DasOptions:
 
 
 def drafts_by_das(vllm_config: Any) -> bool:
-    """Whether das drafts in the engine. False if one of vLLM's own drafters does, or if nothing drafts."""
+    """Returns whether das drafts in the engine. False if one of vLLM's own drafters does, or if nothing drafts."""
     speculative_config = vllm_config.speculative_config
     if speculative_config is None:
         return False

@@ -1,4 +1,4 @@
-"""Environment variables that vLLM reads. They are set once, for this process and its child processes."""
+"""Set the environment variables that vLLM reads, once, for this process and its child processes."""
 
 import os
 from collections.abc import Iterator

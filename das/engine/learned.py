@@ -18,7 +18,7 @@ HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"
 
 
 def save(proposer: "DasProposer", folder: Path) -> None:
-    """Write the files. No request may be live.
+    """Write what the proposer has learned into files in `folder`. No request may be live.
 
     The drafter then continues from the file it wrote: an index built text by text finds occurrences in another order
     than one that grew token by token, and this run must draft what a resumed run will draft.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PROPOSER = "das.engine.proposer.DasProposer"  # the class that vLLM loads where das drafts without a head
 STOCK = "stock"  # vLLM as it comes, without das (das/engine/stock.py)
-SpeculativeConfig = dict[str, Any] | None  # vLLM's
+SpeculativeConfig = dict[str, Any] | None  # vLLM's speculative_config
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,10 @@ class Method:
     """A row of the table.
 
     speculative: makes vLLM's speculative_config from an engine's settings; raises EngineError with a one-line
-    message if they are impossible. history: it drafts from earlier rollouts. proposes: DasProposer drafts, within a
-    budget of das; otherwise vLLM's own drafter does. model: the model that drafts; None if drafts come from texts only.
-    simulated: das/replay can simulate it. keyed: das verifies, by keyed noise; otherwise vLLM's own sampler does.
+    message if they are impossible. history: True if it drafts from earlier rollouts. proposes: True if DasProposer
+    drafts, within a budget of das; otherwise one of vLLM's own drafters does. model: the model that drafts; None if
+    drafts come from texts only. simulated: True if das/replay can simulate it. keyed: True if das verifies, by keyed
+    noise; otherwise vLLM's own sampler does.
     """
 
     name: str
@@ -40,28 +41,28 @@ class Method:
 
     @property
     def drafts(self) -> bool:
-        """Whether anything drafts."""
+        """True if the method drafts at all."""
         return self.name not in ("none", STOCK)
 
     @property
     def self_drafts(self) -> bool:
-        """Whether the policy's own quantized weights draft."""
+        """True if the policy's own quantized weights draft."""
         return self.model == "policy"
 
     @property
     def sleeps(self) -> bool:
-        """Whether the method's engine may sleep. Sleep mode drops all weights, and nobody reloads a draft model's."""
+        """True if the method's engine may sleep. Sleep drops all weights, and nobody reloads those of a draft model."""
         return self.model in (None, "policy")
 
     @property
     def forced(self) -> bool:
-        """Whether the method drafts well for recorded responses (task=force). A model does not: it did not write
-        them."""
+        """True if the method drafts well for recorded responses (task=force). A draft model does not: it would predict
+        other tokens than the recorded ones."""
         return self.model is None
 
     @property
     def chains_only(self) -> bool:
-        """Whether das drafts, but the method's drafts cannot branch."""
+        """True if das makes the drafts, but they cannot branch."""
         return self.proposes and self.model is not None
 
 
@@ -80,7 +81,7 @@ def _suffix(settings: "EngineSettings") -> SpeculativeConfig:
 
 
 def _draft_model(settings: "EngineSettings") -> SpeculativeConfig:
-    """Settings for a draft model. build.check_draft_model checks its folder."""
+    """Returns vLLM's speculative_config for a draft model. build.check_draft_model checks its folder."""
     model, tokens = (settings.speculative.get(name) for name in ("model", "num_speculative_tokens"))
     if not isinstance(model, str) or not model:
         raise EngineError(
@@ -138,7 +139,8 @@ METHODS = {row.name: row for row in _ROWS}
 
 
 def find_method(name: str) -> Method:
-    """The row of a method. Raises EngineError with a one-line message if the name is unknown."""
+    """Returns the row of the method with this name. Raises EngineError with a one-line message if the name is
+    unknown."""
     if name not in METHODS:
         keyed = ", ".join(row.name for row in METHODS.values() if row.keyed)
         raise EngineError(f"unknown speculation method {name!r}: choose {keyed}")
@@ -146,7 +148,8 @@ def find_method(name: str) -> Method:
 
 
 def method_in(speculative_config: Mapping[str, Any] | None, das: Mapping[str, Any]) -> str:
-    """Find the method of a running engine in its configuration: the name of a row, or another method of vLLM's own.
+    """Find the drafting method of a running engine in its configuration. Returns the name of a row of the table, or of
+    another method of vLLM.
 
     speculative_config: vLLM's. das: the `das` part of its additional_config.
     """

@@ -49,7 +49,7 @@ class _Emitted:
     context: int = 0  # tokens of prompt and response that the requests had before the pass
 
     def remembered(self, sampler: Any) -> np.ndarray | None:
-        """The distributions from which the tokens were sampled; None if the sampler kept none."""
+        """Returns the distributions from which these tokens were sampled, in order; None if the sampler kept none."""
         return remembered_of(sampler.remembered, self.rows, list(map(len, self.tokens)))
 
 
@@ -67,8 +67,8 @@ class DasProposer:
         options = of_engine if options is None else options
         budget = make_budget(options.budget)
         from_texts = make_drafter(options.drafter) if options.has_history else None
-        self._history = from_texts  # None if only a model drafts
-        history = from_texts if isinstance(from_texts, HistoryDrafter) else None  # a model drafts beside this one only
+        self._history = from_texts  # the drafter that drafts from texts; None if only a model drafts
+        history = from_texts if isinstance(from_texts, HistoryDrafter) else None  # a model drafts beside no other class
         self.model_drafter: ModelDrafter | None = None
         # vLLM takes an attribute `model` for a torch module with buffers, which sleep mode saves.
         self.drafting_model: EngineModel | None = None
@@ -85,7 +85,7 @@ class DasProposer:
             drafter,
             budget,
             int(vllm_config.speculative_config.num_speculative_tokens),
-            of_engine.branch_blocks,  # the engine's, because its KV cache has these blocks whatever `options` says
+            of_engine.branch_blocks,  # not `options`, because the KV cache of the engine has this many of these blocks
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.requests = LiveRequests()
@@ -106,7 +106,7 @@ class DasProposer:
 
     @property
     def remembers(self) -> bool:
-        """Whether the drafter remembers the distributions from which tokens were sampled."""
+        """True if the drafter remembers the distributions from which tokens were sampled."""
         return self.draft_round.drafter.remembers
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -136,7 +136,7 @@ class DasProposer:
         self.parents = {}
         drafting, self._drafting = self._drafting, DraftWork()
         if not self.requests.num_tracked and self.requests.are_unchanged(names, running):
-            self._decoding = set()  # requests that never draft: nothing to read or to learn
+            self._decoding = set()  # no request may draft, so there is nothing to read or to learn
             return [[] for _ in names]
         self._end(self.requests.over(running))
         emitted, decoding = self._read_batch(names, sampled_token_ids)
@@ -193,7 +193,8 @@ class DasProposer:
         return tokens
 
     def _read_batch(self, names: list[str], sampled_token_ids: list[list[int]]) -> tuple[_Emitted, set[str]]:
-        """Find the request of every row, and begin new ones. Also returns the names of all requests that emitted."""
+        """Find the request of every row of the batch, and begin the new requests. Returns the tokens of the requests
+        that the drafter knows, and the names of all requests that emitted tokens."""
         emitted, decoding = _Emitted(), set()
         # Names are looked up once: at 256 requests the loop takes a fifth of a millisecond in every pass.
         live, pending, (sampled, probs) = self.requests.live, self._pending, self._sample
@@ -292,8 +293,8 @@ class DasProposer:
         self.draft_round.begin_step(num_requests)
 
     def end_turn(self, meter: RolloutMeter) -> RolloutReport:
-        """Note that a turn is over: its requests join the history, and the rollout may go on. meter: the turn's
-        meter."""
+        """Note that a turn is over: its requests join the history, and the rollout may go on. meter: the turn's meter.
+        Returns the turn's report."""
         start = time.perf_counter()
         self._end(list(self.requests.live))
         report = self._report(meter, start)
@@ -318,7 +319,8 @@ class DasProposer:
         )
 
     def end_step(self, meter: RolloutMeter, history_tick: int, judged: bool = True) -> RolloutReport:
-        """End the rollout: its requests join the history, and the window moves to `history_tick` (a step or epoch).
+        """End the rollout, and return its report. Its requests join the history, and the drafter's window moves to
+        `history_tick` (a step or epoch).
 
         judged: whether the alarm compares this rollout with the ones before. meter: the rollout's meter.
         """
@@ -336,11 +338,12 @@ class DasProposer:
             calibration_error=self.calibration.error,
             alarms=alarms,
         )
-        self.begin_record()  # for callers that never call begin_step
+        self.begin_record()  # the next rollout's, for callers that never call begin_step
         return report
 
     def end_unannounced_step(self) -> list[str]:
-        """End an unannounced rollout, because the weights are new or because it has gone on for long.
+        """End an unannounced rollout, because the weights are new or because it has gone on for long. (A rollout is
+        unannounced if nobody called `begin_step` for it.)
 
         Requests may still run. The window moves by the number of response tokens, not by steps. Returns the alarms.
         """

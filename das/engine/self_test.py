@@ -1,4 +1,4 @@
-"""Roll out a tiny random model without and with drafts: are the tokens equal, and are drafts accepted?
+"""Roll out a tiny random model without and with drafts, to check that tokens are equal and that drafts are accepted.
 
 `python -m das doctor` runs it in a process of its own, so that neither a crash nor vLLM's environment reaches the
 caller. Nothing is downloaded: the model has random weights and no tokenizer.

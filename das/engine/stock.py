@@ -32,7 +32,8 @@ class StepClock:
         self.finished_s.update(dict.fromkeys(finished, now))
 
     def finish(self, tokens: Mapping[str, int], seats: int) -> RolloutMeter:
-        """Fill the meter. In each step, at most `seats` of the unfinished requests are live, and each emits one token.
+        """Fill the rollout's meter, and return it. It assumes that in each step at most `seats` of the unfinished
+        requests are live, and that each of these emits one token.
 
         tokens: the number of response tokens of each request. The time of a request's first token is not visible from
         outside, so `first_s` is 0.

@@ -75,7 +75,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         super().__init__(*args, **kwargs)
         # Settings of another form, and engines that cannot do what they ask for, are refused before anything is built.
         options = das_options(self.vllm_config)
-        # None if nothing drafts, or if one of vLLM's own drafters does.
+        # The options; None if nothing drafts, or if one of vLLM's own drafters does.
         self._das_options = options if drafts_by_das(self.vllm_config) else None
         if self._das_options is not None and self._das_options.self_draft is not None:
             require_self_draft(self.vllm_config, self._das_options.self_draft)
@@ -101,7 +101,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     # ---- what vLLM calls ----
 
     def init_device(self) -> None:
-        """Build the model runner, and hook it."""
+        """Build vLLM's model runner, and put das's hooks on it."""
         with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config):
             super().init_device()
         self.das_runner = FirstRunner(self.model_runner)
@@ -116,7 +116,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         )
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Load the first weights."""
+        """Load the weights with which the engine starts."""
         weights.offer_weight_transfer(self.vllm_config)
         with weights.kept_under_load():
             super().load_model(*args, **kwargs)
@@ -125,7 +125,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         weights.hook_loading(self.model_runner.get_model(), self._note_new_weights)
 
     def sleep(self, *args: Any, **kwargs: Any) -> None:
-        """Give memory back, also the memory of the self-drafts' quantized weights."""
+        """Free memory in vLLM's sleep mode, also the memory of the self-drafts' quantized weights."""
         if self.das_runner.quantized is not None:
             self.das_runner.quantized.forget()
         super().sleep(*args, **kwargs)
@@ -149,8 +149,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._note_new_weights()
 
     def determine_available_memory(self) -> int:
-        """The bytes for the KV cache of requests. On a GPU, the scratch blocks' bytes are subtracted: these blocks are
-        added later."""
+        """Returns the bytes for the KV cache of requests. On a GPU, the bytes of the scratch blocks are subtracted,
+        because these blocks are added later."""
         available: int = super().determine_available_memory()
         if self.model_runner.device.type == "cpu":  # there the user sets this size, for requests alone
             return available
@@ -174,7 +174,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         for_passes = self._blocks_of_draft_passes(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
         if for_passes:
             logger.info("das drafts in %d KV blocks beside the %d of requests", for_passes, kv_cache_config.num_blocks)
-        own = kv_cache_config.num_blocks  # the blocks that the scheduler knows of
+        own = kv_cache_config.num_blocks  # number of blocks that the scheduler knows of
         if for_branches or for_passes:
             kv_cache_config = with_scratch_blocks(kv_cache_config, for_branches + for_passes)
         super().initialize_from_config(kv_cache_config)
@@ -198,7 +198,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_new_weights = True
 
     def _take_new_weights(self) -> None:
-        """Take new weights into use, before the first pass with them."""
+        """Start to use new weights: pack linear layers again, count the version, restart default seeds, and end an
+        unannounced rollout."""
         self._das_new_weights = False
         weights.repack_linear_layers(self.model_runner.get_model())
         self.das_runner.weights_version += 1
@@ -225,8 +226,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return json.dumps(getattr(self, method)(*args))
 
     def das_meet_trainer(self) -> None:
-        """Prepare for a new trainer of the server: end the evaluation or rollout that the last trainer left open, if
-        any."""
+        """Prepare for a new trainer of the server: end an evaluation or rollout that the last trainer left open."""
         if self._das_training is not None:
             self.das_end_evaluation()
         if self._das_announced:
@@ -234,7 +234,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._end_unannounced_rollout()
 
     def das_begin_rollout(self, num_requests: int) -> None:
-        """Start counting a new rollout of this many requests."""
+        """Begin a rollout of this many requests, with new counts."""
         self._das_announced = True
         self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:
@@ -258,7 +258,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return report.plain() | {"requests": costs}
 
     def das_use_proposer(self, name: str, options: DasOptions | None) -> None:
-        """Draft with the proposer of this name from now on. So one engine can compare drafters and budgets.
+        """Draft with the proposer of this name from now on. This lets one engine compare drafters and budgets.
 
         The first use of a name makes a new proposer, which has its own history. options: EngineSettings.das_options of
         the new proposer; self-drafts work only in an engine built for them. None: it is of the same class as the
@@ -310,18 +310,19 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             report = replace(meter.report(), draft_scale=coupled.scale, calibration_error=coupled.calibration_error)
         else:
             report = meter.report()
-        self.das_runner.meter = RolloutMeter()  # for callers that never call das_begin_rollout
+        self.das_runner.meter = RolloutMeter()  # the next rollout's, for callers that never call das_begin_rollout
         return report.plain() | {"requests": costs}
 
     def _costs(self, requests: Iterable[str]) -> dict[str, Plain]:
-        """The costs so far of these requests of the running rollout or turn, by their names."""
+        """Returns the costs so far of these requests of the running rollout or turn, by their names."""
         costs = {name: self.das_runner.meter.requests[name].cost() for name in requests}
         if self._das_proposer is not None:
             costs = {name: self._das_proposer.noted(name, cost) for name, cost in costs.items()}
         return {name: cost.plain() for name, cost in costs.items()}
 
     def das_costs(self, requests: Sequence[str]) -> list[Plain]:
-        """The costs so far of these requests of the running rollout or turn. requests: vLLM's internal ids."""
+        """Returns the costs so far of these requests of the running rollout or turn, in their order. requests: vLLM's
+        internal ids."""
         return list(self._costs(requests).values())
 
     def das_add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
@@ -346,7 +347,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             )
 
     def das_load_state(self, folder: str) -> None:
-        """Load what `das_save_state` wrote, and draft as that engine would. Does nothing where nothing is learned."""
+        """Load what `das_save_state` wrote, to draft as the engine that wrote it would. Does nothing where nothing is
+        learned."""
         if self._das_proposer is not None:
             learned.load(self._das_proposer, Path(folder))
         elif self.das_runner.coupled is not None:
@@ -359,7 +361,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.sampler = ForcedSampler(keyed, responses, remembered or {}) if responses else keyed
 
     def das_use_new_weights(self) -> None:
-        """Take the weights that were loaded since the last pass into use now. Otherwise the next pass does so first."""
+        """Start now to use the weights loaded since the last pass. Without this call, the next pass does so."""
         if self._das_new_weights:
             self._take_new_weights()
 
@@ -372,7 +374,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         head: Any = getattr(drafter, "model", None)
         if head is None:
             return "the engine has no drafter that is a model"
-        if head.lm_head is self.model_runner.get_model().lm_head:  # vLLM shares two of equal weights
+        if head.lm_head is self.model_runner.get_model().lm_head:  # vLLM shares one if the weights are equal
             return "its lm_head equals the policy's, and vLLM shares them: train the head before the engine is built"
         head.load_weights(tensors)
         weights.repack_linear_layers(head)
@@ -385,5 +387,5 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """
         noted = self._das_new_weights
         lost = lost_weights(self.model_runner.get_model(), tensors, turn)
-        self._das_new_weights = noted  # the check loads tensors, but no new ones
+        self._das_new_weights = noted  # the check loads the same tensors again, so no weights are new
         return lost

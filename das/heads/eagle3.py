@@ -54,7 +54,8 @@ class Eagle3Head(UnrolledDrafter):
 
 
 def new_head(shape: HeadShape, lm_head: torch.Tensor, norm: torch.Tensor, seed: int) -> Eagle3Head:
-    """Make a head that has learned nothing. lm_head, norm: weights of the policy, from which the head's start."""
+    """Make a head that has learned nothing. lm_head: the policy's, of which the head gets a copy. norm: weights of the
+    policy's last norm; the head's own norm starts with their mean."""
     head = Eagle3Head(shape)
     head.begin(seed)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The MTP layers (multi-token prediction) in the folder of a policy like MiMo.
+"""Read and put back the MTP layers (multi-token prediction) in the folder of a policy like MiMo.
 
 transformers has no class for such a policy. It loads and trains the policy as a Qwen2, and saves it as a Qwen2 without
 the layers. So the layers have a file of their own beside the policy's weights, and `put_back` completes a folder that
@@ -37,7 +37,8 @@ def mtp_tensors(policy: Path) -> Tensors:
 
 
 def put_back(saved: Path, tensors: Tensors) -> None:
-    """Complete a policy that transformers saved in a folder, so that vLLM drafts with its MTP layers.
+    """Add the MTP layers to a folder in which transformers saved the policy without them, so that vLLM can draft with
+    them.
 
     saved: a folder with the config.json and model.safetensors of a Qwen2. transformers can still load it afterwards.
     tensors: the layers' weights, under the names of MiMo's files.

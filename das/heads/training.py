@@ -1,4 +1,4 @@
-"""Training of a draft head: on texts of the policy before a run, or during a run, after each of its steps."""
+"""Train a draft head on texts of the policy, before a run or during a run, after each training step."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -78,7 +78,8 @@ class HeadLearner:
         seed: int,
         note: Callable[[str], None] = lambda line: None,
     ) -> list[float]:
-        """Train `epochs` times in random order. Learning rates fall to 5 %. Returns the mean loss of each epoch.
+        """Train on all texts `epochs` times, in random order. Learning rates fall to 5 % of their values. Returns the
+        mean loss of each epoch.
 
         note: called with a line after each epoch.
         """

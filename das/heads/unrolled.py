@@ -102,7 +102,8 @@ class UnrolledDrafter(nn.Module, ABC):
                     parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
     def misfit(self, weights: Mapping[str, torch.Tensor]) -> str:
-        """Returns a name that only one of `weights` and this drafter has, or whose shapes differ; empty if all fit."""
+        """Returns the name of a tensor that only one of `weights` and this drafter has, or whose shape differs; empty
+        if all fit."""
         expected = {name: value.shape for name, value in self.named_parameters()}
         odd = weights.keys() ^ expected.keys() or {n for n in expected if weights[n].shape != expected[n]}
         return min(odd, default="")
@@ -163,8 +164,8 @@ def attention(
     theta: float,
     attended: Attended,
 ) -> torch.Tensor:
-    """Attention in one drafting step, for the drafts from all places (positions) at once: [places, heads * head_dim].
-    It adds the step's keys and values to `attended`.
+    """Compute attention in one drafting step, for the drafts from all places (positions) at once. Returns [places,
+    heads * head_dim], and adds the step's keys and values to `attended`.
 
     query: [places, heads, head_dim]. key, value: [places, kv heads, head_dim]. positions: [places]. theta: base of the
     rotary embedding. A place sees the keys of the first step up to its own place, and the keys of its own draft in
@@ -197,7 +198,8 @@ def _rotated(heads: torch.Tensor, positions: torch.Tensor, theta: float) -> torc
 
 
 def places_of(text: HeadText, step: int) -> tuple[slice, slice]:
-    """Returns the rows of result `step` of `unrolled`, and the rows of `text.logits` with which they are compared.
+    """Returns two slices for the loss of a drafting step: the rows of the step's logits (result `step` of `unrolled`)
+    that count, and the rows of `text.logits`, the policy's logits, with which they are compared.
 
     Drafting begins once the first response token is known, and a draft ends with the last response token.
     """
@@ -207,7 +209,8 @@ def places_of(text: HeadText, step: int) -> tuple[slice, slice]:
 
 @torch.no_grad()
 def agreement(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: torch.Tensor, depth: int) -> list[float]:
-    """Returns, for each drafting step, the share of positions where the drafter's likeliest token is the text's."""
+    """Returns, for each of `depth` drafting steps, the share of positions where the drafter's likeliest token equals
+    the text's token."""
     hits, counts = [0] * depth, [0] * depth
     for text in texts:
         for step, logits in enumerate(drafter.unrolled(text.tokens, text.hidden, embedding, depth)):
@@ -221,8 +224,8 @@ def agreement(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: to
 
 @torch.no_grad()
 def tokens_per_pass(drafter: UnrolledDrafter, texts: Sequence[HeadText], embedding: torch.Tensor, depth: int) -> float:
-    """Returns the mean number of tokens per pass, counted on the texts without an engine. Each draft holds the
-    likeliest token at each of the next `depth` positions.
+    """Returns the mean number of tokens that a pass of the policy would emit with this drafter, counted on the texts
+    without an engine. Each draft holds the likeliest token at each of the next `depth` positions.
     """
     tokens = passes = 0
     for text in texts:

@@ -51,7 +51,7 @@ class _Progress(StoppingCriteria):
 def make_head(
     policy: Path, warm_up: WarmUp, note: Callable[[str], None] = lambda line: None
 ) -> tuple[Eagle3Head, dict[str, Any]]:
-    """Train a head for the policy. Returns it with a report: its tokens per pass on held-out responses, and times.
+    """Train a head for the policy. Returns the head and a report: its tokens per pass on held-out responses, and times.
 
     policy: a folder. note: called with a line from time to time. No random state of the process is changed. Raises
     ValueError if the policy has no decoder layers to read, or if fewer than two responses can be used.
@@ -116,7 +116,7 @@ def sampled(model: Any, warm_up: WarmUp, note: Callable[[str], None]) -> list[li
 
 
 def _padded(prompts: Sequence[Sequence[int]], device: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns token ids and attention mask, padded on the left."""
+    """Returns the prompts' token ids and attention mask, padded on the left to equal length, both [prompts, tokens]."""
     width = max(map(len, prompts))
     ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)

@@ -1,4 +1,4 @@
-"""The base class of drafters with a model. The history may draft as well, and each pass of the model costs time."""
+"""The base class of drafters that run a draft model. The history of past responses may draft beside the model."""
 
 import math
 from abc import abstractmethod
@@ -25,7 +25,8 @@ class DraftingModel(Protocol):
         """Returns the time in seconds. Times of draft passes are differences of such times."""
 
     def prepare(self, requests: Sequence[str]) -> float | None:
-        """Prepare drafts for these requests. Returns the seconds of quantizing, or None if the model may not draft."""
+        """Prepare drafts for these requests. Returns the seconds spent on quantizing weights (0 if nothing was
+        quantized), or None if the model may not draft."""
 
     def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
         """Take in the tokens emitted by the pass that verified the last drafts. No requests: the rollout is over."""
@@ -50,7 +51,7 @@ class ModelDrafter(RememberingDrafter):
         self.window = 0 if history is None else history.window
         self.remembers = history is not None and history.remembers
         self.price = DraftPassPrice()
-        self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each pass of the last round
+        self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each draft pass in the last round
         self._requantize_s = 0.0  # seconds of quantizing before the last round of drafts
         self._usual = 1.0  # usual probability that a drafted token is accepted
 
@@ -58,7 +59,8 @@ class ModelDrafter(RememberingDrafter):
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
-        """Draft at most limits[i] tokens. Draft i ends where P(all of it is accepted) falls below floors[i]."""
+        """Returns a draft for each request. Draft i has at most limits[i] tokens, and ends where the probability that
+        all of it is accepted falls below floors[i]."""
 
     def propose(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
@@ -69,7 +71,7 @@ class ModelDrafter(RememberingDrafter):
 
     @property
     def history_tick(self) -> int:
-        """The current history tick."""
+        """The current tick (step or epoch) of the window of past responses."""
         return self._tick if self.history is None else self.history.history_tick
 
     @property
@@ -83,7 +85,7 @@ class ModelDrafter(RememberingDrafter):
             self.history.begin(request, problem, prompt, seed)
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
-        """Append tokens that a request already has when it joins."""
+        """Append to a request's text the tokens that it already has when it joins the batch."""
         if self.history is not None:
             self.history.observe(request, tokens)
 
@@ -93,7 +95,8 @@ class ModelDrafter(RememberingDrafter):
         tokens: Sequence[Sequence[int] | np.ndarray],
         remembered: np.ndarray | None = None,
     ) -> None:
-        """Append the tokens emitted by the pass that verified the last drafts. remembered: see HistoryDrafter."""
+        """Append to the requests' texts the tokens emitted by the pass that verified the last drafts. remembered: see
+        HistoryDrafter."""
         self.model.observe(requests, [list(new) for new in tokens])
         if self.history is not None:
             self.history.observe_batch(requests, tokens, remembered)
@@ -103,34 +106,35 @@ class ModelDrafter(RememberingDrafter):
         return None if self.history is None else self.history.remembered(request)
 
     def end(self, request: str, keep: bool = True) -> None:
-        """Note that a request finished."""
+        """Note that a request finished. keep=False: its response does not join the history."""
         if self.history is not None:
             self.history.end(request, keep)
 
     def end_step(self, history_tick: int) -> None:
-        """Move the history's window to this tick."""
+        """Note that a rollout is over, and move the window of past responses to this tick (step or epoch)."""
         self._tick = history_tick
         self.model.observe((), ())  # the last drafts belong to finished requests
         if self.history is not None:
             self.history.end_step(history_tick)
 
     def add_history(self, texts: Sequence[SavedText]) -> None:
-        """Add responses that other engines finished."""
+        """Add to the history responses that other engines finished."""
         if self.history is not None:
             self.history.add_history(texts)
 
     def save(self, path: Path) -> None:
-        """Write the history."""
+        """Write the history of past responses to a file."""
         if self.history is not None:
             self.history.save(path)
 
     def load(self, path: Path) -> None:
-        """Read the history."""
+        """Read the history that `save` wrote."""
         if self.history is not None:
             self.history.load(path)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Returns the learned acceptance, for a checkpoint. Prices are left out: a few passes show them again."""
+        """Returns the learned probability of acceptance, for a checkpoint. The prices of draft passes are left out,
+        because a few passes show them again."""
         return {"usual": np.array(self._usual)}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
@@ -150,12 +154,14 @@ class ModelDrafter(RememberingDrafter):
         return took is not None
 
     def _pays(self, tokens: float, seconds: float) -> bool:
-        """Returns whether draft passes of `seconds` save time if the policy then emits `tokens` more tokens."""
+        """Returns whether draft passes save time. seconds: the time that they take. tokens: how many more tokens the
+        policy should emit because of them."""
         worth = self.worth()
         return math.isnan(worth) or tokens * worth >= seconds
 
     def _stop(self) -> None:
-        """Note that no further pass pays. If the round had no pass, its price was too high, so the price is lowered."""
+        """End the round of drafts, because one more draft pass would cost more time than it saves. If the round had no
+        draft pass at all, lower the expected price of a pass, so that one is tried again some day."""
         if not self._passes_made:
             self.price.decline()
 

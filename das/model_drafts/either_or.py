@@ -1,4 +1,5 @@
-"""EitherOr: a head drafts if its draft should beat the history's (das.drafter.alternatives). Method: das_eagle3."""
+"""EitherOr drafts with a head (a small draft model) for the requests where the head's draft should beat the draft from
+the history of past responses (das.drafter.alternatives). Used by the method das_eagle3."""
 
 import logging
 import math
@@ -13,7 +14,7 @@ from das.model_drafts.drafter import DraftingModel, Drawn, ModelDrafter
 
 logger = logging.getLogger("vllm.das")
 
-LEAST_SAVED = 0.03  # a head rests if it saves less than this share of a rollout; it costs a small policy 5 % of a pass
+LEAST_SAVED = 0.03  # a head rests if it saves less than this share of a rollout's time
 MAX_REST = 8  # the longest rest, in rollouts
 
 
@@ -29,7 +30,7 @@ class HeadModel(DraftingModel, Protocol):
         [A]."""
 
     def read(self, among: np.ndarray) -> Drawn:
-        """Read the unread text of these requests, and draft one token for each."""
+        """Read the unread text of these requests, and draft one token for each. among: see `num_unread`."""
 
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> Drawn:
         """Draft the next token of these requests. tokens: the tokens that the previous pass drafted, int64 [A]."""
@@ -42,7 +43,8 @@ class HeadModel(DraftingModel, Protocol):
 
 
 class EitherOr(ModelDrafter):
-    """Makes chains: the history's draft, or up to `passes` tokens of the head and the history's continuation of them.
+    """Drafts, for each request, either the history's draft, or up to `passes` tokens of the head that the history
+    continues. Its drafts are chains: they do not branch.
 
     passes          the most head passes for one target pass, at least 1
     worth, history  see ModelDrafter
@@ -115,7 +117,7 @@ class EitherOr(ModelDrafter):
         """See ModelDrafter."""
         super().restore(state)
         self._behind = float(state["behind"])
-        self._rests, self._last_rest = map(int, state.get("rest", (0, 0)))  # old files lack it
+        self._rests, self._last_rest = map(int, state.get("rest", (0, 0)))  # older files lack the entry
         self.model.rest(self.is_resting)
 
     def propose_batch(
@@ -136,9 +138,10 @@ class EitherOr(ModelDrafter):
         return alternatives.drafts()
 
     def _best_passes(self, num_requests: int) -> int:
-        """Returns the best number of head passes if the history had no drafts; 0 if no pass pays.
+        """Returns the number of head passes that would save the most time if the history had no drafts; 0 if none saves
+        time.
 
-        This check must be cheap: if the head does not pay, nothing else is done for it.
+        It must be cheap to compute: if the head cannot save time, nothing else is computed for the head.
         """
         worth = self.worth()
         if math.isnan(worth):
@@ -174,13 +177,14 @@ class EitherOr(ModelDrafter):
             self._note_pass(num_rows, self.model.clock() - start, drawn[1])
 
     def _values(self, passes: int) -> np.ndarray:
-        """Returns the expected emitted tokens from 1 to `passes` head tokens with the history's continuation [P]."""
+        """Returns how many more tokens a request is expected to emit if the head drafts 1, 2 ... `passes` tokens and
+        the history continues them, float64 [passes]."""
         reach = self._usual ** np.arange(1, passes + 1)
         values: np.ndarray = np.cumsum(reach) + reach * self._behind
         return values
 
     def _ask_history(self, requests: Sequence[str], alternatives: Alternatives) -> None:
-        """Let the history continue the head's tokens."""
+        """Let the history continue the tokens that the head has drafted."""
         among, tokens, room, floors = alternatives.behind()
         if not len(among):
             return

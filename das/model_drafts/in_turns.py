@@ -19,8 +19,8 @@ class ChainModel(DraftingModel, Protocol):
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> Drawn:
         """Draft one more token for some of the requests. among: indices into the requests of `begin`, int64 [A].
 
-        tokens: the tokens that each draft got since the request's last draft pass: this pass's token, then the
-        history's.
+        tokens: the tokens that each draft got since the request's last draft pass: first the token that pass drafted,
+        then the history's tokens.
         """
 
 
@@ -61,7 +61,8 @@ class InTurns(ModelDrafter):
         return chains.drafts() if self._draft(requests, chains, pending) else alone
 
     def _draft(self, requests: Sequence[str], chains: Chains, pending: list[list[int]]) -> bool:
-        """Let model and history extend the chains in turn, as long as a pass pays. Returns False if the model broke.
+        """Let model and history extend the chains in turn, as long as a draft pass saves time. Returns False if the
+        model computed a value that is not finite.
 
         pending: tokens of each chain that no pass has computed yet; changed in place.
         """

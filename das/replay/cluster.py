@@ -1,4 +1,4 @@
-"""Simulates the time of a rollout on several engines, each of which has all its requests from the start."""
+"""Simulates the time of a rollout on several engines. Each engine gets all its requests at the start."""
 
 import heapq
 from collections.abc import Sequence

@@ -113,7 +113,7 @@ class Engine:
 
 
 class PlainEngine(Engine):
-    """An engine without speculation."""
+    """A simulated engine that makes no drafts."""
 
     def advance(self) -> None:
         self._run_plain(len(self.admit()))

@@ -130,7 +130,7 @@ class TextEngine(Engine):
         return self._remembered[places[places < end[:, None]]]
 
     def _contexts(self) -> np.ndarray:
-        """Returns the number of prompt and response tokens of each live request."""
+        """Returns the number of prompt and response tokens of each live request, [requests]."""
         return self._at - self.work.starts[self._ids] + self.work.prompt
 
     def _join(self) -> list[LiveRequest]:
@@ -171,7 +171,8 @@ class TextEngine(Engine):
         return num_accepted, [text[:n] for text, n in zip(window.tolist(), num_emitted.tolist(), strict=True)]
 
     def _accepted_of_chains(self, window: np.ndarray) -> np.ndarray:
-        """Count accepted tokens of each draft. window: the next recorded tokens [requests, longest draft + 1]."""
+        """Returns the number of accepted tokens of each draft, [requests]. window: the next recorded tokens [requests,
+        longest draft + 1]."""
         width = window.shape[1] - 1
         if not width:
             return np.zeros(len(window), np.int64)
@@ -179,8 +180,8 @@ class TextEngine(Engine):
         return np.where(wrong.any(axis=1), wrong.argmax(axis=1), width)
 
     def _accepted_of_trees(self, window: np.ndarray) -> np.ndarray:
-        """Count accepted tokens of drafts that branch. Nodes follow their parents, so one look at each node is
-        enough."""
+        """Returns the number of accepted tokens of each draft, where drafts branch. Nodes follow their parents, so one
+        look at each node is enough."""
         assert self._parents is not None
         rows, node, depth = np.arange(len(window)), np.full(len(window), -1), np.zeros(len(window), np.int64)
         for i in range(window.shape[1] - 1):
@@ -229,6 +230,7 @@ class TextEngine(Engine):
         self._just_finished = []
 
     def close_step(self) -> None:
-        """End the last requests and the budget's step. The drafter's step ends later: engines may share it."""
+        """End the requests that finished last, and tell the budget that the rollout is over. The drafter is told later,
+        because engines may share it."""
         self._end_finished()
         self.draft_round.end_step()

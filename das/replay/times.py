@@ -1,4 +1,5 @@
-"""The seconds of a replayed pass: a sum of terms for the target's forward, prompts, drafting and the host."""
+"""Computes the seconds of a replayed pass: the sum of the times of the target's forward pass, prompts, drafting and
+host."""
 
 from dataclasses import dataclass, fields
 
@@ -9,7 +10,7 @@ from das.budget.latency_forms import Array, Form
 
 @dataclass(frozen=True)
 class Times:
-    """The prices of a replay, in seconds."""
+    """The times in seconds from which a replay computes the time of a pass."""
 
     form: Form  # the time of a target pass
     host: float = 0.0  # for each pass: scheduling, sampling, output

@@ -1,4 +1,4 @@
-"""A workload, on which a replay runs: the responses of a training step, as token ids or only as lengths."""
+"""A workload is what a replay simulates: the responses of a training step, as token ids or only as lengths."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

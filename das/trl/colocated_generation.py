@@ -64,7 +64,7 @@ class ColocatedGeneration(SpeculativeGeneration):
 
     def _load_weights(self) -> str:
         """Load the weights. Returns which of them did not arrive, in words; empty if all did."""
-        super(SpeculativeGeneration, self).sync_weights()  # TRL's
+        super(SpeculativeGeneration, self).sync_weights()  # TRL's own method
         loaded = time.perf_counter()
         problem = self.engines.take_weights(self.weight_sample)
         if self.engines.compares_tensors:

@@ -48,7 +48,8 @@ class Turn:
 
 
 def follow_turns(trainer: Any) -> None:
-    """Tell the backend of a trainer with tools the row of every request, and the end of the last turn.
+    """From now on, tell the backend of a trainer with tools which row each request belongs to, and when the last turn
+    is over.
 
     Raises EngineError with a one-line message if das cannot follow the turns of this trainer's rollouts.
     """

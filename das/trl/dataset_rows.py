@@ -1,4 +1,4 @@
-"""Reads from the trainer's dataset the problem of each row, and how far the training has come."""
+"""Computes the problem id of a row of the trainer's dataset, and the history tick that the training has reached."""
 
 import hashlib
 import json

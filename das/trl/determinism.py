@@ -1,4 +1,5 @@
-"""Make a training give the same bits each time (exactness level 3): set algorithms, restore random states."""
+"""Make a training give the same bits each time (exactness level 3, docs/exactness.md): set algorithms, restore random
+states."""
 
 import os
 import random

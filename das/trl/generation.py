@@ -66,7 +66,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self.problems: Sequence[str] = ()
         self.several_turns = False  # whether the announced rollout is over at `finish_turns` only
         self._turns: list[Turn] = []  # finished turns of the running rollout
-        self.rollouts = 0  # number of the training's rollouts, including the one that was announced last
+        self.rollouts = 0  # number of the training's rollouts so far, including the one announced last
         self.history_tick = 0  # the tick to which the drafter's window moves once that rollout is over
         self.num_drafted = self.num_accepted = 0  # tokens in the training's rollouts
         self.last: Rollout | None = None
@@ -76,7 +76,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self.weight_sample = WeightSample(engine.weight_check_every)
         self.evaluation_sample = WeightSample(engine.weight_check_every)  # for the syncs before evaluations
         self.sync = Sync()  # how the engines got their present weights
-        self._logprobs_checked = True  # with the present weights
+        self._logprobs_checked = True  # whether log-probs were checked with the present weights
         super().__init__(*args, **kwargs)
 
     def announce(self, trainer: Any, rows: Sequence[Mapping[str, Any]], step: int | None = None) -> None:
@@ -167,7 +167,8 @@ class SpeculativeGeneration(VLLMGeneration):
         return outputs
 
     def _count_responses(self, responses: int) -> None:
-        """Number this engine's responses within the step. All engines have equally many, in rank order."""
+        """Number this engine's responses within the step, so that each gets a seed of its own. All engines have equally
+        many responses, and are numbered in rank order."""
         if self._counted_in != (self.step, self.evaluation):
             self._counted_in, self._requests = (self.step, self.evaluation), 0
         engine, num_engines = self._own_engine()
@@ -175,7 +176,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self._requests += num_engines * responses  # a later rollout of the step gets other seeds
 
     def finish_turns(self) -> None:
-        """End the announced rollout, because its last turn is over."""
+        """End the announced rollout, because its last turn is over. Only for rollouts of several turns."""
         rollout = joined(self._turns, self.engines.end_turns(self.step, self.history_tick, self.evaluation))
         self._turns = []
         self._finish(rollout)

@@ -1,8 +1,8 @@
 """Asynchronous RL at a fixed lag: rollouts run ahead of the training, then wait for their training step.
 
 The rollout of step n samples with the weights after max(0, n - lag) updates, no matter when it runs. So the lag, and
-never the clock, decides what is computed. The place of the engine only decides how much of the rollout time overlaps
-with training.
+never the clock, decides what is computed. Where the engine runs only decides how much of the rollout time overlaps with
+training.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from das.engine.rollouts.rollout import Rollout
 
 STATE = "rollouts_ahead.npz"
 KIND = "rollouts ahead 2"
-PLAIN = ("step", "problems", "responses", "finish_reasons", "rollout_s")  # fields of Rollout that JSON carries
+PLAIN = ("step", "problems", "responses", "finish_reasons", "rollout_s")  # fields of Rollout that fit into JSON
 
 
 @dataclass

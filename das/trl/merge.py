@@ -10,7 +10,7 @@ from das.trl.conversations import added_turns
 
 
 def merged(rollouts: Sequence[Rollout]) -> Rollout:
-    """Returns the step's rollout. rollouts: one of each rank, in rank order.
+    """Merge the ranks' rollouts into the rollout of the step. rollouts: one of each rank, in rank order.
 
     rollout_s, draft_s and the timeline of passes are those of the slowest rank, because the others wait for it. The
     calibration error is the largest of all ranks, and the alarms of all ranks are kept. Responses are listed in rank

@@ -1,4 +1,4 @@
-"""Patches of TRL by which its trainers roll out with an engine of das.
+"""Patches of TRL that let its trainers roll out with an engine of das. They replace these names of TRL:
 
 - VLLMGeneration, replaced only while a trainer is built (`generation_backend`): the arguments of TRL's colocated LLM
   are fixed, without speculative_config, dtype or eager mode.

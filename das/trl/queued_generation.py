@@ -88,13 +88,13 @@ class QueuedGeneration(SpeculativeGeneration):
         self.sync.seconds = time.perf_counter() - start
 
     def _problem(self, weights: Weights) -> str:
-        """Load weights. Returns in words which did not arrive, or that the engines compute other log-probs; empty if
-        all is right."""
+        """Load weights into the engines. Returns, in words, which tensors did not arrive, or that the engines compute
+        other log-probs than the trainer; empty if all is right."""
         if lost := ranks.from_main(lambda: self._lost(weights)):
             return f"the new weights did not reach the engine: {lost}"
         loaded = time.perf_counter()
         self.sync.error = float(np.abs(self.engines.probe(PROBE) - weights.logprobs).max())
-        self.sync.check_s = time.perf_counter() - loaded  # the engines compare tensors while they load
+        self.sync.check_s = time.perf_counter() - loaded  # without the comparison that loading makes
         return logprob_problem(self.sync.error, self.engines.dtype)
 
     def _lost(self, weights: Weights) -> str:
@@ -119,15 +119,16 @@ class QueuedGeneration(SpeculativeGeneration):
     def _run(
         self, weights: Weights | None, trainer: Any, rows: Any, prompts: list[list[int]], step: int, updates: int
     ) -> FinishedRollout:
-        """Run one job. updates: the number of training updates that made the weights."""
+        """Run one job: load `weights` unless they are None, and roll out `rows`. updates: the number of training
+        updates that the weights have seen."""
         self.announce(trainer, rows, step)
         if weights is not None:
             self._load(weights, step)
         return self._roll_out_ahead(prompts, trainer.num_generations, updates)
 
     def generate(self, prompts: list[Any], images: Any, num_generations: int, profiler: Any = None) -> Any:
-        """See VLLMGeneration.generate. Returns prompt ids, completion ids, log-probs and their token ids, a list a row
-        each.
+        """See VLLMGeneration.generate. Returns prompt ids, completion ids, log-probs and their token ids, each as a
+        list with one entry for each row.
         """
         if images is not None and any(image is not None for image in images):
             raise EngineError("engines in other processes get token ids only, and these prompts have images")

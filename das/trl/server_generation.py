@@ -42,7 +42,7 @@ class ServerGeneration(SpeculativeGeneration):
         self.accelerator.wait_for_everyone()
 
     def _load_weights(self) -> str:
-        super(SpeculativeGeneration, self).sync_weights()  # TRL's
+        super(SpeculativeGeneration, self).sync_weights()  # TRL's own method
         return ""
 
     def _compare_logprobs(self) -> str:
@@ -50,7 +50,8 @@ class ServerGeneration(SpeculativeGeneration):
         return logprob_problem(self.sync.error, self._dtype)
 
     def _probe(self, prompts: list[Any], params: Any, use_tqdm: bool) -> list[Any]:
-        """Returns the server's outputs, on every rank: if the policy is sharded, all ranks compute its log-probs."""
+        """Let the server generate for the check of log-probs. Returns its outputs on every rank, because all ranks
+        compute the log-probs of a sharded policy."""
         outputs: list[Any] = []
         if self.llm is not None:
             body = {"temperature": params.temperature, "max_tokens": params.max_tokens, "logprobs": params.logprobs}

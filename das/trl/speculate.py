@@ -125,7 +125,7 @@ def speculate(
 
 
 def _refuse(original: Callable[..., None], trainer: Any, *args: Any, **kwargs: Any) -> None:
-    """Replaces __init__ of a trainer with which das does not work."""
+    """Replaces __init__ of a trainer with which das does not work. Raises EngineError."""
     name, why = next((name, REFUSED[name]) for name in map(full_name, type(trainer).__mro__) if name in REFUSED)
     raise EngineError(f'{name.split(".")[-1]} {why}: call das.speculate("off") before it is built')
 
@@ -139,7 +139,7 @@ def _build(
     **kwargs: Any,
 ) -> None:
     """Replaces __init__ of a trainer that rolls out with vLLM: the trainer gets `backend` in place of TRL's own."""
-    if getattr(trainer, "brings_backend", False):  # it brings a backend, and announces its rows itself
+    if getattr(trainer, "brings_backend", False):  # the trainer has a backend of its own, and announces its rows itself
         original(trainer, *args, **kwargs)
         return
     if lag is not None:
@@ -245,7 +245,7 @@ def _roll_out(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: 
 
 
 def _generate_chosen(original: Callable[..., Any], generation: Any, *, prompts: list[Any], **kwargs: Any) -> Any:
-    """Replaces the backend's generate for a trainer that leaves some rows of the announced batch out."""
+    """Replaces the backend's `generate` for a trainer that generates for only some rows of the batch it announced."""
     generation.problems = [problem_id({"prompt": prompt}) for prompt in prompts]
     return original(prompts=prompts, **kwargs)
 
@@ -277,7 +277,8 @@ def roll_out_announced(original: Callable[..., Any], trainer: Any, batch: Any, *
 
 
 def warn_of_idle_drafts(generation: SpeculativeGeneration) -> None:
-    """Call it after each training rollout. It warns, once, if no draft of the first few rollouts was accepted."""
+    """Warn, once, if no draft of the first few training rollouts was accepted. Call this function after each training
+    rollout."""
     if generation.engine.row.drafts and generation.rollouts == PATIENCE and not generation.num_accepted:
         warnings.warn(
             f"speculation: {generation.num_drafted} tokens drafted and none accepted in the first {PATIENCE} rollouts; "

@@ -1,5 +1,5 @@
-"""Find kinds of training that das refuses. `run.py` checks before it builds anything; in scripts, das checks when a
-trainer is built."""
+"""Check whether das refuses a kind of training, and say why. `run.py` checks before it builds anything; in scripts, das
+checks when a trainer is built."""
 
 import os
 from typing import Any
@@ -52,7 +52,7 @@ def invariance_problem(capability: int | None, invariant: bool) -> str:
 
 
 def _fsdp_version(state: Any) -> int | None:
-    """Returns 1 or 2; None without FSDP. state: the accelerator's state, or None."""
+    """Returns the version of FSDP in use, 1 or 2; None without FSDP. state: the accelerator's state, or None."""
     if state is None:
         return int(os.environ.get("FSDP_VERSION", "1")) if ranks.asks_for_fsdp() else None
     return getattr(getattr(state, "fsdp_plugin", None), "fsdp_version", None)

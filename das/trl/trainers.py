@@ -39,7 +39,7 @@ def full_name(trainer: type) -> str:
 
 
 def method_that_rolls_out(trainer: Any) -> str:
-    """Returns the name of the method in ROLLS_OUT for a trainer of one of these classes or of a subclass."""
+    """Returns the name of the method with which this trainer rolls out: ROLLS_OUT of its class or a base class."""
     return next(ROLLS_OUT[name] for name in map(full_name, type(trainer).__mro__) if name in ROLLS_OUT)
 
 

@@ -46,7 +46,7 @@ def admit(params: Any) -> None:
 
 
 def _is_text(text: str) -> bool:
-    """Whether the text can be sent to the engine. JSON can hold half a character, which UTF-8 cannot write."""
+    """Returns whether the text can be sent to the engine. JSON can hold half a character, which UTF-8 cannot write."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -21,5 +21,5 @@ class RunningBatch(Protocol):
 
     @property
     def unfinished(self) -> np.ndarray:
-        """Whether a row's prompt is unfinished after the pass, so that its sampled token is discarded; bool [rows or
-        more]."""
+        """True for each row whose prompt is unfinished after the pass, so that its sampled token is discarded; bool
+        [rows or more]."""

@@ -35,7 +35,7 @@ NONE_DRAFTED, NONE_EMITTED = -1, -2  # stand for no token; they differ, so that 
 
 @dataclass(slots=True)
 class _DraftRows:
-    """The rows of one depth of the drafts, in the form that `Rows` takes (RowLayout in das/verify/layout.py)."""
+    """The rows of logits from which each draft gets its next token. Implements RowLayout of das/verify/layout.py."""
 
     owner: np.ndarray
     tokens: list[list[int]]  # for each row, the tokens before it that the batch does not know
@@ -95,12 +95,12 @@ class CoupledSampler:
 
     @property
     def scale(self) -> float:
-        """The scale in use."""
+        """The scale s in use."""
         return float(self._scales[self._used])
 
     @property
     def calibration_error(self) -> float:
-        """The calibration error of the probabilities that `draw` returned: 0 if they were right.
+        """The calibration error of the probabilities of acceptance that `draw` returned: 0 if they were right.
 
         Verified tokens are sorted into bins by probability. The error of a bin is |mean probability - accepted share|.
         This is the mean over the bins, weighted by their tokens. Old tokens are gradually forgotten.
@@ -108,7 +108,7 @@ class CoupledSampler:
         return self._check.error
 
     def state(self) -> dict[str, np.ndarray]:
-        """The learned values, for a checkpoint. No round may be running."""
+        """Returns the learned values, for a checkpoint. No round of drafting may be running."""
         scales = list(self._calibrations)
         counts = [self._calibrations[scale].counts for scale in scales]
         return {
@@ -234,7 +234,7 @@ class CoupledSampler:
                 self._score(of_scales[usable][~greedy] == truth[~greedy, None])
 
     def _processed(self, now: _Round, logits: torch.Tensor, among: np.ndarray) -> torch.Tensor:
-        """The logits with each request's sampling parameters applied, as the verifier will apply them."""
+        """Returns the logits after each request's sampling parameters were applied, as the verifier will apply them."""
         runner, metadata = now.runner, now.runner.input_batch.sampling_metadata
         num_requests = runner.input_batch.num_reqs
         logits = logits.to(torch.float32)
@@ -265,8 +265,8 @@ class CoupledSampler:
         return probs
 
     def _calibrations_of(self, scale: float, greedy: np.ndarray) -> list[tuple[TokenCalibration, np.ndarray]]:
-        """The maps from margins to probabilities, each with a mask of the rows that use this map. greedy: bool
-        [rows]."""
+        """Returns the maps from margins to probabilities of acceptance, each with a mask of the rows that use this map.
+        greedy: bool [rows]."""
         masks = [(scale, ~greedy), (math.inf, greedy)]
         return [
             (self._calibrations.setdefault(key, TokenCalibration(CALIBRATION_TRUST, CALIBRATION_MEMORY)), mask)

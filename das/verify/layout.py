@@ -1,4 +1,4 @@
-"""The request and the position of each row of logits in a pass with drafts."""
+"""Computes the request and the position of each row of logits in a pass with drafts."""
 
 import functools
 from typing import Protocol
@@ -22,7 +22,7 @@ class RowLayout(Protocol):
         """Number of tokens that lead to each row and are not yet emitted, int64 [rows]."""
 
     def before(self) -> list[list[int]]:
-        """The tokens that lead to each row and are not yet emitted."""
+        """Returns, for each row, the tokens that lead to it and are not yet emitted."""
 
 
 class Layout:
@@ -48,7 +48,7 @@ class Layout:
 
     @classmethod
     def of(cls, drafts: SpecDecodeMetadata) -> "Layout":
-        """The layout of a pass, as vLLM describes it."""
+        """Returns the layout of the pass whose drafts vLLM describes by `drafts`."""
         return cls(
             np.asarray(drafts.num_draft_tokens, np.int64), drafts.draft_token_ids, getattr(drafts, PARENTS, None)
         )
@@ -61,7 +61,7 @@ class Layout:
         first = first_row = 0
         while first < len(ends):
             last = max(int(np.searchsorted(ends, first_row + max_rows, side="right")), first + 1)
-            start, stop = first_row - first, int(ends[last - 1]) - last  # among the drafted tokens
+            start, stop = first_row - first, int(ends[last - 1]) - last  # of this piece among all drafted tokens
             found.append(
                 Layout(
                     self.num_drafted[first:last],
@@ -80,7 +80,7 @@ class Layout:
 
     @functools.cached_property
     def own_request(self) -> np.ndarray:
-        """For each row, the index of its request among these requests, int64 [rows]."""
+        """For each row, the index of its request among the requests of this layout, int64 [rows]."""
         return np.repeat(np.arange(len(self.num_drafted)), self.num_drafted + 1)
 
     @functools.cached_property
@@ -105,7 +105,7 @@ class Layout:
         return offset
 
     def before(self) -> list[list[int]]:
-        """The drafted tokens that lead to each row."""
+        """Returns, for each row, the drafted tokens that lead to it."""
         tokens, starts = self.draft_tokens.tolist(), (np.cumsum(self.num_drafted) - self.num_drafted).tolist()
         if self.parents is None:
             return [
@@ -121,5 +121,5 @@ class Layout:
         return paths
 
     def width(self) -> int:
-        """The most tokens that a request may emit."""
+        """Returns the most tokens that a request may emit in the pass."""
         return int((self.num_drafted if self.parents is None else self.offset).max()) + 1

@@ -1,4 +1,4 @@
-"""Log-probs of emitted tokens, as vLLM returns them."""
+"""Computes the log-probs of emitted tokens, in the form in which vLLM returns them."""
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from das.verify.sampling_parameters import UnsupportedSampling
 def emitted_logprobs(
     metadata: SamplingMetadata, mode: str, values: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None
 ) -> LogprobsTensors:
-    """Log-probs of the emitted tokens in vLLM's own layout: one cell for each of [requests * (longest draft + 1)].
+    """Returns the log-probs of the emitted tokens in vLLM's own layout: requests * (longest draft + 1) cells, one for
+    each token that could be emitted.
 
     mode: vLLM's logprobs_mode. values: logits [rows, vocab]. emitted: token ids [requests, longest draft + 1]. cells:
     for each of them, the row of `values` on which it was sampled; None in a pass without drafts.

@@ -27,7 +27,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def splitmix64(x: np.ndarray) -> np.ndarray:
-    """The SplitMix64 finaliser, elementwise on uint64: a bijection with full avalanche."""
+    """Apply the finaliser of SplitMix64 to each uint64: a bijection in which each input bit affects all output bits."""
     x = x.astype(np.uint64, copy=True)
     with np.errstate(over="ignore"):
         x += _GOLDEN
@@ -37,7 +37,7 @@ def splitmix64(x: np.ndarray) -> np.ndarray:
 
 
 def row_keys(seeds: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The 64-bit noise key of each row, from its request's seed and the position of the token to be emitted.
+    """Compute the 64-bit noise key of each row from its request's seed and the position of the token to be emitted.
 
     seeds, positions: int64 [rows]. Returns the lower and the upper half of the keys, uint32 [rows] each.
     """
@@ -47,7 +47,7 @@ def row_keys(seeds: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.n
 
 @functools.cache
 def _native() -> ctypes.CDLL:
-    """The compiled keyed.c, with the argument types of its functions declared."""
+    """Returns the compiled keyed.c, with the argument types of its functions declared."""
     library = load_native(Path(__file__).with_name("keyed.c"))
     pointer, i64, u32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint32
     for name, types in {
@@ -76,7 +76,8 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def native_noise(key0: int, key1: int, vocab: int) -> np.ndarray:
-    """Gumbel noise of one row from keyed.c, float32 [vocab]. For tests, which compare it with torch_noise."""
+    """Returns the Gumbel noise of one row, computed by keyed.c, float32 [vocab]. For tests, which compare it with
+    torch_noise."""
     out = np.empty(vocab, np.float32)
     _call("keyed_noise", key0, key1, vocab, out)
     return out
@@ -90,17 +91,18 @@ def _int64(values: np.ndarray) -> np.ndarray:
 
 
 def _flags(greedy: np.ndarray | None) -> np.ndarray | None:
-    """The array as contiguous bools, which C can read; None stays None."""
+    """Returns the array as contiguous bools, which C can read; None stays None."""
     return None if greedy is None else np.ascontiguousarray(greedy, np.bool_)
 
 
 def _in_rows(logits: torch.Tensor) -> torch.Tensor:
-    """The logits in a form that C can read: the values of a row lie together."""
+    """Returns the logits in a form that C can read: the values of a row lie together."""
     return logits if logits.stride(1) == 1 else logits.contiguous()
 
 
 def _mix32(h: torch.Tensor) -> torch.Tensor:
-    """mix32 of das/noise.h on int32 tensors: multiplication wraps around, and masks make the right shifts logical."""
+    """Compute mix32 of das/noise.h on int32 tensors. Multiplication wraps around, and masks make the right shifts
+    logical."""
     h = h ^ ((h >> 16) & 0xFFFF)
     h = h * 0x21F0AAAD
     h = h ^ ((h >> 15) & 0x1FFFF)
@@ -109,7 +111,7 @@ def _mix32(h: torch.Tensor) -> torch.Tensor:
 
 
 def _soft_log(x: torch.Tensor) -> torch.Tensor:
-    """soft_log of das/noise.h, operation for operation."""
+    """Compute soft_log of das/noise.h (a logarithm with the same bits everywhere), operation for operation."""
     bits = x.view(torch.int32)
     e = (bits - 0x3F3504F3) >> 23  # an arithmetic shift, which rounds down for x < sqrt(1/2) too
     m = (bits - (e << 23)).view(torch.float32)
@@ -123,7 +125,8 @@ def _soft_log(x: torch.Tensor) -> torch.Tensor:
 
 
 def torch_noise(key0: torch.Tensor, key1: torch.Tensor, vocab: int) -> torch.Tensor:
-    """Gumbel noise, float32 [rows, vocab], from the key halves, int32 [rows]. Bit-equal to keyed.c."""
+    """Returns Gumbel noise, float32 [rows, vocab], with the bits of keyed.c. key0, key1: halves of the rows' keys,
+    int32 [rows]."""
     token = torch.arange(vocab, dtype=torch.int32, device=key0.device) * (0x9E3779B1 - (1 << 32))
     x = _mix32(_mix32(token[None, :] + key0[:, None]) ^ key1[:, None])
     w = (((x >> 1) & 0x7FFFFFFF).to(torch.float32) + 0.5) * 4.656612873e-10
@@ -154,7 +157,8 @@ def keyed_argmax(
 
 
 def noise_inputs(seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Make the inputs of `device_argmax`: arrays [rows] for `on_device`. The arguments are those of keyed_argmax."""
+    """Returns the arrays [rows] that `device_argmax` needs, after `on_device` has copied them. For the arguments see
+    keyed_argmax."""
     key0, key1 = row_keys(seeds, positions)
     flags = np.zeros(len(seeds), np.int32) if greedy is None else greedy.astype(np.int32)
     return {"key0": key0.view(np.int32), "key1": key1.view(np.int32), "greedy": flags}
@@ -214,8 +218,8 @@ def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:
 
 
 def emitted_cells(num_drafted: np.ndarray, width: int) -> np.ndarray:
-    """The row on which each emitted token is sampled, int64 [requests, width], if no draft branches. For a shorter
-    draft, the last row of its request fills the further columns.
+    """Returns the row on which each emitted token is sampled, int64 [requests, width], if no draft branches. For a
+    shorter draft, the last row of its request fills the further columns.
     """
     first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)
     rows: np.ndarray = first_row[:, None] + np.minimum(np.arange(width)[None, :], num_drafted[:, None])
@@ -229,7 +233,7 @@ def device_accept(tokens: torch.Tensor, draft_tokens: torch.Tensor, inputs: Mapp
     and the result see keyed_verify.
     """
     tokens = tokens.to(torch.int32)
-    drafted = torch.full_like(tokens, REJECTED)  # the token behind each row; none behind a request's last one
+    drafted = torch.full_like(tokens, REJECTED)  # the drafted token after each row; a request's last row has none
     drafted[inputs["followed"]] = draft_tokens.to(torch.int32)
     sampled = tokens[inputs["cells"]]
     # A token is emitted if every token before it equals the drafted one.
@@ -283,7 +287,7 @@ def walk(
     emitted = np.full((len(num_drafted), width), REJECTED, np.int32)
     rows = np.repeat(first_rows[:, None], width, axis=1)
     for request, first_row in enumerate(first_rows.tolist()):
-        first = first_row - request  # index of the request's first drafted token
+        first = first_row - request  # indices of the requests' first drafted tokens
         children = {
             (int(parents[first + node]), int(draft_tokens[first + node])): node
             for node in reversed(range(int(num_drafted[request])))
@@ -311,7 +315,7 @@ def likeliest(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:
 
 
 def device_likeliest(logits: torch.Tensor) -> np.ndarray:
-    """Compute `likeliest` for all rows in plain torch, on any device."""
+    """Compute `likeliest` for all rows in plain torch, on any device. Returns uint32 [rows, PAIRS]."""
     top, tokens = logits.topk(min(PAIRS, logits.shape[1]), dim=-1)
     levels = ((logits.logsumexp(dim=-1, keepdim=True) - top) * LEVELS_PER_NAT + 0.5).floor()
     is_listed = (levels <= MAX_LEVEL) & (tokens < PAIR_TOKENS)

@@ -1,4 +1,4 @@
-"""The verifier: keyed sampling on the target's logits, the same for passes with and without drafts.
+"""The verifier samples from the policy's logits with keyed noise, in the same way in passes with and without drafts.
 
 A pass returns one row of logits for the next token of each request, and one more row after each drafted token. Every
 row is treated as an ordinary decode row: the same masks, the same temperature, the same noise(seed, position). A
@@ -42,13 +42,13 @@ class Remembered:
     """The distributions from which a piece of a pass was sampled. A GPU may still be copying them: read them when the
     pass's tokens are on the host."""
 
-    pairs: np.ndarray  # of each row of logits, uint32 [rows, PAIRS]
+    pairs: np.ndarray  # the distribution of each row of logits (das.drafter.distributions), uint32 [rows, PAIRS]
     cells: np.ndarray  # the row of each token that a request may emit, int64 [requests, width]
 
 
 def remembered_of(pieces: Sequence[Remembered], rows: Sequence[int], counts: Sequence[int]) -> np.ndarray | None:
-    """The distributions of emitted tokens, uint32 [sum(counts), PAIRS]: for each i, those of the first counts[i] tokens
-    that row rows[i] of the batch emitted. None if no distributions were kept."""
+    """Returns the distributions from which emitted tokens were sampled, uint32 [sum(counts), PAIRS]: for each i, those
+    of the first counts[i] tokens that row rows[i] of the batch emitted. None if no distributions were kept."""
     if not pieces:
         return None
     first_rows = np.cumsum([0, *(len(piece.pairs) for piece in pieces)])
@@ -132,7 +132,8 @@ class KeyedSampler:
     def _sample_piece(
         self, work: _Pass, logits: torch.Tensor, layout: Layout | None
     ) -> tuple[torch.Tensor, LogprobsTensors | None]:
-        """Sample consecutive requests. logits: their rows, changed in place. layout: None if each has one row."""
+        """Sample a piece: consecutive requests of the batch. Returns their emitted tokens and log-probs. logits: their
+        rows, changed in place. layout: None if each request has one row."""
         metadata = work.metadata
         first = 0 if layout is None else layout.first_request
         own = slice(first, work.num_requests if layout is None else first + len(layout.num_drafted))
@@ -190,7 +191,7 @@ class KeyedSampler:
         positions: np.ndarray,
         greedy: np.ndarray | None,
     ) -> dict[str, np.ndarray]:
-        """Make the arrays that the device needs in order to sample a piece, for `on_device`.
+        """Returns the arrays that the device needs in order to sample a piece. `on_device` copies them there.
 
         seeds, positions, greedy: for each of the piece's requests, [requests].
         """
@@ -209,8 +210,8 @@ class KeyedSampler:
         return inputs
 
     def forbidden_tokens(self, runner: RunningBatch, logits: torch.Tensor) -> torch.Tensor | None:
-        """The tokens that each request's allowed_token_ids rule out, bool [requests, vocab]; None if no request has
-        them.
+        """Returns the tokens that each request's allowed_token_ids rule out, bool [requests, vocab]; None if no request
+        has allowed_token_ids.
 
         vLLM's metadata has such a mask too. Up to vLLM 0.27 its rows may still hold the mask of a request that has
         left, so tokens depend on the batch. Here the mask is made from the requests whenever the batch has changed.

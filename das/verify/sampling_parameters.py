@@ -32,14 +32,15 @@ class UnsupportedSampling(ValueError):
 
 
 def has_custom_processors(metadata: SamplingMetadata) -> bool:
-    """Whether logits are changed by a processor that is not vLLM's. Such a processor can handle whole batches only."""
+    """Returns whether logits are changed by a processor that is not vLLM's. Such a processor can handle whole batches
+    only."""
     own = (MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor)
     return not all(isinstance(processor, own) for processor in metadata.logitsprocs.all)
 
 
 def applied_temperature(temperature: np.ndarray, greedy: np.ndarray | None) -> np.ndarray | None:
-    """The temperature by which each request's logits are divided, 1 for greedy requests; None if all are 1. Arrays are
-    [requests].
+    """Returns the temperature by which each request's logits are divided, [requests], 1 for greedy requests; None if
+    all are 1.
     """
     if greedy is not None:
         temperature = np.where(greedy, np.float32(1.0), temperature)
@@ -84,14 +85,14 @@ class Rows:
         return per_request[owner]
 
     def _temperature(self, divisor: np.ndarray, device: torch.device) -> torch.Tensor:
-        """The temperature of each row, on the device. divisor: the temperature of each request."""
+        """Returns the temperature of each row, on the device. divisor: the temperature of each request."""
         if "temperature" in self._inputs:
             return self._inputs["temperature"]
         per_row = divisor if self.layout is None else divisor[self.layout.owner]
         return on_device(device, {"temperature": per_row})["temperature"]
 
     def _outputs(self) -> list[list[int]]:
-        """The output tokens of each row: its request's output, followed by the drafted tokens before the row."""
+        """Returns each row's output tokens: its request's output, then the drafted tokens before the row."""
         outputs = self.metadata.output_token_ids
         if self.layout is None:
             return outputs
@@ -214,5 +215,5 @@ class Rows:
                 logits[row] = before_masking
 
     def _rows_of(self, requests: dict[int, Any]) -> list[tuple[int, int]]:
-        """(row, request) of every row whose request is a key of `requests`."""
+        """Returns (row, index of its request) for every row whose request is a key of `requests`."""
         return [(row, request) for row, request in enumerate(self.owner) if request in requests] if requests else []

@@ -16,20 +16,22 @@ CELL_BYTES, SORTED_CELL_BYTES = 24, 48
 
 
 def max_piece_rows(metadata: SamplingMetadata, vocab: int) -> int:
-    """The most rows of logits to sample at once: they take at most SAMPLER_BYTES."""
+    """Returns the most rows of logits to sample at once: so many that sampling takes at most SAMPLER_BYTES."""
     sorts = metadata.top_k is not None or metadata.top_p is not None
     return max(1, SAMPLER_BYTES // (vocab * (SORTED_CELL_BYTES if sorts else CELL_BYTES)))
 
 
 def profiled_bytes(rows: int, vocab: int, dtype: torch.dtype) -> int:
-    """The most bytes that sampling a pass takes: vLLM's logits, of the model's dtype, and our copies."""
+    """Returns the most bytes that sampling a pass of `rows` rows takes: vLLM's logits, of the model's dtype, and das's
+    copies."""
     return rows * vocab * dtype.itemsize + min(SAMPLER_BYTES, rows * vocab * SORTED_CELL_BYTES)
 
 
 def pieces_of(
     logits: torch.Tensor, layout: Layout | None, num_requests: int, max_rows: int
 ) -> Iterator[tuple[torch.Tensor, Layout]]:
-    """The pieces of a pass in order: their rows of logits, [rows of the piece, vocab], and the layout of these rows.
+    """Yields the pieces of a pass in order: their rows of logits, [rows of the piece, vocab], and the layout of these
+    rows.
 
     layout: None for one row of each request. max_rows: the most rows of a piece, unless a single request has more.
     """

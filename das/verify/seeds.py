@@ -21,7 +21,7 @@ def prompt_digest(tokens: Sequence[int]) -> int:
 
 
 def default_problem(tokens: Sequence[int]) -> str:
-    """The problem id of requests that bring none: equal prompts are one problem."""
+    """Returns the problem id of a request that brings none. Equal prompts get equal ids."""
     return f"prompt-{prompt_digest(tokens):016x}"
 
 
@@ -50,7 +50,7 @@ class DefaultSeeds:
         self._requests_in = None
 
     def draw(self, tokens: Sequence[int]) -> int:
-        """The seed of a new request with this prompt: a signed 64-bit integer."""
+        """Returns the seed of a new request with this prompt, a signed 64-bit integer, and counts the request."""
         digest = prompt_digest(tokens)
         counted_alone = digest in self._requests_of or len(self._requests_of) < self.max_prompts
         if counted_alone:
@@ -72,7 +72,7 @@ class _Seeded:
 
     state: Any  # vLLM's CachedRequestState
     params: Any
-    turn: int  # of a streaming session; 0 is the first
+    turn: int  # turn of a streaming session, counted from 0
     seed: int
 
 
@@ -87,7 +87,8 @@ class RequestSeeds:
         self._batch_seeds = np.empty(0, np.int64)
 
     def of_batch(self, runner: RunningBatch) -> np.ndarray:
-        """Seeds of the batch's requests in batch order, int64 [requests]; rebuilt only when the batch has changed."""
+        """Returns the seeds of the batch's requests in batch order, int64 [requests]; rebuilt only when the batch has
+        changed."""
         metadata = runner.input_batch.sampling_metadata
         if self._seeded_for is not metadata:
             seeded = {}
@@ -101,11 +102,11 @@ class RequestSeeds:
         return self._batch_seeds
 
     def of(self, name: str) -> int | None:
-        """The seed of a request; None if the model runner did not know it when `of_batch` was last called."""
+        """Returns the seed of a request; None if the model runner did not know it when `of_batch` was last called."""
         return self._seeded[name].seed if name in self._seeded else None
 
     def _seed(self, before: _Seeded | None, state: Any) -> _Seeded:
-        """The seed of a request. before: the entry that its id had until now; None for a new id.
+        """Returns the seed of a request. before: the entry that its id had until now; None for a new id.
 
         A later request may have the same id. In a streaming session the same request gets further input, and its
         positions begin at 0 again; so each such turn has noise of its own.

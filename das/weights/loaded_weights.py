@@ -1,4 +1,4 @@
-"""A check that an engine holds the weights that were loaded into it, and computes with them.
+"""Check that an engine holds the weights that were loaded into it, and computes with them.
 
 vLLM's own `load_weights` knows where a tensor lands: it merges q, k and v, pads vocabularies, cuts slices, converts
 types, renames. None of that is repeated here. A tensor is checked by loading it a second time: if it had arrived the
@@ -63,19 +63,19 @@ class _Writes(TorchDispatchMode):
 
 
 def _differing(now: torch.Tensor, before: torch.Tensor) -> int:
-    """Count the numbers whose bits differ. NaN equals itself here."""
+    """Returns how many numbers of the two tensors differ in their bits. A NaN equals a NaN of the same bits."""
     bits = BITS[now.element_size()]
     bits_now, bits_before = now.detach().contiguous().view(bits), before.detach().contiguous().view(bits)
     return 0 if torch.equal(bits_now, bits_before) else int((bits_now != bits_before).sum())
 
 
 def _is_packed(layer: torch.nn.Module) -> bool:
-    """Whether the layer computes with a copy of its weights that was packed for the CPU."""
+    """Returns whether the layer computes with a copy of its weights that was packed for the CPU."""
     return hasattr(layer, "cpu_linear") and isinstance(layer.weight, torch.Tensor) and layer.weight.ndim == 2
 
 
 def _repacked(layer: Any, turn: int) -> bool:
-    """Whether the packed copy equals the layer's weights, in some columns.
+    """Returns whether the packed copy equals the layer's weights, in those columns that this `turn` reads.
 
     The layer's output for a unit vector is exactly a column of the copy, because all other products are 0.
     """

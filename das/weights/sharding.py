@@ -1,4 +1,5 @@
-"""FSDP 2 on CPUs, which accelerate lacks: transformers shards the policy with torch's `fully_shard`, over gloo."""
+"""Shard a policy by FSDP 2 on CPUs, which accelerate cannot: transformers does it with torch's `fully_shard`, over
+gloo."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,8 +11,8 @@ from das import ranks
 
 
 def sharded_loading() -> dict[str, Any]:
-    """Arguments of `from_pretrained` that shard a policy over all ranks; empty if accelerate shards it, or if FSDP was
-    not asked for.
+    """Returns the arguments of `from_pretrained` that shard a policy over all ranks; empty if accelerate shards it, or
+    if FSDP was not asked for.
     """
     return {"distributed_config": {"fsdp_size": ranks.count()}} if ranks.fsdp_on_cpu() else {}
 

@@ -33,13 +33,13 @@ class WeightSample:
     """Copies of some of the trainer's tensors, to check a sync: one tensor in `every`, and others at the next sync."""
 
     def __init__(self, every: int):
-        """every: at least 1. Raises EngineError otherwise."""
+        """every: one tensor in so many is checked after a sync; at least 1, else EngineError is raised."""
         if every < 1:
             raise EngineError(f"weight_check_every={every}: set it to 1 or more syncs")
         self.every = every
         self._tensors: list[tuple[str, torch.Tensor]] = []
-        self._num_loaded = 0  # tensors of this sync
-        self.syncs = 0  # so far
+        self._num_loaded = 0  # number of tensors that this sync has loaded so far
+        self.syncs = 0  # number of syncs so far
 
     def watch(self, named_tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
         """Pass on the tensors that a sync loads, as they are, and keep the sample.
@@ -84,7 +84,8 @@ class WeightSample:
 
 
 def logprob_difference(model: Any, engine_generate: Callable[..., Any], seed: int) -> float:
-    """The largest |log p(engine) - log p(trainer)| over PROBE_TOKENS tokens that the engine samples after PROBE.
+    """Returns the largest |log p(engine) - log p(trainer)| over PROBE_TOKENS tokens that the engine samples after
+    PROBE.
 
     model: the trainer's; neither its mode nor any random state is changed. engine_generate: `llm.generate` of vLLM.
     """
@@ -106,7 +107,8 @@ def logprob_difference(model: Any, engine_generate: Callable[..., Any], seed: in
 
 
 def trainer_logprobs(model: Any, **arguments: Any) -> np.ndarray:
-    """The log-probs that the trainer's model gives to all tokens of PROBE except the first. Its mode is not changed.
+    """Returns the log-probs that the trainer's model gives to all tokens of PROBE except the first. Its mode is not
+    changed.
 
     arguments: further arguments of the model's forward pass.
     """

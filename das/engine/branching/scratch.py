@@ -1,4 +1,5 @@
-"""Scratch blocks: KV blocks that vLLM's scheduler does not know of. Branches of drafts, and self-drafts, use them."""
+"""Scratch blocks: KV blocks that vLLM's scheduler does not know of. Branches of drafts use them, and so do self-drafts
+(drafts by the policy's own quantized weights)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,12 +9,14 @@ from das.engine.contract.versions import NotInstalled, require_branches
 
 
 def refusal(what: str) -> NotInstalled:
-    """The error for an engine whose KV cache or attention das cannot handle. what: names the missing requirement."""
+    """Returns the error for an engine whose KV cache or attention das cannot handle. what: names the missing
+    requirement."""
     return NotInstalled(f"branching drafts and self-drafts need {what}: set branch_blocks=0, or another method")
 
 
 def with_scratch_blocks(config: Any, num_blocks: int) -> Any:
-    """vLLM's KVCacheConfig with this many more blocks. Raises NotInstalled if das cannot enlarge such a cache."""
+    """Returns vLLM's KVCacheConfig with this many more blocks. Raises NotInstalled if das cannot enlarge such a
+    cache."""
     require_branches()
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
@@ -29,7 +32,8 @@ def with_scratch_blocks(config: Any, num_blocks: int) -> Any:
 
 
 def check_block_size(runner: Any) -> int:
-    """The number of tokens in a KV block. Raises NotInstalled if attention's blocks differ from the scheduler's."""
+    """Returns the number of tokens in a KV block. Raises NotInstalled if attention's blocks differ from the
+    scheduler's."""
     block_size: int = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
     if runner._kernel_block_sizes != [block_size]:
         raise refusal(f"an attention kernel with blocks of {block_size} tokens, as vLLM's scheduler has them")
@@ -37,7 +41,7 @@ def check_block_size(runner: Any) -> int:
 
 
 def copy_blocks(runner: Any, copies: Sequence[tuple[int, int]]) -> None:
-    """Copy blocks of every layer's keys and values: (from, to) each."""
+    """Copy KV blocks in every layer: keys and values of block `from` to block `to`, for each (from, to) in `copies`."""
     if runner.device.type == "cpu":  # copying one by one takes a third of the time
         for cache in runner.kv_caches:
             for source, target in copies:

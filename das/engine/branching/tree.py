@@ -22,7 +22,8 @@ from itertools import pairwise
 def in_runs(tokens: Sequence[int], parents: Sequence[int]) -> tuple[list[int], list[int]]:
     """Reorder a draft so that each node is followed by its first child. Returns its tokens and parents.
 
-    If nodes come in falling order of probability, the trunk is the likeliest path, and unlikely branches come last.
+    If nodes come in falling order of probability, the first run (the trunk) is the likeliest path, and unlikely
+    branches are last.
     """
     first_child = {parent: node for node, parent in reversed(list(enumerate(parents)))}
     place = {-1: -1}  # the place of each node in the new order
@@ -44,12 +45,13 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 
 def is_chain(parents: Sequence[int]) -> bool:
-    """Whether each node follows the one before it."""
+    """Returns whether a draft is a chain: each node follows the one before it, so nothing branches."""
     return all(parent == node - 1 for node, parent in enumerate(parents))
 
 
 def last_accepted(tokens: Sequence[int], parents: Sequence[int], emitted: Sequence[int]) -> int:
-    """The last node of the path that the emitted tokens take through a draft; -1 if they match no node."""
+    """Follow the emitted tokens through a draft, from the root on. Returns the last node that they reach; -1 if they
+    match no node."""
     node = -1
     for token in emitted:
         children = (i for i in range(node + 1, len(parents)) if parents[i] == node and tokens[i] == token)
@@ -62,17 +64,17 @@ def last_accepted(tokens: Sequence[int], parents: Sequence[int], emitted: Sequen
 
 @dataclass(slots=True)
 class Branch:
-    """A run beside the trunk."""
+    """A branch: a run (stretch of drafted tokens) that leaves the draft's first run, the trunk."""
 
     start: int  # its first node
-    stop: int  # behind its last node
+    stop: int  # the node after its last one
     first_block: int  # the first of the request's blocks that it replaces by a scratch block
-    num_blocks: int  # how many it replaces
+    num_blocks: int  # how many of the request's blocks it replaces
     blocks: list[int] = field(default_factory=list)  # the scratch blocks
 
 
 def branches(parents: Sequence[int], root: int, block_size: int) -> list[Branch]:
-    """The branches of a draft whose root lies at position `root` of the request's text."""
+    """Returns the branches of a draft. root: the position of the draft's root in the request's text."""
     depth = depths(parents)
     starts = [node for node, parent in enumerate(parents) if parent != node - 1]  # of branches; the trunk starts at 0
     found = []
@@ -101,7 +103,7 @@ def num_fitting(parents: Sequence[int], root: int, block_size: int, free: int) -
 
 @dataclass(slots=True)
 class Tree:
-    """A branching draft in a pass."""
+    """A branching draft that a pass verifies."""
 
     request: int  # the request's row in the batch
     tokens: list[int]
@@ -112,7 +114,7 @@ class Tree:
 
 @dataclass(slots=True)
 class BranchPass:
-    """The rows of a pass with branching drafts. Lists under one comment are parallel."""
+    """The rows of a pass with branching drafts. The lists below a comment belong together, entry by entry."""
 
     block_size: int
     scratch: Iterator[int]  # blocks that no request owns
@@ -135,7 +137,8 @@ class BranchPass:
     copies: list[tuple[int, int]] = field(default_factory=list)  # blocks to copy before the pass: (from, to)
 
     def add_run(self, request: int, first_row: int, length: int) -> None:
-        """Add a run to the pass: all rows of a request whose draft does not branch, or one run of a branching draft.
+        """Add a run (rows that follow each other) to the pass: all rows of a request whose draft does not branch, or
+        one run of a draft that does.
 
         first_row: the run's first row. length: how many tokens of the request the run's last row attends to.
         """
@@ -174,8 +177,8 @@ class BranchPass:
         return branch.blocks[index - branch.first_block] * self.block_size + offset
 
     def kept(self, tree: Tree, emitted: Sequence[int], blocks: Sequence[int]) -> list[tuple[int, int]]:
-        """The KV blocks to copy after the tokens `emitted` were accepted, as (from, to). blocks: the request's
-        blocks."""
+        """Returns the scratch blocks to keep after a pass has emitted the tokens `emitted`, as pairs (scratch block,
+        the request's own block to copy it over). blocks: the request's own KV blocks."""
         node = last_accepted(tree.tokens, tree.parents, emitted)
         for branch in tree.branches:
             if branch.start <= node < branch.stop:

@@ -1,4 +1,6 @@
-"""Compare the hooks (hooks.py) with the sources of vLLM, installed or in a wheel. Nothing is imported or installed."""
+"""Compare the hooks (the names of vLLM that das uses, hooks.py) with the sources of vLLM, installed or in a wheel.
+
+Nothing is imported or installed."""
 
 import ast
 import functools
@@ -14,7 +16,7 @@ Sources = Mapping[str, str]  # text of each module, by its dotted name
 
 
 def installed_sources() -> dict[str, str]:
-    """The modules of the installed vLLM; {} if there is none."""
+    """Returns the sources of the installed vLLM's modules; {} if there is none."""
     spec = find_spec("vllm")
     if spec is None or spec.origin is None:
         return {}
@@ -23,14 +25,14 @@ def installed_sources() -> dict[str, str]:
 
 
 def wheel_sources(wheel: Path) -> dict[str, str]:
-    """The modules of the vLLM in a wheel."""
+    """Returns the sources of vLLM's modules in a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.startswith("vllm/") and name.endswith(".py")]
         return {_module(Path(name)): archive.read(name).decode("utf-8") for name in names}
 
 
 def missing_hooks() -> list[str]:
-    """A line for each hook that all engines of das need, and that is missing or changed in the installed vLLM."""
+    """Returns a line for each hook that every engine of das needs and that the installed vLLM lacks or changed."""
     found = differences(installed_sources())
     return [f"{hook} ({hook.why}): {instead}" for hook, instead in found.items() if hook.only_for is None]
 
@@ -58,7 +60,7 @@ def differences(sources: Sources) -> dict[Hook, str]:
 
 
 def _definitions(tree: ast.Module, name: str) -> list[ast.AST]:
-    """The places where a module defines a dotted name: statements, or assignments to an attribute of `self`."""
+    """Returns the places where a module defines a dotted name: statements, or assignments to an attribute of `self`."""
     first, _, attribute = name.partition(".")
     owners = [node for node in _statements(tree) if first in _names(node)]
     if not attribute:
@@ -81,7 +83,7 @@ def _definitions(tree: ast.Module, name: str) -> list[ast.AST]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """The module's own statements, also those within `if` and `try`."""
+    """Yields the statements directly below `node`, and those within an `if` or `try` there."""
     for child in ast.iter_child_nodes(node):
         yield child
         if isinstance(child, ast.If | ast.Try):
@@ -89,7 +91,7 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _names(node: ast.AST) -> list[str]:
-    """The names that a statement defines."""
+    """Returns the names that a statement defines."""
     match node:
         case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
             return [node.name]
@@ -103,7 +105,7 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def _takes(node: ast.AST, parameters: tuple[str, ...]) -> bool:
-    """Whether a function's definition begins with these parameters and requires no further one.
+    """Returns whether a function's definition begins with these parameters and requires no further one.
 
     A name that is only imported passes, because its definition is in another module.
     """
@@ -124,7 +126,7 @@ def _signature(node: ast.AST) -> str:
 
 
 def _elsewhere(sources: Sources, name: str) -> str:
-    """Returns in words in which other module the name is defined, or that it is missing."""
+    """Returns "moved to MODULE" if another module defines the name, else "missing". For names that a module lacks."""
     first = name.partition(".")[0]
     definition = re.compile(rf"^(?:class|def) {first}\b|^{first}\b.*=", re.MULTILINE)
     for module, text in sources.items():

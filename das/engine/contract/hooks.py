@@ -272,7 +272,7 @@ class Hook:
 
 
 def _read(table: str) -> Iterator[Hook]:
-    """The hooks of a table like TABLE, in its order."""
+    """Yields the hooks of a table in the form of TABLE, in the table's order."""
     module = why = ""
     feature = None
     for line in re.sub(r",\n +", ", ", table).splitlines():

@@ -9,7 +9,7 @@ UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"
 BRANCHES = ("0.32.0",)  # the versions of vLLM with which scratch blocks (branching drafts, self-drafts) were checked
 DAS_EAGLE3 = ("0.32.0",)  # the versions of vLLM with which the method das_eagle3 was checked
 TRL = ("1.16.0",)
-RAY = ("2.60.0",)  # das/cluster/local_ray.py reads what Ray keeps private
+RAY = ("2.60.0",)  # only one version, because das/cluster/local_ray.py uses private parts of Ray
 
 
 class UnsupportedVersion(RuntimeError):
@@ -21,7 +21,8 @@ class NotInstalled(RuntimeError):
 
 
 def installed(*names: str) -> str | None:
-    """Version of the first installed package of `names`, without a local suffix such as +cpu; None if there is none."""
+    """Returns the version of the first package of `names` that is installed, without a suffix such as +cpu; None if
+    there is none."""
     for name in names:
         try:
             return version(name).split("+")[0]

@@ -1,1 +1,1 @@
-"""Drafters that are models. They need torch and vLLM, which das/drafter does without."""
+"""Drafters that are models. They need torch and vLLM; the drafters of das/drafter need neither."""

@@ -1,8 +1,8 @@
 """Linear layers of self-drafts on CPUs, computed by oneDNN.
 
-Weights of the format w4 are rounded to 4 bits, but computed with in full precision. vLLM's 4-bit kernel for CPUs takes
-16-bit floats only, and is 2 to 6 times as slow as the full layer (2 rows, 192 to 2,048 inputs, 2026-11-23). So on CPUs
-w4 shows how many drafts are accepted, but saves no time.
+In the format w4, weights are rounded to 4 bits, but the products are computed in full precision. vLLM's 4-bit kernel
+for CPUs takes 16-bit floats only, and is 2 to 6 times as slow as the full layer (2 rows, 192 to 2,048 inputs,
+2026-11-23). So on CPUs w4 shows how many drafts are accepted, but saves no time.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ KERNELS = 64  # oneDNN keeps a layer's kernels for at most so many different num
 
 
 def w4(weight: torch.Tensor) -> Linear:
-    """A layer with `weight` [outputs, inputs] rounded to 4 bits."""
+    """Returns a layer with `weight` [outputs, inputs] rounded to 4 bits."""
     from vllm import _custom_ops as ops
 
     handle = ops.create_onednn_mm(rounded_to_4_bits(weight).t(), KERNELS)
@@ -23,7 +23,7 @@ def w4(weight: torch.Tensor) -> Linear:
 
 
 def w8a8(weight: torch.Tensor) -> Linear:
-    """A layer with `weight` [outputs, inputs] in int8."""
+    """Returns a layer with `weight` [outputs, inputs] in int8."""
     from vllm import _custom_ops as ops
 
     rounded, scales = to_8_bits(weight)

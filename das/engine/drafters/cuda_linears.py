@@ -14,7 +14,7 @@ IN_A_WORD = 8  # how many 4-bit values an int32 holds
 
 
 def w8a8(weight: torch.Tensor) -> Linear:
-    """A layer with `weight` [outputs, inputs] in int8, computed by CUTLASS, up to compute capability 9.0."""
+    """Returns a layer with `weight` [outputs, inputs] in int8, computed by CUTLASS, up to compute capability 9.0."""
     from vllm import _custom_ops as ops
 
     rounded, scales = to_8_bits(weight)
@@ -28,7 +28,8 @@ def w8a8(weight: torch.Tensor) -> Linear:
 
 
 def w4(weight: torch.Tensor) -> Linear:
-    """A layer with `weight` [outputs, inputs] in 4 bits, computed by the best of vLLM's kernels (Machete, Marlin).
+    """Returns a layer with `weight` [outputs, inputs] in 4 bits, computed by the best of vLLM's kernels (Machete,
+    Marlin).
 
     Raises NotInstalled if no kernel takes this shape or this type of floats.
     """
@@ -63,7 +64,7 @@ def w4(weight: torch.Tensor) -> Linear:
 
 
 def packed_4_bits(weight: torch.Tensor, group: int) -> torch.nn.Module:
-    """A bare layer that holds `weight` [outputs, inputs] as vLLM's 4-bit kernels expect it from a checkpoint:
+    """Returns a bare layer that holds `weight` [outputs, inputs] as vLLM's 4-bit kernels expect it from a checkpoint:
 
     values  int32 [inputs / 8, outputs]
     scales  [groups, outputs], in the weight's type of floats

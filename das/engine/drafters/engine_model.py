@@ -22,8 +22,8 @@ logger = logging.getLogger("vllm.das")
 class EngineModel(ABC):
     """A model that drafts in the engine of one model runner, with the verifier's own noise.
 
-    BROKEN: the alarm's text if the model computes values that are not finite. The model then drafts nothing until new
-    weights come.
+    BROKEN: the text of the alarm that is raised if the model computes values that are not finite. The model then drafts
+    nothing until new weights come.
     """
 
     BROKEN: str
@@ -59,7 +59,7 @@ class EngineModel(ABC):
         return alarms
 
     def _rows(self, requests: Sequence[str]) -> np.ndarray:
-        """The requests' rows in the runner's batch, int64 [R]."""
+        """Returns the rows of these requests in the runner's batch, int64 [R]."""
         batch = self._runner.input_batch
         return np.array([batch.req_id_to_index[name] for name in requests], np.int64)
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class HeadDraft(EngineModel):
-    """The head that vLLM loaded. It implements das.model_drafts.either_or.HeadModel."""
+    """The draft head that vLLM loaded. It implements das.model_drafts.either_or.HeadModel."""
 
     BROKEN = "the draft head computed values that are not finite; the history drafts alone until new weights come"
 
     def __init__(self) -> None:
         super().__init__()
-        self._passes: Any  # Runner.head_passes
+        self._passes: Any  # what Runner.head_passes returned
         self._head: Any  # the head's torch module
         self._drafting = np.empty(0, np.int64)  # rows of the batch that `read` would draft for
         self._resting = False

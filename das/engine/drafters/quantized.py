@@ -1,4 +1,4 @@
-"""The policy's linear layers in fewer bits: how weights are rounded.
+"""Round the weights of the policy's linear layers to fewer bits, in one of two formats:
 
 w8a8  int8 weights, one scale for each output; activations are rounded to int8 row by row.
 w4    weights rounded to 4 bits, asymmetric, in groups of 128 inputs, as EfficientRollout rounds them (arXiv 2606.18967,

@@ -12,7 +12,8 @@ from das.engine.drafters.quantized import Linear
 
 
 def linear_maker(weights: str) -> Callable[[torch.Tensor], Linear]:
-    """The function that makes a layer from a weight [outputs, inputs] on this device. weights: one of FORMATS."""
+    """Returns the function that makes a layer from a weight [outputs, inputs] on this device. weights: one of
+    FORMATS."""
     from vllm.platforms import current_platform
 
     linears = cpu_linears if current_platform.is_cpu() else cuda_linears

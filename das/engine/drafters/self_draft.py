@@ -33,7 +33,7 @@ class SelfDraft(EngineModel):
     def __init__(self, weights: str):
         super().__init__()
         self.weights = weights
-        self._passes: Any  # Runner.draft_passes
+        self._passes: Any  # what Runner.draft_passes returned
         self._layers: QuantizedLayers
         self._last: dict[int, int] = {}  # the last token of each request, until a draft pass has computed it
 
@@ -52,7 +52,7 @@ class SelfDraft(EngineModel):
 
     @torch.inference_mode()
     def prepare(self, requests: Sequence[str]) -> float | None:
-        """Quantize the policy's weights if they have changed since they were quantized last."""
+        """See DraftingModel. Quantizes the policy's weights if they have changed since they were quantized last."""
         version: int = self._runner.weights_version
         if self._broken == version:
             return None

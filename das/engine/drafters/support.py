@@ -22,8 +22,8 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
-    """Raise NotInstalled with a one-line message if self-drafts do not work in such an engine. own: the self-drafts'
-    options."""
+    """Raise NotInstalled with a one-line message if self-drafts do not work with this configuration. own: the
+    self-drafts' options."""
     from vllm import _custom_ops
     from vllm.platforms import current_platform
 
@@ -42,7 +42,7 @@ def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
 
 
 def require_head(vllm_config: Any) -> None:
-    """Raise NotInstalled with a one-line message if the method das_eagle3 was not checked in such an engine, and
+    """Raise NotInstalled with a one-line message if das_eagle3 was not checked with these settings of an engine, and
     UnsupportedVersion if it was not checked with the installed version of vLLM.
     """
     from vllm.platforms import current_platform

@@ -69,5 +69,5 @@ def hook_attention(runner: Any) -> None:
 def _attention_in_pieces(
     original: Callable[..., Any], common_prefix_len: int, common_attn_metadata: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call builder.build with each request's queries split into pieces of at most 8."""
+    """Call vLLM's builder.build with metadata in which each request's queries are split into pieces of at most 8."""
     return original(common_prefix_len, split_queries(common_attn_metadata), *args, **kwargs)

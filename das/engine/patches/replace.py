@@ -1,4 +1,4 @@
-"""Replace names of vLLM and TRL: for good on an object, or for a while in a module that others share."""
+"""Replace functions of vLLM and TRL: for good on an object, or for a while in a module that others share."""
 
 import functools
 import threading

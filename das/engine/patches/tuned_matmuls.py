@@ -1,9 +1,9 @@
 """Tiles of vLLM's batch-invariant matrix products for the shapes of 7B and 8B models.
 
-vLLM tuned them for a 1.7B model's shapes. Any other shape gets one fixed tile, which is far too large for the few rows
-of a decode pass. Here each shape gets the tiles of the tuned shape that is most like it. Every tile of a shape has the
-same inner block, so a row's sum has the same order whatever the batch is: tiles change how long a pass takes, but a row
-has the same bits in every pass. Nobody has measured them on these shapes yet (docs/gpu.md).
+vLLM's own tiles were tuned for a 1.7B model's shapes. Any other shape gets one fixed tile, which is far too large for
+the few rows of a decode pass. Here each shape gets the tiles of the tuned shape that is most like it. Every tile of a
+shape has the same inner block, so a row's sum has the same order whatever the batch is: tiles change how long a pass
+takes, but a row has the same bits in every pass. Nobody has measured them on these shapes yet (docs/gpu.md).
 """
 
 import math
@@ -20,5 +20,5 @@ LARGE: tuple[Shape, ...] = (
 
 
 def most_alike(shape: Shape, tuned: Iterable[Shape]) -> Shape:
-    """The tuned shape that is most like this shape: its sizes differ by the smallest factors."""
+    """Returns the tuned shape that is most like `shape`: its sizes differ from those by the smallest factors."""
     return min(tuned, key=lambda known: sum(abs(math.log(a / b)) for a, b in zip(shape, known, strict=True)))

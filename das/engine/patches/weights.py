@@ -31,7 +31,7 @@ def hook_loading(model: Any, loaded: Callable[[], None]) -> None:
 
 
 def offer_weight_transfer(vllm_config: Any) -> None:
-    """Let an engine that names our backend find it."""
+    """Register das's backend for weight transfer in vLLM, if the engine's settings name it."""
     config = vllm_config.weight_transfer_config
     if config is None or config.backend != WEIGHT_TRANSFER:
         return
@@ -50,8 +50,8 @@ def kept_under_load() -> AbstractContextManager[None]:
 
 
 def kept_weights(invariant: bool = False) -> AbstractContextManager[None]:
-    """Inside the `with` block, linear layers of the CPU keep their weights beside the packed ones: they can be
-    repacked.
+    """Inside the `with` block, linear layers of the CPU keep their weights beside the packed ones, so that they can be
+    packed again.
 
     invariant: the layers give a single row the same bits as one of several rows; if False, they compute as in vLLM.
     """

@@ -1,4 +1,4 @@
-"""The alarm says within a step that speculation stopped working, and names the cause to look at.
+"""The alarm reports, one rollout after speculation stops working, what went wrong and where to look.
 
 It compares a rollout with the rollouts before it: tokens accepted per pass, problem ids against prompts, and what
 joined the history. A drafter with a stale index or with wrong problem ids still runs and still changes no token.
@@ -26,7 +26,7 @@ def _held(prompt: "array[int] | None") -> int:
 
 
 class Alarm:
-    """Watches one drafter in one engine."""
+    """Watches one drafter in one engine, and reports when its drafts seem to have stopped working."""
 
     def __init__(self) -> None:
         self.usual: deque[tuple[float, float]] = deque(maxlen=USUAL)  # accepted per pass, accepted per drafted token
@@ -65,7 +65,7 @@ class Alarm:
         compared: bool = True,
         declined: bool = False,
     ) -> list[str]:
-        """Judge the rollout that ended: a line for each thing that is wrong with it; [] if nothing is.
+        """Judge the rollout that ended. Returns a line for each thing that is wrong with it; [] if nothing is.
 
         passes, num_drafted, num_accepted: sums over its requests. lost_tokens: response tokens that finished but did
         not join the history. judged: False for an evaluation, which is not compared with the training's rollouts.

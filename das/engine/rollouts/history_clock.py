@@ -1,5 +1,5 @@
-"""The clock of the drafter's window. At a rollout's end it moves to the caller's tick or, without one, moves on by a
-number of ticks that follows from the generated tokens."""
+"""The clock of the drafter's window of past responses. Its unit is the history tick. At the end of a rollout, the clock
+moves to the tick that the caller gave or, without one, by a number of ticks that follows from the generated tokens."""
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
 # window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/engine_soak.py).
@@ -13,18 +13,18 @@ class HistoryClock:
 
     def __init__(self, told: int):
         self.told = told
-        self._unannounced_tokens = 0  # tokens of unannounced rollouts since these last made a tick
+        self._unannounced_tokens = 0  # tokens of unannounced rollouts that do not make a tick yet
 
     def announced(self, tick: int) -> int:
-        """Returns how many ticks have passed at the end of an announced rollout. tick: the caller's new tick."""
+        """Returns by how many ticks the clock moves at the end of an announced rollout. tick: the caller's new tick."""
         # A smaller tick comes from another trainer, whose clock began at 0. The history's clock never goes back.
         passed = tick - (self.told if tick >= self.told else 0)
         self.told = tick
         return passed
 
     def unannounced(self, requests: int, tokens: int) -> int:
-        """Returns how many ticks have passed at the end of an unannounced rollout. requests, tokens: how many requests
-        finished in it, and their response tokens.
+        """Returns by how many ticks the clock moves at the end of an unannounced rollout. requests, tokens: how many
+        requests finished in it, and their response tokens.
         """
         self._unannounced_tokens += tokens + TOKENS_PER_REQUEST * requests
         passed, self._unannounced_tokens = divmod(self._unannounced_tokens, TOKENS_PER_TICK)

@@ -1,4 +1,4 @@
-"""Converts vLLM's requests into the form that drafter and budget take."""
+"""Converts vLLM's requests into LiveRequests, the form that drafter and budget take."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,7 +56,8 @@ class LiveRequests:
         return request
 
     def are_unchanged(self, names: Sequence[str], running: Mapping[str, Any]) -> bool:
-        """Whether each of these ids still belongs to the same live request as before. running: vLLM's states, by id."""
+        """Returns whether each of these ids still belongs to the same live request as before. running: vLLM's states,
+        by id."""
         for name in names:
             known = self._states.get(name)
             if known is None or running[name] is not known[0] or known[0].sampling_params is not known[1]:

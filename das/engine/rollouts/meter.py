@@ -21,7 +21,7 @@ class RequestCounts:
     last_s: float = 0.0  # when its last token came
 
     def cost(self) -> RequestCost:
-        """The counts in the form in which a rollout records them."""
+        """Returns the counts as a RequestCost."""
         return RequestCost(self.passes, self.num_drafted, self.first_s, self.last_s)
 
 
@@ -69,7 +69,7 @@ class RolloutMeter:
         self.requantize_s += work.requantize_s
 
     def costs(self) -> dict[str, RequestCost]:
-        """The costs of each request, by its name."""
+        """Returns the costs of each request, by the request's name."""
         return {name: counts.cost() for name, counts in self.requests.items()}
 
     def report(self) -> RolloutReport:

@@ -19,13 +19,13 @@ class RequestCost:
     predicted_length: float | None = None  # the response's length in tokens, predicted when the request began
     engine: int | None = None  # the engine of a cluster that delivered the response
     turns: Sequence[int] | None = None  # tokens of each turn, in a rollout of several turns
-    weights: int | None = None  # how many updates the weights had seen; only the trainer knows it
+    weights: int | None = None  # number of updates that the weights had seen; only the trainer knows this
     rank: int | None = None  # the trainer's rank that asked for it, in a rollout of several ranks
     distributions: str | None = None  # of the response's tokens (Distributions.text), if the drafter remembers them
     seed: int | None = None  # of the noise with which these tokens were sampled; None: unknown, or there is no noise
 
     def plain(self) -> Plain:
-        """The costs as a Plain dictionary."""
+        """Returns the costs as a Plain dictionary, without fields that are unknown."""
         return _known(self)
 
 
@@ -42,15 +42,15 @@ class ClusterReport:
     by_engine: Mapping[str, Mapping[str, Any]]
 
     def plain(self) -> Plain:
-        """The report as a Plain dictionary: the entry `cluster` of metrics.jsonl."""
+        """Returns the report as a Plain dictionary: the entry `cluster` of metrics.jsonl."""
         return dict(vars(self))
 
     def handed_over(self, us_per_token: float) -> "ClusterReport":
-        """The report with `us_per_token` more processor time of the training process."""
+        """Returns a copy of the report with `us_per_token` (microseconds) added to `handover_us_per_token`."""
         return replace(self, handover_us_per_token=self.handover_us_per_token + us_per_token)
 
     def followed_by(self, turn: "ClusterReport") -> "ClusterReport":
-        """The report with a further turn of the rollout: counts are added, all else is taken from the further turn."""
+        """Returns the report of this and a further turn of the rollout: counts are added, the rest is the turn's."""
         counts = ("lost_requests", "replayed_requests", "restarts")
         return replace(turn, **{name: getattr(self, name) + getattr(turn, name) for name in counts})
 
@@ -76,7 +76,7 @@ class RolloutReport:
     tail_steps: int = 0  # passes of the engine with few requests
     live_sum: int = 0  # requests, added up over all passes
     drafted_steps: int = 0  # passes that verified a draft token or more
-    history_tokens: int = 0  # in the drafter's history once the rollout was over
+    history_tokens: int = 0  # tokens in the drafter's history once the rollout was over
     head_rests: int | None = None  # 1 if the draft head rested; over several engines, how many did
     calibration_error: float | None = None  # error of the probabilities that the drafter gives to its tokens
     draft_scale: float | None = None  # the scale of coupled drafts (das/verify/coupled.py)
@@ -95,11 +95,11 @@ class RolloutReport:
     engines: Sequence[Mapping[str, Any]] = ()  # events of the engines of a cluster, and their times
 
     def timeline(self) -> dict[str, Sequence[float]]:
-        """The lists with a number for each pass, by their names in timeline files (docs/metrics.md)."""
+        """Returns the lists that have a number for each pass, by their names in timeline files (docs/metrics.md)."""
         return {name: value for name, value in self.plain().items() if name.startswith(("step_", "pass_"))}
 
     def plain(self) -> Plain:
-        """The report as a Plain dictionary. The budget's traces are entries of it, beside the fields."""
+        """Returns the report as a Plain dictionary. The budget's traces are entries of it, beside the fields."""
         values = _known(self)
         if self.cluster is not None:
             values["cluster"] = self.cluster.plain()
@@ -116,7 +116,8 @@ class RolloutReport:
 
 
 def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
-    """The costs of each request, by vLLM's internal id. plain: the result of das_end_turn or das_end_rollout."""
+    """Returns the costs of each request, by vLLM's internal id. plain: the result of das_end_turn or
+    das_end_rollout."""
     return {name: RequestCost(**cost) for name, cost in plain["requests"].items()}
 
 

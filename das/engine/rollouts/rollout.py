@@ -1,4 +1,5 @@
-"""Do a rollout with an engine: each request gets a seed and a problem id, and all costs are measured."""
+"""Do a rollout (generate a batch of responses) with an engine. Each request gets a seed and a problem id; all costs are
+measured."""
 
 import hashlib
 import time
@@ -24,7 +25,7 @@ TURN = 4  # the last part of the seeds of `request_seed` is TURN * turn, plus on
 class RolloutRequest:
     """The prompts to roll out: `prompts[i]`, of problem `problems[i]`, gets a response, sampled with `seeds[i]`."""
 
-    prompts: Sequence[Any]  # as vLLM's generate takes them
+    prompts: Sequence[Any]  # in a form that vLLM's generate takes
     sampling_params: Any  # shared by all prompts; n must be 1
     problems: Sequence[str]
     seeds: Sequence[int]
@@ -34,11 +35,12 @@ class RolloutRequest:
     evaluation: bool = False  # the alarm does not compare an evaluation with the rollouts of the training
 
     def order(self) -> list[int]:
-        """Indices of the prompts, in the order in which they are handed to an engine."""
+        """Returns the indices of the prompts, in the order in which they are handed to an engine."""
         return list(range(len(self.prompts))) if self.schedule is None else self.schedule.order(self.problems)
 
     def parameters(self) -> list[Any]:
-        """The sampling parameters of each prompt: a copy of the shared ones with the prompt's seed and problem id.
+        """Returns the sampling parameters of each prompt: a copy of the shared ones with the prompt's seed and problem
+        id.
 
         Raises ValueError for n > 1, and if prompts, problems and seeds differ in number.
         """
@@ -57,7 +59,7 @@ class RolloutRequest:
 
 
 def own_parameters(sampling_params: Any, seed: int, problem: str) -> Any:
-    """A copy of a rollout's sampling parameters with the seed and the problem id of one request."""
+    """Returns a copy of a rollout's sampling parameters with the seed and the problem id of one request."""
     own = sampling_params.clone()
     own.seed = seed
     own.extra_args = {**(own.extra_args or {}), PROBLEM_KEY: problem}
@@ -79,28 +81,31 @@ class Rollout:
 
     @property
     def tokens(self) -> int:
-        """Response tokens of all requests."""
+        """The number of response tokens of all requests."""
         return sum(len(response) for response in self.responses)
 
     @property
     def accepted(self) -> int:
-        """The drafted tokens that were emitted."""
+        """The number of drafted tokens that were accepted, over all requests."""
         return sum(self.accepted_by_request)
 
     @property
     def accepted_by_request(self) -> list[int]:
-        """The accepted tokens of each request: in each pass, a request emits one token more than it accepts."""
+        """The number of accepted drafted tokens of each request: its response tokens minus its passes, because each
+        pass emits one token more than it accepts."""
         return [len(response) - cost.passes for response, cost in zip(self.responses, self.requests, strict=True)]
 
     def handed_over(self, us_per_token: float) -> "Rollout":
-        """The rollout with `us_per_token` more time of the training process in its cluster's report, if it has one."""
+        """Returns a copy with `us_per_token` microseconds added to `handover_us_per_token` of the cluster's report, if
+        there is one."""
         if self.report.cluster is None:
             return self
         return replace(self, report=replace(self.report, cluster=self.report.cluster.handed_over(us_per_token)))
 
 
 def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False, turn: int = 0) -> int:
-    """The seed of a step's response number `index`. It differs for every request of a run, but not between methods.
+    """Returns the seed of a step's response number `index`. It differs between all requests of a run, and is the same
+    for all methods.
 
     turn: counted from 0; each turn of a response is a request of its own.
     """
@@ -108,7 +113,8 @@ def request_seed(run_seed: int, step: int, index: int, evaluation: bool = False,
 
 
 def evaluation_seed(run_seed: int, step: int, problem: str, sample: int) -> int:
-    """The seed of a problem's response number `sample` in an evaluation after `step`. Other problems do not matter."""
+    """Returns the seed of a problem's response number `sample` in an evaluation after `step`. It does not depend on
+    which other problems are evaluated."""
     digest = hashlib.sha256(problem.encode()).digest()
     return _mixed(run_seed, step, int.from_bytes(digest[:8], "little"), sample, EVALUATION)
 
@@ -149,7 +155,8 @@ def roll_out_turn(
 
 
 def end_turns(llm: Any, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-    """End a rollout that has several turns. Returns the report of what the engine did after the last turn."""
+    """End a rollout of several turns: the drafter's window moves to `next_history_tick`. Returns a report of the time
+    since the last turn."""
     answer = llm.collective_rpc("das_end_rollout", args=(next_history_tick, not evaluation))[0]
     report = RolloutReport.from_plain(answer)
     warn_of(report, step)
@@ -208,7 +215,7 @@ def measured_rollout(
 
 
 def rollout_row(rollout: Rollout) -> dict[str, Any]:
-    """The numbers of one rollout that go into metrics.jsonl (names: docs/metrics.md)."""
+    """Returns the numbers of a rollout that go into metrics.jsonl, by their names there (docs/metrics.md)."""
     lengths = [len(response) for response in rollout.responses]
     report, accepted = rollout.report, rollout.accepted
     row: dict[str, Any] = {
@@ -244,7 +251,8 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
 
 
 def longest_over_mean(problems: Sequence[str], lengths: Sequence[int]) -> float:
-    """The longest response's length of a problem, divided by its responses' mean length: the median over problems."""
+    """Returns the length of a problem's longest response, divided by the mean length of its responses: the median of
+    this quotient over all problems."""
     by_problem: dict[str, list[int]] = {}
     for problem, length in zip(problems, lengths, strict=True):
         by_problem.setdefault(problem, []).append(length)
@@ -252,8 +260,8 @@ def longest_over_mean(problems: Sequence[str], lengths: Sequence[int]) -> float:
 
 
 def by_class(rollout: Rollout) -> dict[str, int]:
-    """Drafted, accepted and wasted tokens of three groups of responses: the shorter half, the longest fifth, and those
-    between them."""
+    """Returns the drafted, accepted and wasted tokens of three groups of responses: the shorter half, the longest
+    fifth, and those between them."""
     lengths = np.array([len(response) for response in rollout.responses])
     num_drafted = np.array([cost.drafted for cost in rollout.requests])
     num_accepted = np.array(rollout.accepted_by_request)
@@ -268,7 +276,8 @@ def by_class(rollout: Rollout) -> dict[str, int]:
 
 
 def prediction_errors(rollout: Rollout) -> dict[str, float]:
-    """The errors of the engine's predictions: calibration_error, length_error, pass_time_error (docs/metrics.md).
+    """Returns the errors of the engine's predictions: calibration_error, length_error, pass_time_error
+    (docs/metrics.md).
 
     There is no entry for a quantity that was not predicted.
     """

@@ -25,7 +25,7 @@ class RolloutRecord:
     remembered: dict[str, Distributions] = field(default_factory=dict)  # of requests that have ended
 
     def finish(self, request: LiveRequest) -> None:
-        """Add to the sums a request that has joined the history."""
+        """Count a request that finished and joined the history."""
         self.passes += request.passes
         self.num_drafted += request.num_drafted
         self.num_accepted += request.num_accepted

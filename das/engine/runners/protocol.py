@@ -1,4 +1,5 @@
-"""The boundary around vLLM's two model runners. Code that depends on one of them lies in a folder beside this file."""
+"""The interface of a model runner of vLLM with das in it. vLLM has two model runners; the code for each lies in a
+folder beside this file."""
 
 from typing import Any, Protocol
 
@@ -9,18 +10,20 @@ from das.verify.coupled import CoupledSampler
 
 
 class Runner(RunningBatch, Protocol):
-    """One of vLLM's model runners with das in it: it verifies by keyed noise, drafts, and counts both."""
+    """One of vLLM's model runners with das in it: it verifies with keyed noise, makes drafts, and counts passes and
+    tokens."""
 
     vllm: Any  # vLLM's own runner
     meter: RolloutMeter  # of the running rollout
     has_head: bool  # whether a draft head and the history take turns (das_eagle3)
     weights_version: int  # version of the policy's weights: it grows with every sync
-    quantized: QuantizedLayers | None  # the layers of self-drafts
-    draft_blocks: range  # KV blocks that self-drafts write into
+    quantized: QuantizedLayers | None  # the quantized layers with which the policy drafts for itself; None: it does not
+    draft_blocks: range  # KV blocks into which draft passes of the policy write
 
     @property
     def coupled(self) -> CoupledSampler | None:
-        """The sampler of coupled drafts, if one of vLLM's own drafters runs a model; None for other drafters."""
+        """The sampler of coupled drafts (drawn with the verifier's noise) if one of vLLM's own drafters runs a model;
+        else None."""
 
     @property
     def drafter(self) -> Any:
@@ -35,10 +38,11 @@ class Runner(RunningBatch, Protocol):
         """
 
     def draft_passes(self, max_tokens: int) -> Any:
-        """Make the object that runs a self-draft's passes of the policy (runners/first/draft_passes.py).
+        """Make the object with which the policy drafts for itself: it runs draft passes
+        (runners/first/draft_passes.py).
 
         max_tokens: the most positions that these passes compute for a request between two target passes.
         """
 
     def head_passes(self) -> Any:
-        """The object that runs passes of the draft head that vLLM loaded (runners/first/head_passes.py)."""
+        """Returns the object that runs passes of the draft head that vLLM loaded (runners/first/head_passes.py)."""

@@ -1,4 +1,4 @@
-"""TRL's AsyncGRPOTrainer on an engine of das, in a process of its own, in place of TRL's server."""
+"""Let TRL's AsyncGRPOTrainer roll out on an engine of das in a process of its own, in place of TRL's server."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

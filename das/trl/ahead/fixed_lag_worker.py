@@ -70,14 +70,16 @@ class FixedLagWorker:
     # ---- what TRL calls ----
 
     def start(self) -> None:
-        """Roll out for the steps whose samples come from the first weights. TRL calls this when training starts."""
+        """Submit the rollouts of all steps that train on samples of the first weights. TRL calls this when training
+        starts."""
         if self._trainer.state.global_step:
             raise EngineError("AsyncGRPOTrainer cannot be resumed with das, whose rollouts ahead are in no checkpoint")
         for step in range(self._lag + 1):
             self._submit(step, new_weights=not step)
 
     def update_model_version(self, model_version: int) -> None:
-        """Roll out for the step `lag` steps away. TRL calls this after each update, and numbers the first weights 1.
+        """Submit the rollout of the step that is `lag` steps ahead. TRL calls this after each update. It numbers the
+        first weights 1.
 
         Raises the error that a rollout or a reward function raised.
         """
@@ -218,13 +220,14 @@ def parses(tokenizer: Any) -> bool:
 
 
 def message(tokenizer: Any, response: list[int], prompt: list[int]) -> Any:
-    """Returns a response as a message for reward functions: parsed by TRL or, if that is not possible, as text."""
+    """Returns a response as a message for reward functions: parsed by TRL or, if that is not possible, as text.
+    response, prompt: token ids."""
     if parses(tokenizer):
         return parse_response(tokenizer, response, prefix=prompt)
     return {"role": "assistant", "content": tokenizer.decode(response, skip_special_tokens=True)}
 
 
 def samples_per_step(args: Any) -> int:
-    """Returns the responses per training step of an AsyncGRPOTrainer with one process and no token budget."""
+    """Returns the number of responses per training step of an AsyncGRPOTrainer with one process and no token budget."""
     samples: int = args.per_device_train_batch_size * args.gradient_accumulation_steps
     return samples

@@ -44,8 +44,8 @@ class ClusterEngines:
         return dtype
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Load these weights into all engines. Returns which did not arrive, in words. Only the main rank may call
-        this.
+        """Load these weights into all engines. Returns, in words, which tensors did not arrive; empty if all did. Only
+        the main rank may call this.
 
         check: names of tensors. After loading, each engine checks that its copies of these tensors equal the sent ones.
         """

@@ -22,7 +22,8 @@ class Engines(Protocol):
         """Generate the responses of one turn of a rollout that has several turns. turn: its number, counted from 0."""
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """End a rollout that has several turns. Returns the report of what the engines did after the last turn."""
+        """End a rollout of several turns: the drafters' windows move to `next_history_tick`. Returns a report of the
+        time since the last turn."""
 
     def evaluation(self) -> AbstractContextManager[None]:
         """Inside the `with` block, the engines use a new drafter, which has learned nothing yet and is dropped at the
@@ -47,11 +48,12 @@ class TrainersEngine(Engines, Protocol):
     llm: Any  # vllm.LLM
     generate: Any  # vLLM's own llm.generate
     compares_tensors: bool  # whether a sample of the tensors is compared after each sync
-    logprob_checks: float  # in so many first syncs, log-probs are compared with the trainer's
+    logprob_checks: float  # number of first syncs in which log-probs are compared with the trainer's
 
     def take_weights(self, sample: WeightSample) -> str:
         """Compute with the weights that TRL has loaded. Returns, in words, which tensors of the sample did not
         arrive."""
 
     def load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        """Load these weights of a head that is trained beside the policy. Returns, in words, which did not arrive."""
+        """Load these weights of a head that is trained beside the policy. Returns, in words, which of them did not
+        arrive."""

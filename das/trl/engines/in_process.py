@@ -17,7 +17,7 @@ from das.weights.weight_check import WeightSample
 
 
 class DasEngine:
-    """An engine of das (das.trl.engines.engines.TrainersEngine)."""
+    """An engine of das in the trainer's process. Implements das.trl.engines.engines.TrainersEngine."""
 
     compares_tensors = True
     logprob_checks: float = math.inf
@@ -116,8 +116,8 @@ class StockEngine(DasEngine):
 
 
 def build_in_process(settings: EngineSettings, trained: bool = False, **overrides: Any) -> TrainersEngine:
-    """Build the engine of this method. trained: whether the engine will get new weights. overrides: further arguments
-    of vllm.LLM. Raises the errors of build_engine.
+    """Build an engine in this process, of das or stock as `settings.method` says. trained: whether the engine will get
+    new weights. overrides: further arguments of vllm.LLM. Raises the errors of build_engine.
     """
     if settings.row.keyed:
         llm = build_engine(settings, **overrides)

@@ -37,7 +37,7 @@ class Completion:
     It stands in for vLLM's SamplingParams in a RolloutRequest.
     """
 
-    body: dict[str, Any]  # of /v1/completions
+    body: dict[str, Any]  # fields of a request to /v1/completions
     seed: int = 0
     extra_args: dict[str, Any] = field(default_factory=dict)
     detokenize: bool = True
@@ -101,7 +101,7 @@ class ServerClient(VLLMClient):
         door = listen(address, self.group_port)
         port, size = door.getsockname()[1], self.get_world_size() + 1
         meeting = {"master_address": address, "master_port": port, "rank_offset": 1, "world_size": size}
-        executor = ThreadPoolExecutor()  # the workers wait for the trainer, and the trainer for the workers
+        executor = ThreadPoolExecutor()  # in threads, because workers and trainer wait for each other
         theirs = self._tell(executor, "init_weight_transfer_engine", {"init_info": meeting}, PATIENCE_S)
         ours = executor.submit(join, address, port, TRAINER, size, door)
         executor.shutdown(wait=False)
@@ -155,14 +155,15 @@ class ServerClient(VLLMClient):
             ) from error
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
-        """Call a method of every worker."""
+        """Call a method of every worker of the server. Returns each worker's result."""
         call = {"method": "das_call", "args": [method, *args]}
         return [json.loads(answer) for answer in self._post(f"{self.base_url}/collective_rpc", json=call)["results"]]
 
     def generate_rows(
         self, prompts: Sequence[Any], completions: Sequence[Completion], use_tqdm: bool = False
     ) -> list[Any]:
-        """Takes the place of llm.generate. Returns the needed fields of vLLM's RequestOutput for each prompt."""
+        """Takes the place of llm.generate: sends one request for each prompt. Returns objects with those fields of
+        vLLM's RequestOutput that das reads."""
         with ThreadPoolExecutor(max_workers=min(len(prompts), CONNECTIONS)) as executor:
             return list(executor.map(self._complete, prompts, completions))
 

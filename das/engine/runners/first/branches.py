@@ -45,8 +45,8 @@ class Branches:
         self.block_size = check_block_size(self.runner)
         self.scratch = scratch
         self.parents: dict[str, list[int]] = {}  # of the drafts that branch, by request
-        self._pass: BranchPass | None = None  # the running one, if a draft branches in it
-        self._shared: tuple[torch.Tensor, torch.Tensor] | None = None  # its shared rows and slots
+        self._pass: BranchPass | None = None  # plan of the running pass; None if no draft branches in it
+        self._shared: tuple[torch.Tensor, torch.Tensor] | None = None  # rows that branches follow, and their slots
         self._install()
 
     def _install(self) -> None:
@@ -72,14 +72,15 @@ class Branches:
     # ---- before the pass ----
 
     def fitting(self, drafts: list[list[int]]) -> list[list[int]]:
-        """Returns all rows' drafts without the nodes for which no scratch block is left, and tells the drafter."""
+        """Returns all rows' drafts without the nodes for which no scratch block is left. Tells the drafter which nodes
+        remain."""
         from vllm.distributed import get_tp_group
 
         drafter = self.das_runner.drafter
         self.parents = get_tp_group().broadcast_object(dict(drafter.parents))
         if self.parents:
             drafts = self._cut(drafts)
-            if get_tp_group().is_first_rank:  # the others do not draft
+            if get_tp_group().is_first_rank:  # the other ranks do not draft
                 drafter.keep(self.parents)
         return drafts
 
@@ -108,8 +109,8 @@ class Branches:
         return logits_indices, drafts, num_sampled
 
     def _plan(self, drafts: dict[str, list[int]], num_scheduled: list[int], metadata: Any) -> BranchPass | None:
-        """Plan the rows of the pass and their places, and tell the sampler how drafts branch. None if no draft
-        branches.
+        """Plan the rows of the pass and their places, and tell the sampler how drafts branch. Returns the plan; None if
+        no draft branches.
 
         drafts: the part of each request's draft for which the scheduler found room.
         """
@@ -152,7 +153,7 @@ class Branches:
         return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
 
     def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
-        """Copy blocks of every layer's keys and values: (from, to) each."""
+        """Copy KV blocks in every layer, and count the copies. copies: blocks, as pairs (from, to)."""
         self.das_runner.meter.copied_blocks += len(copies)
         copy_blocks(self.runner, copies)
 
@@ -169,7 +170,8 @@ class Branches:
         return original(prefix, metadata if self._pass is None else self._runs(metadata, self._pass), *args, **kwargs)
 
     def _runs(self, metadata: Any, plan: BranchPass) -> Any:
-        """vLLM's CommonAttentionMetadata, changed so that each run of nodes is a request."""
+        """Returns vLLM's CommonAttentionMetadata, changed so that attention sees each run (stretch of a draft without a
+        branch) as a request of its own."""
         owners = self._tensor(plan.owners)
         block_table = metadata.block_table_tensor[owners]
         patched = self._tensor(plan.patched_runs), self._tensor(plan.patched_columns)

@@ -23,13 +23,14 @@ logger = logging.getLogger("vllm.das")
 
 
 class CoupledMethod:
-    """Lets one of vLLM's own drafters draw coupled drafts, in one engine."""
+    """Lets one of vLLM's own drafters draw its tokens with the verifier's noise, in one engine."""
 
     @classmethod
     def of(cls, runner: Runner) -> Self | None:
-        """Let the drafter of this model runner draw coupled drafts if it is one of vLLM's that run a model.
+        """Let the drafter of this model runner draw its tokens with the verifier's noise, if it is one of vLLM's that
+        run a model.
 
-        Returns None for other drafters, and for one that cannot be hooked.
+        Returns None for other drafters, and for one whose method cannot be replaced.
         """
         from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
 
@@ -56,7 +57,7 @@ class CoupledMethod:
         drafter._sample_draft_tokens = self._draw_depth
 
     def observe(self, output: Any) -> None:
-        """Learn from the tokens that a pass emitted. output: vLLM's SamplerOutput."""
+        """Learn from the tokens that a pass emitted how good its drafts were. output: vLLM's SamplerOutput."""
         unfinished = self._runner.unfinished
         self._emitted = [
             [] if unfinished[row] else [token for token in tokens if token != REJECTED]

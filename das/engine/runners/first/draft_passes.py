@@ -25,7 +25,8 @@ def blocks_needed(max_tokens: int, block_size: int) -> int:
 def attention_inputs(
     device: torch.device, tables: np.ndarray, block_size: int, starts: np.ndarray, counts: np.ndarray
 ) -> tuple[Any, np.ndarray]:
-    """vLLM's CommonAttentionMetadata of a pass over some rows, and the position of each of its tokens, int64.
+    """Returns vLLM's CommonAttentionMetadata of a pass over some rows, and the position of each token of the pass,
+    int64.
 
     tables: KV blocks of each row, int32 [R, blocks]. starts: position of each row's first token, int64 [R]. counts: the
     number of each row's tokens in the pass, int64 [R].
@@ -73,7 +74,7 @@ def in_pass(vllm_config: Any, group: Any, common: Any) -> AbstractContextManager
 
 
 class DraftPasses:
-    """Passes of `runner`'s model over rows of its batch.
+    """Runs draft passes: passes of the policy's own model over rows of `runner`'s batch.
 
     scratch: the blocks to write into, `blocks_needed(max_tokens, block size)` for each request that may decode at once.
     max_tokens: the most positions that are computed for a request between two target passes.
@@ -91,7 +92,7 @@ class DraftPasses:
     def begin(self, rows: np.ndarray) -> None:
         """Let the next passes continue the present text of these rows of the batch. rows: int64 [R]."""
         batch = self.runner.input_batch
-        self._next = batch.num_tokens_no_spec[rows].astype(np.int64) - 1  # the last token itself is not computed yet
+        self._next = batch.num_tokens_no_spec[rows].astype(np.int64) - 1  # the position of the last token
         self._tables = batch.block_table[0].block_table.np[rows].copy()
         first = self._next // self.block_size
         copies = []
@@ -103,7 +104,7 @@ class DraftPasses:
         copy_blocks(self.runner, copies)
 
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Compute the next tokens of some of the rows of `begin`.
+        """Let the policy's model compute the next tokens of some of the rows that `begin` got.
 
         among: indices into these rows, int64 [A]. tokens: one or more token ids for each of them. Returns the hidden
         state of each one's last token, [A, hidden].

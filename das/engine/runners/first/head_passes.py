@@ -1,8 +1,9 @@
-"""Passes of an EAGLE-3 head over hidden states of the policy that were kept for the head.
+"""Runs an EAGLE-3 head over hidden states of the policy.
 
 vLLM's own proposer runs the head after every pass of the policy. Here the head runs only when a request wants its
-drafts. Then it reads, in one pass, all tokens that the request got since. At most KEPT tokens of a request are kept.
-If there are more, the oldest are forgotten: the head's attention then begins behind them, at the begin of a block.
+drafts. Then it reads, in one pass, all tokens that the request got since the head's last pass. At most KEPT tokens of a
+request are kept. If there are more, the oldest are forgotten: the head's attention then begins after them, at the
+beginning of a block.
 
 While the head does not pay, nobody asks for its drafts, and keeping tokens must be cheap. So each pass only notes, as
 whole numbers, which rows belong to which request. Tensors are cut and joined when the head reads them.
@@ -37,13 +38,13 @@ class _Pass:
         self._layers = layers
 
     def rows(self, begin: int, end: int) -> torch.Tensor:
-        """The hidden states of some rows, [rows, layers * hidden]."""
+        """Returns the hidden states of the rows from `begin` up to `end`, [rows, layers * hidden]."""
         if len(self._layers) > 1:
             self._layers = [torch.cat(self._layers, dim=-1)]
         return self._layers[0][begin:end]
 
     def copy(self, begin: int, end: int) -> "_Pass":
-        """A copy of some rows, in its own memory."""
+        """Returns a copy of the rows from `begin` up to `end`, in memory of its own."""
         return _Pass([layer[begin:end].clone() for layer in self._layers])
 
 
@@ -83,14 +84,14 @@ class HeadPasses:
         # For each KV block, whether the head has read all tokens in it.
         self._written = np.zeros(runner.kv_cache_config.num_blocks, bool)
         self._skipped = False  # whether passes of the policy went by unnoted since the last one that was noted
-        self._late: set[str] = set()  # requests whose kept tokens do not yet include the begin of a block
+        self._late: set[str] = set()  # requests whose kept tokens do not yet reach the beginning of a block
         self._rows = np.empty(0, np.int64)  # rows of the batch that draft
         self._first = np.empty(0, np.int64)  # for each of them, the first position that the head sees
         self._next = np.empty(0, np.int64)  # the position of its next input
         self._hidden = torch.empty(0)  # the hidden state that goes with the next input, [rows, hidden]
 
     def skip(self) -> None:
-        """Note nothing of the pass of the policy that just ended."""
+        """Note no hidden states of the policy's pass that just ended, because the head rests."""
         self._skipped = True
 
     def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
@@ -135,7 +136,8 @@ class HeadPasses:
             self._unread = {name: unread for name, unread in known.items() if name in live}
 
     def _note_blocks(self, scheduler_output: Any) -> None:
-        """Note that the head has read nothing in the blocks that requests just got, except for prefix hits.
+        """Note that the head has read nothing in the blocks that requests just got, except for blocks from the prefix
+        cache.
 
         A request that continues after a preemption has other blocks than before, so its kept hidden states are dropped.
         """
@@ -152,7 +154,7 @@ class HeadPasses:
                 self._written[blocks[group][hits:]] = False
 
     def _tables(self) -> np.ndarray:
-        """KV blocks of each row of the batch, int32 [rows, blocks]."""
+        """Returns the KV blocks of each row of the batch, int32 [rows, blocks]."""
         tables: np.ndarray = self.runner.input_batch.block_table[self._drafter.kv_cache_gid].block_table.np
         return tables
 
@@ -175,11 +177,11 @@ class HeadPasses:
             self._late.discard(request)
 
     def _first_of(self, unread: _Unread) -> int:
-        """The first position that the head sees. It is the beginning of a block."""
+        """Returns the first position of the request's text that the head sees. It is the beginning of a block."""
         return -(-unread.seen_from // self.block_size) * self.block_size
 
     def able(self, requests: Sequence[str]) -> np.ndarray | None:
-        """Whether each request has text that the head can read, bool [R]; None: all requests have."""
+        """Returns whether each request has text that the head can read, bool [R]; None: all requests have."""
         if not self._late:
             return None
         self._late = {name for name in self._late & self._unread.keys() if not self._has_begun(self._unread[name])}
@@ -197,8 +199,8 @@ class HeadPasses:
     def read(self, rows: np.ndarray, among: np.ndarray) -> torch.Tensor:
         """Begin to draft for `rows` of the batch, int64 [R], and let the head read the unread text of some of them.
 
-        among: these, as indices into `rows`, int64 [A]. Returns the head's hidden states at the last tokens of these
-        rows, [A, hidden], from which logits are made.
+        among: the rows whose text is read, as indices into `rows`, int64 [A]. Returns the head's hidden states at the
+        last tokens of these rows, [A, hidden], from which logits are made.
         """
         batch, blocks, size = self.runner.input_batch, self._tables(), self.block_size
         readers = self._readers(rows[among])
@@ -231,7 +233,8 @@ class HeadPasses:
         return last[ends]
 
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> torch.Tensor:
-        """Compute one drafted token for some of the rows of `read`. tokens: int64 [A]. among and result: see `read`."""
+        """Compute the hidden states from which the next drafted token of some rows is drawn. tokens: the drafted tokens
+        that the head gets as input, int64 [A]. For `among` and the result see `read`."""
         where = torch.from_numpy(among)
         ones = np.ones(len(among), np.int64)
         last, self._hidden[where] = self._run(

@@ -139,7 +139,7 @@ class FirstRunner:
     # ---- what vLLM's runner calls ----
 
     def _sample(self, logits: Any, spec_decode_metadata: Any) -> Any:
-        """Sample a pass. logits: [rows, vocab]. Returns vLLM's SamplerOutput."""
+        """Sample the tokens of a pass from its logits, [rows, vocab]. Returns vLLM's SamplerOutput."""
         batch = self.input_batch
         # The per-request generators are not used. On the CPU vLLM would call their set_offset, which torch lacks there.
         batch.generators.clear()
@@ -183,7 +183,8 @@ class FirstRunner:
         return drafts if self._branches is None else self._branches.fitting(drafts)
 
     def _on_first_rank(self, *args: Any, **kwargs: Any) -> Any:
-        """Draft on the first rank, for all ranks: a budget that learns times would draft differently on each rank."""
+        """Draft on the first rank only, and give the drafts to all ranks. A budget that learns from times would choose
+        other drafts on each rank."""
         from vllm.distributed import get_tp_group
 
         ranks = get_tp_group()
@@ -201,7 +202,8 @@ class FirstRunner:
         *args: Any,
         **kwargs: Any,
     ) -> list[list[int]]:
-        """Let DasProposer draft where vLLM's method eagle3 would. That method loads the head and provides its inputs.
+        """Replaces the drafting of vLLM's method eagle3: DasProposer drafts. vLLM still loads the head and provides its
+        inputs.
 
         aux_hidden_states: the hidden states of each layer that the head reads, [tokens, hidden].
         """
