@@ -125,7 +125,9 @@ def job(source: str, tests: str) -> dict[str, Any]:
 
 
 class CodeReward:
-    """Judges completions. The attribute `verdicts` holds the verdicts of the last call, with their reasons."""
+    """Judges completions by tests in the sandbox. The attribute `verdicts` holds the verdicts of the last call, with
+    reasons.
+    """
 
     def __init__(self, sandbox: Sandbox):
         self.sandbox = sandbox
@@ -138,9 +140,9 @@ class CodeReward:
         return [float(verdict.passed) for verdict in self.verdicts]
 
     def take_counts(self) -> dict[str, int]:
-        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
+        """Return how often workers died, failed or were too slow since the last call (keys: see rewards/workers.py)."""
         return self.sandbox.take_counts()
 
     def close(self) -> None:
-        """Kill the judge processes."""
+        """Kill the sandbox's judge processes."""
         self.sandbox.close()

@@ -63,15 +63,21 @@ def digest(question: str) -> str:
 
 
 class LibraryReward:
-    """Worker processes compute the library's score of each answer, from 0 to 1. No answer scores 0."""
+    """Rewards each completion with the library's score of its answer, 0 to 1, computed in worker processes. A
+    completion without an answer scores 0.
+    """
 
     def __init__(self, parallel: int, timeout_s: float):
-        """timeout_s: CPU seconds to score one answer, and again to make its problem. Raises WorkerError."""
+        """Start the workers. timeout_s: CPU seconds that a worker may take to make a problem, and as many to score its
+        answer. Raises WorkerError if a worker cannot start.
+        """
         line = library_command(str(timeout_s))
         self._workers = Workers(line, parallel, 3 * _PATIENCE * timeout_s, timeout_s)
 
     def __call__(self, completions: Sequence[str], entries: Sequence[str]) -> list[float]:
-        """Score each answer. entries: the problems, as JSON. Raises ValueError if one cannot be made again."""
+        """Score the answer in each completion. entries: the problems, as JSON. Raises ValueError if a problem cannot be
+        made again.
+        """
         answers = [final_answer(completion) for completion in completions]
         asked = [index for index, answer in enumerate(answers) if answer is not None]
         rewards = [0.0] * len(answers)
@@ -85,7 +91,7 @@ class LibraryReward:
         return rewards
 
     def take_counts(self) -> dict[str, int]:
-        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
+        """Return how often workers died, failed or were too slow since the last call (keys: see rewards/workers.py)."""
         return self._workers.counts.take()
 
     def close(self) -> None:
@@ -168,7 +174,9 @@ def _child(score: Callable[[], float], writing: int, timeout_s: float) -> NoRetu
 
 
 def _make(task: str, options: str, seed: int, count: int, lines: TextIO) -> None:
-    """Write `count` lines {"index", "question"}. On failure the last line is {"error"} or {"unknown": all tasks}."""
+    """Make `count` problems, and write a line {"index", "question"} for each. If that fails, the last line is
+    {"error"}, or {"unknown": all tasks} if there is no such task.
+    """
     from reasoning_gym.factory import DATASETS
 
     if task not in DATASETS:

@@ -74,7 +74,7 @@ class Sandbox:
         return verdicts
 
     def take_counts(self) -> dict[str, int]:
-        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
+        """Return how often workers died, failed or were too slow since the last call (keys: see rewards/workers.py)."""
         return self._workers.counts.take()
 
     def close(self) -> None:

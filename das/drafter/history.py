@@ -119,7 +119,7 @@ class HistoryDrafter(RememberingDrafter):
         self._core = self._lib.das_new(self._config)
         if not self._core:
             raise MemoryError("history drafter: out of memory")
-        # Not at exit: a daemon thread may still draft then, and the process frees all memory anyway.
+        # The core is not freed at exit: a daemon thread may still draft then, and the memory is freed anyway.
         weakref.finalize(self, self._lib.das_free, self._core).atexit = False
         self._restart(native.prior_weights())
         if warm is not None:
@@ -391,7 +391,9 @@ class HistoryDrafter(RememberingDrafter):
         return [r.handle for r in self._live(requests)]
 
     def _store_key(self, request: str, problem: str) -> str:
-        """Returns the key of a request's store. Lookups stay in a store, so scope "own" has one per request."""
+        """Returns the key of the store of texts in which a request looks up its context. With scope "own" each request
+        has its own store.
+        """
         if self.scope == "own":
             return f"request {request}"
         return "all" if self.scope == "global+request" else f"problem {problem}"

@@ -1,4 +1,4 @@
-"""The native core's types and functions, through ctypes.
+"""The native core of the history drafter (C code), called through ctypes: its types and functions.
 
 `native.c` and its headers depend on libc only. ctypes releases the GIL during calls. With a lock in the core, threads
 can draft at the same time, but only one thread at a time can change anything.
@@ -60,7 +60,9 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 def prior_weights() -> np.ndarray:
-    """Returns the prior values of `Weights` and `NoisyWeights`, field after field: float64 [all SIZES, NOISY_SIZES]."""
+    """Returns the weights with which a new drafter starts: the fields of `Weights`, then those of `NoisyWeights`,
+    float64.
+    """
     values = [*chain.from_iterable(PRIOR[name] for name in SIZES)]
     values += chain.from_iterable(NOISY_PRIOR[name] for name in NOISY_SIZES)
     return np.array(values, np.float64)

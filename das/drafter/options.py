@@ -50,7 +50,7 @@ class DrafterOptions:
 
     @property
     def shared_tokens(self) -> int:
-        """The effective `cross_problem_tokens`: only scopes that separate problems have a cross-problem fallback."""
+        """The effective `cross_problem_tokens`: 0 for scopes that do not fall back on the texts of other problems."""
         return self.cross_problem_tokens if self.scope in ("problem+request", "problem") else 0
 
 

@@ -26,7 +26,7 @@ class SavedText:
     history_tick: int  # the tick in which the response finished
     context: int  # number of tokens that belong to the prompt
     tokens: np.ndarray  # int32 [context + response]
-    # The distributions from which they were sampled, uint32 [context + response, PAIRS] (das.drafter.distributions).
+    # The distributions from which the tokens were sampled, uint32 [context + response, PAIRS]; None: unknown.
     remembered: np.ndarray | None = field(default=None, kw_only=True)
 
 
@@ -56,7 +56,7 @@ class SavedHistory:
         )
 
     def _remembered(self) -> dict[str, np.ndarray]:
-        """Returns the texts' distributions as arrays; none if no text has any."""
+        """Returns the texts' remembered distributions as arrays for the file; an empty dict if no text has any."""
         if all(text.remembered is None for text in self.texts):
             return {}
         of_texts = [
