@@ -35,7 +35,7 @@ MAX_CONFIG_KEYS = 8  # a line names at most so many differing config keys, and c
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences between two runs."""
+    """The differences between a run and the run with which it is compared."""
 
     against: str  # name of the run with which the other is compared
     name: str
@@ -200,13 +200,15 @@ def mean_of(run: Run, key: str, form: str) -> str:
 
 
 def ratio_of_totals(run: Run, numerator: str, denominator: str) -> str:
-    """Return the ratio of two metrics' totals over the steps that recorded both; "-" if none did."""
+    """Return the total of one metric divided by the total of another, as text, over the steps that recorded both; "-"
+    if none did.
+    """
     rows = [row for row in run.rows if row.get(numerator) and row.get(denominator)]
     return f"{sum(row[numerator] for row in rows) / sum(row[denominator] for row in rows):.2f}" if rows else "-"
 
 
 class _Parser(ArgumentParser):
-    """A parser whose errors are one line, like those of run.py."""
+    """A command-line parser whose errors are one line, like those of run.py."""
 
     def error(self, message: str) -> NoReturn:
         stop(message)

@@ -1,4 +1,4 @@
-"""The figure of task=evaluate: pass@k with its interval, and how many responses to each problem are right."""
+"""Draw the figure of task=evaluate: pass@k with its interval, and how many responses to each problem are right."""
 
 from collections.abc import Mapping
 from pathlib import Path

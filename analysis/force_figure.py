@@ -1,4 +1,6 @@
-"""The figure of task=force: each arm's rollout time relative to no drafts, by live requests."""
+"""Draw the figure of task=force: each arm's rollout time relative to that without drafts, by number of live
+requests.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The figure of task=policy: the small policy's rollouts beside recorded rollouts of real models."""
+"""Draw the figure of task=policy: the small policy's rollouts beside recorded rollouts of real models."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Orderings: claims such as "A is faster than B" in the papers' figures, each with a verdict from our runs."""
+"""Orderings are claims of the papers such as "A is faster than B". Each gets a verdict from our runs."""
 
 from dataclasses import dataclass
 
@@ -19,5 +19,5 @@ class Ordering:
 
     @property
     def verdict(self) -> str:
-        """The verdict `met` in words."""
+        """The verdict in words: met, not met or not decided."""
         return {True: "met", False: "NOT MET", None: "cannot tell"}[self.met]

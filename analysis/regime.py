@@ -17,11 +17,11 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Return the figures of a comparison: over the whole run and, in `by_epoch`, for each epoch. names: its arms, the
+    """Return statistics of a comparison: over the whole run and, in `by_epoch`, for each epoch. names: its arms, the
     baseline first.
 
-    Lengths, entropy, rewards and shares are the baseline's. Acceptance is from the arm das, or else from the first arm
-    that drafted. A figure that the run did not record is None.
+    Lengths, entropy, rewards and shares are the baseline's. Acceptance is that of the arm das, or else of the first arm
+    that drafted. A statistic that the run did not record is None.
     """
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
     baseline = rows[names[0]]
@@ -76,7 +76,9 @@ def siblings_lengths(responses: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def length_figures(groups: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Return figures of response lengths in tokens. groups: the lengths of siblings, one group for each problem."""
+    """Return statistics of response lengths in tokens. groups: the lengths of the responses to each problem
+    (siblings).
+    """
     lengths = [length for group in groups for length in group]
     median, p99 = (float(value) for value in np.percentile(lengths, [50, 99]))
     return {

@@ -1,4 +1,6 @@
-"""EfficientRollout, the drafters: copies in 4 and 8 bits and an EAGLE-3 head, counted on the policy's own text."""
+"""EfficientRollout, its drafters: which tokens of the policy's own text copies in 4 and 8 bits and an EAGLE-3 head
+predict.
+"""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -90,7 +92,9 @@ def position_table(found: Mapping[str, Any], depth: Mapping[str, Any]) -> Table:
 
 
 def temperature_table(by_temperature: Mapping[str, Any]) -> Table:
-    """Return the acceptance of likeliest and of coupled tokens, by temperature."""
+    """Return the acceptance of drafts of likeliest tokens, and of coupled drafts (drawn with the verifier's noise), by
+    temperature.
+    """
     cells = [
         [
             f"T = {temperature}, {name}",

@@ -1,4 +1,4 @@
-"""NeMo RL, asynchronous training: the part of generation for which a step waits, by lag, with and without drafts."""
+"""NeMo RL, asynchronous training: how long a step waits for generation, by lag, with and without drafts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -113,8 +113,9 @@ class Times:
         return hidden_share(self.exposed_s, self.rollout_s, self.train_s)
 
     def at_lag(self, lag: int) -> "Times":
-        """Predict the times of the same work at another lag, by simulating the queue of rollouts. These times must be
-        of lag 0."""
+        """Return the predicted times of the same work at another lag. The queue of rollouts is simulated. This object
+        must hold times at lag 0.
+        """
         return Times(self.exposed_s, exposed_times(self.exposed_s, self.train_s, lag), self.train_s)
 
 

@@ -1,4 +1,4 @@
-"""NeMo RL, step times: the part of a training step that drafts shorten."""
+"""NeMo RL, step times: the times of the parts of a training step, of which drafts shorten one, the rollout."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -88,7 +88,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def drafters(published: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the paper's rows by drafter."""
+    """Return drafter -> its row of the paper's table."""
     return {
         row["drafter"]: {key: row[key] for key in ("think", "zero")}
         for row in published["nemo_drafters"]["data"]["rows"]
