@@ -71,8 +71,8 @@ def _paired(values: Sequence[float], baseline_values: Sequence[float]) -> dict[s
 
 
 def sign_flip(differences: np.ndarray) -> float:
-    """Return the p-value of a sign-flip test: after how many random swaps within pairs the mean difference is as large,
-    as a share of all such tries.
+    """Return the p-value of a sign-flip test. The values of random pairs are swapped, in many tries; the p-value is the
+    share of tries after which the mean difference is as large as before.
 
     differences: float [pairs]. For n pairs the p-value is 2 ** (1 - n) or more, up to chance.
     """

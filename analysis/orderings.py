@@ -19,5 +19,5 @@ class Ordering:
 
     @property
     def verdict(self) -> str:
-        """The verdict in words: met, not met or not decided."""
+        """The verdict in words: "met", "NOT MET" or "cannot tell"."""
         return {True: "met", False: "NOT MET", None: "cannot tell"}[self.met]

@@ -254,7 +254,9 @@ def summary(counts: Counts, first: int, one_minus_tv: float) -> dict[str, Any]:
 
 
 def logits_of(model: Model, text: Text) -> torch.Tensor:
-    """Return the logits [response, vocab] of the response's tokens, each given the true text before it."""
+    """Return the logits for each token of the response, given the true text before it: [tokens of the response,
+    vocab].
+    """
     ids = torch.tensor([text.prompt + text.response[:-1]])
     logits: torch.Tensor = model(input_ids=ids, use_cache=False, logits_to_keep=len(text.response)).logits[0]
     return logits.contiguous()

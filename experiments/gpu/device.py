@@ -60,7 +60,7 @@ def sampler(scale: Scale) -> Verdict:
 
 
 def _seconds(call: Callable[[], Any], device: Any) -> float:
-    """Return the median seconds of a call, including the device's work."""
+    """Return the median seconds that a call takes until the device has done its work."""
     import torch
 
     def wait() -> None:

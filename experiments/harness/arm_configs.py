@@ -1,4 +1,4 @@
-"""Make the config of every arm of a comparison: the user's overrides plus the choice of the arm.
+"""Make the config of every arm of a comparison from the user's overrides and the arm's name.
 
 With the setting `vary`, every combination of the values to try becomes an arm.
 """

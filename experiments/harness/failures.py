@@ -44,7 +44,9 @@ def one_line_failure(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def reporting(pipe: Connection, log: Path) -> Iterator[None]:
-    """Wrap the body of a task's child process: output goes to the log, and the parent gets an error as one line."""
+    """Wrap the body of a task's child process. Its output goes to the log. If it fails, the parent gets the error as
+    one line.
+    """
     die_with_parent()
     with quiet_into(log):
         try:
@@ -69,7 +71,7 @@ def tell(pipe: Connection, message: Any) -> None:
 
 
 def log_of(name: str, folder: Path) -> Path:
-    """Return the path of an arm's log. folder: the task's folder."""
+    """Return the path of the log of the arm `name`. folder: the task's folder."""
     return folder / "arms" / name / "log.txt"
 
 

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads. A head is checked, or made and kept in the cache, and it may be trained beside the policy."""
+"""Check, make and load EAGLE-3 draft heads. The cache keeps them. A head may be trained beside the policy."""
 
 import hashlib
 import json
@@ -122,7 +122,9 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
 
 
 def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[int]]:
-    """Token ids of the prompts for a new head, which learns from their responses. This run trains on other problems."""
+    """Return the token ids of prompts. A new head learns from the policy's responses to them. The run does not train on
+    them.
+    """
     from transformers import AutoTokenizer
 
     data = config.data

@@ -19,7 +19,7 @@ DRAFT_SIZES: dict[str, Any] = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_
 
 
 def small_kind(config: RunConfig) -> str:
-    """The kind of small policy for a run's data: calculator, programs, arithmetic or puzzles."""
+    """Return the kind of small policy that fits a run's data: calculator, programs, arithmetic or puzzles."""
     if config.data.name == AGENT:
         return "calculator"
     if config.data.judged_by == "code":
@@ -76,7 +76,9 @@ def check_mtp(config: RunConfig) -> None:
 
 
 def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
-    """Describe a draft model with text and tokenizer of the small policy. Raises UserError for other policies."""
+    """Return the config of a draft model that has the text and the tokenizer of the small policy. Raises UserError if
+    the run has another policy.
+    """
     other = config.policy.path is not None or config.policy.name == SMALL_MTP  # small_mtp has the tokenizer of Qwen2
     if other or small_kind(config) not in TEXTS:
         raise UserError(
@@ -87,7 +89,9 @@ def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
 
 
 def _small_config(config: RunConfig) -> "SmallPolicyConfig":
-    """Describe the small policy that learns the text of the data, with the share `policy.effort` of optimizer steps."""
+    """Return the config of the small policy for the run's data. It has the share `policy.effort` of the optimizer
+    steps.
+    """
     from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig
 
     kind = small_kind(config)

@@ -36,7 +36,7 @@ SHOWN = 5  # number of differences that a message names
 
 
 def remember(folder: Path, overrides: list[str]) -> None:
-    """Write the command line's overrides into a run's folder."""
+    """Write the command line's overrides into a run's folder, so that `recall` can read them."""
     folder.mkdir(parents=True, exist_ok=True)
     others = [override for override in overrides if not override.startswith("resume=")]
     write_text(folder / "overrides.json", json.dumps(others))

@@ -149,6 +149,6 @@ def cluster_values(cluster: Mapping[str, Any]) -> dict[str, float]:
 
 
 def earlier_run(folder: Path) -> str | None:
-    """Return the id of the newest W&B run in the folder; None if there is none."""
+    """Return the id of the newest offline or online W&B run in the folder; None if there is none."""
     runs = sorted((folder / "wandb").glob("*run-*-*/run-*.wandb"))
     return runs[-1].stem.removeprefix("run-") if runs else None

@@ -138,7 +138,9 @@ def load_model(policy: str, dtype: str) -> Any:
 
 
 def checkpoints(config: RunConfig, run: ArmRun, model: Any, rows: Any) -> "Checkpoints":
-    """Describe the arm's checkpoints. Each records the settings, and digests of the initial weights and of the rows."""
+    """Return the description of the arm's checkpoints. Each of them records the settings, and digests of the initial
+    weights and of the rows, so that only the same run resumes from it.
+    """
     from experiments.training.checkpoint_writer import Checkpoints
 
     # All ranks have read the same files, so one of them computes the digest.

@@ -1,4 +1,6 @@
-"""The two engines of task=bench_budgets, one in each process. A rollout names its workload and its budget policy."""
+"""The two engines of task=bench_budgets, each in its own process. Each rollout is for one workload and one budget
+policy.
+"""
 
 import hashlib
 import traceback
@@ -24,7 +26,7 @@ BASELINE = "none"  # label of the budget policy without speculation
 
 @dataclass(frozen=True)
 class Requests:
-    """The requests of a workload's rollouts."""
+    """The numbers and lengths of the requests in each rollout of a workload."""
 
     live: int  # requests of a rollout, in groups of siblings
     siblings: int  # requests of each problem
@@ -108,7 +110,8 @@ def _check_same_tokens(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def untrained(policy: str, folder: Path) -> str:
-    """Write a model with the policy's architecture and tokenizer, but random weights, to `folder`. Returns its path.
+    """Write a model with the policy's architecture and tokenizer, but with random weights, into `folder`. Returns the
+    model's path.
 
     The tokens that it samples are nearly uniform, so no drafted token is accepted.
     """

@@ -34,7 +34,7 @@ class Judged:
     rewards: list[float]
     lengths: list[int]
     truncated: int  # number of responses that were cut off at the longest length
-    counts: dict[str, int]  # problems with the judge's workers, by kind (rewards/workers.py)
+    counts: dict[str, int]  # how often the judge's workers died, failed or were too slow (rewards/workers.py)
 
 
 class Evaluation:

@@ -67,7 +67,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of a file of configs/experiment, in one profile."""
+    """The content of a file of configs/experiment, with the runs of one profile (small, for example)."""
 
     name: str
     title: str
