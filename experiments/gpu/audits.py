@@ -119,8 +119,9 @@ def _engine(
 def _roll_out(
     llm: Any, scale: Scale, limits: Any, groups: int = 1, top_k: int = 0
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Roll out all requests, divided into `groups` batches. limits: draft limit of each request. top_k: see vLLM; 0:
-    off. Returns the responses, and the counts of drafted tokens, summed over the batches.
+    """Roll out all requests, divided into `groups` batches. limits: draft limits in tokens, which the requests take in
+    turn. top_k: sample from so many likeliest tokens; 0: from all. Returns the responses, and the counts of drafted
+    tokens, summed over the batches.
     """
     from vllm import SamplingParams
 

@@ -72,7 +72,7 @@ def _not_loadable(folder: Path, max_model_len: int) -> str:
 
 
 def _not_finite(folder: Path) -> str:
-    """Read all weights. Returns the name of a tensor that contains NaN or infinity; empty if there is none."""
+    """Read all weights. If a tensor contains NaN or infinity, returns a text that names it; otherwise ""."""
     import torch
     from safetensors import safe_open
 

@@ -56,7 +56,7 @@ class Target:
 
 
 def roofline(constants: dict[str, float]) -> SelfDraftRoofline:
-    """Return a model's roofline from its published constants: bytes, operations, microseconds per request."""
+    """Make a model's roofline from its published constants (bytes, operations, microseconds per request)."""
     c = constants
     work = PassWork(c["W_T"], c["W_D"], c["C_dense"], c["C_attn"], c["F_eff"])
     return SelfDraftRoofline(
@@ -93,7 +93,9 @@ def drawn_lengths(quantiles: dict[str, int], requests: int, seed: int) -> Worklo
 
 
 def change(model: SelfDraftRoofline, work: Workload, drafter: ProfiledDrafter) -> float:
-    """Return the change of rollout time by the drafter, on 8 engines: time with drafts / time without drafts - 1."""
+    """Return by how much the drafter changes the rollout time on 8 engines: time with drafts / time without
+    drafts - 1.
+    """
     placed = [list(range(e, len(work), 8)) for e in range(8)]
     times = Times(Target(model))
     seconds = []
@@ -110,7 +112,7 @@ def _constant(seconds: float, live: float, context: float) -> float:
 def sections(
     task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
 ) -> list[Section]:
-    """Return all sections, with their figures in `folder`."""
+    """Recompute the paper's results. Returns all sections of the report; their figures are in `folder`."""
     constants = published["er_constants"]["data"]
     models = {name: roofline(constants[name]) for name in MODELS}
     return [

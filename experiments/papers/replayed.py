@@ -1,4 +1,6 @@
-"""Parts that the replays of DAS's figures share: a setting, training steps cut from a workload, arms, comparisons."""
+"""Code that the simulations of DAS's figures share: their setting, training steps cut from a workload, arms,
+comparisons.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +29,7 @@ STEPS_PER_EPOCH = 9  # steps of an epoch of maths: 1,209 problems / 128 per step
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings and inputs that all figures share."""
+    """The settings and inputs that the simulations of all figures share."""
 
     task: DictConfig
     budget: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Recorded responses, chosen and cut for task=force."""
+"""Choose recorded responses for task=force, and cut them to the wanted number of tokens."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,9 @@ def forced_works(
 def _chosen(
     responses: dict[str, list[np.ndarray]], live: int, group: int, epochs: int, path: Path
 ) -> list[list[tuple[str, np.ndarray]]]:
-    """Return the (problem, response) pairs of each epoch."""
+    """Choose the responses. Returns the (problem, response) pairs of each epoch, for `live` requests in groups of
+    `group` siblings.
+    """
     if live > group and live % group:
         raise UserError(f"task.live: {live} requests are no multiple of task.siblings={group}")
     enough = {problem: rows for problem, rows in responses.items() if len(rows) >= group * epochs}

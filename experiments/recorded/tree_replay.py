@@ -27,7 +27,9 @@ def rows_of_prefixes(parents: Sequence[int]) -> list[int]:
 
 @dataclass
 class TreeTally(Tally):
-    """A tally for drafts that branch. max_rows: a draft is cut before it needs more rows; None: drafts are not cut."""
+    """A Tally for drafts that branch. max_rows: the most rows of a draft, which is cut if it needs more; None: no
+    limit.
+    """
 
     max_rows: int | None = None
     num_rows: int = 0

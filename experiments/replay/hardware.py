@@ -61,7 +61,9 @@ HEAD_PASS = 0.06
 
 @dataclass(frozen=True)
 class Model:
-    """The shape of a decoder with grouped-query attention and gated feed-forward layers, from its config.json."""
+    """The shape of a language model, from its config.json: a decoder with grouped-query attention and gated
+    feed-forward layers.
+    """
 
     layers: int
     hidden: int

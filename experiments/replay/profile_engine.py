@@ -66,7 +66,9 @@ class ByDepth:
 
     @property
     def tau(self) -> float:
-        """Tokens per cycle by the first profile, that of short responses; most responses are short at any time."""
+        """The mean number of tokens that a cycle emits for a short response (by the first profile). Most live responses
+        are short.
+        """
         return self.profiles[0].tau
 
     def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
@@ -113,7 +115,9 @@ class ProfiledDrafter:
 
 
 class ProfileEngine(Engine):
-    """A simulated engine with a ProfiledDrafter. seed: for the random numbers that decide how much is accepted."""
+    """A simulated engine with a ProfiledDrafter. seed: seed of the random numbers that decide how many tokens are
+    accepted.
+    """
 
     def __init__(self, times: Times, max_num_seqs: int, model: ProfiledDrafter, seed: int) -> None:
         super().__init__(times, max_num_seqs)
