@@ -11,7 +11,7 @@ from experiments.recorded.drafter_replay import made_up_problems
 
 def against_array(tokens: int) -> dict[str, float]:
     """Measure a query and the insertion of 100 tokens, in our drafter's index and in a suffix array (Fig 5 of the
-    paper). Returns name -> milliseconds.
+    paper). Returns the times in milliseconds, and the size of the corpus.
 
     tokens: size of the corpus. The array cannot grow, so an insertion sorts it anew.
     """

@@ -35,7 +35,7 @@ class Progress:
             print(text, file=self.terminal, flush=True)
 
     def resume(self, step: int) -> None:
-        """Do not count the first `step` steps, which an earlier process has done."""
+        """Leave the first `step` steps out of the estimates of time: an earlier process has done them."""
         self.total = (self.steps - step) * self.arms
 
     def start(self) -> None:

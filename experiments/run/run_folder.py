@@ -1,4 +1,4 @@
-"""Every run writes config.yaml, meta.json, metrics.jsonl, rollouts/ and result.json into its folder."""
+"""Write the files of a run into its folder: config.yaml, meta.json, metrics.jsonl, rollouts/ and result.json."""
 
 import gzip
 import json

@@ -79,7 +79,7 @@ def training_agreement(
 
 
 def rollouts(config: RunConfig, policy: str, draws: int | None = None) -> dict[str, Any]:
-    """Do level 2 for one arm. Returns its responses, and how many drafted tokens were accepted.
+    """Make the rollouts of one arm for level 2. Returns its responses, and how many drafted tokens were accepted.
 
     A response holds its token ids and, for each position, {token: raw logit} of the tokens with the largest logits.
     draws: number of tokens to draw for level 1, whose result is then returned too; None: level 1 is left out.

@@ -96,7 +96,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def _judged_by_its_own(config: RunConfig) -> RunConfig:
-    """Return the config with the number of problems of this task, and with the reward that judges this set."""
+    """Return the config with this task's number of problems, and with the reward that fits the set of problems."""
     problems = config.task["problems"]
     if problems is None:
         problems = GENERATED_PROBLEMS if config.data.name in MADE else config.data.problems

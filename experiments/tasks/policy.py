@@ -100,7 +100,7 @@ def likeness_table(
 
 
 def shown(value: float | list[float] | None, form: str) -> str:
-    """Format a number, or a range [from, to]; None becomes "-". form: format of a number, such as ".2f"."""
+    """Return a number or a range [from, to] as text; "-" for None. form: format of a number, such as ".2f"."""
     if value is None:
         return "-"
     if not isinstance(value, list):

@@ -34,7 +34,7 @@ MINUTES = {"das": 6.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # time of a pa
 
 @dataclass(frozen=True)
 class Report:
-    """The parts of a report."""
+    """The parts of the report that task=reproduce writes."""
 
     store: Path  # folder that keeps the runs
     profile: str

@@ -1,4 +1,4 @@
-"""Rollouts that run a fixed number of steps ahead of the training (`trainer.lag`)."""
+"""Run rollouts a fixed number of steps (`trainer.lag`) ahead of the training."""
 
 import copy
 from collections import deque

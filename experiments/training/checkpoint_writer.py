@@ -100,7 +100,8 @@ def completed_epochs(folder: Path) -> int:
 
 
 def final_digests(trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
-    """Digests of what all ranks have trained: weights, optimizer state, and the draft head if there is one.
+    """Return name -> digest of what all ranks have trained: weights, optimizer state, and the draft head if there is
+    one.
 
     All ranks must call this function.
     """

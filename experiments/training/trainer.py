@@ -221,7 +221,9 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self.on_step(row, rollout, rewards)
 
     def _trained_on(self) -> tuple[Rollout, Sync, int]:
-        """Return the rollout of this step, its weight sync, and the number of updates that had made its weights."""
+        """Return the rollout on which this step trains, the weight sync before it, and after how many updates its
+        weights were.
+        """
         taken, generation = self.rollouts_ahead.taken, self.vllm_generation
         if taken is not None:
             return taken.rollout, taken.sync, taken.weights
@@ -229,7 +231,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         return generation.last, generation.sync, generation.last.step
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Wait until the submitted rollouts are finished, then save."""
+        """Wait until the rollouts that run ahead are finished, then write a checkpoint."""
         self.rollouts_ahead.wait()
         save_transformers_part = super()._save_checkpoint
         self._writer.save(lambda: save_transformers_part(model, trial))

@@ -53,7 +53,7 @@ def work(values: list[int], writer: Writer) -> None:
 
 
 def _restate(numbers: list[int], writer: Writer) -> None:
-    """Write the numbers of the question again."""
+    """Write down the numbers of the question once more."""
     writer.say(
         ("I have {numbers}.\n", "The numbers are {numbers}.\n"),
         ("Numbers: {numbers}.\n", "{numbers}, so\n"),

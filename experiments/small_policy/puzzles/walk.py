@@ -16,7 +16,9 @@ _QUESTIONS = (
 
 
 def draw(moves: int, rng: random.Random) -> tuple[str, str, list[int]]:
-    """Draw a puzzle that takes `moves` moves. Returns question, answer, and the start followed by both steps."""
+    """Draw a puzzle that takes `moves` moves. Returns its question, its answer, and three numbers: the start and the
+    two steps.
+    """
     while True:
         start, first, second = rng.randrange(1, RING), rng.randint(1, LARGEST_STEP), rng.randint(1, LARGEST_STEP)
         places = _places(start, (first, second), moves)
@@ -26,7 +28,7 @@ def draw(moves: int, rng: random.Random) -> tuple[str, str, list[int]]:
 
 
 def _places(start: int, steps: tuple[int, int], moves: int) -> list[int]:
-    """Return the place after each move."""
+    """Return the place after each of `moves` moves. steps: the lengths of the moves, which take turns."""
     place, places = start, []
     for move in range(moves):
         place = (place + steps[move % 2]) % RING

@@ -124,7 +124,7 @@ def history_arms(case: Case) -> HistoryArms:
 
 
 def seconds(steps: Sequence[Step]) -> float:
-    """Mean rollout time of the steps, in seconds."""
+    """Return the mean rollout time of the steps, in seconds."""
     return float(np.mean([step.rollout_s for step in steps]))
 
 
@@ -138,7 +138,7 @@ def choose_setting(times: Mapping[str, tuple[float, float]]) -> str:
 
 
 def rest_share(task: DictConfig, plain: Sequence[Step]) -> float:
-    """Seconds of a step outside the rollout, divided by the seconds of the rollout without speculation."""
+    """Return the time of a step outside the rollout, divided by the time of the rollout without speculation."""
     if task.rest_s is not None:
         return float(task.rest_s) / seconds(plain)
     return 1 / 0.643 - 1  # rollouts are 64.3 % of a step in EfficientRollout's 7B run (58-71 %)
@@ -168,7 +168,8 @@ def table(
 def summary(
     steps: Sequence[Step], low: Sequence[Step], high: Sequence[Step], plain: Sequence[Step], rest: float
 ) -> dict[str, float]:
-    """Mean times of a step, and their changes. The rest of a step takes as long as without speculation (Amdahl).
+    """Return the mean times of an arm's rollouts and steps, and their changes. The part of a step outside the rollout
+    is taken to be as long as without speculation (Amdahl's law).
 
     low, high: the same steps if drafted tokens are cheaper and dearer. plain: the steps without speculation.
     rest: see rest_share.
