@@ -11,7 +11,9 @@ from analysis.figures import colour, figure
 
 
 def force_figure(result: dict[str, Any], path: Path) -> None:
-    """Draw the ratios and the tokens per pass of result.json."""
+    """Draw, for each arm, the ratio of its rollout time to that of `none`, and its tokens per pass. result: content of
+    result.json.
+    """
     arms = [arm for arm in result["ratio_to_none"] if arm != "none"]
     if not arms:
         return

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ordering:
-    """A claim that our runs should confirm: one that the paper's figure makes, or one about identical training.
+    """A claim that our runs should confirm: one that a paper's figure makes, or the claim that arms train identically.
 
     met: whether our runs confirm the claim; None if they cannot decide. evidence: the numbers behind the verdict.
     """

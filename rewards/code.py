@@ -34,8 +34,9 @@ class _Block:
 
     @classmethod
     def opened_by(cls, line: str) -> _Block | None:
-        """Return the block that a line outside of blocks opens, or None. After other text, a fence only opens a block
-        of Python."""
+        """Return the block that this line opens, or None. line: a line outside of all blocks. If other text precedes
+        the fence, the line opens a block only if the block's language is Python or not given.
+        """
         match = _OPENING.match(line)
         if match is None:
             return None

@@ -95,7 +95,7 @@ class Arm:
 
 
 def arms_of(task: DictConfig) -> dict[str, Arm]:
-    """Return the drafters that take turns, problem by problem. Arctic is among them only if it is installed."""
+    """Return name -> drafter, for all drafters that are compared. Arctic is among them only if it is installed."""
     arms = {"das": Arm(partial(Das, min_prob=task.min_prob, window=task.window), task.tokens)}
     arms |= {f"tree_{nodes}": tree_arm(task, nodes, TreeTally) for nodes in task.trees}
     if has_arctic():

@@ -82,7 +82,7 @@ def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]
 
 
 def tools_of(data: DataConfig) -> list[Callable[..., Any]] | None:
-    """The tools that the policy may call; None if it has none."""
+    """Return the functions that the policy may call as tools; None if it has none."""
     if data.name != AGENT:
         return None
     from experiments.small_policy.calculator.tool import calculator
@@ -91,7 +91,7 @@ def tools_of(data: DataConfig) -> list[Callable[..., Any]] | None:
 
 
 def weight_of_kinds(data: DataConfig) -> dict[str, float]:
-    """The relative frequency of each kind of puzzle. Raises UserError for a kind that does not exist."""
+    """Return kind of puzzle -> relative frequency. Raises UserError for a kind that does not exist."""
     from experiments.small_policy.puzzles.problems import DIFFICULTIES
 
     kinds = {str(kind): float(weight) for kind, weight in (data.kinds or {}).items()}
@@ -103,7 +103,9 @@ def weight_of_kinds(data: DataConfig) -> dict[str, float]:
 
 
 def weight_of_chain_steps(data: DataConfig) -> dict[int, float]:
-    """Number of steps in the chain of a generated problem -> relative frequency. Raises UserError for unequal lists."""
+    """Return the number of steps in a generated problem -> relative frequency. Raises UserError if the settings
+    `chain_steps` and `weights` have different lengths.
+    """
     if len(data.chain_steps) != len(data.weights):
         raise UserError("data.chain_steps and data.weights must be equally long: a weight for each length of chain")
     return {int(steps): float(weight) for steps, weight in zip(data.chain_steps, data.weights, strict=True)}

@@ -44,7 +44,9 @@ def check_head(config: RunConfig) -> None:
 
 
 def check_online(config: RunConfig) -> None:
-    """Refuse to train anything but a head, and to train one in a run of several processes. Raises UserError."""
+    """Check the setting arm.online, which trains a drafter during the run. Raises UserError if the drafter is no
+    EAGLE-3 head, or if the run has several processes.
+    """
     if config.arm.online and config.arm.row.model != "head":
         raise UserError(f"arm.online=true: only an EAGLE-3 head learns in the run, and arm {config.arm.name} has none")
     if config.arm.online and config.engine.processes > 1:

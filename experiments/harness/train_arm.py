@@ -248,7 +248,9 @@ class StepLog:
 
 
 def restore_last_files(run: ArmRun) -> None:
-    """Copy the files that only a finished run has from the checkpoint of its last step."""
+    """Restore the files that a run writes at its very end. They are copied from the checkpoint of the run's
+    last step.
+    """
     last = checkpoint.step_folder(run.folder / resume.CHECKPOINTS, run.start)
     for name, place in ((FINAL, run.folder / FINAL), (HISTORY, ranks.own_file(run.folder / HISTORY))):
         saved = ranks.own_folder(last) / name

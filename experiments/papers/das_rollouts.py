@@ -44,7 +44,7 @@ def reductions(
     with_: str,
     without: str = "none",
 ) -> list[Line]:
-    """Return a line for each range of steps: the reduction of rollout time that the paper plots, and ours.
+    """Return a report line for each range of steps: the reduction of rollout time that the paper plots, and ours.
 
     paper: the digitised figure. with_: the arm with drafts, compared with the arm `without`.
     """

@@ -46,7 +46,9 @@ class Roofline:
 
 
 def fit_affine(passes: Passes, age_weights: Array) -> Affine:
-    """Fit by least squares of relative errors, without interrupted passes. age_weights: the weight of each pass."""
+    """Fit by least squares of relative errors. Passes that were interrupted do not count. age_weights: the weight of
+    each pass.
+    """
     return _line(*relative_weights(passes, age_weights))
 
 

@@ -121,7 +121,9 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
 
 
 def ready(kind: str, folder: Path, rows: int) -> bool:
-    """Return whether the moment to kill has come. rows: the rows of metrics.jsonl that the run must have written."""
+    """Return whether the moment to kill has come. rows: number of rows of metrics.jsonl that the run must have written
+    before. For kind "checkpoint", a checkpoint must be half written instead; kinds of FROM_INSIDE are never ready.
+    """
     if kind in FROM_INSIDE:
         return False
     if kind == "checkpoint":
@@ -160,7 +162,9 @@ def differing_metrics(first: Path, second: Path) -> Iterator[str]:
 
 
 def differing_files(first: Path, second: Path) -> Iterator[str]:
-    """Yield names of files that differ between two folders of an arm: rollouts without times, digests, checkpoints."""
+    """Yield the names of files that differ between two folders of an arm. Compared are rollouts (without their times),
+    final digests and checkpoints.
+    """
     names = [sorted(path.name for path in (arm / "rollouts").iterdir()) for arm in (first, second)]
     if names[0] != names[1]:
         yield "rollouts: other files"

@@ -221,8 +221,8 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self.on_step(row, rollout, rewards)
 
     def _trained_on(self) -> tuple[Rollout, Sync, int]:
-        """Return the rollout on which this step trains, the weight sync before it, and after how many updates its
-        weights were.
+        """Return the rollout on which this step trains, the weight sync before it, and how many updates had made its
+        weights.
         """
         taken, generation = self.rollouts_ahead.taken, self.vllm_generation
         if taken is not None:

@@ -108,7 +108,9 @@ def roll_workloads(
     run_folder: RunFolder,
     progress: Progress,
 ) -> list[dict[str, Any]]:
-    """Roll out all workloads. Returns rows of metrics. The engines for hopeless workloads have untrained weights."""
+    """Roll out all workloads. Returns the rows of metrics of all rollouts. Hopeless workloads, in which no draft can be
+    accepted, get engines with untrained weights.
+    """
     rows: list[dict[str, Any]] = []
     max_num_seqs = max(requests.live for requests in workloads.values())
     for hopeless in (False, True):

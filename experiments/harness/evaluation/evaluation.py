@@ -43,7 +43,9 @@ class Evaluation:
     def __init__(
         self, config: RunConfig, policy: str, rows: Sequence[dict[str, Any]], judge: ConversationReward, samples: int
     ):
-        """policy: its tokenizer is used. rows: problems, made by `held_out`. samples: responses to each problem."""
+        """policy: directory or hub id; its tokenizer is used. rows: problems, made by `held_out`. judge: judges the
+        responses. samples: number of responses to each problem.
+        """
         from transformers import AutoTokenizer
 
         self.samples = samples
@@ -73,7 +75,7 @@ class Evaluation:
         )
 
     def judged(self, rollout: Rollout, problems: slice = slice(None)) -> Judged:
-        """Judge the responses that `request` asked for."""
+        """Judge the responses to a request that `request` made. problems: the same slice as there."""
         texts = self._tokenizer.batch_decode(rollout.responses, skip_special_tokens=True)
         rows = [row for row in self._rows[problems] for _ in range(self.samples)]
         columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}

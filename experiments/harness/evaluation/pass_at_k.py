@@ -58,5 +58,5 @@ def wilson(right: int, responses: int) -> tuple[float, float]:
 
 
 def powers_of_two(samples: int) -> list[int]:
-    """1, 2, 4 ... up to `samples`."""
+    """Return the powers of two from 1 to `samples`: 1, 2, 4 ..."""
     return [1 << power for power in range(samples.bit_length())]

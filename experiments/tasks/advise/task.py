@@ -147,7 +147,8 @@ def rest_share(task: DictConfig, plain: Sequence[Step]) -> float:
 def table(
     history: HistoryArms, model_none: Sequence[Step], model_arms: Mapping[str, Sequence[Sequence[Step]]], rest: float
 ) -> dict[str, dict[str, float]]:
-    """Make a row for each arm (see `summary`). Each arm is compared with `none` on the same requests.
+    """Return arm -> its row of the table (see `summary`). Each arm is compared with the arm `none` on the same
+    requests.
 
     model_none, model_arms: see model_steps. rest: see rest_share.
     """
@@ -259,7 +260,9 @@ def advice(
 
 
 def where(pays: int, pays_dearer: int) -> str:
-    """Say in words up to how many live requests per engine drafting pays. pays, pays_dearer: see `pays_up_to`."""
+    """Return in words up to how many live requests per engine drafting pays. pays, pays_dearer: results of `pays_up_to`
+    at the expected price of drafted tokens and at a dearer one.
+    """
 
     def up_to(live: int) -> str:
         return f"up to about {live} live requests per engine" if live else "at no number of live requests"
