@@ -79,7 +79,7 @@ def compare_runs(runs: Sequence[Run], figure: Path | None = None, to_page: Path 
 
 
 def difference(base: Run, run: Run) -> Difference:
-    """Compare two runs, step by step."""
+    """Compare `run` with `base`, step by step: results exactly, costs as ratios. Returns the differences in words."""
     run_rows, base_rows = ({row["step"]: row for row in each.rows} for each in (run, base))
     common = sorted(run_rows.keys() & base_rows.keys())
     lines = [f"{run.name} against {base.name}, {len(common)} steps in common"]

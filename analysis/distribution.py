@@ -49,7 +49,7 @@ def compare_distributions(
 
 
 def _means(values: Sequence[float], baseline_values: Sequence[float]) -> dict[str, float]:
-    """Return the means of both arms, with their standard errors."""
+    """Return the mean of each arm's values, with its standard error."""
     return {
         "mean": float(np.mean(values)),
         "standard_error": standard_error(values),

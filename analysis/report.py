@@ -26,7 +26,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text cells under a header."""
+    """A table of a report: rows of text cells under a header."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]

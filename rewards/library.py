@@ -104,7 +104,9 @@ class LibraryReward:
 
 @lru_cache(maxsize=64)
 def _block(task: str, options: str, seed: int) -> Any:
-    """Make a dataset of BLOCK problems of a task."""
+    """Make the library's dataset of BLOCK problems of a task. options: the task's options, as JSON. seed: the dataset's
+    seed.
+    """
     import reasoning_gym
 
     return reasoning_gym.create_dataset(task, seed=seed, size=BLOCK, **json.loads(options))

@@ -209,7 +209,7 @@ class MathsReward:
 
 
 def main() -> None:
-    """Body of a worker process (rewards/workers.py)."""
+    """Body of a worker process (rewards/workers.py): judge each answer that arrives as a JSON line."""
     die_with_parent()  # otherwise the end of standard input would be noticed only between two answers
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)

@@ -78,7 +78,7 @@ def address_space() -> int:
 
 
 class _Worker:
-    """One worker process."""
+    """One worker process, to which questions are sent as lines."""
 
     def __init__(self, command_line: list[str]):
         # The process gets its own session, so that it can be killed together with its children, and an interrupt at the
@@ -125,7 +125,7 @@ class _Worker:
                 return answer
 
     def stop(self) -> None:
-        """Kill the process and its group, and reap it."""
+        """Kill the process and all processes that it started, and wait for its end."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with suppress(BrokenPipeError):

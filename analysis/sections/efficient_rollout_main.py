@@ -97,12 +97,12 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def workloads(large: Mapping[str, Any]) -> list[str]:
-    """Return the workloads of the run `large`, in the order of their live requests."""
+    """Return the names of the workloads of the run `large`, sorted by their numbers of live requests."""
     return sorted((name for name in large if name.startswith("live_")), key=count)
 
 
 def count(workload: str) -> int:
-    """Return the number of live requests of a workload."""
+    """Return the number of live requests that the name of a workload contains."""
     return int(workload.removeprefix("live_"))
 
 
@@ -144,7 +144,9 @@ def large_lines(large: Mapping[str, Any]) -> list[Line]:
 
 
 def method_table(runs: Mapping[str, Path], ratio: Mapping[str, float], theirs: Mapping[tuple[str, str], Any]) -> Table:
-    """Return a table with the paper's columns: our values, then the values of the paper's 7B."""
+    """Return a table with the columns of the paper's table. A row has our values, then the paper's values for its 7B
+    model.
+    """
     cells = []
     for label, (run, arm, _) in METHODS.items():
         steps = rows(runs[run], arm)

@@ -28,7 +28,7 @@ HEADER = (
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Make the section. Its table has one row for each lag and arm."""
+    """Make the section about asynchronous training. Its table has one row for each lag and arm."""
     paper = published["nemo_async"]["data"]
     by_lag = {int(label.removeprefix("lag_")): run for label, run in runs.items()}
     measured = {(lag, arm): _times(rows(run, arm)) for lag, run in by_lag.items() for arm in ARMS}

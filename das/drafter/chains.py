@@ -85,7 +85,7 @@ class Chains:
         return tokens, room, (self._floors[among] / np.maximum(self._joint[among], 1e-300)).tolist()
 
     def drafts(self) -> Drafts:
-        """Returns all chains, each with the history's stored tokens at its end."""
+        """Returns all chains. Each ends with the tokens of the history that `take` stored."""
         for i, (tokens, probs) in enumerate(self._rests):
             self._extend(i, tokens, probs)
         self._rests = [([], [])] * len(self._rests)

@@ -41,7 +41,7 @@ def whole_number(value: Any, name: str, lowest: int, highest: int) -> int:
 
 
 def file_path(value: Any, name: str) -> Path:
-    """Check the path of a file."""
+    """Return the path of a file, after a check that it can be one."""
     try:
         return Path(value)
     except TypeError:
@@ -101,7 +101,9 @@ def flat_tokens(lists: Sequence[Sequence[int] | np.ndarray]) -> tuple[array[int]
 
 
 def append_tokens(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
-    """Append token ids to an int32 array. Raises ValueError for ids too large; the core refuses negative ones."""
+    """Append the token ids `new` to the int32 array `flat`. Raises ValueError for ids that are too large. Negative ids
+    are refused later, by the native core.
+    """
     if isinstance(new, np.ndarray):
         # NumPy's checks cost microseconds. A short array is cheaper as a list, whose tokens `extend` checks.
         is_short = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"

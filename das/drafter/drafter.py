@@ -86,7 +86,7 @@ class Drafter(ABC):
         return 0
 
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
-        """Call `observe` for many requests."""
+        """Note the tokens that many requests emitted: call `observe` for each."""
         for request, own in zip(requests, tokens, strict=True):
             self.observe(request, own)
 
@@ -136,7 +136,7 @@ class Drafter(ABC):
         """Write everything that the drafter has learned, for a checkpoint. No request is live."""
 
     def load(self, path: Path) -> None:  # noqa: B027  # a drafter need not remember
-        """Continue from what `save` wrote."""
+        """Continue from the state that `save` wrote."""
 
     @property
     def _name(self) -> str:

@@ -327,7 +327,8 @@ class HistoryDrafter(RememberingDrafter):
 
     @_locked
     def add_history(self, texts: Sequence[SavedText]) -> None:
-        """Add responses that other engines finished, each to its tick. Texts outside the window are dropped.
+        """Add responses that other engines finished, each to the history of its own tick. Responses outside the window
+        are dropped.
 
         Requests may be live. Raises ValueError for a text of a later tick than the current one.
         """
@@ -399,7 +400,7 @@ class HistoryDrafter(RememberingDrafter):
         return "all" if self.scope == "global+request" else f"problem {problem}"
 
     def _remember(self, finished: IndexedRequest, history_tick: int) -> None:
-        """Add a finished response to the history of a tick."""
+        """Add a finished response to the history of a tick, and make its copy for other problems."""
         native.check(self._lib.das_end(self._core, finished.handle, 1, history_tick))
         self._history.setdefault(history_tick, []).append(finished)
         self._history_tokens += finished.length

@@ -21,7 +21,7 @@ SOURCE = Path(__file__).with_name("native.c")
 
 
 class Config(ctypes.Structure):
-    """Mirrors `Config` of lookup.h, field by field."""
+    """The options of a core. Mirrors the C struct `Config` of lookup.h, field by field."""
 
     _fields_ = [
         ("max_match", ctypes.c_int32),

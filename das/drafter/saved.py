@@ -109,7 +109,7 @@ def _checked(arrays: dict[str, np.ndarray]) -> SavedHistory:
 
 
 def _remembered(arrays: dict[str, np.ndarray], num_tokens: int) -> np.ndarray | None:
-    """Returns the tokens' distributions; None if the file has none."""
+    """Returns the file's remembered distributions, one for each token; None if the file has none."""
     if "pairs" not in arrays:
         return None
     num_pairs = _array(arrays, "num_pairs", 1, "u")
@@ -141,7 +141,9 @@ def _problems(arrays: dict[str, np.ndarray]) -> list[str]:
 
 
 def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the learned weights. Values far outside the learnable range would spread NaN, so they are refused."""
+    """Returns the learned weights of the file. Raises ValueError for values far outside the range of learned ones,
+    because computing with them would give NaN.
+    """
     with np.errstate(invalid="ignore"):  # NaN is refused below
         weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
     prior = native.prior_weights()

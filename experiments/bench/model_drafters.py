@@ -164,7 +164,9 @@ def drafts_of_model(model: Model) -> Drafter:
 
 
 def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
-    """Return a drafter that is an EAGLE-3 head. It reads the policy's hidden states and drafts from token 2 on."""
+    """Return a drafter that is an EAGLE-3 head. It reads the policy's hidden states. Its first draft begins at the
+    second token of the response.
+    """
     from das.heads.warm_up import texts_of
 
     embedding: torch.Tensor = policy.get_input_embeddings().weight  # type: ignore[operator]

@@ -70,7 +70,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def spread(ratio: Mapping[str, float]) -> str:
-    """Return a ratio with its quartiles as text."""
+    """Return a ratio with its quartiles as text. ratio: the result of `paired_ratio`."""
     return f"{ratio['ratio']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
 
 

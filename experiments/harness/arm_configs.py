@@ -101,5 +101,5 @@ def _label(key: str, value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """The value as it is written on the command line."""
+    """Return the value in the form in which a user types it on the command line."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

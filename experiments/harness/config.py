@@ -33,7 +33,7 @@ class ArmConfig:
 
     @property
     def drafts(self) -> bool:
-        """True if the arm should draft."""
+        """True if this arm should make drafts, so that a run without any has failed."""
         return self.row.drafts
 
     @property
@@ -130,7 +130,7 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """The checkpoints of a training."""
+    """The settings of a training's checkpoints."""
 
     every: int  # training steps; 0: never
     keep: int  # how many of the newest checkpoints are kept
@@ -256,12 +256,12 @@ def cluster_settings(settings: Settings) -> ClusterSettings | None:
 
 
 def data_config(settings: Settings) -> DataConfig:
-    """Convert the settings of a file of configs/data."""
+    """Convert the settings of a file of configs/data to a dataclass."""
     return _make(DataConfig, "data", settings, settings=settings)
 
 
 def reward_config(settings: Settings) -> RewardConfig:
-    """Convert the settings of a file of configs/reward."""
+    """Convert the settings of a file of configs/reward to a dataclass."""
     return _make(RewardConfig, "reward", settings)
 
 

@@ -111,6 +111,6 @@ def _answer(log: Path, function: Any, arguments: tuple[Any, ...], pipe: Connecti
 
 
 def _log_traceback(log: Path) -> None:
-    """Append the traceback of the exception that is being handled."""
+    """Append the traceback of the exception that is being handled to the log."""
     with suppress(OSError), log.open("a") as file:  # a full disk has no room for it
         traceback.print_exc(file=file)

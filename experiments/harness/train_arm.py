@@ -43,7 +43,7 @@ FINAL = "final.json"  # digests of the last weights and optimizer state
 
 @dataclass(frozen=True)
 class ArmRun:
-    """One arm to be trained."""
+    """One arm to be trained, with its folder, its barrier and the step at which it starts."""
 
     config: RunConfig
     policy: str  # directory or hub id
@@ -236,7 +236,7 @@ class StepLog:
         self._barrier.after_step(row)
 
     def end(self, digests: dict[str, str]) -> None:
-        """Record the end of the training: write final.json."""
+        """Record the end of the training: write final.json. digests: of the final weights and optimizer state."""
         if self._run_folder is not None and self._tracker is not None:
             write_text(self._run_folder.path / FINAL, json.dumps(digests))
             self._tracker.end(digests)

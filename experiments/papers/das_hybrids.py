@@ -63,7 +63,7 @@ class Arm:
 
 
 def hybrids(setting: Setting) -> Section:
-    """Make the section: Fig 10 with models as drafters."""
+    """Make the section that simulates the rollouts of Fig 10 with models as drafters."""
     batch = Batch(setting)
     lines, plain = [], dict[int, np.ndarray]()
     for arm in arms(setting.times.form):

@@ -48,7 +48,7 @@ class ReplayedDrafter(Protocol):
 
 
 class Das:
-    """This project's drafter, through its public methods."""
+    """This project's history drafter, called through its public methods."""
 
     def __init__(self, **options: Any) -> None:
         self.drafter = HistoryDrafter(**options)
@@ -70,7 +70,7 @@ class Das:
 
 
 class DasTrees(Das):
-    """This project's drafter with drafts that branch."""
+    """This project's history drafter, with drafts that branch."""
 
     def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> TreeDrafts:  # type: ignore[override]
         return self.drafter.propose_tree(requests, [limit] * len(requests))

@@ -46,7 +46,8 @@ def against_array(tokens: int) -> dict[str, float]:
 
 
 def array_draft(text: np.ndarray, order: np.ndarray, context: np.ndarray, tokens: int) -> np.ndarray:
-    """Draft after the longest suffix of the context that occurs in the text: each token is the most frequent next one.
+    """Make a draft: find the longest suffix of the context that occurs in the text, and append the token that most
+    often follows it there, again and again.
 
     order: the suffix array of `text`. tokens: the most tokens of a draft.
     """
@@ -77,7 +78,9 @@ def matches(text: np.ndarray, order: np.ndarray, pattern: np.ndarray) -> tuple[i
 
 
 def suffix_array(text: np.ndarray) -> np.ndarray:
-    """Return the first positions of the suffixes of `text`, sorted by suffix. Uses prefix doubling."""
+    """Return the suffix array of `text`: the positions at which its suffixes begin, sorted by suffix. Uses prefix
+    doubling.
+    """
     rank = np.unique(text, return_inverse=True)[1].astype(np.int64)
     n, k = len(text), 1
     while True:

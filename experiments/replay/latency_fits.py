@@ -21,7 +21,9 @@ ROUNDS = 12  # rounds of sorting passes into memory-bound and compute-bound ones
 
 @dataclass(frozen=True)
 class TwoSegment:
-    """Time is one straight line up to the knot, and another line above it."""
+    """A latency form: the time of a pass is one straight line up to a number of tokens (the knot), and another line
+    above it.
+    """
 
     below: Affine
     above: Affine
@@ -34,7 +36,9 @@ class TwoSegment:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The larger of memory time and compute time, plus a time for each request."""
+    """A latency form: the time of a pass is the larger of its memory time and its compute time, plus a time for each
+    request.
+    """
 
     memory: float  # seconds to read the weights
     kv: float  # seconds per token of context

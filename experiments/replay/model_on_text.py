@@ -21,7 +21,9 @@ WRONG = 2 * 10**6  # a token id that no text has
 
 @dataclass(frozen=True)
 class DraftPass:
-    """A latency form of draft passes: `share` of the time of a policy's pass, and `request` seconds per request."""
+    """A latency form that predicts the time of a draft pass: `share` of the time of a pass of the policy (`form`), plus
+    `request` seconds for each request.
+    """
 
     form: Form
     share: float
@@ -140,4 +142,4 @@ class HeadOnText(ModelOnText):
         return self._pass(among, len(among), np.full(len(among), self._depth), self._right[among])
 
     def forget(self, request: str) -> None:
-        """Do nothing: the number that is kept for each request needs no cleaning up."""
+        """Do nothing. The one number that is kept for a request may stay."""

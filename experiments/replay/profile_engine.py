@@ -47,7 +47,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class ByDepth:
-    """Acceptance that changes as a response grows. All profiles have the same length of drafts."""
+    """Acceptance rates that change as a response grows. All profiles must be for drafts of the same length."""
 
     begins: tuple[int, ...]
     profiles: tuple[Profile, ...]  # profiles[i] holds from begins[i] tokens of a response on

@@ -57,7 +57,7 @@ class Progress:
             atexit.register(self._close_bar)  # gives the cursor back if the run ends early
 
     def step(self, row: dict[str, Any]) -> None:
-        """Report one finished step of one arm."""
+        """Print the progress line of one finished step of one arm. row: the step's metrics."""
         if self.began is None:
             self.start()
             self.began = time.perf_counter() - row.get("step_s", row["rollout_s"])

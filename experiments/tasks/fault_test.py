@@ -123,7 +123,7 @@ def victims_of(driver: psutil.Process, name: str) -> list[psutil.Process]:
 
 
 def slow_down(victim: psutil.Process, run: Any) -> None:
-    """Suspend a process most of the time, until it ends or the run ends."""
+    """Make a process slow: suspend it most of the time, until it ends or the run ends."""
     with suppress(psutil.NoSuchProcess):
         while run.poll() is None:
             victim.suspend()

@@ -122,7 +122,8 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
 
 def ready(kind: str, folder: Path, rows: int) -> bool:
     """Return whether the moment to kill has come. rows: number of rows of metrics.jsonl that the run must have written
-    before. For kind "checkpoint", a checkpoint must be half written instead; kinds of FROM_INSIDE are never ready.
+    before. For the kind "checkpoint", a checkpoint of a later step must be half written instead. Kinds in FROM_INSIDE
+    are never ready: the run kills itself.
     """
     if kind in FROM_INSIDE:
         return False
@@ -134,7 +135,7 @@ def ready(kind: str, folder: Path, rows: int) -> bool:
 
 
 def compare(first: Path, second: Path) -> list[str]:
-    """List the differences between the runs in two folders, apart from times."""
+    """Return a line for each difference between the runs in two folders. Times are not compared."""
     folders = [Path(), *(path.relative_to(first) for path in sorted((first / "arms").iterdir()))]
     differences = []
     for name in folders:
@@ -186,5 +187,5 @@ def differing_files(first: Path, second: Path) -> Iterator[str]:
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows without the numbers that depend on times."""
+    """Return the rows of metrics without the numbers that depend on the clock."""
     return [{key: value for key, value in row.items() if not key.endswith("_s") and key not in CLOCK} for row in rows]

@@ -99,7 +99,7 @@ class Writer:
         self.say(("I give up.\n",), ("Enough, I guess.\n", "No idea, I guess.\n"))
 
     def remark(self) -> None:
-        """Write a remark that leads nowhere."""
+        """Write a remark that does not help to solve the puzzle."""
         self.text += self.rng.choice(_DETOURS)
 
     def box(self, answer: str) -> None:
