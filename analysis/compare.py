@@ -201,8 +201,7 @@ def mean_of(run: Run, key: str, form: str) -> str:
 
 def ratio_of_totals(run: Run, numerator: str, denominator: str) -> str:
     """Return the total of one metric divided by the total of another, as text, over the steps that recorded both; "-"
-    if none did.
-    """
+    if none did."""
     rows = [row for row in run.rows if row.get(numerator) and row.get(denominator)]
     return f"{sum(row[numerator] for row in rows) / sum(row[denominator] for row in rows):.2f}" if rows else "-"
 

@@ -60,8 +60,7 @@ def _means(values: Sequence[float], baseline_values: Sequence[float]) -> dict[st
 
 def _paired(values: Sequence[float], baseline_values: Sequence[float]) -> dict[str, float]:
     """Return the mean of the differences within pairs, its standard error, and the p-value of "there is no
-    difference".
-    """
+    difference"."""
     differences = np.subtract(values, baseline_values)
     return {
         "difference": float(differences.mean()),
@@ -104,8 +103,7 @@ def kolmogorov_smirnov(a: Sequence[float], b: Sequence[float]) -> tuple[float, f
 
 def visible_from(n: int, m: int) -> float:
     """Return the Kolmogorov-Smirnov statistic whose p-value is UNLIKELY for samples of n and m values. The statistic is
-    at most 1. So if the result is above 1, the samples are too small to show any difference.
-    """
+    at most 1. So if the result is above 1, the samples are too small to show any difference."""
     return math.sqrt(-math.log(UNLIKELY / 2) / 2 * (n + m) / (n * m))
 
 

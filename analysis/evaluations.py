@@ -30,8 +30,7 @@ def curves(rows: Rows) -> dict[str, Any]:
 
 def shared_ks(found: Rows) -> list[str]:
     """Return the values of k, as text, for which all evaluations have a pass@k, smallest first. A resumed run may have
-    changed the setting eval.k.
-    """
+    changed the setting eval.k."""
     return [k for k in found[0]["pass_at_k"] if all(k in each["pass_at_k"] for each in found)] if found else []
 
 

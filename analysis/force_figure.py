@@ -1,6 +1,5 @@
 """Draw the figure of task=force: each arm's rollout time relative to that without drafts, by number of live
-requests.
-"""
+requests."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ from analysis.figures import colour, figure
 
 def force_figure(result: dict[str, Any], path: Path) -> None:
     """Draw, for each arm, the ratio of its rollout time to that of `none`, and its tokens per pass. result: content of
-    result.json.
-    """
+    result.json."""
     arms = [arm for arm in result["ratio_to_none"] if arm != "none"]
     if not arms:
         return

@@ -77,8 +77,7 @@ def siblings_lengths(responses: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 def length_figures(groups: Sequence[Sequence[int]]) -> dict[str, float]:
     """Return statistics of response lengths in tokens. groups: the lengths of the responses to each problem
-    (siblings).
-    """
+    (siblings)."""
     lengths = [length for group in groups for length in group]
     median, p99 = (float(value) for value in np.percentile(lengths, [50, 99]))
     return {

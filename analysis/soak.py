@@ -1,6 +1,5 @@
 """Find out from the measurements of task=soak whether something grows, such as memory: compute slopes and draw a
-figure.
-"""
+figure."""
 
 from pathlib import Path
 from typing import Any

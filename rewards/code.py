@@ -35,8 +35,7 @@ class _Block:
     @classmethod
     def opened_by(cls, line: str) -> _Block | None:
         """Return the block that this line opens, or None. line: a line outside of all blocks. If other text precedes
-        the fence, the line opens a block only if the block's language is Python or not given.
-        """
+        the fence, the line opens a block only if the block's language is Python or not given."""
         match = _OPENING.match(line)
         if match is None:
             return None
@@ -127,8 +126,7 @@ def job(source: str, tests: str) -> dict[str, Any]:
 
 class CodeReward:
     """Judges completions by tests in the sandbox. The attribute `verdicts` holds the verdicts of the last call, with
-    reasons.
-    """
+    reasons."""
 
     def __init__(self, sandbox: Sandbox):
         self.sandbox = sandbox

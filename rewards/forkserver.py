@@ -157,8 +157,7 @@ class _Forker:
 
 class _Jailed(_Forker):
     """Forks children in a jail (isolation=full). It is process 1 of its PID namespace; each child is process 1 of a new
-    one.
-    """
+    one."""
 
     jailed = True
 

@@ -205,8 +205,7 @@ def _program(files: bool) -> list[tuple[int, int, int, int]]:
 
 def _filter_system_calls(files: bool) -> None:
     """Install the filter of system calls in this process. files: whether to allow the calls that use files. Raises
-    OSError.
-    """
+    OSError."""
     if platform.machine() != "x86_64":
         raise OSError(0, f"the list of allowed system calls is for x86_64, not {platform.machine()}")
     code = b"".join(struct.pack("HBBI", *step) for step in _program(files))

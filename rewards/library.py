@@ -64,20 +64,17 @@ def digest(question: str) -> str:
 
 class LibraryReward:
     """Rewards each completion with the library's score of its answer, 0 to 1, computed in worker processes. A
-    completion without an answer scores 0.
-    """
+    completion without an answer scores 0."""
 
     def __init__(self, parallel: int, timeout_s: float):
         """Start the workers. timeout_s: CPU seconds that a worker may take to make a problem, and as many to score its
-        answer. Raises WorkerError if a worker cannot start.
-        """
+        answer. Raises WorkerError if a worker cannot start."""
         line = library_command(str(timeout_s))
         self._workers = Workers(line, parallel, 3 * _PATIENCE * timeout_s, timeout_s)
 
     def __call__(self, completions: Sequence[str], entries: Sequence[str]) -> list[float]:
         """Score the answer in each completion. entries: the problems, as JSON. Raises ValueError if a problem cannot be
-        made again.
-        """
+        made again."""
         answers = [final_answer(completion) for completion in completions]
         asked = [index for index, answer in enumerate(answers) if answer is not None]
         rewards = [0.0] * len(answers)
@@ -105,8 +102,7 @@ class LibraryReward:
 @lru_cache(maxsize=64)
 def _block(task: str, options: str, seed: int) -> Any:
     """Make the library's dataset of BLOCK problems of a task. options: the task's options, as JSON. seed: the dataset's
-    seed.
-    """
+    seed."""
     import reasoning_gym
 
     return reasoning_gym.create_dataset(task, seed=seed, size=BLOCK, **json.loads(options))
@@ -177,8 +173,7 @@ def _child(score: Callable[[], float], writing: int, timeout_s: float) -> NoRetu
 
 def _make(task: str, options: str, seed: int, count: int, lines: TextIO) -> None:
     """Make `count` problems, and write a line {"index", "question"} for each. If that fails, the last line is
-    {"error"}, or {"unknown": all tasks} if there is no such task.
-    """
+    {"error"}, or {"unknown": all tasks} if there is no such task."""
     from reasoning_gym.factory import DATASETS
 
     if task not in DATASETS:

@@ -125,7 +125,7 @@ class _Worker:
                 return answer
 
     def stop(self) -> None:
-        """Kill the process and all processes that it started, and wait for its end."""
+        """Kill the process together with its process group, and wait for its end."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with suppress(BrokenPipeError):

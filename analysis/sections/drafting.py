@@ -14,8 +14,7 @@ ONLINE, FROZEN = "online_true", "online_false"
 
 def head_arm(warm: str, online: str) -> str:
     """Return the name of an arm in the run of draft heads. warm: data on which the head was first trained, in_domain or
-    general. online: ONLINE or FROZEN.
-    """
+    general. online: ONLINE or FROZEN."""
     return f"warm_{warm}-{online}"
 
 

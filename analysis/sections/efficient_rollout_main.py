@@ -1,6 +1,5 @@
 """EfficientRollout, main table. Its methods are EAGLE-3, and drafts by a quantized copy of the policy: always on, with
-a toggle (it turns drafting on when that pays), and with toggle and ladder (the ladder adapts the draft length).
-"""
+a toggle (it turns drafting on when that pays), and with toggle and ladder (the ladder adapts the draft length)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,8 +38,7 @@ ALIKE = 1.03  # a ratio of times up to this may be noise of the machine
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
     """Measure the paper's columns in a training of the small policy, and rollout times of a model of 30 million random
-    weights.
-    """
+    weights."""
     theirs = {(row["model"], row["method"]): row for row in published["er_main"]["data"]["rows"]}
     large = read.result(runs["large"])
     ratio = {label: 1 / speedup(runs[run], arm) for label, (run, arm, _) in METHODS.items()}
@@ -110,8 +108,7 @@ def paper_lines(
     theirs: Mapping[tuple[str, str], Any], published: Mapping[str, Any], ratio: Mapping[str, float]
 ) -> list[Line]:
     """Return a line for each method of the paper: how it changes the rollout time for the paper's models, in our replay
-    of these models, and for our small policy.
-    """
+    of these models, and for our small policy."""
     replayed = published["er_replay"]["data"]["no_overhead_6_steps"]
     lines = []
     for label, (_, _, method) in METHODS.items():
@@ -132,8 +129,7 @@ def paper_lines(
 
 def large_lines(large: Mapping[str, Any]) -> list[Line]:
     """Return lines with the changes of rollout time of the model of 30 million random weights, by number of live
-    requests.
-    """
+    requests."""
     return [
         Line(
             f"30 million random weights, {count(name)} live: always on / toggle / toggle and ladder",
@@ -145,8 +141,7 @@ def large_lines(large: Mapping[str, Any]) -> list[Line]:
 
 def method_table(runs: Mapping[str, Path], ratio: Mapping[str, float], theirs: Mapping[tuple[str, str], Any]) -> Table:
     """Return a table with the columns of the paper's table. A row has our values, then the paper's values for its 7B
-    model.
-    """
+    model."""
     cells = []
     for label, (run, arm, _) in METHODS.items():
         steps = rows(runs[run], arm)

@@ -1,6 +1,5 @@
 """EfficientRollout, its drafters: which tokens of the policy's own text copies in 4 and 8 bits and an EAGLE-3 head
-predict.
-"""
+predict."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -93,8 +92,7 @@ def position_table(found: Mapping[str, Any], depth: Mapping[str, Any]) -> Table:
 
 def temperature_table(by_temperature: Mapping[str, Any]) -> Table:
     """Return the acceptance of drafts of likeliest tokens, and of coupled drafts (drawn with the verifier's noise), by
-    temperature.
-    """
+    temperature."""
     cells = [
         [
             f"T = {temperature}, {name}",

@@ -114,8 +114,7 @@ class Times:
 
     def at_lag(self, lag: int) -> "Times":
         """Return the predicted times of the same work at another lag. The queue of rollouts is simulated. This object
-        must hold times at lag 0.
-        """
+        must hold times at lag 0."""
         return Times(self.exposed_s, exposed_times(self.exposed_s, self.train_s, lag), self.train_s)
 
 

@@ -23,8 +23,7 @@ SAME = 0.1  # a relative change up to this counts as none, for the rest of a ste
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
     """Compare the seconds of a step's parts, tokens per pass and speed-ups, with drafts of k = 3 tokens. The paper
-    measured an 8B model on 32 GPUs.
-    """
+    measured an 8B model on 32 GPUs."""
     (run,) = runs.values()
     paper = published["nemo_step"]["data"]
     parts = {label: step_parts(rows(run, arm)) for label, arm in ARMS.items()}

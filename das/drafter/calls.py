@@ -1,6 +1,5 @@
 """Call the native core to make drafts. The functions take Python sequences and return arrays. Every pass waits for
-them.
-"""
+them."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ def arguments(
     handles: Sequence[int], limits: Sequence[int], floors: Sequence[float] | None, name: str, highest: int
 ) -> Arguments:
     """Check the arguments of a drafting call and convert them for the core. name: what errors call `limits`. highest:
-    the largest limit allowed. Raises ValueError with a one-line message.
-    """
+    the largest limit allowed. Raises ValueError with a one-line message."""
     limit_array, stride = checks.limits(limits, name, highest)
     floor_array = None if floors is None else checks.floors(floors)
     n = len(handles)
@@ -79,8 +77,7 @@ def chains_behind(
     lib: ctypes.CDLL, core: int, requests: Sequence[str], given: tuple[array[int], array[int]], call: Arguments
 ) -> Drafts:
     """Make chains that continue hypothetical tokens, one row for each request. given: these tokens, as
-    checks.flat_tokens returns them.
-    """
+    checks.flat_tokens returns them."""
     handles, limits, floors, stride = call
     n = len(handles)
     tokens, probs, counts = np.empty((n, stride), np.int32), np.empty((n, stride)), np.empty(n, np.int64)

@@ -41,7 +41,7 @@ def whole_number(value: Any, name: str, lowest: int, highest: int) -> int:
 
 
 def file_path(value: Any, name: str) -> Path:
-    """Return the path of a file, after a check that it can be one."""
+    """Convert the path of a file to a Path. Raises ValueError if the value can be no path."""
     try:
         return Path(value)
     except TypeError:
@@ -58,8 +58,7 @@ def size(values: Any) -> int | None:
 
 def limits(values: Sequence[int], name: str, largest: int) -> tuple[array[int], int]:
     """Check the limits of drafts, in tokens. Returns them as int64, and the highest of them. name: what errors call
-    them. largest: the largest limit allowed.
-    """
+    them. largest: the largest limit allowed."""
     try:
         numbers = array("q", values)
     except (TypeError, OverflowError):
@@ -102,8 +101,7 @@ def flat_tokens(lists: Sequence[Sequence[int] | np.ndarray]) -> tuple[array[int]
 
 def append_tokens(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
     """Append the token ids `new` to the int32 array `flat`. Raises ValueError for ids that are too large. Negative ids
-    are refused later, by the native core.
-    """
+    are refused later, by the native core."""
     if isinstance(new, np.ndarray):
         # NumPy's checks cost microseconds. A short array is cheaper as a list, whose tokens `extend` checks.
         is_short = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"

@@ -47,8 +47,7 @@ def unflat(counts: np.ndarray, pairs: np.ndarray) -> np.ndarray:
 
 def rows(distributions: Any, count: int) -> np.ndarray | None:
     """Check the distributions of `count` tokens. Returns them as a contiguous array, or None if they are None. Raises
-    ValueError if they are anything else.
-    """
+    ValueError if they are anything else."""
     if distributions is None:
         return None
     array = np.asarray(distributions)

@@ -46,8 +46,7 @@ class Drafter(ABC):
     @classmethod
     def window_of(cls, options: Mapping[str, Any]) -> int:
         """Returns the `window` of a drafter with these options. A cluster asks for it, to keep the texts that a new
-        engine needs.
-        """
+        engine needs."""
         return cls.window
 
     # ---- methods that a drafter must implement ----

@@ -393,8 +393,7 @@ class HistoryDrafter(RememberingDrafter):
 
     def _store_key(self, request: str, problem: str) -> str:
         """Returns the key of the store of texts in which a request looks up its context. With scope "own" each request
-        has its own store.
-        """
+        has its own store."""
         if self.scope == "own":
             return f"request {request}"
         return "all" if self.scope == "global+request" else f"problem {problem}"

@@ -61,8 +61,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 def prior_weights() -> np.ndarray:
     """Returns the weights with which a new drafter starts: the fields of `Weights`, then those of `NoisyWeights`,
-    float64.
-    """
+    float64."""
     values = [*chain.from_iterable(PRIOR[name] for name in SIZES)]
     values += chain.from_iterable(NOISY_PRIOR[name] for name in NOISY_SIZES)
     return np.array(values, np.float64)

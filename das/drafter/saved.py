@@ -142,8 +142,7 @@ def _problems(arrays: dict[str, np.ndarray]) -> list[str]:
 
 def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
     """Returns the learned weights of the file. Raises ValueError for values far outside the range of learned ones,
-    because computing with them would give NaN.
-    """
+    because computing with them would give NaN."""
     with np.errstate(invalid="ignore"):  # NaN is refused below
         weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
     prior = native.prior_weights()

@@ -80,8 +80,7 @@ class Stores:
         seed: int | None = None,
     ) -> IndexedRequest:
         """Start an empty response. context: the last prompt tokens, which are stored before it but not indexed. drafts:
-        whether the request may get drafts.
-        """
+        whether the request may get drafts."""
         store = self._store(key)
         noise = (seed is not None, int(np.uint64((seed or 0) & 2**64 - 1).view(np.int64)))
         handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts, *noise, len(context)))

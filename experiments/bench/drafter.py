@@ -86,8 +86,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 @dataclass(frozen=True)
 class Arm:
     """A drafter to be replayed. make: returns a new drafter. tokens: length of the longest draft. tally: returns a new
-    counter of tokens.
-    """
+    counter of tokens."""
 
     make: Callable[[], ReplayedDrafter]
     tokens: int

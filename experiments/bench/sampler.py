@@ -84,8 +84,7 @@ def paired_ratio(seconds: list[float], base: list[float]) -> dict[str, float]:
 
 def sampler_ratios(vocabulary: int, batch: int, draft: int, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
     """Return two ratios of times: the keyed sampler's to vLLM's, and that of verifying rows to sampling as many rows.
-    vocabulary: tokens. batch: requests. draft: drafted tokens per request. repeats: number of timings.
-    """
+    vocabulary: tokens. batch: requests. draft: drafted tokens per request. repeats: number of timings."""
     import torch
     from vllm import SamplingParams
     from vllm.v1.sample.sampler import Sampler

@@ -28,8 +28,7 @@ _kept: list[Any] = []  # the objects that fill the object store; kept until the 
 
 def _plant(kind: str, count: int, once: str) -> None:
     """Wait until the module of this kind of fault is imported. Then replace the function by one whose call number
-    `count` causes the fault. once: see `_first`; "": every process has the fault.
-    """
+    `count` causes the fault. once: see `_first`; "": every process has the fault."""
     module, name = PLACES[kind]
     while not hasattr(sys.modules.get(module), name):
         time.sleep(0.01)

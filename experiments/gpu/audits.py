@@ -21,15 +21,13 @@ def eager(scale: Scale) -> Verdict:
 
 def captured(scale: Scale) -> Verdict:
     """Do the check of this module with batch-invariant kernels and CUDA graphs. A CPU has no graphs: there it equals
-    `eager`.
-    """
+    `eager`."""
     return _audit(scale, enforce_eager=not scale.gpu)
 
 
 def variant(scale: Scale) -> Verdict:
     """Do the check of this module with vLLM's default kernels. Tokens may differ, because das promises no exactness
-    with these.
-    """
+    with these."""
     return _audit(scale, invariant=False)
 
 
@@ -121,8 +119,7 @@ def _roll_out(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Roll out all requests, divided into `groups` batches. limits: draft limits in tokens, which the requests take in
     turn. top_k: sample from so many likeliest tokens; 0: from all. Returns the responses, and the counts of drafted
-    tokens, summed over the batches.
-    """
+    tokens, summed over the batches."""
     from vllm import SamplingParams
 
     from das.verify.admission import LIMIT_KEY, PROBLEM_KEY

@@ -24,8 +24,7 @@ DONE = "done.json"  # written when a part ends; holds its row of the result, and
 @dataclass(frozen=True)
 class Bench:
     """The folders and the device that all parts use. identity: names the code and the device; an earlier verdict is
-    reused only if it has the same identity.
-    """
+    reused only if it has the same identity."""
 
     folder: Path
     cache: Path

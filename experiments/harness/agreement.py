@@ -1,6 +1,5 @@
 """task=audit: compare the verifier's tokens with the softmax (level 1), and plain responses with drafted ones (level
-2).
-"""
+2)."""
 
 from collections.abc import Sequence
 from itertools import takewhile

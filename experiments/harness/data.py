@@ -104,8 +104,7 @@ def weight_of_kinds(data: DataConfig) -> dict[str, float]:
 
 def weight_of_chain_steps(data: DataConfig) -> dict[int, float]:
     """Return the number of steps in a generated problem -> relative frequency. Raises UserError if the settings
-    `chain_steps` and `weights` have different lengths.
-    """
+    `chain_steps` and `weights` have different lengths."""
     if len(data.chain_steps) != len(data.weights):
         raise UserError("data.chain_steps and data.weights must be equally long: a weight for each length of chain")
     return {int(steps): float(weight) for steps, weight in zip(data.chain_steps, data.weights, strict=True)}

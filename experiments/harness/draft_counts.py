@@ -91,14 +91,12 @@ class Counts:
     @property
     def best(self) -> int:
         """Index of the scale at which the first drafted token is right most often. Engines learn to use it. If several
-        are equally good, the smallest index is returned.
-        """
+        are equally good, the smallest index is returned."""
         return int(np.argmax([self.share(scale) for scale in range(len(SCALES))]))
 
     def tokens_per_pass(self, scale: int, tokens: int) -> float:
         """Mean number of tokens that a pass emits if it verifies a draft of `tokens` tokens, over all places. scale:
-        index into SCALES.
-        """
+        index into SCALES."""
         right, room = np.concatenate(self._right)[:, scale], np.concatenate(self._room)
         return float(np.minimum(np.minimum(right, tokens) + 1, room).mean())
 

@@ -45,8 +45,7 @@ def one_line_failure(folder: Path) -> Iterator[None]:
 @contextmanager
 def reporting(pipe: Connection, log: Path) -> Iterator[None]:
     """Wrap the body of a task's child process. Its output goes to the log. If it fails, the parent gets the error as
-    one line.
-    """
+    one line."""
     die_with_parent()
     with quiet_into(log):
         try:

@@ -45,8 +45,7 @@ def check_head(config: RunConfig) -> None:
 
 def check_online(config: RunConfig) -> None:
     """Check the setting arm.online, which trains a drafter during the run. Raises UserError if the drafter is no
-    EAGLE-3 head, or if the run has several processes.
-    """
+    EAGLE-3 head, or if the run has several processes."""
     if config.arm.online and config.arm.row.model != "head":
         raise UserError(f"arm.online=true: only an EAGLE-3 head learns in the run, and arm {config.arm.name} has none")
     if config.arm.online and config.engine.processes > 1:
@@ -125,8 +124,7 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
 
 def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[int]]:
     """Return the token ids of prompts. A new head learns from the policy's responses to them. The run does not train on
-    them.
-    """
+    them."""
     from transformers import AutoTokenizer
 
     data = config.data

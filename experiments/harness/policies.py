@@ -77,8 +77,7 @@ def check_mtp(config: RunConfig) -> None:
 
 def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
     """Return the config of a draft model that has the text and the tokenizer of the small policy. Raises UserError if
-    the run has another policy, or data for which none is made.
-    """
+    the run has another policy, or data for which none is made."""
     other = config.policy.path is not None or config.policy.name == SMALL_MTP  # small_mtp has the tokenizer of Qwen2
     if other or small_kind(config) not in TEXTS:
         raise UserError(
@@ -90,8 +89,7 @@ def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
 
 def _small_config(config: RunConfig) -> "SmallPolicyConfig":
     """Return the config of the small policy for the run's data. It has the share `policy.effort` of the optimizer
-    steps.
-    """
+    steps."""
     from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig
 
     kind = small_kind(config)

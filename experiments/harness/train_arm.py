@@ -139,8 +139,7 @@ def load_model(policy: str, dtype: str) -> Any:
 
 def checkpoints(config: RunConfig, run: ArmRun, model: Any, rows: Any) -> "Checkpoints":
     """Return the description of the arm's checkpoints. Each of them records the settings, and digests of the initial
-    weights and of the rows, so that only the same run resumes from it.
-    """
+    weights and of the rows, so that only the same run resumes from it."""
     from experiments.training.checkpoint_writer import Checkpoints
 
     # All ranks have read the same files, so one of them computes the digest.
@@ -249,8 +248,7 @@ class StepLog:
 
 def restore_last_files(run: ArmRun) -> None:
     """Restore the files that a run writes at its very end. They are copied from the checkpoint of the run's
-    last step.
-    """
+    last step."""
     last = checkpoint.step_folder(run.folder / resume.CHECKPOINTS, run.start)
     for name, place in ((FINAL, run.folder / FINAL), (HISTORY, ranks.own_file(run.folder / HISTORY))):
         saved = ranks.own_folder(last) / name

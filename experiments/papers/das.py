@@ -53,8 +53,7 @@ def sections(
     task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
 ) -> list[Section]:
     """Simulate the paper's experiments. Returns all sections of the report; their figures are in `folder`. Raises
-    UserError for bad settings.
-    """
+    UserError for bad settings."""
     check(task)
     recorded = chains_of_thought(Path(task.traces), int(task.problems))
     points = published["das_fig8"]["data"]
@@ -79,8 +78,7 @@ def check(task: DictConfig) -> None:
 
 def pass_latency(points: dict[str, Any]) -> Section:
     """Make the section of Fig 8: fit the paper's Eq 1, an affine time of a pass, to the points of the digitised
-    figure.
-    """
+    figure."""
     tokens, times = np.array(points["tokens"], float), np.array(points["latency_ms"]) / 1e3
     passes = Passes(tokens, tokens, np.zeros(len(tokens)), times)
     lines = []

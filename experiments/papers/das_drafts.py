@@ -28,8 +28,7 @@ def ablation_epochs(setting: Setting) -> list[Workload]:
 
 def cold_start(setting: Setting) -> Section:
     """Make the section that compares sources of drafts, epoch by epoch: the text itself, siblings, other problems, past
-    epochs.
-    """
+    epochs."""
     works = ablation_epochs(setting)
     none = simulate_arm(works, setting.times, None, 1)
     variants: dict[str, dict[str, Any]] = {
@@ -63,8 +62,7 @@ def _by_epoch(name: str, steps: Sequence[Step], none: Sequence[Step]) -> Line:
 
 def late_accepted(setting: Setting, works: Sequence[Workload], **options: Any) -> str:
     """Return as text the accepted tokens per pass in the last half of the steps, with drafts of 16 tokens. works: the
-    steps. options: options of HistoryDrafter.
-    """
+    steps. options: options of HistoryDrafter."""
     steps = simulate_arm(works, setting.times, FIXED, 1, **options)[len(works) // 2 :]
     accepted = f"{sum(s.num_accepted for s in steps) / sum(s.passes for s in steps):.2f}"
     setting.progress.note(f"accepted per pass, {options}: {accepted}")
@@ -73,8 +71,7 @@ def late_accepted(setting: Setting, works: Sequence[Workload], **options: Any) -
 
 def draft_scope(setting: Setting) -> Section:
     """Make the section of Fig 6: compare drafts from texts of the problem, also from the request's own text, or from
-    all texts.
-    """
+    all texts."""
     paper = setting.published["das_fig6"]["data"]["accepted"]
     works = ablation_epochs(setting)
     problem, both, everything = (
@@ -126,8 +123,7 @@ def history_window(setting: Setting) -> Section:
 
 def recorded_epochs(setting: Setting, trace: str, variants: int) -> list[Workload]:
     """Return task.window_epochs epochs, each with 8 responses to each of task.window_problems problems. trace: its
-    name. variants: number of prompts that each of its problems has.
-    """
+    name. variants: number of prompts that each of its problems has."""
     epochs, problems = int(setting.task.window_epochs), int(setting.task.window_problems)
     (recorded,) = read_rollouts(Path(setting.task.traces) / f"{trace}.jsonl.gz")
     distinct = list(dict.fromkeys(recorded.problems))[::variants]
@@ -166,8 +162,7 @@ def seen_before(work: Workload, past: Workload, n: int) -> float:
 
 def similarity(setting: Setting) -> Section:
     """Make the section of Fig 2: the share of a response's n-grams that recent responses to its problem have, over the
-    training.
-    """
+    training."""
     paper = setting.published["das_fig2"]["data"]
     plotted = {name: values for name, values in paper.items() if name not in ("step", "accuracy")}
     lines = [

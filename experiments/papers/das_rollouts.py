@@ -71,8 +71,7 @@ def simulate_arms(
 ) -> dict[str, list[Step]]:
     """Simulate arms. Returns arm -> its steps. Prints a line for each arm. names: which of none, das (with the
     configured budget) and unlimited. works: the responses of each step. max_tokens: limit of a response. title: begins
-    the lines.
-    """
+    the lines."""
     budgets = {"none": None, "das": setting.budget, "unlimited": {"name": "unlimited", "tokens": 64}}
     arms = {}
     for name in names:
@@ -94,8 +93,7 @@ def accepted_per_pass(steps: Sequence[Step]) -> float:
 
 def maths(setting: Setting) -> list[Section]:
     """Make the sections of Figs 10, 4 and 1. The paper has 128 problems x 16 responses on 8 engines; one engine has 16
-    x 16.
-    """
+    x 16."""
     steps, batch = int(setting.task.maths_steps), int(setting.task.maths_batch)
     epochs = -(-steps // STEPS_PER_EPOCH)
     made = setting.synthesis.make(STEPS_PER_EPOCH * batch, 16 * epochs, MAX_TOKENS, seed=1)
@@ -171,8 +169,7 @@ def live_requests(setting: Setting, arms: dict[str, list[Step]]) -> Section:
 
 def code(setting: Setting) -> list[Section]:
     """Make the sections of Figs 11-13. Each of the paper's 16 engines has 2 problems x 8 responses in a step, always
-    new problems.
-    """
+    new problems."""
     return [
         code_section(
             setting, "Figs 11 and 12: code", "das_fig12", "about 25 %", 2, 16384, ("none", "das", "unlimited")

@@ -94,8 +94,7 @@ def drawn_lengths(quantiles: dict[str, int], requests: int, seed: int) -> Worklo
 
 def change(model: SelfDraftRoofline, work: Workload, drafter: ProfiledDrafter) -> float:
     """Return by how much the drafter changes the rollout time on 8 engines: time with drafts / time without
-    drafts - 1.
-    """
+    drafts - 1."""
     placed = [list(range(e, len(work), 8)) for e in range(8)]
     times = Times(Target(model))
     seconds = []

@@ -1,6 +1,5 @@
 """NeMo RL (arXiv 2604.26779), recomputed: step times, drafters, asynchronous lag, the heatmap simulated for a 235B
-model.
-"""
+model."""
 
 from pathlib import Path
 from typing import Any
@@ -34,8 +33,7 @@ def sections(
 
 def step_times(published: dict[str, Any]) -> Section:
     """Make the section of step times: does Amdahl's law give the 8B's speedup of a step from its speedup of the
-    rollout?
-    """
+    rollout?"""
     data = published["nemo_step"]["data"]
     generation, total = data["rows"].index("generation"), data["rows"].index("total")
     lines = []
@@ -50,8 +48,7 @@ def step_times(published: dict[str, Any]) -> Section:
 
 def drafters(published: dict[str, Any]) -> Section:
     """Make the section of drafters: compare the cost of a cycle of drafting and verifying that the paper's measurements
-    imply with the cost that a roofline predicts.
-    """
+    imply with the cost that a roofline predicts."""
     form = derived("B200", "8B")
 
     def cost(k: int, live: int) -> float:
@@ -105,8 +102,7 @@ def drafters(published: dict[str, Any]) -> Section:
 
 def async_lag(published: dict[str, Any]) -> Section:
     """Make the section of asynchronous RL at lag 1: does the shorter wait for the rollout explain the time that a step
-    saves?
-    """
+    saves?"""
     data = published["nemo_async"]["data"]
     exposed = data["exposed_generation_s"]["ar"] - data["exposed_generation_s"]["sd"]
     ours = data["step_s"]["ar"] / (data["step_s"]["ar"] - exposed)
@@ -121,8 +117,7 @@ def async_lag(published: dict[str, Any]) -> Section:
 
 def simulated_235b(published: dict[str, Any], folder: Path) -> Section:
     """Make the section of the simulated 235B: predict its speedups with the cost of drafts that the paper assumes, and
-    with the cost that it measured for the 8B.
-    """
+    with the cost that it measured for the 8B."""
     model = published["nemo_model"]["data"]
     c0, c1 = model["c0"], model["c1"]
     lines = []

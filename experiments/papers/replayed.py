@@ -1,6 +1,5 @@
 """Code that the simulations of DAS's figures share: their setting, training steps cut from a workload, arms,
-comparisons.
-"""
+comparisons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -90,8 +90,7 @@ def prompt_counter(policy: str, template: Mapping[str, Any]) -> Callable[[Proble
 
 def _unfit(judged_by: str, limit: int, count: Callable[[Problem], int]) -> Callable[[Problem], str | None]:
     """Return a function that maps a problem to the reason why it cannot be used, or to None. limit: the most tokens of
-    a prompt. count: counts a prompt's tokens.
-    """
+    a prompt. count: counts a prompt's tokens."""
     from rewards.maths import readable
 
     def unfit(problem: Problem) -> str | None:

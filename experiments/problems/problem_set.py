@@ -172,8 +172,7 @@ def _id_in_set(row: Mapping[str, Any], columns: str | Sequence[str] | None, text
 
 def _ending(row: Mapping[str, Any], starter: str | None, data: Mapping[str, Any], tests: str) -> str | None:
     """Return the instructions that follow a question: to complete starter code, or to write a program that reads
-    standard input. None if there are none.
-    """
+    standard input. None if there are none."""
     exists, value = _lookup(row, starter)
     if exists and value:
         return str(data["with_starter"] or "")

@@ -28,8 +28,7 @@ def _chosen(
     responses: dict[str, list[np.ndarray]], live: int, group: int, epochs: int, path: Path
 ) -> list[list[tuple[str, np.ndarray]]]:
     """Choose the responses. Returns the (problem, response) pairs of each epoch, for `live` requests in groups of
-    `group` siblings.
-    """
+    `group` siblings."""
     if live > group and live % group:
         raise UserError(f"task.live: {live} requests are no multiple of task.siblings={group}")
     enough = {problem: rows for problem, rows in responses.items() if len(rows) >= group * epochs}

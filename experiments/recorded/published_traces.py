@@ -1,6 +1,5 @@
 """What tasks must know about some published traces (in shared/data/traces): runs to leave out, prompts of each
-problem.
-"""
+problem."""
 
 import re
 

@@ -79,8 +79,7 @@ def matches(text: np.ndarray, order: np.ndarray, pattern: np.ndarray) -> tuple[i
 
 def suffix_array(text: np.ndarray) -> np.ndarray:
     """Return the suffix array of `text`: the positions at which its suffixes begin, sorted by suffix. Uses prefix
-    doubling.
-    """
+    doubling."""
     rank = np.unique(text, return_inverse=True)[1].astype(np.int64)
     n, k = len(text), 1
     while True:

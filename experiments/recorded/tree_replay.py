@@ -28,8 +28,7 @@ def rows_of_prefixes(parents: Sequence[int]) -> list[int]:
 @dataclass
 class TreeTally(Tally):
     """A Tally for drafts that branch. max_rows: the most rows of a draft, which is cut if it needs more; None: no
-    limit.
-    """
+    limit."""
 
     max_rows: int | None = None
     num_rows: int = 0

@@ -62,8 +62,7 @@ HEAD_PASS = 0.06
 @dataclass(frozen=True)
 class Model:
     """The shape of a language model, from its config.json: a decoder with grouped-query attention and gated
-    feed-forward layers.
-    """
+    feed-forward layers."""
 
     layers: int
     hidden: int
@@ -86,8 +85,7 @@ class Model:
 
     def weight_bytes(self, tokens: Array) -> Array:
         """Return the bytes of weights (bf16) that a pass of `tokens` tokens reads. It reads an expert if a token chose
-        that expert.
-        """
+        that expert."""
         chosen = self.experts * (1 - (1 - self.active / self.experts) ** np.asarray(tokens)) if self.experts > 1 else 1
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         return 2 * (self._attention + self._expert * np.asarray(chosen, np.float64) + embeddings)
@@ -100,8 +98,7 @@ class Model:
     @property
     def attention_flop(self) -> float:
         """The floating-point operations of attention for each pair of a token of the pass and a token of its
-        context.
-        """
+        context."""
         return 4.0 * self.layers * self.heads * self.head_size
 
     @property

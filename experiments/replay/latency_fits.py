@@ -22,8 +22,7 @@ ROUNDS = 12  # rounds of sorting passes into memory-bound and compute-bound ones
 @dataclass(frozen=True)
 class TwoSegment:
     """A latency form: the time of a pass is one straight line up to a number of tokens (the knot), and another line
-    above it.
-    """
+    above it."""
 
     below: Affine
     above: Affine
@@ -37,8 +36,7 @@ class TwoSegment:
 @dataclass(frozen=True)
 class Roofline:
     """A latency form: the time of a pass is the larger of its memory time and its compute time, plus a time for each
-    request.
-    """
+    request."""
 
     memory: float  # seconds to read the weights
     kv: float  # seconds per token of context
@@ -51,8 +49,7 @@ class Roofline:
 
 def fit_affine(passes: Passes, age_weights: Array) -> Affine:
     """Fit by least squares of relative errors. Passes that were interrupted do not count. age_weights: the weight of
-    each pass.
-    """
+    each pass."""
     return _line(*relative_weights(passes, age_weights))
 
 

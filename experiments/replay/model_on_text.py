@@ -22,8 +22,7 @@ WRONG = 2 * 10**6  # a token id that no text has
 @dataclass(frozen=True)
 class DraftPass:
     """A latency form that predicts the time of a draft pass: `share` of the time of a pass of the policy (`form`), plus
-    `request` seconds for each request.
-    """
+    `request` seconds for each request."""
 
     form: Form
     share: float

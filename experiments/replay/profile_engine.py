@@ -67,8 +67,7 @@ class ByDepth:
     @property
     def tau(self) -> float:
         """The mean number of tokens that a cycle emits for a short response (by the first profile). Most live responses
-        are short.
-        """
+        are short."""
         return self.profiles[0].tau
 
     def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
@@ -116,8 +115,7 @@ class ProfiledDrafter:
 
 class ProfileEngine(Engine):
     """A simulated engine with a ProfiledDrafter. seed: seed of the random numbers that decide how many tokens are
-    accepted.
-    """
+    accepted."""
 
     def __init__(self, times: Times, max_num_seqs: int, model: ProfiledDrafter, seed: int) -> None:
         super().__init__(times, max_num_seqs)

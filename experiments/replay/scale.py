@@ -10,8 +10,7 @@ from das.budget.latency_forms import Array, Form
 @dataclass(frozen=True)
 class Scaled:
     """A latency form in which each simulated request stands for `requests` equal ones, so that a few recorded responses
-    make a large batch.
-    """
+    make a large batch."""
 
     form: Form
     requests: float
@@ -52,8 +51,7 @@ class ContextRead:
 @dataclass(frozen=True)
 class CheaperPass:
     """A latency form that multiplies the fixed time of a pass in `form` (without tokens) by `share`. The time for
-    tokens stays.
-    """
+    tokens stays."""
 
     form: Form
     share: float

@@ -149,8 +149,7 @@ def _examples(task: str) -> dict[str, list[Any]]:
 
 def _check(key: str, plain_key: str, value: Any, examples: list[Any]) -> None:
     """Refuse a value that has another kind than the examples of its key, or is beyond the limits. plain_key: the key
-    that LIMITS has.
-    """
+    that LIMITS has."""
     if value is None:
         if examples and None not in examples:
             raise UserError(f"{key}=null: must be {_kinds(examples)}")

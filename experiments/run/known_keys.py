@@ -58,8 +58,7 @@ def plain_tree(path: Path) -> dict[str, Any]:
 
 def _check_group(group: str, prefix: str, node: Any) -> None:
     """Refuse unknown settings in `node`, a part of the config. group: folder of configs/ that names the known settings.
-    prefix: node's key.
-    """
+    prefix: node's key."""
     if not isinstance(node, dict):
         return  # checks.py refuses it
     choice = node.get("name") if group in NAMED else None
@@ -124,8 +123,7 @@ def _parents(tree: dict[str, Any]) -> set[str]:
 @cache
 def _fields(group: str) -> frozenset[str]:
     """Return the settings of a group that are known although configs/ does not name them: fields of the class that
-    takes them.
-    """
+    takes them."""
     if group == "drafter":
         return frozenset(field.name for field in fields(DrafterOptions))
     if group == "trainer":

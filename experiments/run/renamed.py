@@ -1,6 +1,5 @@
 """Names of settings and tasks that were renamed or removed. A user who types one gets a line that says what to
-use now.
-"""
+use now."""
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 

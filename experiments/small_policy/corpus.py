@@ -134,8 +134,7 @@ def _draw_equation(rng: random.Random) -> tuple[str, str]:
 
 def _masked(parts: list[list[int]], parts_per_text: int) -> list[Example]:
     """Join parts to texts of `parts_per_text` parts each. Of every two parts the second is learned. parts: their token
-    ids.
-    """
+    ids."""
     examples: list[Example] = []
     for first in range(0, len(parts), parts_per_text):
         example = Example([], [])

@@ -25,8 +25,7 @@ class Shape:
     @property
     def dtype(self) -> str:
         """The default type of the weights, as torch names it. Large shapes do not get float32, in which they are too
-        slow.
-        """
+        slow."""
         return "float32" if self.hidden < 1024 else "bfloat16"
 
 

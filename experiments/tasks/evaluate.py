@@ -114,8 +114,7 @@ def _rows(config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
 
 def _warning(config: RunConfig, left_out: int, used: int) -> str:
     """Return a line that warns that problems were left out. It is more emphatic if the user asked for all problems.
-    left_out, used: numbers of problems.
-    """
+    left_out, used: numbers of problems."""
     text = (
         f"{left_out} problems were left out, most of them too long: pass@k is of the {used} others, and likely too "
         "high. Room for a prompt: engine.max_model_len less trainer.max_completion_length"

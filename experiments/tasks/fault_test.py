@@ -40,8 +40,7 @@ EXACT = ("completions_digest", "rewards_digest", "loss", "grad_norm")  # metrics
 @dataclass
 class Fault:
     """The outcome of one fault. ended: "survived", "one line" (the run ended with one error line), or what went
-    wrong.
-    """
+    wrong."""
 
     kind: str
     struck: bool  # False: the run ended before the fault came

@@ -159,8 +159,7 @@ def roll_all(
 
 def measured(results: Results, live: Sequence[int], stock: str | None) -> dict[str, Any]:
     """Return the summed times and counts of each arm, and its times divided by the baseline's. live: the numbers of
-    live requests. stock: name of the arm that runs unmodified vLLM; None if there is none.
-    """
+    live requests. stock: name of the arm that runs unmodified vLLM; None if there is none."""
 
     def total(arm: str, key: str, requests: int | None = None) -> float:
         return float(sum(each.row[key] for (n, _), each in results[arm].items() if requests in (None, n)))

@@ -123,8 +123,7 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
 def ready(kind: str, folder: Path, rows: int) -> bool:
     """Return whether the moment to kill has come. rows: number of rows of metrics.jsonl that the run must have written
     before. For the kind "checkpoint", a checkpoint of a later step must be half written instead. Kinds in FROM_INSIDE
-    are never ready: the run kills itself.
-    """
+    are never ready: the run kills itself."""
     if kind in FROM_INSIDE:
         return False
     if kind == "checkpoint":
@@ -164,8 +163,7 @@ def differing_metrics(first: Path, second: Path) -> Iterator[str]:
 
 def differing_files(first: Path, second: Path) -> Iterator[str]:
     """Yield the names of files that differ between two folders of an arm. Compared are rollouts (without their times),
-    final digests and checkpoints.
-    """
+    final digests and checkpoints."""
     names = [sorted(path.name for path in (arm / "rollouts").iterdir()) for arm in (first, second)]
     if names[0] != names[1]:
         yield "rollouts: other files"

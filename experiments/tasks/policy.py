@@ -43,8 +43,7 @@ COLUMNS = {  # header of the table -> name of the figure, and its number format
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     """Make the policy and sample responses to the training's problems. Prints and draws statistics of these responses,
-    beside those of recorded traces and papers.
-    """
+    beside those of recorded traces and papers."""
     at_least_one(composed.task, "problems")
     config = run_config(composed)
     check(config, in_steps=False)

@@ -139,8 +139,7 @@ def sections_of(
 
 def replayed(folder: Path, paper: str, store: Path) -> list[Section]:
     """Read the sections that the simulation of a paper wrote into result.json in `folder`. store: folder that keeps the
-    runs.
-    """
+    runs."""
     result = read.result(folder)
     sections = result["sections"]
     sections[0]["setting"] = f"{result['preface']} {sections[0]['setting']}"  # the preface holds for all sections
@@ -190,8 +189,7 @@ def write_report(report: Report) -> str:
 
 def provenance(store: Path, runs: Sequence[Run]) -> str:
     """Return a sentence that says on which device the runs were done, at which commits of the code, and how long they
-    took.
-    """
+    took."""
     folders = [planned.folder(store) for planned in dict.fromkeys(runs) if planned.finished(store)]
     hashes = {json.loads((folder / "meta.json").read_text())["commit"] for folder in folders}
     commits = sorted(commit[:10] + "-dirty" * commit.endswith("-dirty") for commit in hashes)

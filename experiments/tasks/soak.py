@@ -86,8 +86,7 @@ def watch(config: RunConfig, policy: str, path: Path) -> tuple[dict[psutil.Proce
 
 def shared_inodes(process: psutil.Process) -> set[int]:
     """Return the inodes of the files in /dev/shm that a process has mapped. They identify the files better than names,
-    because the names of semaphores change.
-    """
+    because the names of semaphores change."""
     with suppress(OSError):  # the process has ended
         maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
         return {int(line.split()[4]) for line in maps if " /dev/shm/" in line}

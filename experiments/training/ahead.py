@@ -69,8 +69,7 @@ class RolloutsAhead:
 
     def _rows_from(self, number: int) -> Iterator[list[Mapping[str, Any]]]:
         """Yield the rows of the data set for rollout `number`, then for each later rollout. TRL's dataloader will give
-        the same rows to the steps that train on these rollouts.
-        """
+        the same rows to the steps that train on these rollouts."""
         trainer = self.trainer
         sampler = GRPOTrainer._get_train_sampler(trainer)
         sampler.repeat_count = 1  # TRL repeats the rows for each of a step's micro-batches

@@ -222,8 +222,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
 
     def _trained_on(self) -> tuple[Rollout, Sync, int]:
         """Return the rollout on which this step trains, the weight sync before it, and how many updates had made its
-        weights.
-        """
+        weights."""
         taken, generation = self.rollouts_ahead.taken, self.vllm_generation
         if taken is not None:
             return taken.rollout, taken.sync, taken.weights

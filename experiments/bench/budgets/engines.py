@@ -1,6 +1,5 @@
 """The two engines of task=bench_budgets, each in its own process. Each rollout is for one workload and one budget
-policy.
-"""
+policy."""
 
 import hashlib
 import traceback

@@ -109,8 +109,7 @@ def roll_workloads(
     progress: Progress,
 ) -> list[dict[str, Any]]:
     """Roll out all workloads. Returns the rows of metrics of all rollouts. Hopeless workloads, in which no draft can be
-    accepted, get engines with untrained weights.
-    """
+    accepted, get engines with untrained weights."""
     rows: list[dict[str, Any]] = []
     max_num_seqs = max(requests.live for requests in workloads.values())
     for hopeless in (False, True):

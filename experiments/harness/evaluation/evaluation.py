@@ -44,8 +44,7 @@ class Evaluation:
         self, config: RunConfig, policy: str, rows: Sequence[dict[str, Any]], judge: ConversationReward, samples: int
     ):
         """policy: directory or hub id; its tokenizer is used. rows: problems, made by `held_out`. judge: judges the
-        responses. samples: number of responses to each problem.
-        """
+        responses. samples: number of responses to each problem."""
         from transformers import AutoTokenizer
 
         self.samples = samples

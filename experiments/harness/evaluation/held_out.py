@@ -131,16 +131,14 @@ def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[
 
 def _keys(row: dict[str, Any]) -> tuple[str, str]:
     """Two keys of a problem: its id, and its question with normalised white space. Two problems are the same if they
-    share a key.
-    """
+    share a key."""
     return f"id {row['problem_id']}", " ".join(row["prompt"][-1]["content"].split())
 
 
 @contextmanager
 def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
     """In the `with` block, errors about a set name the keys that the user can set. names: key that an error names ->
-    key to name in its place.
-    """
+    key to name in its place."""
     try:
         yield
     except UserError as error:

@@ -108,8 +108,7 @@ def _train_step(pipes: Mapping[str, Connection], folder: Path) -> Iterator[dict[
 
 def _arm_process(name: str, config: RunConfig, policy: str, comparison: Path, start: int, pipe: Connection) -> None:
     """Train an arm in this process. comparison: folder of the comparison. start: see Comparison. pipe: to the
-    parent.
-    """
+    parent."""
     log = log_of(name, comparison)
     run = ArmRun(config, policy, log.parent, comparison.name, PipeBarrier(pipe), start=start)
     with reporting(pipe, log):

@@ -82,8 +82,7 @@ class CalculatorCorpus:
 
 def encode_lines(problem: ChainProblem, tokenizer: PreTrainedTokenizerFast) -> Example:
     """Encode a question and its worked lines. The policy learns those parts of lines that it can copy from earlier
-    text, but not the results.
-    """
+    text, but not the results."""
     ids: list[int] = tokenizer(f"{USER}{problem.question}{END}{ASSISTANT}").input_ids
     labels = [IGNORED] * len(ids)
     for copied, result in worked_lines(problem):

@@ -35,8 +35,7 @@ def _key(config: small.SmallPolicyConfig) -> str:
 def as_qwen2(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedTokenizerFast:
     """Convert the tokenizer to Qwen2's class: transformers loads every tokenizer in the folder of a Qwen2 model as this
     class. The class splits numbers into digits and has one more token, so the policy must be trained with it. Writes
-    files into `folder`.
-    """
+    files into `folder`."""
     Qwen2Config().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)

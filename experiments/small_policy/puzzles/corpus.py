@@ -77,8 +77,7 @@ class PuzzleCorpus:
 
 def _draw_sum(rng: random.Random) -> tuple[str, str]:
     """Draw a sum. Returns its text up to the equals sign, and its result. Often the first number may be as large as a
-    sum of two numbers, because puzzles add a third number to such a sum.
-    """
+    sum of two numbers, because puzzles add a third number to such a sum."""
     largest = 2 * search.LARGEST if rng.random() < 0.4 else search.LARGEST
     first, second = rng.randint(1, largest), rng.randint(1, search.LARGEST)
     return f"{first}+{second}=", f"{first + second}"

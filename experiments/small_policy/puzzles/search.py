@@ -32,8 +32,7 @@ def draw(picked: int, listed: int, rng: random.Random) -> tuple[str, str, list[i
 
 def work(values: list[int], writer: Writer) -> None:
     """Write a search: try random choices of the numbers until one adds up to 24, or give up with a guess. values: from
-    `draw`.
-    """
+    `draw`."""
     picked, *numbers = values
     _restate(numbers, writer)
     for _ in range(MAX_ATTEMPTS):

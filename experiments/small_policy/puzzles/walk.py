@@ -17,8 +17,7 @@ _QUESTIONS = (
 
 def draw(moves: int, rng: random.Random) -> tuple[str, str, list[int]]:
     """Draw a puzzle that takes `moves` moves. Returns its question, its answer, and three numbers: the start and the
-    two steps.
-    """
+    two steps."""
     while True:
         start, first, second = rng.randrange(1, RING), rng.randint(1, LARGEST_STEP), rng.randint(1, LARGEST_STEP)
         places = _places(start, (first, second), moves)
@@ -38,8 +37,7 @@ def _places(start: int, steps: tuple[int, int], moves: int) -> list[int]:
 
 def work(values: list[int], writer: Writer) -> None:
     """Write the moves until place 0 is reached, at most MAX_MOVES. After any move, the writer may give up with a guess.
-    values: the start and the two steps, from `draw`.
-    """
+    values: the start and the two steps, from `draw`."""
     place, *steps = values
     moves = 0
     while moves < MAX_MOVES:

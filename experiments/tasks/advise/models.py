@@ -36,8 +36,7 @@ MOST_PASSES = 4  # draft passes of a copy of the policy before each pass of the 
 
 def acceptances(task: DictConfig) -> dict[str, Acceptance]:
     """Return drafter -> its acceptance. Numbers that the user gives replace known ones. Raises UserError for bad
-    numbers.
-    """
+    numbers."""
     if task.acceptance not in PROFILES:
         raise UserError(f"task.acceptance={task.acceptance}: choose one of {', '.join(PROFILES)}")
     known = read_profiles()
@@ -60,8 +59,7 @@ def acceptances(task: DictConfig) -> dict[str, Acceptance]:
 
 def hybrid_steps(task: DictConfig, case: Case) -> dict[str, list[list[Step]]]:
     """Simulate the sampled steps with each hybrid (a model beside the history drafter). Returns hybrid -> three lists
-    of steps: as expected, if drafted tokens are cheaper, and if they are dearer.
-    """
+    of steps: as expected, if drafted tokens are cheaper, and if they are dearer."""
     return {
         name: [hybrid(task, priced, arm) for priced in (case, case.cheaper(), case.dearer())]
         for name, arm in HYBRIDS.items()

@@ -261,8 +261,7 @@ def advice(
 
 def where(pays: int, pays_dearer: int) -> str:
     """Return in words up to how many live requests per engine drafting pays. pays, pays_dearer: results of `pays_up_to`
-    at the expected price of drafted tokens and at a dearer one.
-    """
+    at the expected price of drafted tokens and at a dearer one."""
 
     def up_to(live: int) -> str:
         return f"up to about {live} live requests per engine" if live else "at no number of live requests"
