@@ -1,4 +1,4 @@
-"""resume=FOLDER: continue a run that was stopped, as if it had never stopped."""
+"""Continue a run that was stopped, as if it had never stopped (resume=FOLDER on the command line)."""
 
 import fcntl
 import json

@@ -81,7 +81,7 @@ def check_sizes(config: RunConfig) -> None:
 
 
 def check_data(config: RunConfig) -> None:
-    """Refuse a data set that does not exist, or that its settings cannot select. Raises UserError."""
+    """Refuse a data set that does not exist, or settings that cannot choose problems from it. Raises UserError."""
     data = config.data
     if data.name in MADE and data.problems is None:
         raise UserError("data.problems=null: must be a whole number, because generated problems have no end")

@@ -114,7 +114,7 @@ class Batch:
     def line(self, outcome: Outcome, label: str = "", more: str = "") -> Line:
         """Return an arm's line: its reduction of rollout time in each epoch and in all steps. Prints and draws it, too.
 
-        label: the line's label; empty for the arm's name. more: text behind the numbers.
+        label: the line's label; "" for the arm's name. more: text to append to the numbers.
         """
         reduction = 1 - outcome.drafted / outcome.none
         saved = " / ".join(percent(value) for value in reduction)

@@ -35,5 +35,5 @@ class PlacedSampler(Sampler[int]):
                         yield index
 
     def __len__(self) -> int:
-        """Number of rows in an epoch."""
+        """The number of rows of data in an epoch, over all ranks."""
         return len(self.order)

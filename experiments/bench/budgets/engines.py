@@ -84,7 +84,8 @@ class Engines:
 def interleaved(
     engines: Engines, labels: Sequence[str], workloads: Mapping[str, Requests], steps: int
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Make all rollouts, and yield roll_out's result for each. In every step of a workload the policies take turns.
+    """Make all rollouts, and yield the result of `roll_out` for each: a row of metrics and a timeline. In every step of
+    a workload, each policy makes one rollout.
 
     Each step begins with another policy. Raises RunFailed if the policies emitted different tokens.
     """
@@ -156,7 +157,8 @@ def _engine_process(containers: dict[str, Any], policy: str, max_num_seqs: int, 
 
 
 def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Connection) -> None:
-    """Build one engine for all budget policies. Then answer each (label, workload, requests, step) with its row.
+    """Build one engine for all budget policies. Then do the rollout for each (label, workload, requests, step) that
+    comes through the pipe, and answer with its row of metrics.
 
     Every pair of workload and policy has a drafter and a history of its own.
     """

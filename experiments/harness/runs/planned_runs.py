@@ -57,11 +57,11 @@ class Run:
         return [RUN.sub(lambda found: folders[found[1]], override) for override in self.overrides]
 
     def command(self) -> str:
-        """The command as a user types it."""
+        """The command of the run as a user would type it."""
         return "python run.py " + shlex.join(self.overrides)
 
     def finished(self, store: Path) -> bool:
-        """Return whether the run has written its result."""
+        """Return whether the run in `store` has finished: it has written its result."""
         return (self.folder(store) / "result.json").exists()
 
 
