@@ -234,8 +234,7 @@ def _optional(value: float | None) -> str:
 
 def identity_verdict(result: dict[str, Any]) -> str:
     """Return a line for each arm. It says that the arm's results are identical to the baseline's, or which results
-    differ and since which step. For the arm stock, the line compares distributions instead.
-    """
+    differ and since which step. For the arm stock, the line compares distributions instead."""
     lines = []
     for name, checks in result["identical"].items():
         first_step = checks["first_difference"]

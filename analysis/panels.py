@@ -1,6 +1,5 @@
 """Draw the panels (charts of metrics) that figures, the HTML page and W&B share. docs/metrics.md explains the
-metrics.
-"""
+metrics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

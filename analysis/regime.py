@@ -62,7 +62,8 @@ def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def drafting_arm(rows: Mapping[str, Rows]) -> str | None:
-    """Return the arm whose acceptance is reported: das, or else the first arm that drafted; None if no arm drafted."""
+    """Return the arm whose acceptance the report has: das, or else the first arm that drafted; None if no arm
+    drafted."""
     drafted = [name for name, own in rows.items() if any(row["drafted"] for row in own)]
     return "das" if "das" in drafted else next(iter(drafted), None)
 

@@ -58,7 +58,7 @@ def final_answer(completion: str) -> str | None:
 
 
 def digest(question: str) -> str:
-    """The first 16 hexadecimal digits of a question's SHA-256."""
+    """Return the first 16 hexadecimal digits of a question's SHA-256."""
     return hashlib.sha256(question.encode()).hexdigest()[:16]
 
 
@@ -121,7 +121,8 @@ def _problem(task: str, options: str, seed: int, index: int) -> tuple[Any, Mappi
 
 
 def _reply(answer: str, entry: str, timeout_s: float) -> dict[str, Any]:
-    """Make the worker's reply: the score (None if the scoring child died), or the error in the problem."""
+    """Return the worker's reply about one answer: its score (None if the child that scores it died), or the error in
+    the problem."""
     named = json.loads(entry)
     dataset, problem = _problem(named["task"], named["options"], named["seed"], named["index"])
     if digest(problem["question"]) != named["question"]:

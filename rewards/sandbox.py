@@ -44,8 +44,7 @@ class Sandbox:
 
     def __init__(self, parallel: int, limits: Limits, isolation: str = "full"):
         """Start the judges. limits: what one solution may use. isolation: full (namespaces), or weak, which prints a
-        warning to standard error. Raises SandboxError if this machine does not allow it.
-        """
+        warning to standard error. Raises SandboxError if this machine does not allow it."""
         if isolation not in ("full", "weak"):
             raise SandboxError(f"reward.isolation={isolation}: choose full or weak")
         if isolation == "weak":

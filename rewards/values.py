@@ -79,8 +79,7 @@ def list_values(first: ListNode | None) -> list[Any]:
 
 def tree_values(root: TreeNode | None) -> list[Any]:
     """Inverse of tree_node: return the tree's values, without Nones at the end. Raises ValueError for a tree that seems
-    endless.
-    """
+    endless."""
     values: list[Any] = []
     nodes = deque([root])
     while nodes:

@@ -1,6 +1,5 @@
 """DAS Fig 6: compare drafts from three scopes: the problem's texts, these with the request's own text, all problems'
-texts.
-"""
+texts."""
 
 from collections.abc import Mapping
 from pathlib import Path

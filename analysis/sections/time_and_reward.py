@@ -38,7 +38,8 @@ def reduction(arm_rows: Rows, other_rows: Rows) -> float:
 
 
 def plotted_reduction(paper: Mapping[str, Any], arm: str, other: str, last: int) -> str:
-    """Return the reduction in the paper's curves over steps 1..last, as text; "" if a curve is shorter."""
+    """Return as text by how much `arm` reduces the rollout time against `other` in the paper's curves over steps
+    1..last; "" if a curve is shorter."""
     arm_seconds, other_seconds = (paper["arms"][PLOTTED[name]]["seconds"][:last] for name in (arm, other))
     if not len(arm_seconds) == len(other_seconds) == last:
         return ""

@@ -1,7 +1,7 @@
 """The native core of the history drafter (C code), called through ctypes: its types and functions.
 
-`native.c` and its headers depend on libc only. ctypes releases the GIL during calls. With a lock in the core, threads
-can draft at the same time, but only one thread at a time can change anything.
+`native.c` and its headers depend on libc only. ctypes releases the GIL during calls. A lock in the core lets several
+threads draft at the same time, but only one thread at a time change anything.
 """
 
 from __future__ import annotations

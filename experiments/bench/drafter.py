@@ -266,8 +266,7 @@ def cost_by_batch(problems: Problems, task: DictConfig) -> dict[str, float]:
 
 def cost_by_size(tokens: int) -> dict[str, float]:
     """Return the costs and the memory of an index of `tokens` made-up tokens. Each problem has 100 responses of 1000
-    tokens.
-    """
+    tokens."""
     (_, texts), *_ = made_up_problems(1, 100, min(1000, tokens // 100), 0)
     drafter = HistoryDrafter(window=2, min_prob=MIN_PROB)
     resident_before = resident_bytes()

@@ -79,8 +79,7 @@ def _seconds(call: Callable[[], Any], device: Any) -> float:
 
 def memory(scale: Scale) -> Verdict:
     """Measure two needs of memory: that of sampling, beside the logits, and that of a digest of the weights, beside the
-    weights.
-    """
+    weights."""
     import torch
     from vllm import SamplingParams
 

@@ -54,7 +54,8 @@ def arm_config(name: str, overrides: list[str]) -> RunConfig:
 
 
 def own_overrides(name: str, overrides: list[str]) -> list[str]:
-    """The user's overrides with arm=`name` and without `vary`. Raises UserError for an arm that does not exist."""
+    """Return the user's overrides with arm=`name` added and `vary` removed. Raises UserError for an arm that does not
+    exist."""
     if instead := gone(f"arm={name}"):
         raise UserError(f"arm={name}: {instead}")
     if not (CONFIGS / "arm" / f"{name}.yaml").exists():

@@ -148,7 +148,7 @@ def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: P
 
 
 def newest(arms: Mapping[Path, RunConfig], note: Callable[[str], None]) -> int:
-    """Find the newest valid checkpoint that every arm has. Returns its step; 0 if there is no checkpoint.
+    """Find the newest step of which every arm has a valid checkpoint. Returns the step; 0 if there is no checkpoint.
 
     arms: folder -> config. note: called with a line for each damaged checkpoint.
     Raises UserError for checkpoints of another run, and if every checkpoint is damaged: a new start would overwrite the

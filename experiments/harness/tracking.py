@@ -87,7 +87,7 @@ class Tracker:
             self.run.define_metric(name, step_metric="step", summary=summary)
 
     def log(self, row: dict[str, Any]) -> list[str]:
-        """Send one step: its numbers, its digests as text, its number of alarms. row: see docs/metrics.md.
+        """Send one step to W&B: its numbers, its digests as text, and how many alarms it has. row: see docs/metrics.md.
 
         Returns a line for each problem with W&B since the last call.
         """

@@ -71,8 +71,7 @@ def late_accepted(setting: Setting, works: Sequence[Workload], **options: Any) -
 
 def draft_scope(setting: Setting) -> Section:
     """Make the section of Fig 6: compare drafts from the problem's texts, from these and the request's own text, and
-    from the texts of all problems.
-    """
+    from the texts of all problems."""
     paper = setting.published["das_fig6"]["data"]["accepted"]
     works = ablation_epochs(setting)
     problem, both, everything = (

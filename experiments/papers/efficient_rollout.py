@@ -65,7 +65,8 @@ def roofline(constants: dict[str, float]) -> SelfDraftRoofline:
 
 
 def w4(model: SelfDraftRoofline, profile: Profile, toggle: bool, host_ms: float) -> ProfiledDrafter:
-    """Return the paper's drafter, a 4-bit copy. In a cycle it makes gamma draft passes, then the target verifies.
+    """Return the paper's drafter: a 4-bit copy of the target model. In a cycle it makes gamma draft passes, and the
+    target verifies the gamma tokens.
 
     toggle: speculate only once the predicted speedup is at least 1 + eps (eps = 0.05). host_ms: host time per cycle.
     """
@@ -126,7 +127,8 @@ def sections(
 def main_table(
     published: dict[str, Any], models: dict[str, SelfDraftRoofline], folder: Path, progress: Progress
 ) -> Section:
-    """Compare W4 drafts, always on and with the toggle, to plain decoding, at several host times per cycle."""
+    """Make the section of the main table: compare drafts by a 4-bit copy (W4), always on or with the toggle, to plain
+    decoding, for several host times per cycle."""
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
     rows = published["er_main"]["data"]["rows"]
     lines, figure = [], {}
@@ -159,8 +161,8 @@ def main_table(
 
 
 def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progress: Progress) -> Section:
-    """Simulate EAGLE-3 with one mean tau or with tau by depth, and with verification times by the roofline or as
-    published."""
+    """Make the section about EAGLE-3: simulate it with one mean tau or with tau by depth, and with times of
+    verification from the roofline or as published."""
     rows, depth = published["er_main"]["data"]["rows"], published["er_eagle_depth"]["data"]
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
     begins = tuple(int(depths.split("-")[0].replace("k", "000")) for depths in depth["depth_bins"])
@@ -192,7 +194,8 @@ def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progr
 
 
 def adaptive_lengths(published: dict[str, Any], models: dict[str, SelfDraftRoofline]) -> Section:
-    """Compare fixed draft lengths with lengths that the paper's ladder rule adapts to the acceptance, for the 7B.
+    """Make the section that compares, for the 7B, fixed draft lengths with lengths that the paper's ladder adapts to
+    the acceptance.
 
     Rollouts are simulated with the toggle at every tenth step of a training, during which acceptance rises.
     """
@@ -224,7 +227,7 @@ def adaptive_lengths(published: dict[str, Any], models: dict[str, SelfDraftRoofl
 
 
 def w4_and_w8(published: dict[str, Any]) -> Section:
-    """Compare drafters with 4-bit and 8-bit weights at batch 1.
+    """Make the section that compares drafters with 4-bit and 8-bit weights at batch 1.
 
     The speedup is computed from the paper's idealised cost of a drafted token, and from the measured tau: the tokens
     that a cycle of drafting and verifying emits.

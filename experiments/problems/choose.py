@@ -15,7 +15,7 @@ _HASHES = 1 << 64
 
 
 def share(key: str) -> float:
-    """Return a number from 0 to 1 that depends only on the text."""
+    """Return a number from 0 to 1 that depends only on the text `key`: a hash of it."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / _HASHES
 
 

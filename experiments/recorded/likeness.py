@@ -75,7 +75,7 @@ def likeness(problems: Problems) -> dict[str, Any]:
 
 
 def accepted_a_round(rounds: int, accepted: int) -> float | None:
-    """Return the accepted tokens per round (a pass that verified a draft); None without rounds."""
+    """Return the accepted tokens per round; None without rounds. rounds: number of passes that verified a draft."""
     return accepted / rounds if rounds else None
 
 

@@ -35,7 +35,7 @@ from experiments.run.run_folder import RunFolder
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Audit the arm, print a line for each level, and write result.json."""
+    """Audit the config's arm at the three levels. Prints a line for each level, and writes result.json."""
     config, path = run_config(composed), Path(folder)
     check(config)
     if not config.arm.drafts:

@@ -136,7 +136,8 @@ def sample(trainer: psutil.Process, seen: dict[psutil.Process, str]) -> dict[str
 
 
 def role_of(process: psutil.Process) -> str:
-    """Return the role of one of the trainer's descendants, judged by the descendant's command line."""
+    """Return the role of a process that the trainer started, such as a worker of the judge. Its command line shows the
+    role."""
     line = " ".join(process.cmdline())
     return next((role for role in ROLES if role in line), process.name())
 

@@ -21,7 +21,7 @@ TRAINING = ("train", "compare", "soak")  # the tasks that evaluate
 
 
 def check(config: RunConfig) -> None:
-    """Refuse impossible settings of `eval`. Raises UserError with a one-line message."""
+    """Refuse settings `eval` that are impossible in this run. Raises UserError with a one-line message."""
     if not config.eval.every:
         return
     if config.task["name"] not in TRAINING:
@@ -56,7 +56,7 @@ def ks_of(k: Sequence[int] | None, samples: int, group: str) -> list[int]:
 
 
 def held_out_data(config: RunConfig) -> DataConfig:
-    """Return the set to evaluate on. Raises UserError if the settings choose none."""
+    """Return the settings of the data set on which to evaluate. Raises UserError if the settings `eval` choose none."""
     wanted = config.eval
     if wanted.data is not None:
         if wanted.data == LIBRARY and wanted.task is None:

@@ -22,7 +22,7 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
 
 
 def mean_pass_at_k(samples: int, correct: Sequence[int], k: int) -> float:
-    """Mean of pass@k over problems. correct: number of right responses to each problem."""
+    """Return the mean of the estimates of pass@k over problems. correct: number of right responses to each problem."""
     return float(np.mean([pass_at_k(samples, right, k) for right in correct]))
 
 

@@ -52,7 +52,7 @@ class Run:
         return store / "runs" / f"{task}-{digest}"
 
     def overrides_in(self, store: Path) -> list[str]:
-        """The overrides, with the folders of other runs in place of run:LABEL."""
+        """Return the overrides of this run. In place of each run:LABEL they have the folder of that run in `store`."""
         folders = {label: str(run.folder(store).absolute()) for label, run in self.reads}
         return [RUN.sub(lambda found: folders[found[1]], override) for override in self.overrides]
 

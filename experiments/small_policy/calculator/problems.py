@@ -86,8 +86,7 @@ def worked_conversation(
     problem: ChainProblem, rng: random.Random, habits: Habits = DEFAULT_HABITS
 ) -> list[dict[str, Any]]:
     """Return one conversation about ``problem``: the question, responses that call the calculator, its results, the
-    answer.
-    """
+    answer."""
     careful = rng.random() < habits.careful
     messages: list[dict[str, Any]] = [{"role": "user", "content": problem.question}]
     text, value = rng.choice(_OPENINGS[careful]), problem.start

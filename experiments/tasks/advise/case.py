@@ -54,8 +54,7 @@ class Case:
 
     def simulate(self, engine: Engine) -> list[Step]:
         """Simulate the sampled steps on this engine, one after the other. Returns the simulated steps with
-        their times.
-        """
+        their times."""
         return [simulate_rollout(work, [engine], [range(len(work))], i + 1) for i, work in enumerate(self.works)]
 
     def with_history(self, budget: dict[str, Any], **drafter: Any) -> tuple[list[Step], TextEngine]:
