@@ -41,7 +41,8 @@ class JudgedConversations:
     """A reward for conversations that a judge computes from their text. The judge starts at the first call."""
 
     def __init__(self, start: Callable[[], Judge], column: str):
-        """start: starts the judge. column: the column of the data set that holds the judge's references."""
+        """start: a function that starts and returns the judge. column: the column of the data set with the judge's
+        references."""
         self._start, self._column = start, column
         self._judge: Judge | None = None
 

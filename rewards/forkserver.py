@@ -42,7 +42,7 @@ _CHECK_S = 0.02  # shortest time between two checks of a child's CPU time
 
 
 def main() -> None:
-    """Serve one judge, and end when it ends.
+    """Body of the fork server's process: serve one judge, and end when the judge ends.
 
     Command-line arguments: the descriptor of the control socket, full or weak (isolation), the jail's folder, limits as
     JSON.

@@ -72,7 +72,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def address_space() -> int:
-    """Bytes of this process's address space, which RLIMIT_AS limits."""
+    """Return the size of this process's address space in bytes. RLIMIT_AS limits this size."""
     pages = Path("/proc/self/statm").read_text().split()[0]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
@@ -106,7 +106,7 @@ class _Worker:
         return dict(json.loads(line))
 
     def _cpu_s(self) -> float:
-        """CPU seconds that the process has used, by the kernel's clock for it."""
+        """Return the CPU seconds that the process has used, by the kernel's clock of its CPU time."""
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def ask(self, question: bytes, timeout_s: float, max_cpu_s: float) -> dict[str, Any] | None:

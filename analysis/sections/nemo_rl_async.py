@@ -109,7 +109,7 @@ class Times:
 
     @property
     def hidden(self) -> float:
-        """The share of the shorter of generation and training that ran beside the other."""
+        """How much of the shorter activity (generation or training) ran beside the other one, as a share."""
         return hidden_share(self.exposed_s, self.rollout_s, self.train_s)
 
     def at_lag(self, lag: int) -> "Times":

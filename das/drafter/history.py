@@ -187,7 +187,8 @@ class HistoryDrafter(RememberingDrafter):
         tokens: Sequence[Sequence[int] | np.ndarray],
         remembered: np.ndarray | None = None,
     ) -> None:
-        """Observe tokens of many requests, in order, in one native call. After a ValueError nothing is stored.
+        """Append newly emitted tokens of many requests, in order, in one native call. If it raises ValueError, nothing
+        is stored.
 
         remembered: the distributions of all tokens, in the same order (das.drafter.distributions).
         """
@@ -279,7 +280,8 @@ class HistoryDrafter(RememberingDrafter):
 
     @_locked
     def end_step(self, history_tick: int) -> None:
-        """Move to a history tick (a step or epoch number) and evict the history of ticks <= history_tick - window.
+        """Make `history_tick` (the number of a step or epoch) the current tick, and drop responses of ticks <=
+        history_tick - window.
 
         Raises ValueError for a tick before the current one.
         """

@@ -89,7 +89,7 @@ def lib() -> ctypes.CDLL:
 
 
 def typed(library: ctypes.CDLL) -> ctypes.CDLL:
-    """Declare the argument types of the library. Returns it."""
+    """Tell ctypes the argument types of the library's functions. Returns the library."""
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

@@ -141,7 +141,7 @@ class SharedTexts:
             self.drop(next(iter(self._by_copy.values())))
 
     def drop(self, finished: IndexedRequest) -> None:
-        """Remove a text's copy, if it has one."""
+        """Remove the copy of a finished text, if there is one."""
         if finished.copy < 0:
             return
         native.check(self._lib.das_end(self._core, finished.copy, 0, 0))

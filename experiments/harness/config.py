@@ -38,7 +38,7 @@ class ArmConfig:
 
     @property
     def row(self) -> Method:
-        """The row of das/engine/methods.py for this method. Raises EngineError for an unknown method."""
+        """The properties of this arm's method, from das/engine/methods.py. Raises EngineError for an unknown method."""
         return find_method(self.method)
 
 

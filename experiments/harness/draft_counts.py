@@ -45,7 +45,7 @@ class Counts:
     """Counts how many drafted tokens are right, over all places of all responses that were added."""
 
     def __init__(self, tokens: int):
-        """tokens: the length of the longest draft."""
+        """Start with no counts. tokens: the length of the longest draft."""
         self.tokens = tokens
         # Each list has one array for each response.
         self._right: list[Ints] = []  # [places, scales]: number of drafted tokens before the first wrong one
@@ -101,7 +101,8 @@ class Counts:
         return float(np.minimum(np.minimum(right, tokens) + 1, room).mean())
 
     def by_depth(self, scale: int) -> list[float]:
-        """For drafted token 1, 2, ...: the share of right tokens among drafts whose earlier tokens are all right."""
+        """Return for drafted token 1, 2, ... the share of right ones, among drafts whose earlier tokens are all right.
+        scale: index into SCALES."""
         right, room = np.concatenate(self._right)[:, scale], np.concatenate(self._room)
         shares = []
         for depth in range(self.tokens):

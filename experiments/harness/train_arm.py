@@ -220,7 +220,8 @@ class StepLog:
     """
 
     def __init__(self, run: ArmRun, recorded: RunConfig, run_folder: RunFolder | None, reward: ConversationReward):
-        """recorded: the config as the run records it. run_folder: None on all ranks but the main one."""
+        """Start the W&B run, on the main rank. recorded: the config as the run records it. run_folder: None on all
+        other ranks."""
         self._arm, self._barrier, self._reward = run.config.arm.name, run.barrier, reward
         self._run_folder = run_folder
         self._tracker = Tracker(recorded, run.group, run.folder) if run_folder is not None else None

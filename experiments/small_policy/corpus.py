@@ -85,7 +85,7 @@ class CorpusConfig:
 
     @property
     def plain_habits(self) -> Habits:
-        """Habits of the phase ``plain``: careful, without slips and checks.
+        """The habits of solutions in the phase ``plain``: careful, without slips and checks.
 
         The quick manner first appears in the phase ``habits``, together with its slips.
         """

@@ -66,16 +66,15 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         cluster: ClusterSettings | None = None,
         **kwargs: Any,
     ):
-        """history_unit: the unit of the drafter's window, "epoch" or "step". barrier: in a comparison the arms wait for
-        each other there. schedule: the order in which requests are passed to the engine; None keeps TRL's order.
-        on_step(row, rollout, rewards) is called on the main rank after every step, with the results of all ranks.
-        evaluate(generation, step) is called before the first rollout (step 0) and after every step; its result, unless
-        None, is added to the row's `eval`. head: the drafter that is trained beside the policy; the engine must draft
-        with it. trim_padding: leave padding out of forward passes; False gives the same bits as TRL. lag: training
-        steps between the weights that sample and the update that uses the responses. own_process: the engine has its
-        own process, and rolls out while the policy trains. cluster: engines in other processes (das/cluster); None:
-        one engine. kwargs: further arguments of GRPOTrainer.
-        """
+        """Build the trainer and its engine. history_unit: the unit of the drafter's window, "epoch" or "step". barrier:
+        where the arms of a comparison wait for each other. schedule: the order in which requests are passed to the
+        engine; None keeps TRL's order. on_step(row, rollout, rewards) is called on the main rank after every step, with
+        the results of all ranks. evaluate(generation, step) is called before the first rollout (step 0) and after every
+        step; its result, unless None, is added to the row's `eval`. head: the drafter that is trained beside the
+        policy; the engine must draft with it. trim_padding: leave padding out of forward passes; False gives the same
+        bits as TRL. lag: training steps between the weights that sample and the update that uses the responses.
+        own_process: the engine has its own process, and rolls out while the policy trains. cluster: engines in other
+        processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer."""
         self.barrier = barrier
         self.on_step = on_step
         self.trim_padding = trim_padding

@@ -144,7 +144,8 @@ def _start(arms: Mapping[str, DictConfig], policy: str, max_num_seqs: int, folde
 
 
 def _engine_process(containers: dict[str, Any], policy: str, max_num_seqs: int, log: Path, pipe: Connection) -> None:
-    """Serve one engine in this process until the pipe closes. Output goes to the log, an error to the parent."""
+    """Serve one engine in this process until the pipe closes. Its output goes to the log; an error goes to the parent
+    process."""
     with quiet_into(log):
         try:
             arms = {label: OmegaConf.create(container) for label, container in containers.items()}

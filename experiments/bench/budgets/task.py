@@ -42,7 +42,8 @@ from experiments.run.run_folder import RunFolder, write_timeline
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Roll out every workload with every policy; print a line per policy, write result.json and a figure."""
+    """Roll out every workload with every budget policy. Prints a line for each policy; writes result.json and a
+    figure."""
     task = config.task
     arms = policy_arms(task, overrides)
     workloads = {f"live_{live}": requests_of(config, int(live), hopeless=False) for live in task.live}

@@ -97,7 +97,8 @@ class TrainingEvaluation:
     """Evaluates the policy during a training: before the first step, after every few steps, and after the last one."""
 
     def __init__(self, config: RunConfig, policy: str, training: Any):
-        """training: rows of the training. Raises UserError if a problem of the evaluation is among them."""
+        """Choose the problems of the evaluation. training: rows of the training. Raises UserError if one of these
+        problems is among them."""
         self._every, self._last = config.eval.every, config.trainer.max_steps
         self._ks = ks_of(config.eval.k, config.eval.samples, "eval")
         judge = make_reward(judge_config(config.reward, held_out_data(config)))

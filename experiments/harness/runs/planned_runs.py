@@ -129,7 +129,7 @@ def check_runs(experiments: Sequence[Experiment]) -> None:
 
 
 def section_folder(experiment: Experiment, profile: str) -> str:
-    """Name of the folder of an experiment's section."""
+    """Return the name of the folder that holds an experiment's section. It differs between profiles."""
     return experiment.name if profile == "small" else f"{experiment.name}_{profile}"
 
 

@@ -45,7 +45,8 @@ class Case:
         return max(1, round(self.max_num_seqs / self.scale))
 
     def times(self) -> Times:
-        """Times of the simulated engine. A simulated request takes the time of all real requests that it stands for."""
+        """Return the times of the simulated engine. A simulated request takes the time of all real requests that it
+        stands for."""
         return Times(
             Scaled(self.form, self.scale),
             prefill=self.prefill_s * self.scale,
