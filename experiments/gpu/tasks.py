@@ -32,7 +32,7 @@ def run_task(name: str, overrides: list[str], scale: Scale) -> dict[str, Any]:
 
 
 def forced(scale: Scale) -> Verdict:
-    """Run task=force on synthetic recordings."""
+    """Run task=force on a recording of synthetic responses (`write_recording`)."""
     recording = scale.folder / "rollouts.jsonl"
     live, siblings, epochs = scale.pick(([64, 8], 8, 2), ([4, 2], 2, 2))
     write_recording(recording, max(live) // siblings, siblings * epochs, scale.pick(500, 40))

@@ -95,7 +95,8 @@ def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
 
 
 def in_own_process(name: str, folder: Path, function: Any, *arguments: Any) -> Any:
-    """Call a function in a child process, so that the engines of several arms do not meet. Returns its result.
+    """Call a function in a child process, because the engines of several arms cannot share a process. Returns its
+    result.
 
     The log and the errors are those of the arm `name` of the task in `folder`. Raises the errors of `expect`.
     """

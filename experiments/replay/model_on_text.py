@@ -33,7 +33,8 @@ class DraftPass:
 
 
 class ModelOnText:
-    """The common part of a simulated copy of the policy and a simulated head (das.model_drafts.drafter.DraftingModel).
+    """The part that a simulated copy of the policy and a simulated head have in common
+    (das.model_drafts.drafter.DraftingModel).
 
     rates      rates[j] = P(token j of a draft is right | the tokens before it are); the last holds for later tokens
     price      latency form of a draft pass: seconds by its requests, their rows and their tokens of context
@@ -74,7 +75,8 @@ class ModelOnText:
         """Do nothing, because the acceptance is given and not learned."""
 
     def _pass(self, among: np.ndarray, rows: int, at: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draft a token for each of these requests. Returns the tokens, and the probability that each is right.
+        """Simulate a pass that drafts a token for each of these requests. Returns the tokens, and the probability that
+        each is right.
 
         among: indices of the A requests. rows: rows of the pass. at: the number of tokens of each draft so far, int64
         [A]. right: whether all these tokens are right, bool [A].

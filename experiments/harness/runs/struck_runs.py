@@ -45,8 +45,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def start(arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> Any:
-    """Start run.py in its own process group, and return its process. It is killed when this process ends. environment:
-    further environment variables."""
+    """Start run.py in its own process group. Returns the new process, which is killed when this process ends. folder:
+    the run's folder. environment: further environment variables."""
     path = [str(ROOT / "experiments" / "faults"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return child.start(
         [sys.executable, str(ROOT / "run.py"), *arguments, f"hydra.run.dir={folder}"],

@@ -1,4 +1,4 @@
-"""Warm-start data of the policy that may call a calculator, in two phases.
+"""Warm-start data of the policy that may call a calculator: texts on which it is trained first, in two phases.
 
 ``copy`` teaches to find the numbers of a step in the text before it, in texts that hold little else. ``habits`` teaches
 the conversations, with calls and their results.

@@ -1,7 +1,7 @@
 """Build the small policy that has an MTP layer: a Qwen2 of the small policy's size and text, in the form of MiMo.
 
-The MTP layer predicts further tokens. It is trained after the other weights, on the last texts of the corpus. There it
-learns the policy's own distributions.
+The MTP layer predicts further tokens. It is trained after the other weights, on the last texts of the corpus, to
+predict the distributions that the policy has there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Warm-start data of the policy that works on puzzles: three phases of texts.
 
-``drill`` teaches to add. ``plain`` teaches to work without slips. Its searches often find the right numbers by luck:
-searches without luck show too few right attempts for learning to recognize one. ``habits`` teaches the final texts.
+``drill`` teaches to add. ``plain`` teaches to work without slips; its searches find the right numbers more often than
+chance allows, because the policy must see many right attempts before it recognizes one. ``habits`` teaches the final
+texts.
 """
 
 from __future__ import annotations

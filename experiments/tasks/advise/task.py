@@ -225,7 +225,8 @@ def advice(
     model: tuple[str, Mapping[str, float], str],
     case: Case,
 ) -> str:
-    """Return one line of advice: "turn it on" if drafts gain time, and lose none even if drafted tokens are dearer.
+    """Return one line of advice. It is "turn it on" if drafts are expected to save time, and cost no time even if
+    drafted tokens are dearer.
 
     das: the row of the chosen arm. settings: its overrides. pays, pays_dearer: see pays_up_to. model: the best drafter
     that is a model, with or without the history drafter: its name, its row, and where its acceptance comes from.
