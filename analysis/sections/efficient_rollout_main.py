@@ -128,8 +128,8 @@ def paper_lines(
 
 
 def large_lines(large: Mapping[str, Any]) -> list[Line]:
-    """Return lines with the changes of rollout time of the model of 30 million random weights, by number of live
-    requests."""
+    """Return lines that say how drafts change the rollout time of a model of 30 million random weights, by number of
+    live requests."""
     return [
         Line(
             f"30 million random weights, {count(name)} live: always on / toggle / toggle and ladder",

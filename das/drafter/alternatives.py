@@ -81,8 +81,8 @@ class Alternatives:
 
     def behind(self) -> tuple[np.ndarray, list[list[int]], list[int], list[float]]:
         """Returns what the history needs to continue the head's tokens: the indices of the open requests, int64 [A],
-        and for each of them its head tokens, how many more tokens fit, and the least joint probability of these tokens.
-        """
+        and for each of them its head tokens, how many more tokens fit, and the floor of these: the least probability
+        that all of them are accepted if the head tokens are."""
         among = self._open
         floors = np.minimum(self._floors[among] / np.maximum(self._joint[among], 1e-300), 1.0)
         return (

@@ -92,8 +92,8 @@ def accepted_per_pass(steps: Sequence[Step]) -> float:
 
 
 def maths(setting: Setting) -> list[Section]:
-    """Make the sections of Figs 10, 4 and 1. The paper has 128 problems x 16 responses on 8 engines; one engine has 16
-    x 16."""
+    """Make the sections of Figs 10, 4 and 1. The paper has 128 problems x 16 responses on 8 engines. One engine is
+    simulated, with 16 x 16."""
     steps, batch = int(setting.task.maths_steps), int(setting.task.maths_batch)
     epochs = -(-steps // STEPS_PER_EPOCH)
     made = setting.synthesis.make(STEPS_PER_EPOCH * batch, 16 * epochs, MAX_TOKENS, seed=1)

@@ -46,7 +46,8 @@ class TreeTally(Tally):
         return super().count(epoch, draft, coming)
 
     def judge(self, draft: Draft | TreeDraft, coming: Sequence[int]) -> int:
-        """Add every node whose parent was accepted to `bins`. Returns how many nodes are accepted."""
+        """Note in `bins` whether each node whose parent was accepted is accepted too. Returns how many nodes are
+        accepted. coming: the recorded tokens that follow."""
         parents = draft.parents if isinstance(draft, TreeDraft) else range(-1, len(draft.tokens) - 1)
         accepted = {-1: 0}  # accepted node -> number of tokens of its path
         for node, (token, parent, prob) in enumerate(zip(draft.tokens, parents, draft.probs, strict=True)):

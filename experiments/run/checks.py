@@ -148,8 +148,8 @@ def _examples(task: str) -> dict[str, list[Any]]:
 
 
 def _check(key: str, plain_key: str, value: Any, examples: list[Any]) -> None:
-    """Refuse a value that has another kind than the examples of its key, or is beyond the limits. plain_key: the key
-    that LIMITS has."""
+    """Refuse a value that has another kind than the examples of its key, or is beyond the limits. plain_key: the key as
+    LIMITS and FRACTIONS have it (budget.KEY, even for the budget of an arm)."""
     if value is None:
         if examples and None not in examples:
             raise UserError(f"{key}=null: must be {_kinds(examples)}")
