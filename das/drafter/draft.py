@@ -67,7 +67,7 @@ class TreeDrafts:
         return [num_branches(parents[:count]) for parents, count in zip(self.parents.tolist(), counts, strict=True)]
 
     def as_chains(self) -> Drafts:
-        """Returns chains for code that cannot read trees: each prefix of a chain has the same expected number of
+        """Returns chains for budgets, which cannot read trees: each prefix of a chain has the same expected number of
         accepted tokens as the same prefix of the tree's row.
 
         This number is the sum of joint probabilities. The joint probability of a token of a chain is the product of

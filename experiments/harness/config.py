@@ -33,7 +33,7 @@ class ArmConfig:
 
     @property
     def drafts(self) -> bool:
-        """True if this arm should make drafts, so that a run without any has failed."""
+        """True if this arm should make drafts. If so, a run that drafts nothing has failed."""
         return self.row.drafts
 
     @property

@@ -203,7 +203,7 @@ def _kind(value: Any) -> str:
 
 
 def _kinds(examples: list[Any]) -> str:
-    """Return the kinds of the examples in words, for an error message."""
+    """Return in words which kinds of values the examples have, such as "a whole number". Error messages say this."""
     words = set()
     for example in examples:
         kind = " and ".join(sorted({_kind(item) for item in _flat(example)})) if example is not None else "null"
