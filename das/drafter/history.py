@@ -127,12 +127,12 @@ class HistoryDrafter(RememberingDrafter):
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
-        """See Drafter."""
+        """Raise ValueError or TypeError if the options are wrong. See Drafter."""
         DrafterOptions(**options)
 
     @classmethod
     def window_of(cls, options: Mapping[str, Any]) -> int:
-        """See Drafter."""
+        """Returns the window of a drafter with these options. See Drafter."""
         return DrafterOptions(**options).history_window
 
     def _restart(self, weights: np.ndarray) -> None:
