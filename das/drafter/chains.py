@@ -80,7 +80,7 @@ class Chains:
 
     def behind(self, among: np.ndarray) -> tuple[list[list[int]], list[int], list[float]]:
         """Returns three lists, with an item for each chain in `among`: its tokens; how many more tokens it may get; and
-        the least probability that all of these are accepted if its tokens are."""
+        the floor of these, the least probability that all of them are accepted if its tokens are."""
         tokens = [self._tokens[i, : self._counts[i]].tolist() for i in among.tolist()]
         room = (self._limits - self._counts)[among].tolist()
         return tokens, room, (self._floors[among] / np.maximum(self._joint[among], 1e-300)).tolist()

@@ -42,7 +42,8 @@ class IndexedRequest:
 
 
 class Stores:
-    """The stores of the problems that have texts now. A store begins with its first text and ends with its last."""
+    """The stores of all problems that have texts. A problem's store is made with its first text and dropped with its
+    last."""
 
     def __init__(self, lib: ctypes.CDLL, core: int) -> None:
         self._lib, self._core = lib, core

@@ -187,8 +187,8 @@ class RunConfig:
         return problems_per_step(self.trainer.arguments, self.engine.processes)
 
     def with_problems(self, count: int) -> "RunConfig":
-        """Return the config with this number of problems. A run records the number if data.problems=null asks for
-        all."""
+        """Return this config with another number of problems. data.problems=null asks for all problems; a run then
+        records in this way how many there are."""
         settings = {**self.data.settings, "problems": count}
         return replace(
             self,

@@ -145,6 +145,5 @@ def simulate_arm(arm: Arm, setting: Setting, works: Sequence[Workload]) -> tuple
 
 def simulate(engine: Engine, works: Sequence[Workload], first_tick: int = 1) -> list[Step]:
     """Simulate these steps on one engine, and return them with their times. The history's clock (its tick) begins at
-    `first_tick` and moves by 1 after each step.
-    """
+    `first_tick` and moves by 1 after each step."""
     return [simulate_rollout(work, [engine], [range(len(work))], first_tick + i) for i, work in enumerate(works)]
