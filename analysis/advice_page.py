@@ -1,4 +1,4 @@
-"""The page that task=advise writes: one self-contained HTML file."""
+"""Write the page of task=advise, as one self-contained HTML file."""
 
 import base64
 import html
@@ -31,11 +31,11 @@ def write(
 ) -> None:
     """Write the page.
 
-    advice: the one line of advice. facts: lines about the simulation. arms: name -> a row of result.json's `arms`.
-    acceptance: name of a model drafter -> "published", "measured" or "given"; other drafters draft recorded text.
-    curve: (live requests, expected speedup, speedup if drafts cost more). timelines: name -> time_s and live.
-    scale: the number of requests that each simulated request stands for. derived: whether pass times are derived from
-    data sheets instead of measured.
+    advice: the one line of advice. facts: lines about the simulation. arms: name -> its row of `arms` in result.json.
+    acceptance: name of a drafter that is a model -> "published", "measured" or "given"; the other drafters copy
+    recorded text. curve: (live requests, expected speedup, speedup if drafts cost more). timelines: arm -> time_s (the
+    end of each pass, in seconds) and live (requests in it). scale: the number of requests that each simulated request
+    stands for. derived: whether pass times are derived from data sheets instead of measured.
     """
     rows = "".join(
         f"<tr><td>{html.escape(name)}</td><td>{acceptance.get(name, '')}</td>"

@@ -1,4 +1,4 @@
-"""Compare arms that did the same work: their costs, ratios to the baseline, and whether any result differs.
+"""Compare arms that did the same work: what they cost, in ratios to the baseline, and whether any result differs.
 
 The first arm is the baseline. An arm of unmodified vLLM samples other tokens, so its distributions are compared.
 """
@@ -232,7 +232,7 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _of_stock(result: dict[str, Any], name: str) -> list[str]:
-    """Return an arm's cells for the columns that exist only if the arm stock was run."""
+    """Return an arm's cells for the columns that only a table with the arm stock (unmodified vLLM) has."""
     if "ratio_to_stock" not in result:
         return []
     ratio = result["ratio_to_stock"].get(name)
@@ -251,9 +251,8 @@ def _optional(value: float | None) -> str:
 
 
 def identity_verdict(result: dict[str, Any]) -> str:
-    """Return a line for each arm. It says that the arm is identical to the baseline, or which results differ from which
-    step on. The line of the arm stock compares distributions.
-    """
+    """Return a line for each arm. It says that the arm's results are identical to the baseline's, or which results
+    differ and since which step. For the arm stock, the line compares distributions instead."""
     lines = []
     for name, checks in result["identical"].items():
         first_step = checks["first_difference"]

@@ -1,4 +1,4 @@
-"""The figure of task=bench_budgets."""
+"""Draw the figure of task=bench_budgets."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The page that task=check_gpu writes: one self-contained HTML file."""
+"""Write the page of task=check_gpu, as one self-contained HTML file."""
 
 import html
 import json

@@ -1,4 +1,4 @@
-"""Sum up the work of a cluster's engines over a run."""
+"""Summarise the work that each engine of a cluster did in a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

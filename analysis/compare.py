@@ -35,7 +35,7 @@ MAX_CONFIG_KEYS = 8  # a line names at most so many differing config keys, and c
 
 @dataclass(frozen=True)
 class Difference:
-    """The differences between two runs."""
+    """The differences between a run and the run with which it is compared."""
 
     against: str  # name of the run with which the other is compared
     name: str
@@ -79,7 +79,7 @@ def compare_runs(runs: Sequence[Run], figure: Path | None = None, to_page: Path 
 
 
 def difference(base: Run, run: Run) -> Difference:
-    """Compare two runs, step by step."""
+    """Compare `run` with `base`, step by step: results exactly, costs as ratios. Returns the differences in words."""
     run_rows, base_rows = ({row["step"]: row for row in each.rows} for each in (run, base))
     common = sorted(run_rows.keys() & base_rows.keys())
     lines = [f"{run.name} against {base.name}, {len(common)} steps in common"]
@@ -201,13 +201,14 @@ def mean_of(run: Run, key: str, form: str) -> str:
 
 
 def ratio_of_totals(run: Run, numerator: str, denominator: str) -> str:
-    """Return the ratio of two metrics' totals over the steps that recorded both; "-" if none did."""
+    """Return the total of one metric divided by the total of another, as text, over the steps that recorded both; "-"
+    if none did."""
     rows = [row for row in run.rows if row.get(numerator) and row.get(denominator)]
     return f"{sum(row[numerator] for row in rows) / sum(row[denominator] for row in rows):.2f}" if rows else "-"
 
 
 class _Parser(ArgumentParser):
-    """A parser whose errors are one line, like those of run.py."""
+    """A command-line parser whose errors are one line, like those of run.py."""
 
     def error(self, message: str) -> NoReturn:
         stop(message)

@@ -50,7 +50,7 @@ def compare_distributions(
 
 
 def _means(values: Sequence[float], baseline_values: Sequence[float]) -> dict[str, float]:
-    """Return the means of both arms, with their standard errors."""
+    """Return the mean of each arm's values, with its standard error."""
     return {
         "mean": float(np.mean(values)),
         "standard_error": standard_error(values),
@@ -60,7 +60,8 @@ def _means(values: Sequence[float], baseline_values: Sequence[float]) -> dict[st
 
 
 def _paired(values: Sequence[float], baseline_values: Sequence[float]) -> dict[str, float]:
-    """Return the mean difference of pairs, its standard error, and the p-value of no difference."""
+    """Return the mean of the differences within pairs, its standard error, and the p-value of "there is no
+    difference"."""
     differences = np.subtract(values, baseline_values)
     return {
         "difference": float(differences.mean()),
@@ -70,7 +71,8 @@ def _paired(values: Sequence[float], baseline_values: Sequence[float]) -> dict[s
 
 
 def sign_flip(differences: np.ndarray) -> float:
-    """Return the p-value of a sign-flip test: the share of random swaps within pairs with as large a mean difference.
+    """Return the p-value of a sign-flip test. The values of random pairs are swapped, in many tries; the p-value is the
+    share of tries after which the mean difference is as large as before.
 
     differences: float [pairs]. For n pairs the p-value is 2 ** (1 - n) or more, up to chance.
     """
@@ -101,7 +103,8 @@ def kolmogorov_smirnov(a: Sequence[float], b: Sequence[float]) -> tuple[float, f
 
 
 def visible_from(n: int, m: int) -> float:
-    """Return the statistic of n and m values with p-value UNLIKELY. If it is above 1, the test finds no difference."""
+    """Return the Kolmogorov-Smirnov statistic whose p-value is UNLIKELY for samples of n and m values. The statistic is
+    at most 1. So if the result is above 1, the samples are too small to show any difference."""
     return math.sqrt(-math.log(UNLIKELY / 2) / 2 * (n + m) / (n * m))
 
 

@@ -1,4 +1,4 @@
-"""The figure of task=bench_drafter."""
+"""Draw the figure of task=bench_drafter."""
 
 from pathlib import Path
 from typing import Any

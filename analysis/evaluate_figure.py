@@ -1,4 +1,4 @@
-"""The figure of task=evaluate: pass@k with its interval, and how many responses to each problem are right."""
+"""Draw the figure of task=evaluate: pass@k with its interval, and how many responses to each problem are right."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from analysis.figures import COLOURS, figure
 
 
 def evaluate_figure(result: Mapping[str, Any], path: Path) -> None:
-    """Draw the figure. result: the content of result.json."""
+    """Draw the figure of this module into `path`. result: the content of result.json."""
     ks = [int(k) for k in result["pass_at_k"]]
     values = list(result["pass_at_k"].values())
     with figure(path, 2, (10, 3.6)) as (curve, histogram):

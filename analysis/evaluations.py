@@ -16,7 +16,8 @@ def evaluations(rows: Rows) -> list[Mapping[str, Any]]:
 
 
 def curves(rows: Rows) -> dict[str, Any]:
-    """Return lists with an item for each evaluation: step, pass_at_1, and for each k pass_at_k with its interval."""
+    """Return name -> list with an item for each evaluation: step, pass_at_1, and for each k pass_at_k with its
+    interval."""
     found = evaluations(rows)
     ks = shared_ks(found)
     return {
@@ -29,7 +30,8 @@ def curves(rows: Rows) -> dict[str, Any]:
 
 
 def shared_ks(found: Rows) -> list[str]:
-    """Return the k of pass@k that all evaluations have, smallest first. A resumed run may have another eval.k."""
+    """Return the values of k, as text, for which all evaluations have a pass@k, smallest first. A resumed run may have
+    changed the setting eval.k."""
     return [k for k in found[0]["pass_at_k"] if all(k in each["pass_at_k"] for each in found)] if found else []
 
 
@@ -77,7 +79,8 @@ def from_wandb(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def draw_accuracy(axes: Axes, rows: Rows, colour: str, name: str, order: int) -> None:
-    """Draw an arm's pass@1 with its interval, and pass@k of the largest k dotted. order: the arm's index."""
+    """Draw an arm's pass@1 with its interval, and as a dotted line its pass@k of the largest k. order: the arm's index;
+    later arms have other line styles."""
     found = curves(rows)
     largest = max(found["pass_at_k"], key=int)
     axes.plot(

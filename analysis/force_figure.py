@@ -1,4 +1,5 @@
-"""The figure of task=force: each arm's rollout time relative to no drafts, by live requests."""
+"""Draw the figure of task=force: each arm's rollout time relative to that without drafts, by number of live
+requests."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from analysis.figures import colour, figure
 
 
 def force_figure(result: dict[str, Any], path: Path) -> None:
-    """Draw the ratios and the tokens per pass of result.json."""
+    """Draw, for each arm, the ratio of its rollout time to that of `none`, and its tokens per pass. result: content of
+    result.json."""
     arms = [arm for arm in result["ratio_to_none"] if arm != "none"]
     if not arms:
         return

@@ -1,4 +1,4 @@
-"""The table that task=force prints."""
+"""Make the table that task=force prints."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,8 @@ from analysis.arms import aligned
 
 
 def force_table(result: Mapping[str, Any]) -> str:
-    """Return a table, a line for each arm: rollout time (overall, by live requests), tokens per pass, replay error."""
+    """Return a table with a line for each arm: rollout time (overall and by live requests), tokens per pass, replay
+    error. result: the content of result.json."""
     live = list(result["ratio_to_none"]["none"]["rollout_s"]["by_live"])
     of_stock = result.get("ratio_to_stock")
     header = ["arm", "rollout s", "of none", *(f"{n} live" for n in live)]

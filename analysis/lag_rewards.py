@@ -1,4 +1,5 @@
-"""Compare the rewards of lags, over several seeds: `python -m analysis.lag_rewards outputs/multirun/DATE`.
+"""Compare the rewards of trainings with different lags and seeds: `python -m analysis.lag_rewards
+outputs/multirun/DATE`.
 
 The folder holds runs of task=train that differ in trainer.lag and seed. The command prints a table and draws
 lag_rewards.png.

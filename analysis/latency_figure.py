@@ -1,4 +1,4 @@
-"""The figure of task=calibrate."""
+"""Draw the figure of task=calibrate."""
 
 from pathlib import Path
 
@@ -14,7 +14,8 @@ Array = NDArray[np.float64]
 def calibration_figure(
     live: Array, tokens: Array, seconds: Array, predicted: Array, relative_error: float, path: Path
 ) -> None:
-    """Draw the median time of a pass by its tokens, a line for each number of live requests. Dashed: the fitted form.
+    """Draw the median time of a pass against its tokens, with a line for each number of live requests. Dashed lines
+    show the fitted form.
 
     live, tokens, seconds, predicted: [passes], the live requests and tokens of each pass, and its measured and fitted
     seconds. Passes of equal `live` and `tokens` have one predicted time. relative_error: the fit's mean relative error.

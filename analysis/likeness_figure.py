@@ -1,4 +1,4 @@
-"""The figure of task=policy: the small policy's rollouts beside recorded rollouts of real models."""
+"""Draw the figure of task=policy: the small policy's rollouts beside recorded rollouts of real models."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +14,8 @@ GREYS = ("0.35", "0.5", "0.62", "0.72", "0.8")
 def likeness_figure(figures: Mapping[str, Mapping[str, Any]], edges: Sequence[float], path: Path) -> None:
     """Draw lengths, accepted tokens by epoch, and the similarity of siblings.
 
-    figures: name -> histogram, accepted_by_epoch, similarity; the first is the small policy, which is drawn in colour.
-    edges: the histogram's bins, in median lengths; the last bin holds all longer responses.
+    figures: name -> statistics (histogram, accepted_by_epoch, similarity); the first is the small policy, drawn in
+    colour. edges: the histogram's bins, in median lengths; the last bin holds all longer responses.
     """
     names = list(figures)
     colours = [OTHER_COLOURS[0], *(GREYS[i % len(GREYS)] for i in range(len(names) - 1))]

@@ -1,11 +1,11 @@
-"""Orderings: claims such as "A is faster than B" in the papers' figures, each with a verdict from our runs."""
+"""Orderings are claims of the papers such as "A is faster than B". Each gets a verdict from our runs."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """A claim that our runs should confirm: one that the paper's figure makes, or one about identical training.
+    """A claim that our runs should confirm: one that a paper's figure makes, or the claim that arms train identically.
 
     met: whether our runs confirm the claim; None if they cannot decide. evidence: the numbers behind the verdict.
     """
@@ -19,5 +19,5 @@ class Ordering:
 
     @property
     def verdict(self) -> str:
-        """The verdict `met` in words."""
+        """The verdict in words: "met", "NOT MET" or "cannot tell"."""
         return {True: "met", False: "NOT MET", None: "cannot tell"}[self.met]

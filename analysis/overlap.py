@@ -23,7 +23,8 @@ def exposed_times(rollout_s: Sequence[float], train_s: Sequence[float], lag: int
 
 
 def hidden_share(exposed_s: Sequence[float], rollout_s: Sequence[float], train_s: Sequence[float]) -> float:
-    """Return the share of the shorter activity, generation or training, that ran beside the longer one, from 0 to 1.
+    """Return how much of the shorter activity (generation or training) ran beside the longer one, as a share from 0 to
+    1.
 
     The first step does not count, because no training runs beside its rollout. exposed_s, rollout_s, train_s: seconds
     by step.

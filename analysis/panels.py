@@ -1,4 +1,5 @@
-"""The panels of metrics that figures, the HTML page and W&B share (docs/metrics.md)."""
+"""Draw the panels (charts of metrics) that figures, the HTML page and W&B share. docs/metrics.md explains the
+metrics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

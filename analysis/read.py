@@ -55,7 +55,7 @@ def rollout(folder: Path, step: int) -> list[dict[str, Any]]:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """Read result.json of a run."""
+    """Read result.json, which a run writes at its end."""
     return _json_object(folder / "result.json")
 
 

@@ -1,7 +1,7 @@
 """Describe the rollouts of a comparison: the lengths of responses, how unequal these are, and how predictable text is.
 
 Drafts gain most if a few responses are much longer than the others and repeat text. So a ratio of times means little
-without these figures. docs/metrics.md defines them.
+without these statistics. docs/metrics.md defines them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Return the figures of a comparison: over the whole run and, in `by_epoch`, for each epoch. names: its arms, the
+    """Return statistics of a comparison: over the whole run and, in `by_epoch`, for each epoch. names: its arms, the
     baseline first.
 
-    Lengths, entropy, rewards and shares are the baseline's. Acceptance is from the arm das, or else from the first arm
-    that drafted. A figure that the run did not record is None.
+    Lengths, entropy, rewards and shares are the baseline's. Acceptance is that of the arm das, or else of the first arm
+    that drafted. A statistic that the run did not record is None.
     """
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
     baseline = rows[names[0]]
@@ -62,7 +62,8 @@ def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
 
 
 def drafting_arm(rows: Mapping[str, Rows]) -> str | None:
-    """Return the arm whose acceptance is reported: das, or else the first arm that drafted; None if no arm drafted."""
+    """Return the arm whose acceptance the report has: das, or else the first arm that drafted; None if no arm
+    drafted."""
     drafted = [name for name, own in rows.items() if any(row["drafted"] for row in own)]
     return "das" if "das" in drafted else next(iter(drafted), None)
 
@@ -76,7 +77,8 @@ def siblings_lengths(responses: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def length_figures(groups: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Return figures of response lengths in tokens. groups: the lengths of siblings, one group for each problem."""
+    """Return statistics of response lengths in tokens. groups: the lengths of the responses to each problem
+    (siblings)."""
     lengths = [length for group in groups for length in group]
     median, p99 = (float(value) for value in np.percentile(lengths, [50, 99]))
     return {

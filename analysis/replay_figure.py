@@ -1,4 +1,4 @@
-"""The figure of task=replay."""
+"""Draw the figure of task=replay."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

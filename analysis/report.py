@@ -26,7 +26,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text cells under a header."""
+    """A table of a report: rows of text cells under a header."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -46,7 +46,8 @@ class Section:
     more_tables: Sequence[Table] = ()
 
     def tables(self) -> list[Table]:
-        """The section's tables: `lines` without empty columns, `table`, `more_tables`, and the orderings."""
+        """The tables that the section shows: its `lines` without empty columns, `table`, `more_tables`, and its
+        orderings."""
         tables = []
         if self.lines:
             rows = [[x.what, x.plotted, x.claimed, x.replay, x.engine] for x in self.lines]

@@ -1,4 +1,4 @@
-"""A report as one self-contained HTML page."""
+"""Write a report as one self-contained HTML page."""
 
 import base64
 import html

@@ -24,7 +24,7 @@ class NotARun(ValueError):
 
 @dataclass
 class Run:
-    """The run of one arm."""
+    """What one arm of a run recorded: its metrics, config and final digests."""
 
     name: str
     folder: Path

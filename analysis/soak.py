@@ -1,4 +1,5 @@
-"""Find growth, such as leaked memory, in the measurements of task=soak: compute robust slopes, and draw a figure."""
+"""Find out from the measurements of task=soak whether something grows, such as memory: compute slopes and draw a
+figure."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Folders that are made once and kept in the cache: policies and draft heads."""
+"""Make folders of policies and draft heads once, and keep them in the cache."""
 
 from __future__ import annotations
 

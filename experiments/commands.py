@@ -33,7 +33,7 @@ def usage() -> str:
 
 
 def markdown() -> str:
-    """Return the text of docs/commands.md."""
+    """Return the text of docs/commands.md, which lists the tasks with their examples."""
     rows = [f"| `{task.name}` | {task.help} | `python run.py {task.example}` |" for task in TASKS.values()]
     return "\n".join(
         [

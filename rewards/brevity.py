@@ -5,5 +5,6 @@ The responses to a problem differ in length, so they differ in this reward, and 
 
 
 def brevity_reward(completions: list[str]) -> list[float]:
-    """Return for each completion 1 if it is empty, 1/2 if it has 100 characters, close to 0 if it is long."""
+    """Return a reward for each completion: 1 if it is empty, 1/2 if it has 100 characters, close to 0 if it is very
+    long."""
     return [100.0 / (100.0 + len(completion)) for completion in completions]

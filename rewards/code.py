@@ -34,8 +34,8 @@ class _Block:
 
     @classmethod
     def opened_by(cls, line: str) -> _Block | None:
-        """Return the block that a line outside of blocks opens, or None. After other text, a fence only opens a block
-        of Python."""
+        """Return the block that this line opens, or None. line: a line outside of all blocks. If other text precedes
+        the fence, the line opens a block only if the block's language is Python or not given."""
         match = _OPENING.match(line)
         if match is None:
             return None
@@ -125,7 +125,8 @@ def job(source: str, tests: str) -> dict[str, Any]:
 
 
 class CodeReward:
-    """Judges completions. The attribute `verdicts` holds the verdicts of the last call, with their reasons."""
+    """Judges completions by tests in the sandbox. The attribute `verdicts` holds the verdicts of the last call, with
+    reasons."""
 
     def __init__(self, sandbox: Sandbox):
         self.sandbox = sandbox
@@ -138,9 +139,9 @@ class CodeReward:
         return [float(verdict.passed) for verdict in self.verdicts]
 
     def take_counts(self) -> dict[str, int]:
-        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
+        """Return how often workers died, failed or were too slow since the last call (keys: see rewards/workers.py)."""
         return self.sandbox.take_counts()
 
     def close(self) -> None:
-        """Kill the judge processes."""
+        """Kill the sandbox's judge processes."""
         self.sandbox.close()

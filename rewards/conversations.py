@@ -16,21 +16,21 @@ class Judge(Protocol):
         """Return one reward for each completion."""
 
     def take_counts(self) -> dict[str, int]:
-        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
+        """Return how often workers died, failed or were too slow since the last call (keys: see rewards/workers.py)."""
 
     def close(self) -> None:
         """End the worker processes."""
 
 
 class BrevityConversations:
-    """The brevity reward. It uses no workers, so nothing can go wrong with them."""
+    """The brevity reward, for conversations. It uses no worker processes, so it has none to count or to end."""
 
     def __call__(self, completions: list[Sequence[Mapping[str, str]]], **columns: Any) -> list[float]:
         """Return one reward for each conversation."""
         return brevity_reward(_last_turns(completions))
 
     def take_counts(self) -> dict[str, int]:
-        """Return zeros."""
+        """Return a count of zero for every kind of failure of workers."""
         return no_counts()
 
     def close(self) -> None:
@@ -38,10 +38,11 @@ class BrevityConversations:
 
 
 class JudgedConversations:
-    """A reward that a judge computes. The judge starts at the first call."""
+    """A reward for conversations that a judge computes from their text. The judge starts at the first call."""
 
     def __init__(self, start: Callable[[], Judge], column: str):
-        """start: starts the judge. column: the column of the data set that holds the judge's references."""
+        """start: a function that starts and returns the judge. column: the column of the data set with the judge's
+        references."""
         self._start, self._column = start, column
         self._judge: Judge | None = None
 
@@ -52,7 +53,7 @@ class JudgedConversations:
         return self._judge(_last_turns(completions), columns[self._column])
 
     def take_counts(self) -> dict[str, int]:
-        """Return counts of problems with the judge's workers since the last call (names: rewards/workers.py)."""
+        """Return how often workers died, failed or were too slow since the last call (keys: see rewards/workers.py)."""
         return no_counts() if self._judge is None else self._judge.take_counts()
 
     def close(self) -> None:

@@ -42,9 +42,10 @@ _CHECK_S = 0.02  # shortest time between two checks of a child's CPU time
 
 
 def main() -> None:
-    """Serve one judge, and end when it ends.
+    """Body of the fork server's process: serve one judge, and end when the judge ends.
 
-    Arguments: the descriptor of the control socket, full or weak, the jail's folder, limits as JSON.
+    Command-line arguments: the descriptor of the control socket, full or weak (isolation), the jail's folder, limits as
+    JSON.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     jailed, root, limits = sys.argv[2] == "full", sys.argv[3], Limits(**json.loads(sys.argv[4]))
@@ -76,8 +77,8 @@ def main() -> None:
 def _wait(control: socket.socket, pid: int, max_cpu_s: float) -> tuple[int, float]:
     """Wait until a child ends, and obey the judge meanwhile. Returns the child's wait status and CPU seconds.
 
-    A child is killed when it has used max_cpu_s. It has a single thread, so to use its remaining CPU seconds takes at
-    least as long by the clock, and no check is needed before.
+    A child is killed when it has used max_cpu_s. It has a single thread, so it cannot use its remaining CPU seconds in
+    less time by the clock. So no check is needed before that time.
     """
     cpu_clock = ~pid << 3 | 2  # id of the clock of the child's CPU time, by the kernel's rule
     ended = os.pidfd_open(pid)
@@ -155,7 +156,8 @@ class _Forker:
 
 
 class _Jailed(_Forker):
-    """Forks children in a jail (isolation=full). It is process 1 of a PID namespace, and each child of a new one."""
+    """Forks children in a jail (isolation=full). It is process 1 of its PID namespace; each child is process 1 of a new
+    one."""
 
     jailed = True
 

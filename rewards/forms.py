@@ -30,7 +30,8 @@ def check(candidate):
 
 
 def tests_of(form: str, tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
-    """Convert the tests of one problem. form: a key of FORMS. row: all columns of the problem. max_tests: None: all."""
+    """Convert the tests of one problem. form: a key of FORMS. row: all columns of the problem. max_tests: how many
+    tests to keep at most; None: all."""
     return FORMS[form](tests, row, max_tests)
 
 
@@ -106,7 +107,8 @@ def _function_name(case: Mapping[str, Any], row: Mapping[str, Any]) -> str | Non
 
 
 def _lines(expected: Any) -> Any:
-    """Return the expected standard output. Some rows have its list of lines inside another list, which is removed."""
+    """Return the expected standard output. If a row has its list of lines inside another list, only the inner list is
+    returned."""
     nested = isinstance(expected, list) and len(expected) == 1 and isinstance(expected[0], list)
     return expected[0] if nested else expected
 

@@ -37,7 +37,7 @@ MIN_CPU_SHARE = 1 / 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Resource limits of one solution."""
+    """The resources that one solution may use: time, memory, files, output."""
 
     cpu_s: int = 4  # seconds of CPU time for all tests together
     wall_s: float = 10.0  # seconds by the clock after which a sleeping solution is ended
@@ -204,7 +204,8 @@ def _program(files: bool) -> list[tuple[int, int, int, int]]:
 
 
 def _filter_system_calls(files: bool) -> None:
-    """Install the filter in this process. files: whether to allow the calls that use files. Raises OSError."""
+    """Install the filter of system calls in this process. files: whether to allow the calls that use files. Raises
+    OSError."""
     if platform.machine() != "x86_64":
         raise OSError(0, f"the list of allowed system calls is for x86_64, not {platform.machine()}")
     code = b"".join(struct.pack("HBBI", *step) for step in _program(files))

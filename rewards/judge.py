@@ -142,7 +142,8 @@ class Child:
                 return
 
     def read(self, fd: int, size: int, exactly: bool) -> bytes:
-        """Read up to `size` bytes, until the end of the stream. exactly: raise Failed if the stream ends earlier."""
+        """Read from `fd` until `size` bytes have come or the stream ends. exactly: raise Failed if the stream ends
+        earlier."""
         parts = bytearray()
         while len(parts) < size:
             self._wait(fd, select.POLLIN)

@@ -58,20 +58,23 @@ def final_answer(completion: str) -> str | None:
 
 
 def digest(question: str) -> str:
-    """The first 16 hexadecimal digits of a question's SHA-256."""
+    """Return the first 16 hexadecimal digits of a question's SHA-256."""
     return hashlib.sha256(question.encode()).hexdigest()[:16]
 
 
 class LibraryReward:
-    """Worker processes compute the library's score of each answer, from 0 to 1. No answer scores 0."""
+    """Rewards each completion with the library's score of its answer, 0 to 1, computed in worker processes. A
+    completion without an answer scores 0."""
 
     def __init__(self, parallel: int, timeout_s: float):
-        """timeout_s: CPU seconds to score one answer, and again to make its problem. Raises WorkerError."""
+        """Start the workers. timeout_s: CPU seconds that a worker may take to make a problem, and as many to score its
+        answer. Raises WorkerError if a worker cannot start."""
         line = library_command(str(timeout_s))
         self._workers = Workers(line, parallel, 3 * _PATIENCE * timeout_s, timeout_s)
 
     def __call__(self, completions: Sequence[str], entries: Sequence[str]) -> list[float]:
-        """Score each answer. entries: the problems, as JSON. Raises ValueError if one cannot be made again."""
+        """Score the answer in each completion. entries: the problems, as JSON. Raises ValueError if a problem cannot be
+        made again."""
         answers = [final_answer(completion) for completion in completions]
         asked = [index for index, answer in enumerate(answers) if answer is not None]
         rewards = [0.0] * len(answers)
@@ -85,7 +88,7 @@ class LibraryReward:
         return rewards
 
     def take_counts(self) -> dict[str, int]:
-        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
+        """Return how often workers died, failed or were too slow since the last call (keys: see rewards/workers.py)."""
         return self._workers.counts.take()
 
     def close(self) -> None:
@@ -98,7 +101,8 @@ class LibraryReward:
 
 @lru_cache(maxsize=64)
 def _block(task: str, options: str, seed: int) -> Any:
-    """Make a dataset of BLOCK problems of a task."""
+    """Make the library's dataset of BLOCK problems of a task. options: the task's options, as JSON. seed: the dataset's
+    seed."""
     import reasoning_gym
 
     return reasoning_gym.create_dataset(task, seed=seed, size=BLOCK, **json.loads(options))
@@ -117,7 +121,8 @@ def _problem(task: str, options: str, seed: int, index: int) -> tuple[Any, Mappi
 
 
 def _reply(answer: str, entry: str, timeout_s: float) -> dict[str, Any]:
-    """Make the worker's reply: the score (None if the scoring child died), or the error in the problem."""
+    """Return the worker's reply about one answer: its score (None if the child that scores it died), or the error in
+    the problem."""
     named = json.loads(entry)
     dataset, problem = _problem(named["task"], named["options"], named["seed"], named["index"])
     if digest(problem["question"]) != named["question"]:
@@ -168,7 +173,8 @@ def _child(score: Callable[[], float], writing: int, timeout_s: float) -> NoRetu
 
 
 def _make(task: str, options: str, seed: int, count: int, lines: TextIO) -> None:
-    """Write `count` lines {"index", "question"}. On failure the last line is {"error"} or {"unknown": all tasks}."""
+    """Make `count` problems, and write a line {"index", "question"} for each. If that fails, the last line is
+    {"error"}, or {"unknown": all tasks} if there is no such task."""
     from reasoning_gym.factory import DATASETS
 
     if task not in DATASETS:

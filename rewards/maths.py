@@ -120,7 +120,7 @@ def readable(answer: str) -> bool:
 
 
 def _has_box(completion: str) -> bool:
-    """Return whether the text has a box.
+    """Return whether the text has a \\boxed{...}.
 
     A text without a box scores 0.0 anyway. To skip it saves the parser's search through long unfinished responses.
     """
@@ -186,7 +186,7 @@ class MathsReward:
         self.hung = 0
 
     def __call__(self, completions: Sequence[str], answers: Sequence[str]) -> list[float]:
-        """Return the same rewards as accuracy_reward. A response that hangs or kills its worker scores 0.0."""
+        """Return the rewards that accuracy_reward gives. A response that hangs or kills its worker scores 0.0."""
         pairs = list(zip(completions, answers, strict=True))
         with_box = [index for index, (completion, _) in enumerate(pairs) if _has_box(completion)]
         rewards = [0.0] * len(pairs)
@@ -200,7 +200,7 @@ class MathsReward:
         return rewards
 
     def take_counts(self) -> dict[str, int]:
-        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
+        """Return how often workers died, failed or were too slow since the last call (keys: see rewards/workers.py)."""
         return self._workers.counts.take()
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class MathsReward:
 
 
 def main() -> None:
-    """Body of a worker process (rewards/workers.py)."""
+    """Body of a worker process (rewards/workers.py): judge each answer that arrives as a JSON line."""
     die_with_parent()  # otherwise the end of standard input would be noticed only between two answers
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)

@@ -30,7 +30,7 @@ def may_be_equal(answer: str, gold: str) -> bool:
 
 
 def _bases(text: str) -> set[str]:
-    """The bases of the numerals in a text, without base ten, the default."""
+    """Return the bases of the numerals in a text. Base ten is left out, because numerals without a base have it."""
     subscripts = {(braced or single).strip("()") for braced, single in _NUMERAL.findall(text)}
     return {_BASES.get(subscript, subscript) for subscript in subscripts} - {"10"}
 

@@ -43,7 +43,8 @@ class Sandbox:
     """Judges solutions, `parallel` at a time. The judge processes end with `close`, or when this process ends."""
 
     def __init__(self, parallel: int, limits: Limits, isolation: str = "full"):
-        """isolation: full (namespaces), or weak, which prints a warning to standard error. Raises SandboxError."""
+        """Start the judges. limits: what one solution may use. isolation: full (namespaces), or weak, which prints a
+        warning to standard error. Raises SandboxError if this machine does not allow it."""
         if isolation not in ("full", "weak"):
             raise SandboxError(f"reward.isolation={isolation}: choose full or weak")
         if isolation == "weak":
@@ -74,7 +75,7 @@ class Sandbox:
         return verdicts
 
     def take_counts(self) -> dict[str, int]:
-        """Return counts of problems with workers since the last call (names: rewards/workers.py)."""
+        """Return how often workers died, failed or were too slow since the last call (keys: see rewards/workers.py)."""
         return self._workers.counts.take()
 
     def close(self) -> None:

@@ -46,7 +46,7 @@ PRELUDE["numpy"].random.seed(0)  # loads the module here, so that children need 
 
 
 def read_frame(fd: int) -> bytes | None:
-    """Read one length-prefixed message. Returns None at the end of the stream."""
+    """Read one message, which follows its length in bytes. Returns None at the end of the stream."""
     header = _read(fd, 4)
     return None if header is None else _read(fd, struct.unpack("<I", header)[0])
 
@@ -62,7 +62,7 @@ def _read(fd: int, size: int) -> bytes | None:
 
 
 def write_frame(fd: int, data: bytes) -> None:
-    """Write one length-prefixed message."""
+    """Write one message after its length in bytes."""
     view = memoryview(struct.pack("<I", len(data)) + data)
     while view:
         view = view[os.write(fd, view) :]

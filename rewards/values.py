@@ -37,7 +37,7 @@ class TreeNode:
 
 
 def list_node(values: list[Any]) -> ListNode | None:
-    """Return the linked list of `values`; None if there are no values."""
+    """Return the first node of a linked list of `values`; None if there are no values."""
     first = None
     for value in reversed(values):
         first = ListNode(value, first)
@@ -67,7 +67,7 @@ def tree_node(values: list[Any]) -> TreeNode | None:
 
 
 def list_values(first: ListNode | None) -> list[Any]:
-    """Inverse of list_node. Raises ValueError for a list that seems not to end."""
+    """Inverse of list_node: return the values of a linked list. Raises ValueError for a list that seems not to end."""
     values: list[Any] = []
     while first is not None:
         values.append(first.val)
@@ -78,7 +78,8 @@ def list_values(first: ListNode | None) -> list[Any]:
 
 
 def tree_values(root: TreeNode | None) -> list[Any]:
-    """Inverse of tree_node, without Nones at the end. Raises ValueError for a tree that seems not to end."""
+    """Inverse of tree_node: return the tree's values, without Nones at the end. Raises ValueError for a tree that seems
+    endless."""
     values: list[Any] = []
     nodes = deque([root])
     while nodes:

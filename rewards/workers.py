@@ -31,14 +31,14 @@ _START_S = 300.0
 _CHECK_S = 0.05  # shortest time between two checks of a worker's CPU time
 RETIRES = "retires"  # key of an answer: whether the worker ends after it and must be replaced
 
-# Names of the counts of problems with workers, as in metrics.jsonl.
+# What can go wrong with workers is counted under these names, in metrics.jsonl too.
 DEATHS = "judge_deaths"  # workers that died over a question, which is asked at most once more
 FAILURES = "judge_failures"  # questions without an answer: the worker hung, or the second worker died too
 TIMEOUTS = "judge_timeouts"  # solutions that were ended by the clock, not by their CPU time
 
 
 class Counts:
-    """Counts of problems with one pool of workers. Thread-safe."""
+    """Counts what goes wrong with one pool of workers: deaths, failures, timeouts. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,12 +57,12 @@ class Counts:
 
 
 def no_counts() -> dict[str, int]:
-    """Counts of zero, as of a reward that uses no workers."""
+    """Return a count of zero under each name, for a reward that uses no workers."""
     return {DEATHS: 0, FAILURES: 0, TIMEOUTS: 0}
 
 
 class WorkerError(RuntimeError):
-    """A worker could not start. The message comes from the worker, or says that the worker sent none."""
+    """Raised if a worker could not start. The message is the worker's own, or says that the worker sent none."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -72,13 +72,13 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def address_space() -> int:
-    """Bytes of this process's address space, which RLIMIT_AS limits."""
+    """Return the size of this process's address space in bytes. RLIMIT_AS limits this size."""
     pages = Path("/proc/self/statm").read_text().split()[0]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 class _Worker:
-    """One worker process."""
+    """One worker process, to which questions are sent as lines."""
 
     def __init__(self, command_line: list[str]):
         # The process gets its own session, so that it can be killed together with its children, and an interrupt at the
@@ -106,7 +106,7 @@ class _Worker:
         return dict(json.loads(line))
 
     def _cpu_s(self) -> float:
-        """CPU seconds that the process has used, by the kernel's clock for it."""
+        """Return the CPU seconds that the process has used, by the kernel's clock of its CPU time."""
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def ask(self, question: bytes, timeout_s: float, max_cpu_s: float) -> dict[str, Any] | None:
@@ -125,7 +125,7 @@ class _Worker:
                 return answer
 
     def stop(self) -> None:
-        """Kill the process and its group, and reap it."""
+        """Kill the process together with its process group, and wait for its end."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         with suppress(BrokenPipeError):

@@ -60,7 +60,8 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def _draw(line: Mapping[str, Mapping[str, Any]], baseline_end: float, paper: Mapping[str, Any], path: Path) -> None:
-    """Draw the share of live requests by time, ours and the paper's. baseline_end: seconds, unit of the time axis."""
+    """Draw the share of live requests by time, ours and the paper's. baseline_end: seconds that the baseline's rollout
+    took; they are 1 on the time axis."""
     colour = colours_of(["none", "das"])
     with figure(path) as axes:
         for name in line:

@@ -1,4 +1,4 @@
-"""DAS Fig 12: a length-aware budget against drafting without a limit."""
+"""DAS Fig 12: compare a budget of drafted tokens that depends on response lengths with drafting without a limit."""
 
 from collections.abc import Mapping
 from dataclasses import replace

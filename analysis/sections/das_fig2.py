@@ -64,7 +64,8 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def _draw(matrix: np.ndarray, recent: list[float], path: Path) -> None:
-    """Draw, left: each epoch's similarity to the epoch before. Right: the similarity of all pairs of epochs."""
+    """Draw, left: each epoch's similarity to the epoch before it. Right: the similarity of each pair of epochs. matrix:
+    [epochs, epochs]. recent: the values on the left."""
     with figure(path, panels=2) as (left, right):
         left.plot(range(1, len(matrix)), recent, ".-", color="#0072B2")
         left.set(

@@ -11,7 +11,8 @@ from analysis.sections.shared import accepted_per_pass, colours_of, policy_note,
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Compare by step. Our ngram, which drafts from the request's own text only, stands for the paper's EAGLE."""
+    """Compare accepted tokens per pass, step by step. Our ngram drafter, which copies only from the request's own text,
+    stands for the paper's EAGLE."""
     (run,) = runs.values()
     arms = {name: rows(run, name) for name in ("das", "ngram")}
     paper = published["das_fig4"]["data"]

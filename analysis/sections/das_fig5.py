@@ -1,4 +1,5 @@
-"""DAS Fig 5: compare an index that grows with a suffix array, which is sorted anew for every insertion."""
+"""DAS Fig 5: compare two structures, an index that can grow and a suffix array that is sorted anew for every
+insertion."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

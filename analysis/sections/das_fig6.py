@@ -1,4 +1,5 @@
-"""DAS Fig 6: drafts from the problem's texts, also from the request's own text, or from the texts of all problems."""
+"""DAS Fig 6: compare drafts from three scopes: the problem's texts, these with the request's own text, all problems'
+texts."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -14,7 +14,7 @@ from analysis.sections.shared import percent, policy_note, rows
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Make the section. Its figure has one point for each problem and epoch."""
+    """Make the section about response lengths. Its figure has one point for each problem and epoch."""
     (run,) = runs.values()
     lengths: dict[tuple[int, str], list[int]] = {}
     for row in rows(run, "none"):

@@ -1,4 +1,4 @@
-"""Helpers for sections about model drafters: counts of drafted and accepted tokens, changes of time, ratios.
+"""Helpers for sections about drafters that are models: counts of drafted and accepted tokens, changes of time, ratios.
 
 A cycle is the papers' word for a target pass that verifies a draft of a request.
 """
@@ -13,7 +13,8 @@ ONLINE, FROZEN = "online_true", "online_false"
 
 
 def head_arm(warm: str, online: str) -> str:
-    """Return the name of an arm in the run of draft heads. warm: first training data, in_domain or general."""
+    """Return the name of an arm in the run of draft heads. warm: data on which the head was first trained, in_domain or
+    general. online: ONLINE or FROZEN."""
     return f"warm_{warm}-{online}"
 
 
@@ -63,5 +64,5 @@ def numbers(values: Sequence[float], digits: int = 2) -> str:
 
 
 def named(values: Mapping[str, float], digits: int = 2) -> str:
-    """Return names with their numbers as text, for the evidence of an ordering."""
+    """Return names with their numbers as text. Orderings show it as their evidence."""
     return ", ".join(f"{name} {value:.{digits}f}" for name, value in values.items())

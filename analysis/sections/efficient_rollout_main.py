@@ -1,5 +1,5 @@
-"""EfficientRollout, main table: EAGLE-3, and self-drafts always on, with a toggle (it turns drafting on if that pays),
-and with toggle and ladder (it adapts the draft length)."""
+"""EfficientRollout, main table. Its methods are EAGLE-3, and drafts by a quantized copy of the policy: always on, with
+a toggle (it turns drafting on when that pays), and with toggle and ladder (the ladder adapts the draft length)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,7 +37,8 @@ ALIKE = 1.03  # a ratio of times up to this may be noise of the machine
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Measure the paper's columns in a training of the small policy, and rollout times of 30 million random weights."""
+    """Measure the paper's columns in a training of the small policy, and rollout times of a model of 30 million random
+    weights."""
     theirs = {(row["model"], row["method"]): row for row in published["er_main"]["data"]["rows"]}
     large = read.result(runs["large"])
     ratio = {label: 1 / speedup(runs[run], arm) for label, (run, arm, _) in METHODS.items()}
@@ -94,19 +95,20 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def workloads(large: Mapping[str, Any]) -> list[str]:
-    """Return the workloads of the run `large`, in the order of their live requests."""
+    """Return the names of the workloads of the run `large`, sorted by their numbers of live requests."""
     return sorted((name for name in large if name.startswith("live_")), key=count)
 
 
 def count(workload: str) -> int:
-    """Return the number of live requests of a workload."""
+    """Return the number of live requests that the name of a workload contains."""
     return int(workload.removeprefix("live_"))
 
 
 def paper_lines(
     theirs: Mapping[tuple[str, str], Any], published: Mapping[str, Any], ratio: Mapping[str, float]
 ) -> list[Line]:
-    """Return the changes of rollout time by the paper's methods: for its models, our replay of these, our policy."""
+    """Return a line for each method of the paper: how it changes the rollout time for the paper's models, in our replay
+    of these models, and for our small policy."""
     replayed = published["er_replay"]["data"]["no_overhead_6_steps"]
     lines = []
     for label, (_, _, method) in METHODS.items():
@@ -126,7 +128,8 @@ def paper_lines(
 
 
 def large_lines(large: Mapping[str, Any]) -> list[Line]:
-    """Return the changes of rollout time with 30 million random weights, by live requests."""
+    """Return lines that say how drafts change the rollout time of a model of 30 million random weights, by number of
+    live requests."""
     return [
         Line(
             f"30 million random weights, {count(name)} live: always on / toggle / toggle and ladder",
@@ -137,7 +140,8 @@ def large_lines(large: Mapping[str, Any]) -> list[Line]:
 
 
 def method_table(runs: Mapping[str, Path], ratio: Mapping[str, float], theirs: Mapping[tuple[str, str], Any]) -> Table:
-    """Return a table with the paper's columns: our values, then the values of the paper's 7B."""
+    """Return a table with the columns of the paper's table. A row has our values, then the paper's values for its 7B
+    model."""
     cells = []
     for label, (run, arm, _) in METHODS.items():
         steps = rows(runs[run], arm)

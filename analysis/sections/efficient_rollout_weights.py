@@ -1,4 +1,5 @@
-"""EfficientRollout, the drafters: copies in 4 and 8 bits and an EAGLE-3 head, counted on the policy's own text."""
+"""EfficientRollout, its drafters: which tokens of the policy's own text copies in 4 and 8 bits and an EAGLE-3 head
+predict."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -18,7 +19,8 @@ RELIABLE = 0.03  # the largest error of the probabilities of coupled drafts that
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Show tau by draft length, freshness, position and temperature, and the reliability of draft probabilities."""
+    """Show tau (tokens per cycle of drafting and verifying) by draft length, by age of the drafter, by position and by
+    temperature, and how reliable the probabilities of drafted tokens are."""
     result = read.result(runs["counts"])
     found, by_temperature = result["drafters"], result["by_temperature"]
     paper, depth = published["er_w4_w8"]["data"]["tau"], published["er_eagle_depth"]["data"]
@@ -76,7 +78,8 @@ def freshness_table(found: Mapping[str, Any]) -> Table:
 
 
 def position_table(found: Mapping[str, Any], depth: Mapping[str, Any]) -> Table:
-    """Return tau by a draft's position in the response: ours for 7 tokens, the paper's EAGLE-3 on the 7B for 3."""
+    """Return tau by the position of a draft in the response: ours for drafts of 7 tokens, and the paper's for drafts of
+    3 tokens by EAGLE-3 on the 7B."""
     begins = [begin for begin, _, _ in found["w8"]["by_position"]]
     cells = []
     for key in (*NAMES, "eagle3, older"):
@@ -90,7 +93,8 @@ def position_table(found: Mapping[str, Any], depth: Mapping[str, Any]) -> Table:
 
 
 def temperature_table(by_temperature: Mapping[str, Any]) -> Table:
-    """Return the acceptance of likeliest and of coupled tokens, by temperature."""
+    """Return the acceptance of drafts of likeliest tokens, and of coupled drafts (drawn with the verifier's noise), by
+    temperature."""
     cells = [
         [
             f"T = {temperature}, {name}",

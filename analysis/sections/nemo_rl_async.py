@@ -1,4 +1,4 @@
-"""NeMo RL, asynchronous training: the part of generation for which a step waits, by lag, with and without drafts."""
+"""NeMo RL, asynchronous training: how long a step waits for generation, by lag, with and without drafts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ HEADER = (
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Make the section. Its table has one row for each lag and arm."""
+    """Make the section about asynchronous training. Its table has one row for each lag and arm."""
     paper = published["nemo_async"]["data"]
     by_lag = {int(label.removeprefix("lag_")): run for label, run in runs.items()}
     measured = {(lag, arm): _times(rows(run, arm)) for lag, run in by_lag.items() for arm in ARMS}
@@ -109,12 +109,12 @@ class Times:
 
     @property
     def hidden(self) -> float:
-        """The share of the shorter of generation and training that ran beside the other."""
+        """How much of the shorter activity (generation or training) ran beside the other one, as a share."""
         return hidden_share(self.exposed_s, self.rollout_s, self.train_s)
 
     def at_lag(self, lag: int) -> "Times":
-        """Predict the times of the same work at another lag, by simulating the queue of rollouts. These times must be
-        of lag 0."""
+        """Return the predicted times of the same work at another lag. The queue of rollouts is simulated. This object
+        must hold times at lag 0."""
         return Times(self.exposed_s, exposed_times(self.exposed_s, self.train_s, lag), self.train_s)
 
 

@@ -17,7 +17,8 @@ PAPER = {3: "EAGLE-3 k=3, DAPO init, offline", 5: "EAGLE-3 k=5", 7: "EAGLE-3 k=7
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Compare tokens per pass, speed of generation, and the cost of a cycle, by k. All arms use one frozen head."""
+    """Compare tokens per pass, speed of generation, and the cost of a cycle (drafting and verifying) by draft length k.
+    All arms use the same head, which is not trained further."""
     (run,) = runs.values()
     paper = drafters(published)
     lengths = [int(name.removeprefix("tokens_")) for name in arm_names(run)[1:]]

@@ -23,7 +23,8 @@ NO_HELP = 0.02  # a smaller relative gain counts as none; in the paper, online t
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Compare tokens per pass and speed-ups of four heads with drafts of k = 3 tokens, and their changes by step."""
+    """Compare the tokens per pass and the speed-ups that four heads reach with drafts of k = 3 tokens, also step by
+    step."""
     (run,) = runs.values()
     paper = drafters(published)
     alpha = {label: tokens_per_pass(rows(run, arm)) for label, (arm, _) in HEADS.items()}

@@ -1,4 +1,4 @@
-"""NeMo RL, step times: the part of a training step that drafts shorten."""
+"""NeMo RL, step times: the times of the parts of a training step, of which drafts shorten one, the rollout."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +22,8 @@ SAME = 0.1  # a relative change up to this counts as none, for the rest of a ste
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Compare seconds of a step's parts, tokens per pass and speed-ups, k = 3. The paper has an 8B on 32 GPUs."""
+    """Compare the seconds of a step's parts, tokens per pass and speed-ups, with drafts of k = 3 tokens. The paper
+    measured an 8B model on 32 GPUs."""
     (run,) = runs.values()
     paper = published["nemo_step"]["data"]
     parts = {label: step_parts(rows(run, arm)) for label, arm in ARMS.items()}
@@ -88,7 +89,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
 
 
 def drafters(published: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the paper's rows by drafter."""
+    """Return drafter -> its row of the paper's table."""
     return {
         row["drafter"]: {key: row[key] for key in ("think", "zero")}
         for row in published["nemo_drafters"]["data"]["rows"]
@@ -96,7 +97,7 @@ def drafters(published: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def step_parts(steps: Rows) -> dict[str, float]:
-    """Return the mean seconds of each part of a step. OURS names the parts."""
+    """Return part of a step -> its mean seconds. OURS names the parts."""
     count = len(steps)
     generation, sync = total(steps, "rollout_s") / count, total(steps, "sync_s") / count
     head = sum(row.get("head_train_s", 0.0) for row in steps) / count

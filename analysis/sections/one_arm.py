@@ -11,7 +11,7 @@ from analysis.sections.shared import policy_note
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
-    """Show a summary of each metric over steps, and curves."""
+    """Make the section: a table that summarises each metric over the steps, and curves."""
     (run,) = runs.values()
     ((name, summaries),) = read.result(run)["arms"].items()
     rows = read.metrics(run / "arms" / name)

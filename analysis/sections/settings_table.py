@@ -100,7 +100,7 @@ def setting_name(label: str, run: Path, arm: str) -> str:
 
 
 def table_row(name: str, run: Path, arm: str) -> list[str]:
-    """Return the cells of one setting, as in HEADER."""
+    """Return the cells of one setting's row, for the columns of HEADER."""
     steps, ratio, result = rows(run, arm), rollout_ratio(run, arm), read.result(run)
     from_second_epoch = ratio["from_second_epoch"]
     num_drafted = total(steps, "drafted")

@@ -67,7 +67,7 @@ def is_identical(run: Path) -> bool:
 
 
 def policy_note(run: Path) -> str:
-    """Return a sentence about the setting of a comparison: policy, data, steps and sizes."""
+    """Return a sentence about a comparison: its policy, its data, its number of steps and the sizes of a step."""
     config, result = read.config(run), read.result(run)
     steps = result["arms"][result["baseline"]]["rollout_s"]["n"]
     trainer = config["trainer"]

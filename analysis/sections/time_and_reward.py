@@ -38,7 +38,8 @@ def reduction(arm_rows: Rows, other_rows: Rows) -> float:
 
 
 def plotted_reduction(paper: Mapping[str, Any], arm: str, other: str, last: int) -> str:
-    """Return the reduction in the paper's curves over steps 1..last, as text; "" if a curve is shorter."""
+    """Return as text by how much `arm` reduces the rollout time against `other` in the paper's curves over steps
+    1..last; "" if a curve is shorter."""
     arm_seconds, other_seconds = (paper["arms"][PLOTTED[name]]["seconds"][:last] for name in (arm, other))
     if not len(arm_seconds) == len(other_seconds) == last:
         return ""
@@ -48,7 +49,8 @@ def plotted_reduction(paper: Mapping[str, Any], arm: str, other: str, last: int)
 def reduction_lines(
     run: Path, paper: Mapping[str, Any], last: int, claimed: str, arm: str = "das", other: str = "none"
 ) -> list[Line]:
-    """Return the reduction of rollout time: ours over all steps and from epoch 2 on, the paper's over steps 1..last.
+    """Return lines with the reduction of rollout time: ours over all steps and from epoch 2 on, the paper's over steps
+    1..last.
 
     claimed: the reduction that the paper's text claims.
     """
@@ -105,7 +107,7 @@ def same_training(run: Path) -> Ordering:
 
 
 def every_step(run: Path, arm: str = "das", other: str = "none") -> str:
-    """Return in words the number of steps in which one arm's rollout was shorter than another's."""
+    """Return in words in how many steps the rollout of `arm` was shorter than that of `other`."""
     pairs = list(zip(rows(run, arm), rows(run, other), strict=True))
     return f"shorter in {sum(a['rollout_s'] < b['rollout_s'] for a, b in pairs)} of {len(pairs)} steps"
 

@@ -45,7 +45,7 @@ def check_drafter(settings: Mapping[str, Any]) -> None:
 
 
 def window_of(settings: Mapping[str, Any]) -> int:
-    """Returns the window of the drafter that `make_drafter` would build: how many history ticks it keeps."""
+    """Returns for how many history ticks (steps or epochs) the drafter with these settings keeps responses."""
     drafter, options = _drafter(settings)
     return drafter.window_of(options)
 

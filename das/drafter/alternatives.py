@@ -1,4 +1,4 @@
-"""Combines a history of past responses with a draft head: the better of two alternative drafts is kept.
+"""Combine drafts from the history of past responses with drafts from a head (such as EAGLE-3): keep the better ones.
 
 A head cannot continue a draft of the history, because it needs its own hidden states of all previous tokens. So a draft
 is either made by the history alone, or it begins with tokens of the head, and the history continues it.
@@ -22,8 +22,8 @@ class Alternatives:
     """Keeps, for each of R requests, the best draft so far and the head's tokens, with which later drafts begin.
 
     limits: the most tokens of each draft. floors: draft i ends where P(all of it is accepted) falls below floors[i];
-    None: no floors. alone: drafts of the history without the head. able: for each request, whether the head can draft
-    for it, bool [R]; None: the head can draft for all requests.
+    None: no floors. alone: the drafts that the history makes without the head. able: for each request, whether the head
+    can draft for it, bool [R]; None: the head can draft for all requests.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class Alternatives:
         self._behind = self._best_value.copy()  # per row: tokens expected from the history after accepted head tokens
 
     def open(self, head_value: float) -> tuple[np.ndarray, float]:
-        """Returns the requests that gain from another head token, int64 [A], and their total expected gain in tokens.
-        All other requests keep their best draft.
+        """Choose the requests for which another head token is expected to pay. All other requests keep their best draft
+        so far. Returns the indices of these A requests, int64 [A], and their total expected gain in tokens.
 
         head_value: the number of emitted tokens that a head token and the history's continuation usually yield.
         """
@@ -80,8 +80,9 @@ class Alternatives:
         return np.asarray(self._head_tokens[self._open, self._depth - 1])
 
     def behind(self) -> tuple[np.ndarray, list[list[int]], list[int], list[float]]:
-        """Returns the open requests' indices, int64 [A], and for each: its head tokens, the number of further tokens
-        that fit, and the floor for these."""
+        """Returns what the history needs to continue the head's tokens: the indices of the open requests, int64 [A],
+        and for each of them its head tokens, how many more tokens fit, and the floor of these: the least probability
+        that all of them are accepted if the head tokens are."""
         among = self._open
         floors = np.minimum(self._floors[among] / np.maximum(self._joint[among], 1e-300), 1.0)
         return (
@@ -92,9 +93,11 @@ class Alternatives:
         )
 
     def offer(self, drafts: Drafts) -> np.ndarray:
-        """Offer the history's continuations of the head's tokens, for the open requests. The better draft is kept.
+        """For each open request, compare the head's tokens and their continuation with its best draft, and keep the
+        better one.
 
-        Returns the expected number of tokens that the history adds after accepted head tokens, float64 [A].
+        drafts: the continuations, which the history made. Returns the expected number of accepted tokens that each
+        continuation adds if all its head tokens are accepted, float64 [A].
         """
         among, depth = self._open, self._depth
         self._behind[among] = behind = expected(drafts)

@@ -1,4 +1,5 @@
-"""Drafting calls of the native core: they take Python sequences and return arrays. Every pass waits for this code."""
+"""Call the native core to make drafts. The functions take Python sequences and return arrays. Every pass waits for
+them."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ Arguments: TypeAlias = "tuple[array[int], array[int], array[float] | None, int]"
 def arguments(
     handles: Sequence[int], limits: Sequence[int], floors: Sequence[float] | None, name: str, highest: int
 ) -> Arguments:
-    """Check and convert the arguments of a call. name: the name of `limits` in errors. Raises ValueError with a
-    one-line message."""
+    """Check the arguments of a drafting call and convert them for the core. name: what errors call `limits`. highest:
+    the largest limit allowed. Raises ValueError with a one-line message."""
     limit_array, stride = checks.limits(limits, name, highest)
     floor_array = None if floors is None else checks.floors(floors)
     n = len(handles)
@@ -75,7 +76,8 @@ def chains_as_arrays(lib: ctypes.CDLL, core: int, requests: Sequence[str], call:
 def chains_behind(
     lib: ctypes.CDLL, core: int, requests: Sequence[str], given: tuple[array[int], array[int]], call: Arguments
 ) -> Drafts:
-    """Make chains that continue hypothetical tokens, one row per request. given: result of checks.flat_tokens."""
+    """Make chains that continue hypothetical tokens, one row for each request. given: these tokens, as
+    checks.flat_tokens returns them."""
     handles, limits, floors, stride = call
     n = len(handles)
     tokens, probs, counts = np.empty((n, stride), np.int32), np.empty((n, stride)), np.empty(n, np.int64)
@@ -128,7 +130,7 @@ def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments,
 
 
 def _refuse(code: int, requests: Sequence[str]) -> None:
-    """Raise the error that belongs to a negative code of the core."""
+    """Raise the error for a negative result of the core. code: that result. requests: the requests of the call."""
     if code == native.BUSY:
         twice = next(r for i, r in enumerate(requests) if r in requests[:i])
         raise ValueError(f"request {twice!r} is named twice: name each request once")

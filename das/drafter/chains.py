@@ -1,4 +1,5 @@
-"""Chains (drafts without branches) made by history and model in turns: the model drafts where the history is unsure.
+"""Make chains (drafts without branches) by the history and a model in turns: the model proposes where the history is
+unsure.
 
 Unpredictable text is rare in a response: a token that the history cannot predict is often followed by many that it can
 predict. A chain ends with the history's draft after the model's last token, even if the history is unsure.
@@ -51,7 +52,8 @@ class Chains:
             self._rests[i] = [], []
 
     def take(self, among: np.ndarray, drafts: Drafts) -> list[list[int]]:
-        """Append the confident tokens of the history's drafts to these chains, and store the other tokens for the end.
+        """Append to each of these chains the tokens of the history's draft of which the history is confident. Store its
+        other tokens, which `drafts` appends.
 
         Returns the appended tokens of each chain.
         """
@@ -77,13 +79,14 @@ class Chains:
         self._joint[i] *= np.prod(probs[: stop - at])
 
     def behind(self, among: np.ndarray) -> tuple[list[list[int]], list[int], list[float]]:
-        """Returns, for each chain: its tokens, the number of tokens that it may still get, and the floor for these."""
+        """Returns three lists, with an item for each chain in `among`: its tokens; how many more tokens it may get; and
+        the floor of these, the least probability that all of them are accepted if its tokens are."""
         tokens = [self._tokens[i, : self._counts[i]].tolist() for i in among.tolist()]
         room = (self._limits - self._counts)[among].tolist()
         return tokens, room, (self._floors[among] / np.maximum(self._joint[among], 1e-300)).tolist()
 
     def drafts(self) -> Drafts:
-        """Returns all chains, each with the history's stored tokens at its end."""
+        """Returns all chains. Each ends with the tokens of the history that `take` stored."""
         for i, (tokens, probs) in enumerate(self._rests):
             self._extend(i, tokens, probs)
         self._rests = [([], [])] * len(self._rests)

@@ -23,7 +23,7 @@ MAX_NODES = 2**10  # nodes of one tree; each takes two to six kilobytes until it
 
 
 def text(value: Any, name: str) -> str:
-    """Check an id. Only strings are accepted, because the ids 7 and "7" would mean the same problem."""
+    """Check an id. It must be a string: if numbers were allowed, 7 and "7" could be meant for the same problem."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a string, got {value!r:.100}: give str({name})")
     return value
@@ -41,7 +41,7 @@ def whole_number(value: Any, name: str, lowest: int, highest: int) -> int:
 
 
 def file_path(value: Any, name: str) -> Path:
-    """Check the path of a file."""
+    """Convert the path of a file to a Path. Raises ValueError if the value can be no path."""
     try:
         return Path(value)
     except TypeError:
@@ -57,7 +57,8 @@ def size(values: Any) -> int | None:
 
 
 def limits(values: Sequence[int], name: str, largest: int) -> tuple[array[int], int]:
-    """Check limits of drafts. Returns them as int64, and the highest of them."""
+    """Check the limits of drafts, in tokens. Returns them as int64, and the highest of them. name: what errors call
+    them. largest: the largest limit allowed."""
     try:
         numbers = array("q", values)
     except (TypeError, OverflowError):
@@ -69,7 +70,7 @@ def limits(values: Sequence[int], name: str, largest: int) -> tuple[array[int], 
 
 
 def floors(values: Sequence[float]) -> array[float]:
-    """Convert floors of drafts to float64. The core refuses NaN."""
+    """Convert floors (the least probability of a whole draft) to float64. NaN is not refused here, but in the core."""
     try:
         return array("d", values)
     except (TypeError, OverflowError):
@@ -77,7 +78,7 @@ def floors(values: Sequence[float]) -> array[float]:
 
 
 def branch_floor(value: float) -> float:
-    """Convert the floor of branches. The core refuses NaN."""
+    """Convert the least probability of a branch to float64. NaN is not refused here, but in the core."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -99,7 +100,8 @@ def flat_tokens(lists: Sequence[Sequence[int] | np.ndarray]) -> tuple[array[int]
 
 
 def append_tokens(new: Sequence[int] | np.ndarray, flat: array[int]) -> None:
-    """Append token ids to an int32 array. Raises ValueError for ids too large; the core refuses negative ones."""
+    """Append the token ids `new` to the int32 array `flat`. Raises ValueError for ids that are too large. Negative ids
+    are refused later, by the native core."""
     if isinstance(new, np.ndarray):
         # NumPy's checks cost microseconds. A short array is cheaper as a list, whose tokens `extend` checks.
         is_short = new.size < 64 and new.ndim == 1 and new.dtype.kind in "iu"

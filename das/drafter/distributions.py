@@ -1,4 +1,5 @@
-"""Remembered distributions: the likeliest tokens of the distribution from which a token was sampled (distributions.h).
+"""Pack the distributions that drafters remember: the likeliest tokens where each past token was sampled
+(distributions.h).
 
 While an engine drafts, a distribution is a row of PAIRS words, likeliest token first. A word is token << 5 | level, and
 the token's probability is exp(-level / 4). Rows are padded with NO_PAIR. A row of only NO_PAIR is an unknown
@@ -37,7 +38,8 @@ def packed(tokens: np.ndarray, logprobs: np.ndarray) -> np.ndarray:
 
 
 def rows(distributions: Any, count: int) -> np.ndarray | None:
-    """Returns contiguous distributions of `count` tokens, or None for None. Raises ValueError for anything else."""
+    """Check the distributions of `count` tokens. Returns them as a contiguous array, or None if they are None. Raises
+    ValueError if they are anything else."""
     if distributions is None:
         return None
     array = np.asarray(distributions)

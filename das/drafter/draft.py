@@ -39,7 +39,7 @@ def num_branches(parents: Sequence[int]) -> int:
 
 @dataclass(slots=True)
 class TreeDraft:
-    """One row of TreeDrafts."""
+    """The branching draft of one request: one row of TreeDrafts, without the undefined entries."""
 
     tokens: list[int]
     parents: list[int]
@@ -67,9 +67,11 @@ class TreeDrafts:
         return [num_branches(parents[:count]) for parents, count in zip(self.parents.tolist(), counts, strict=True)]
 
     def as_chains(self) -> Drafts:
-        """Returns equivalent chains: each prefix of a row has the same expected number of accepted tokens.
+        """Returns chains for budgets, which cannot read trees: each prefix of a chain has the same expected number of
+        accepted tokens as the same prefix of the tree's row.
 
-        This number is the sum of the joint probabilities. In a chain, these are products of its `probs`.
+        This number is the sum of joint probabilities. The joint probability of a token of a chain is the product of
+        `probs` up to it.
         """
         probs = self.joint.copy()
         for row, count in enumerate(self.counts.tolist()):

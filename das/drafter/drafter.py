@@ -46,7 +46,8 @@ class Drafter(ABC):
 
     @classmethod
     def window_of(cls, options: Mapping[str, Any]) -> int:
-        """Returns the `window` of a drafter with these options. A cluster keeps the window's texts for new engines."""
+        """Returns the `window` of a drafter with these options. A cluster asks for it, to keep the texts that a new
+        engine needs."""
         return cls.window
 
     # ---- methods that a drafter must implement ----
@@ -76,7 +77,7 @@ class Drafter(ABC):
 
     @property
     def history_tick(self) -> int:
-        """The current tick, at which `window` ends."""
+        """The current tick. It is the last of the ticks that `window` counts."""
         return self._tick
 
     @property
@@ -85,7 +86,7 @@ class Drafter(ABC):
         return 0
 
     def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
-        """Call `observe` for many requests."""
+        """Note the tokens that many requests emitted: call `observe` for each."""
         for request, own in zip(requests, tokens, strict=True):
             self.observe(request, own)
 
@@ -125,7 +126,7 @@ class Drafter(ABC):
         return TreeDrafts(drafts.tokens, parents, drafts.probs, np.cumprod(drafts.probs, axis=1), drafts.counts)
 
     def end_step(self, history_tick: int) -> None:
-        """Note that a rollout is over. history_tick: the tick at which `window` ends from now on."""
+        """Note that a rollout is over. history_tick: the current tick from now on."""
         self._tick = history_tick
 
     def add_history(self, texts: Sequence[SavedText]) -> None:  # noqa: B027  # a drafter need not remember
@@ -135,7 +136,7 @@ class Drafter(ABC):
         """Write everything that the drafter has learned, for a checkpoint. No request is live."""
 
     def load(self, path: Path) -> None:  # noqa: B027  # a drafter need not remember
-        """Continue from what `save` wrote."""
+        """Continue from the state that `save` wrote."""
 
     @property
     def _name(self) -> str:

@@ -120,7 +120,7 @@ class HistoryDrafter(RememberingDrafter):
         self._core = self._lib.das_new(self._config)
         if not self._core:
             raise MemoryError("history drafter: out of memory")
-        # Not at exit: a daemon thread may still draft then, and the process frees all memory anyway.
+        # The core is not freed at exit: a daemon thread may still draft then, and the memory is freed anyway.
         weakref.finalize(self, self._lib.das_free, self._core).atexit = False
         self._restart(native.prior_weights())
         if warm is not None:
@@ -128,12 +128,12 @@ class HistoryDrafter(RememberingDrafter):
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
-        """See Drafter."""
+        """Raise ValueError or TypeError if the options are wrong. See Drafter."""
         DrafterOptions(**options)
 
     @classmethod
     def window_of(cls, options: Mapping[str, Any]) -> int:
-        """See Drafter."""
+        """Returns the window of a drafter with these options. See Drafter."""
         return DrafterOptions(**options).history_window
 
     def _restart(self, weights: np.ndarray) -> None:
@@ -188,7 +188,8 @@ class HistoryDrafter(RememberingDrafter):
         tokens: Sequence[Sequence[int] | np.ndarray],
         remembered: np.ndarray | None = None,
     ) -> None:
-        """Observe tokens of many requests, in order, in one native call. After a ValueError nothing is stored.
+        """Append newly emitted tokens of many requests, in order, in one native call. If it raises ValueError, nothing
+        is stored.
 
         remembered: the distributions of all tokens, in the same order (das.drafter.distributions).
         """
@@ -285,7 +286,8 @@ class HistoryDrafter(RememberingDrafter):
 
     @_locked
     def end_step(self, history_tick: int) -> None:
-        """Move to a history tick (a step or epoch number) and evict the history of ticks <= history_tick - window.
+        """Make `history_tick` (the number of a step or epoch) the current tick, and drop responses of ticks <=
+        history_tick - window.
 
         Raises ValueError for a tick before the current one.
         """
@@ -330,7 +332,8 @@ class HistoryDrafter(RememberingDrafter):
 
     @_locked
     def add_history(self, texts: Sequence[SavedText]) -> None:
-        """Add responses that other engines finished, each to its tick. Texts outside the window are dropped.
+        """Add responses that other engines finished, each to the history of its own tick. Responses outside the window
+        are dropped.
 
         Requests may be live. Raises ValueError for a text of a later tick than the current one.
         """
@@ -397,13 +400,14 @@ class HistoryDrafter(RememberingDrafter):
         return [r.handle for r in self._live(requests)]
 
     def _store_key(self, request: str, problem: str) -> str:
-        """Returns the key of a request's store. Lookups stay in a store, so scope "own" has one per request."""
+        """Returns the key of the store of texts in which a request looks up its context. With scope "own" each request
+        has its own store."""
         if self.scope == "own":
             return f"request {request}"
         return "all" if self.scope == "global+request" else f"problem {problem}"
 
     def _remember(self, finished: IndexedRequest, history_tick: int) -> None:
-        """Add a finished response to the history of a tick."""
+        """Add a finished response to the history of a tick, and make its copy for other problems."""
         native.check(self._lib.das_end(self._core, finished.handle, 1, history_tick))
         self._history.setdefault(history_tick, []).append(finished)
         self._history_tokens += finished.length

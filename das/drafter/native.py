@@ -1,7 +1,7 @@
-"""The native core's types and functions, through ctypes.
+"""The native core of the history drafter (C code), called through ctypes: its types and functions.
 
-`native.c` and its headers depend on libc only. ctypes releases the GIL during calls. With a lock in the core, threads
-can draft at the same time, but only one thread at a time can change anything.
+`native.c` and its headers depend on libc only. ctypes releases the GIL during calls. A lock in the core lets several
+threads draft at the same time, but only one thread at a time change anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SOURCE = Path(__file__).with_name("native.c")
 
 
 class Config(ctypes.Structure):
-    """Mirrors `Config` of lookup.h, field by field."""
+    """The options of a core. Mirrors the C struct `Config` of lookup.h, field by field."""
 
     _fields_ = [
         ("max_match", ctypes.c_int32),
@@ -60,7 +60,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 def prior_weights() -> np.ndarray:
-    """Returns the prior values of `Weights` and `NoisyWeights`, field after field: float64 [all SIZES, NOISY_SIZES]."""
+    """Returns the weights with which a new drafter starts: the fields of `Weights`, then those of `NoisyWeights`,
+    float64."""
     values = [*chain.from_iterable(PRIOR[name] for name in SIZES)]
     values += chain.from_iterable(NOISY_PRIOR[name] for name in NOISY_SIZES)
     return np.array(values, np.float64)
@@ -88,7 +89,7 @@ def lib() -> ctypes.CDLL:
 
 
 def typed(library: ctypes.CDLL) -> ctypes.CDLL:
-    """Declare the argument types of the library. Returns it."""
+    """Tell ctypes the argument types of the library's functions. Returns the library."""
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

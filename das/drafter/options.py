@@ -45,12 +45,13 @@ class DrafterOptions:
 
     @property
     def history_window(self) -> int:
-        """The effective window: 0 for scopes without history."""
+        """The window that the drafter uses: `window`, but 0 for scopes that look up nothing in the history."""
         return 0 if self.scope in ("siblings", "own") else self.window
 
     @property
     def shared_tokens(self) -> int:
-        """The effective `cross_problem_tokens`: only scopes that separate problems have a cross-problem fallback."""
+        """The limit that the drafter uses: `cross_problem_tokens`, but 0 for scopes that use no texts of other
+        problems."""
         return self.cross_problem_tokens if self.scope in ("problem+request", "problem") else 0
 
 

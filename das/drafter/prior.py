@@ -1,4 +1,4 @@
-"""The voting and mixing weights that a new drafter starts with (`Weights` of mix.h) and continues to learn from.
+"""The voting and mixing weights (`Weights` of mix.h) with which a new drafter starts. It then goes on learning them.
 
 They were learned by replaying half of the problems of two recorded traces (DeepScaleR-1.5B, Llama-3B RL), and averaged.
 """

@@ -63,7 +63,7 @@ class SavedHistory:
         )
 
     def _remembered(self) -> dict[str, np.ndarray]:
-        """Returns the texts' distributions as arrays; none if no text has any."""
+        """Returns the texts' remembered distributions as arrays for the file; an empty dict if no text has any."""
         if all(text.remembered is None for text in self.texts):
             return {}
         of_texts = [
@@ -144,7 +144,8 @@ def _problems(arrays: dict[str, np.ndarray]) -> list[str]:
 
 
 def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the learned weights. Values far outside the learnable range would spread NaN, so they are refused."""
+    """Returns the learned weights of the file. Raises ValueError for values far outside the range of learned ones,
+    because computing with them would give NaN."""
     with np.errstate(invalid="ignore"):  # NaN is refused below
         weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
     prior = native.prior_weights()

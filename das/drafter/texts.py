@@ -1,4 +1,4 @@
-"""Texts in the native core: the problems' stores of texts, and copies of finished texts for other problems."""
+"""Keep texts in the native core: a store of texts for each problem, and copies of finished texts for other problems."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ class Stores:
         drafts: bool = True,
         seed: int | None = None,
     ) -> IndexedRequest:
-        """Start an empty response after a context that is not indexed. drafts: whether the request may get drafts."""
+        """Start an empty response. context: the last prompt tokens, which are stored before it but not indexed. drafts:
+        whether the request may get drafts."""
         store = self._store(key)
         noise = (seed is not None, int(np.uint64((seed or 0) & 2**64 - 1).view(np.int64)))
         handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts, *noise, len(context)))
@@ -108,7 +109,7 @@ class Stores:
         return tokens, Distributions.of(tokens[text.context :], beside[text.context :])
 
     def forget(self, key: str, handle: int) -> None:
-        """Drop a sequence, and its store if it was the last one in it."""
+        """Drop a sequence from the store of this key. A store without sequences is dropped, too."""
         store = self._stores[key]
         native.check(self._lib.das_end(self._core, handle, 0, 0))
         store.sequences -= 1
@@ -154,7 +155,7 @@ class SharedTexts:
             self.drop(next(iter(self._by_copy.values())))
 
     def drop(self, finished: IndexedRequest) -> None:
-        """Remove a text's copy, if it has one."""
+        """Remove the copy of a finished text, if there is one."""
         if finished.copy < 0:
             return
         native.check(self._lib.das_end(self._core, finished.copy, 0, 0))

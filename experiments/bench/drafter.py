@@ -100,8 +100,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 @dataclass(frozen=True)
 class Arm:
-    """A drafter to be replayed. make: makes the drafter. tokens: length of the longest draft. tally: makes the
-    counter."""
+    """A drafter to be replayed. make: returns a new drafter. tokens: length of the longest draft. tally: returns a new
+    counter of tokens."""
 
     make: Callable[[], ReplayedDrafter]
     tokens: int
@@ -132,7 +132,7 @@ def tree_arm(task: DictConfig, nodes: int, tally: Callable[[], Tally]) -> Arm:
 
 
 def replay(problems: Problems, task: DictConfig, arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
-    """Replay a trace with new drafters, which take turns problem by problem. Returns a summary of each drafter."""
+    """Replay a trace with a new drafter of each arm; they take turns, problem by problem. Returns arm -> summary."""
     drafters = {name: arm.make() for name, arm in arms.items()}
     tallies = {name: arm.tally() for name, arm in arms.items()}
     for problem, responses in problems:
@@ -167,7 +167,7 @@ def bench_trace(
 
 
 def add_ratios(row: dict[str, Any], problems: Problems, task: DictConfig) -> None:
-    """Add to a trace's results the ratios of das's results to arctic's."""
+    """Add to `row`, the results of a trace, the ratios of das's results to arctic's."""
     arctic = row["arctic"]
     for which in [w for w in row if w.startswith(("tree_", "rows_"))]:
         row[which]["ratio"] = row[which]["tokens_per_pass"] / arctic["tokens_per_pass"]
@@ -291,7 +291,8 @@ def cost_by_batch(problems: Problems, task: DictConfig) -> dict[str, float]:
 
 
 def cost_by_size(tokens: int) -> dict[str, float]:
-    """Return cost and memory of an index of `tokens` made-up tokens. A problem has 100 trajectories of 1000 tokens."""
+    """Return the costs and the memory of an index of `tokens` made-up tokens. Each problem has 100 responses of 1000
+    tokens."""
     (_, texts), *_ = made_up_problems(1, 100, min(1000, tokens // 100), 0)
     drafter = HistoryDrafter(window=2, min_prob=MIN_PROB, remember="tokens")
     resident_before = resident_bytes()

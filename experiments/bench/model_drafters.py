@@ -164,7 +164,8 @@ def drafts_of_model(model: Model) -> Drafter:
 
 
 def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
-    """Return a drafter that is an EAGLE-3 head. It reads the policy's hidden states and drafts from token 2 on."""
+    """Return a drafter that is an EAGLE-3 head. It reads the policy's hidden states. Its first draft begins at the
+    second token of the response."""
     from das.heads.warm_up import texts_of
 
     embedding: torch.Tensor = policy.get_input_embeddings().weight  # type: ignore[operator]
@@ -254,7 +255,8 @@ def summary(counts: Counts, first: int, one_minus_tv: float) -> dict[str, Any]:
 
 
 def logits_of(model: Model, text: Text) -> torch.Tensor:
-    """Return the logits [response, vocab] of the response's tokens, each given the true text before it."""
+    """Return the logits for each token of the response, given the true text before it: [tokens of the response,
+    vocab]."""
     ids = torch.tensor([text.prompt + text.response[:-1]])
     logits: torch.Tensor = model(input_ids=ids, use_cache=False, logits_to_keep=len(text.response)).logits[0]
     return logits.contiguous()

@@ -33,7 +33,7 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 
 STEP_ARMS = ("stock", "loaded", "keyed", "never_drafting", "ngram")
-STEP_BATCHES = (1, 16, 64)  # requests per burst
+STEP_BATCHES = (1, 16, 64)  # requests per burst: these begin at the same time, and decode together
 FIRST = 5  # the first steps of a burst are left out, because they compute the prompts
 
 
@@ -70,7 +70,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def spread(ratio: Mapping[str, float]) -> str:
-    """Return a ratio with its quartiles as text."""
+    """Return a ratio with its quartiles as text. ratio: the result of `paired_ratio`."""
     return f"{ratio['ratio']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
 
 
@@ -83,7 +83,8 @@ def paired_ratio(seconds: list[float], base: list[float]) -> dict[str, float]:
 
 
 def sampler_ratios(vocabulary: int, batch: int, draft: int, repeats: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Return ratios of times: keyed / stock, and verification / sampling of as many rows. draft: tokens per request."""
+    """Return two ratios of times: the keyed sampler's to vLLM's, and that of verifying rows to sampling as many rows.
+    vocabulary: tokens. batch: requests. draft: drafted tokens per request. repeats: number of timings."""
     import torch
     from vllm import SamplingParams
     from vllm.v1.sample.sampler import Sampler

@@ -27,7 +27,8 @@ _kept: list[Any] = []  # the objects that fill the object store; kept until the 
 
 
 def _plant(kind: str, count: int, once: str) -> None:
-    """Once the fault's module is imported, replace its function by one whose call number `count` causes the fault."""
+    """Wait until the module of this kind of fault is imported. Then replace the function by one whose call number
+    `count` causes the fault. once: see `_first`; "": every process has the fault."""
     module, name = PLACES[kind]
     while not hasattr(sys.modules.get(module), name):
         time.sleep(0.01)
@@ -50,7 +51,7 @@ def _plant(kind: str, count: int, once: str) -> None:
 
 
 def _first(path: str) -> bool:
-    """Create the file. Returns whether this process is the first to do so."""
+    """Create the file at `path`. Returns True if it did not exist, so that only one process causes the fault."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         return True

@@ -15,27 +15,29 @@ PROBLEMS, SIBLINGS = 4, 4
 
 
 def eager(scale: Scale) -> Verdict:
-    """Audit batch-invariant kernels without CUDA graphs."""
+    """Do the check of this module with batch-invariant kernels and without CUDA graphs."""
     return _audit(scale)
 
 
 def captured(scale: Scale) -> Verdict:
-    """Audit batch-invariant kernels with CUDA graphs. CPUs have no graphs, so on a CPU it does the same as `eager`."""
+    """Do the check of this module with batch-invariant kernels and CUDA graphs. A CPU has no graphs: there it equals
+    `eager`."""
     return _audit(scale, enforce_eager=not scale.gpu)
 
 
 def variant(scale: Scale) -> Verdict:
-    """Audit vLLM's default kernels. Tokens may differ here, because das does not promise exactness with these."""
+    """Do the check of this module with vLLM's default kernels. Tokens may differ, because das promises no exactness
+    with these."""
     return _audit(scale, invariant=False)
 
 
 def branches(scale: Scale) -> Verdict:
-    """Audit drafts that branch."""
+    """Do the check of this module with drafts that branch."""
     return _audit(scale, branch_blocks=8 * PROBLEMS * SIBLINGS)
 
 
 def self_draft(scale: Scale) -> Verdict:
-    """Audit self-drafts: drafts by a copy of the policy with 4-bit weights."""
+    """Do the check of this module with self-drafts: drafts by a copy of the policy with 4-bit weights."""
     return _audit(scale, method="self_draft", self_draft={"weights": "w4", "passes": None})
 
 
@@ -115,7 +117,9 @@ def _engine(
 def _roll_out(
     llm: Any, scale: Scale, limits: Any, groups: int = 1, top_k: int = 0
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Roll out all requests in `groups` batches. Returns the responses and the summed drafting counts."""
+    """Roll out all requests, divided into `groups` batches. limits: draft limits in tokens, which the requests take in
+    turn. top_k: sample from so many likeliest tokens; 0: from all. Returns the responses, and the counts of drafted
+    tokens, summed over the batches."""
     from vllm import SamplingParams
 
     from das.verify.admission import LIMIT_KEY, PROBLEM_KEY

@@ -1,4 +1,4 @@
-"""Checks of task=check_gpu without a large engine: the environment, the keyed sampler's kernel, and memory."""
+"""Those checks of task=check_gpu that need no large engine: the environment, the keyed sampler's kernel, and memory."""
 
 import resource
 import time
@@ -60,7 +60,7 @@ def sampler(scale: Scale) -> Verdict:
 
 
 def _seconds(call: Callable[[], Any], device: Any) -> float:
-    """Return the median seconds of a call, including the device's work."""
+    """Return the median seconds that a call takes until the device has done its work."""
     import torch
 
     def wait() -> None:
@@ -78,7 +78,8 @@ def _seconds(call: Callable[[], Any], device: Any) -> float:
 
 
 def memory(scale: Scale) -> Verdict:
-    """Measure the memory that sampling needs beside the logits, and that a digest of the weights needs beside these."""
+    """Measure two needs of memory: that of sampling, beside the logits, and that of a digest of the weights, beside the
+    weights."""
     import torch
     from vllm import SamplingParams
 

@@ -1,4 +1,4 @@
-"""Requirements of the GPU checks, and a one-line message for a missing one."""
+"""Check whether the machine has what the GPU checks need. If not, a one-line message says what is missing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The parts of task=check_gpu, most valuable first."""
+"""The list of the parts of task=check_gpu, the most valuable part first."""
 
 from dataclasses import dataclass
 

@@ -23,7 +23,8 @@ DONE = "done.json"  # written when a part ends; holds its row of the result, and
 
 @dataclass(frozen=True)
 class Bench:
-    """Folders and device of all parts. identity: names code and device; a verdict of another identity is not reused."""
+    """The folders and the device that all parts use. identity: names the code and the device; an earlier verdict is
+    reused only if it has the same identity."""
 
     folder: Path
     cache: Path

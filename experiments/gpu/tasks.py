@@ -1,4 +1,4 @@
-"""Checks of task=check_gpu that run other tasks with their own settings."""
+"""Those checks of task=check_gpu that run another task, such as force or compare, with settings for the GPU."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ def run_task(name: str, overrides: list[str], scale: Scale) -> dict[str, Any]:
 
 
 def forced(scale: Scale) -> Verdict:
-    """Run task=force on synthetic recordings."""
+    """Run task=force on a recording of synthetic responses (`write_recording`)."""
     recording = scale.folder / "rollouts.jsonl"
     live, siblings, epochs = scale.pick(([64, 8], 8, 2), ([4, 2], 2, 2))
     write_recording(recording, max(live) // siblings, siblings * epochs, scale.pick(500, 40))
@@ -100,7 +100,7 @@ def pass_times(scale: Scale, shape: str) -> Verdict:
 
 
 def policy(scale: Scale) -> Verdict:
-    """Build the small policy for the part grpo, unless it is cached."""
+    """Build the small policy, on which the part grpo trains, unless the cache has it."""
     from experiments.harness.config import run_config
     from experiments.harness.policies import policy_directory
 

@@ -1,4 +1,4 @@
-"""A part's result, and the size of its work."""
+"""The result of a part of task=check_gpu, and the size of the part's work."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

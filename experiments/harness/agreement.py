@@ -1,4 +1,5 @@
-"""task=audit: compare the verifier's tokens with the softmax (level 1), and responses without and with drafts (2)."""
+"""task=audit: compare the verifier's tokens with the softmax (level 1), and plain responses with drafted ones (level
+2)."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -13,7 +14,8 @@ UNLIKELY = 1e-4  # level 1: a p-value below this means that the distributions di
 
 
 def distribution(draws: int) -> dict[str, Any]:
-    """Test level 1: let the verifier emit at least `draws` tokens for fixed logits, and test if they fit the softmax.
+    """Do level 1: let the verifier emit at least `draws` tokens for fixed logits, and test whether they follow the
+    softmax.
 
     In a third of the requests, drafted tokens come from the softmax itself; in a third they are always the likeliest
     token, and in a third always the least likely one. Returns the number of draws, the p-value and the device.
@@ -44,7 +46,8 @@ def distribution(draws: int) -> dict[str, Any]:
 
 
 def chi_square_p(counts: np.ndarray, probabilities: np.ndarray) -> float:
-    """p-value of Pearson's chi-square test: the chance of counts at least as unusual if `probabilities` are true.
+    """Return the p-value of Pearson's chi-square test: how likely counts as unusual as these are if `probabilities` are
+    true.
 
     It is the upper tail Q(degrees of freedom / 2, statistic / 2) of the regularised incomplete gamma function.
     torch has that function, so no statistics package is needed.

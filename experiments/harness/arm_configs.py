@@ -1,4 +1,4 @@
-"""Make the config of every arm of a comparison: the user's overrides plus the choice of the arm.
+"""Make the config of every arm of a comparison from the user's overrides and the arm's name.
 
 With the setting `vary`, every combination of the values to try becomes an arm.
 """
@@ -54,7 +54,8 @@ def arm_config(name: str, overrides: list[str]) -> RunConfig:
 
 
 def own_overrides(name: str, overrides: list[str]) -> list[str]:
-    """The user's overrides with arm=`name` and without `vary`. Raises UserError for an arm that does not exist."""
+    """Return the user's overrides with arm=`name` added and `vary` removed. Raises UserError for an arm that does not
+    exist."""
     if instead := gone(f"arm={name}"):
         raise UserError(f"arm={name}: {instead}")
     if not (CONFIGS / "arm" / f"{name}.yaml").exists():
@@ -101,5 +102,5 @@ def _label(key: str, value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """The value as it is written on the command line."""
+    """Return the value in the form in which a user types it on the command line."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -34,12 +34,12 @@ class ArmConfig:
 
     @property
     def drafts(self) -> bool:
-        """True if the arm should draft."""
+        """True if this arm should make drafts. If so, a run that drafts nothing has failed."""
         return self.row.drafts
 
     @property
     def row(self) -> Method:
-        """The row of das/engine/methods.py for this method. Raises EngineError for an unknown method."""
+        """The properties of this arm's method, from das/engine/methods.py. Raises EngineError for an unknown method."""
         return find_method(self.method)
 
 
@@ -133,7 +133,7 @@ class HeadConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """The checkpoints of a training."""
+    """The settings of a training's checkpoints."""
 
     every: int  # training steps; 0: never
     keep: int  # how many of the newest checkpoints are kept
@@ -190,8 +190,8 @@ class RunConfig:
         return problems_per_step(self.trainer.arguments, self.engine.processes)
 
     def with_problems(self, count: int) -> "RunConfig":
-        """Return the config with this number of problems. A run records the number if data.problems=null asks for
-        all."""
+        """Return this config with another number of problems. data.problems=null asks for all problems; a run then
+        records in this way how many there are."""
         settings = {**self.data.settings, "problems": count}
         return replace(
             self,
@@ -259,12 +259,12 @@ def cluster_settings(settings: Settings) -> ClusterSettings | None:
 
 
 def data_config(settings: Settings) -> DataConfig:
-    """Convert the settings of a file of configs/data."""
+    """Convert the settings of a file of configs/data to a dataclass."""
     return _make(DataConfig, "data", settings, settings=settings)
 
 
 def reward_config(settings: Settings) -> RewardConfig:
-    """Convert the settings of a file of configs/reward."""
+    """Convert the settings of a file of configs/reward to a dataclass."""
     return _make(RewardConfig, "reward", settings)
 
 

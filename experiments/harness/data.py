@@ -86,7 +86,7 @@ def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]
 
 
 def tools_of(data: DataConfig) -> list[Callable[..., Any]] | None:
-    """The tools that the policy may call; None if it has none."""
+    """Return the functions that the policy may call as tools; None if it has none."""
     if data.name != AGENT:
         return None
     from experiments.small_policy.calculator.tool import calculator
@@ -95,7 +95,7 @@ def tools_of(data: DataConfig) -> list[Callable[..., Any]] | None:
 
 
 def weight_of_kinds(data: DataConfig) -> dict[str, float]:
-    """The relative frequency of each kind of puzzle. Raises UserError for a kind that does not exist."""
+    """Return kind of puzzle -> relative frequency. Raises UserError for a kind that does not exist."""
     from experiments.small_policy.puzzles.problems import DIFFICULTIES
 
     kinds = {str(kind): float(weight) for kind, weight in (data.kinds or {}).items()}

@@ -45,7 +45,7 @@ class Counts:
     """Counts how many drafted tokens are right, over all places of all responses that were added."""
 
     def __init__(self, tokens: int):
-        """tokens: the length of the longest draft."""
+        """Start with no counts. tokens: the length of the longest draft."""
         self.tokens = tokens
         # Each list has one array for each response.
         self._right: list[Ints] = []  # [places, scales]: number of drafted tokens before the first wrong one
@@ -90,16 +90,19 @@ class Counts:
 
     @property
     def best(self) -> int:
-        """Index of the scale whose first token is right most often, which engines learn to use. Ties: the smallest."""
+        """Index of the scale at which the first drafted token is right most often. Engines learn to use it. If several
+        are equally good, the smallest index is returned."""
         return int(np.argmax([self.share(scale) for scale in range(len(SCALES))]))
 
     def tokens_per_pass(self, scale: int, tokens: int) -> float:
-        """Mean number of tokens that a pass emits if it verifies a draft of `tokens` tokens, over all places."""
+        """Mean number of tokens that a pass emits if it verifies a draft of `tokens` tokens, over all places. scale:
+        index into SCALES."""
         right, room = np.concatenate(self._right)[:, scale], np.concatenate(self._room)
         return float(np.minimum(np.minimum(right, tokens) + 1, room).mean())
 
     def by_depth(self, scale: int) -> list[float]:
-        """For drafted token 1, 2, ...: the share of right tokens among drafts whose earlier tokens are all right."""
+        """Return for drafted token 1, 2, ... the share of right ones, among drafts whose earlier tokens are all right.
+        scale: index into SCALES."""
         right, room = np.concatenate(self._right)[:, scale], np.concatenate(self._room)
         shares = []
         for depth in range(self.tokens):

@@ -1,4 +1,4 @@
-"""Prepare an arm's engine: its process, its settings, and the order in which it gets requests."""
+"""Prepare what an arm's engine needs: its process, its settings, and the order in which it gets requests."""
 
 from pathlib import Path
 

@@ -44,7 +44,8 @@ def one_line_failure(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def reporting(pipe: Connection, log: Path) -> Iterator[None]:
-    """Wrap the body of a task's child process: output goes to the log, and the parent gets an error as one line."""
+    """Wrap the body of a task's child process. Its output goes to the log. If it fails, the parent gets the error as
+    one line."""
     die_with_parent()
     with quiet_into(log):
         try:
@@ -69,7 +70,7 @@ def tell(pipe: Connection, message: Any) -> None:
 
 
 def log_of(name: str, folder: Path) -> Path:
-    """Return the path of an arm's log. folder: the task's folder."""
+    """Return the path of the log of the arm `name`. folder: the task's folder."""
     return folder / "arms" / name / "log.txt"
 
 
@@ -94,7 +95,8 @@ def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
 
 
 def in_own_process(name: str, folder: Path, function: Any, *arguments: Any) -> Any:
-    """Call a function in a child process, so that the engines of several arms do not meet. Returns its result.
+    """Call a function in a child process, because the engines of several arms cannot share a process. Returns its
+    result.
 
     The log and the errors are those of the arm `name` of the task in `folder`. Raises the errors of `expect`.
     """
@@ -109,6 +111,6 @@ def _answer(log: Path, function: Any, arguments: tuple[Any, ...], pipe: Connecti
 
 
 def _log_traceback(log: Path) -> None:
-    """Append the traceback of the exception that is being handled."""
+    """Append the traceback of the exception that is being handled to the log."""
     with suppress(OSError), log.open("a") as file:  # a full disk has no room for it
         traceback.print_exc(file=file)

@@ -1,4 +1,4 @@
-"""EAGLE-3 heads. A head is checked, or made and kept in the cache, and it may be trained beside the policy."""
+"""Check, make and load EAGLE-3 draft heads. The cache keeps them. A head may be trained beside the policy."""
 
 import hashlib
 import json
@@ -44,7 +44,8 @@ def check_head(config: RunConfig) -> None:
 
 
 def check_online(config: RunConfig) -> None:
-    """Refuse to train anything but a head, and to train one in a run of several processes. Raises UserError."""
+    """Check the setting arm.online, which trains a drafter during the run. Raises UserError if the drafter is no
+    EAGLE-3 head, or if the run has several processes."""
     if config.arm.online and config.arm.row.model != "head":
         raise UserError(f"arm.online=true: only an EAGLE-3 head learns in the run, and arm {config.arm.name} has none")
     if config.arm.online and config.engine.processes > 1:
@@ -122,7 +123,8 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
 
 
 def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[int]]:
-    """Token ids of the prompts for a new head, which learns from their responses. This run trains on other problems."""
+    """Return the token ids of prompts. A new head learns from the policy's responses to them. The run does not train on
+    them."""
     from transformers import AutoTokenizer
 
     data = config.data

@@ -1,4 +1,4 @@
-"""Make a batch without an engine: vLLM's own InputBatch for given sampling parameters.
+"""Make a batch of requests without an engine: vLLM's own InputBatch, for given sampling parameters.
 
 Tests and benchmarks use it to run the verifier on logits of any shape.
 """

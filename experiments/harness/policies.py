@@ -21,7 +21,7 @@ DRAFT_SIZES: dict[str, Any] = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_
 
 
 def small_kind(config: RunConfig) -> str:
-    """The kind of small policy for a run's data: calculator, programs, arithmetic or puzzles."""
+    """Return the kind of small policy that fits a run's data: calculator, programs, arithmetic or puzzles."""
     if config.data.name == AGENT:
         return "calculator"
     if config.data.judged_by == "code":
@@ -111,7 +111,8 @@ def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
 
 
 def _small_config(config: RunConfig) -> "SmallPolicyConfig":
-    """Describe the small policy that learns the text of the data, with the share `policy.effort` of optimizer steps."""
+    """Return the config of the small policy for the run's data. It has the share `policy.effort` of the optimizer
+    steps."""
     from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig
 
     kind = small_kind(config)

@@ -1,4 +1,4 @@
-"""resume=FOLDER: continue a run that was stopped, as if it had never stopped."""
+"""Continue a run that was stopped, as if it had never stopped (resume=FOLDER on the command line)."""
 
 import fcntl
 import json
@@ -36,7 +36,7 @@ SHOWN = 5  # number of differences that a message names
 
 
 def remember(folder: Path, overrides: list[str]) -> None:
-    """Write the command line's overrides into a run's folder."""
+    """Write the command line's overrides into a run's folder, so that `recall` can read them."""
     folder.mkdir(parents=True, exist_ok=True)
     others = [override for override in overrides if not override.startswith("resume=")]
     write_text(folder / "overrides.json", json.dumps(others))
@@ -151,7 +151,7 @@ def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: P
 
 
 def newest(arms: Mapping[Path, RunConfig], note: Callable[[str], None]) -> int:
-    """Find the newest valid checkpoint that every arm has. Returns its step; 0 if there is no checkpoint.
+    """Find the newest step of which every arm has a valid checkpoint. Returns the step; 0 if there is no checkpoint.
 
     arms: folder -> config. note: called with a line for each damaged checkpoint.
     Raises UserError for checkpoints of another run, and if every checkpoint is damaged: a new start would overwrite the

@@ -22,7 +22,7 @@ Prompt = dict[str, list[int]]  # {"prompt_token_ids": token ids}, as vLLM takes 
 
 @dataclass(frozen=True)
 class RolloutRun:
-    """The settings of several rollouts with one arm."""
+    """The settings of a series of rollouts with one arm, without training."""
 
     config: RunConfig
     policy: str  # directory or hub id

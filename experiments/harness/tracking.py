@@ -1,4 +1,4 @@
-"""Send the rows of metrics.jsonl to W&B, with one W&B run for each arm and one group for each comparison.
+"""Send the rows of metrics.jsonl to W&B. Each arm has a W&B run, and each comparison has a W&B group.
 
 By default W&B is offline. An outage of W&B neither stops nor delays training: metrics.jsonl has every row.
 """
@@ -87,7 +87,7 @@ class Tracker:
             self.run.define_metric(name, step_metric="step", summary=summary)
 
     def log(self, row: dict[str, Any]) -> list[str]:
-        """Send one step: its numbers, its digests as text, its number of alarms. row: see docs/metrics.md.
+        """Send one step to W&B: its numbers, its digests as text, and how many alarms it has. row: see docs/metrics.md.
 
         Returns a line for each problem with W&B since the last call.
         """
@@ -149,6 +149,6 @@ def cluster_values(cluster: Mapping[str, Any]) -> dict[str, float]:
 
 
 def earlier_run(folder: Path) -> str | None:
-    """Return the id of the newest W&B run in the folder; None if there is none."""
+    """Return the id of the newest W&B run in the folder of an arm; None if there is none."""
     runs = sorted((folder / "wandb").glob("*run-*-*/run-*.wandb"))
     return runs[-1].stem.removeprefix("run-") if runs else None

@@ -44,7 +44,7 @@ FINAL = "final.json"  # digests of the last weights and optimizer state
 
 @dataclass(frozen=True)
 class ArmRun:
-    """One arm to be trained."""
+    """One arm to be trained, with its folder, its barrier and the step at which it starts."""
 
     config: RunConfig
     policy: str  # directory or hub id
@@ -145,7 +145,8 @@ def load_model(policy: str, dtype: str) -> Any:
 
 
 def checkpoints(config: RunConfig, run: ArmRun, model: Any, rows: Any) -> "Checkpoints":
-    """Describe the arm's checkpoints. Each records the settings, and digests of the initial weights and of the rows."""
+    """Return the description of the arm's checkpoints. Each of them records the settings, and digests of the initial
+    weights and of the rows, so that only the same run resumes from it."""
     from experiments.training.checkpoint_writer import Checkpoints
 
     # All ranks have read the same files, so one of them computes the digest.
@@ -231,7 +232,8 @@ class StepLog:
     """
 
     def __init__(self, run: ArmRun, recorded: RunConfig, run_folder: RunFolder | None, reward: ConversationReward):
-        """recorded: the config as the run records it. run_folder: None on all ranks but the main one."""
+        """Start the W&B run, on the main rank. recorded: the config as the run records it. run_folder: None on all
+        other ranks."""
         self._arm, self._barrier, self._reward = run.config.arm.name, run.barrier, reward
         self._run_folder = run_folder
         self._tracker = Tracker(recorded, run.group, run.folder) if run_folder is not None else None
@@ -246,7 +248,7 @@ class StepLog:
         self._barrier.after_step(row)
 
     def end(self, digests: dict[str, str]) -> None:
-        """Record the end of the training: write final.json."""
+        """Record the end of the training: write final.json. digests: of the final weights and optimizer state."""
         if self._run_folder is not None and self._tracker is not None:
             write_text(self._run_folder.path / FINAL, json.dumps(digests))
             self._tracker.end(digests)
@@ -258,7 +260,8 @@ class StepLog:
 
 
 def restore_last_files(run: ArmRun) -> None:
-    """Copy the files that only a finished run has from the checkpoint of its last step."""
+    """Restore the files that a run writes at its very end. They are copied from the checkpoint of the run's
+    last step."""
     last = checkpoint.step_folder(run.folder / resume.CHECKPOINTS, run.start)
     for name, place in ((FINAL, run.folder / FINAL), (HISTORY, ranks.own_file(run.folder / HISTORY))):
         saved = ranks.own_folder(last) / name

@@ -82,7 +82,7 @@ def check_sizes(config: RunConfig) -> None:
 
 
 def check_data(config: RunConfig) -> None:
-    """Refuse a data set that does not exist, or that its settings cannot select. Raises UserError."""
+    """Refuse a data set that does not exist, or settings that cannot choose problems from it. Raises UserError."""
     data = config.data
     if data.name in MADE and data.problems is None:
         raise UserError("data.problems=null: must be a whole number, because generated problems have no end")
@@ -103,7 +103,8 @@ def check_data(config: RunConfig) -> None:
 
 
 def check_agent(config: RunConfig) -> None:
-    """Refuse tasks that cannot call tools for data that needs a tool. Raises UserError."""
+    """Some data needs a policy that calls a tool. Refuse such data for a task that cannot call tools. Raises
+    UserError."""
     if config.task["name"] not in TRAINING:
         raise UserError(f"data={AGENT}: task={config.task['name']} calls no tools; choose {' or '.join(TRAINING)}")
 
@@ -164,8 +165,8 @@ def check_processes(config: RunConfig) -> None:
 
 
 def check_checkpoints(config: RunConfig) -> None:
-    """Refuse checkpoints between two steps that share generated responses: a checkpoint does not hold the responses.
-    Raises UserError."""
+    """Two steps may train on responses that were generated together. Refuse checkpoints between such steps, because a
+    checkpoint does not hold the responses. Raises UserError."""
     arguments, every = config.trainer.arguments, config.checkpoint.every
     accumulated = arguments.get("gradient_accumulation_steps", 1)
     generation = arguments.get("steps_per_generation", accumulated) * arguments.get("num_iterations", 1)
@@ -175,9 +176,8 @@ def check_checkpoints(config: RunConfig) -> None:
 
 
 def check_ahead(config: RunConfig) -> None:
-    """Refuse rollouts ahead of the training, or an engine in its own process, if the run cannot have them. Raises
-    UserError.
-    """
+    """Refuse rollouts that run ahead of the training (trainer.lag) and an engine in its own process
+    (engine.own_process), if this kind of run cannot have them. Raises UserError."""
     trainer, engine = config.trainer, config.engine
     if not trainer.lag and not engine.own_process:
         return

@@ -33,7 +33,7 @@ def check_policy(path: str, max_model_len: int) -> None:
 
 
 def _not_loadable(folder: Path, max_model_len: int) -> str:
-    """Say why transformers cannot load the folder as one complete model. Empty if it can."""
+    """Return in words why transformers cannot load the folder as one complete model. Empty if it can."""
     from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig, logging
 
     verbosity = logging.get_verbosity()
@@ -72,7 +72,7 @@ def _not_loadable(folder: Path, max_model_len: int) -> str:
 
 
 def _not_finite(folder: Path) -> str:
-    """Read all weights and name a tensor with NaN or infinity in it. Empty if there is none."""
+    """Read all weights. If a tensor contains NaN or infinity, returns a text that names it; otherwise ""."""
     import torch
     from safetensors import safe_open
 

@@ -52,7 +52,8 @@ PARTS: tuple[Callable[[Setting], list[Section]], ...] = (
 def sections(
     task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
 ) -> list[Section]:
-    """Return all sections, with their figures in `folder`. Raises UserError for bad settings."""
+    """Simulate the paper's experiments. Returns all sections of the report; their figures are in `folder`. Raises
+    UserError for bad settings."""
     check(task)
     recorded = chains_of_thought(Path(task.traces), int(task.problems))
     points = published["das_fig8"]["data"]
@@ -66,7 +67,7 @@ def sections(
 
 
 def check(task: DictConfig) -> None:
-    """Raise UserError for bad settings, before anything is simulated."""
+    """Raise UserError for bad settings of the task, before anything is simulated."""
     counts = ("problems", "maths_steps", "maths_batch", "code_steps", "ablation_problems", "window_problems")
     for name in (*counts, "window_epochs", "similarity_problems", "run_length"):
         if task[name] < 1:
@@ -76,7 +77,8 @@ def check(task: DictConfig) -> None:
 
 
 def pass_latency(points: dict[str, Any]) -> Section:
-    """Fig 8: fit Eq 1, which is affine, to the points of the digitised figure."""
+    """Make the section of Fig 8: fit the paper's Eq 1, an affine time of a pass, to the points of the digitised
+    figure."""
     tokens, times = np.array(points["tokens"], float), np.array(points["latency_ms"]) / 1e3
     passes = Passes(tokens, tokens, np.zeros(len(tokens)), times)
     lines = []

@@ -22,12 +22,13 @@ FIXED = {"name": "fixed", "tokens": 16}
 
 
 def ablation_epochs(setting: Setting) -> list[Workload]:
-    """Return four epochs, each with 8 responses to each of task.ablation_problems problems."""
+    """Return the workload of four epochs, each with 8 responses to each of task.ablation_problems problems."""
     return grouped(setting.synthesis.make(int(setting.task.ablation_problems), 32, MAX_TOKENS, seed=3), 8, 0)
 
 
 def cold_start(setting: Setting) -> Section:
-    """Compare sources of drafts, epoch by epoch: the text itself, siblings, other problems, and past epochs."""
+    """Make the section that compares sources of drafts, epoch by epoch: the text itself, siblings, other problems, past
+    epochs."""
     works = ablation_epochs(setting)
     none = simulate_arm(works, setting.times, None, 1)
     variants: dict[str, dict[str, Any]] = {
@@ -60,8 +61,8 @@ def _by_epoch(name: str, steps: Sequence[Step], none: Sequence[Step]) -> Line:
 
 
 def late_accepted(setting: Setting, works: Sequence[Workload], **options: Any) -> str:
-    """Return the accepted tokens per pass in the last half of the steps, with drafts of 16. options: of
-    HistoryDrafter."""
+    """Return as text the accepted tokens per pass in the last half of the steps, with drafts of 16 tokens. works: the
+    steps. options: options of HistoryDrafter."""
     steps = simulate_arm(works, setting.times, FIXED, 1, **options)[len(works) // 2 :]
     accepted = f"{sum(s.num_accepted for s in steps) / sum(s.passes for s in steps):.2f}"
     setting.progress.note(f"accepted per pass, {options}: {accepted}")
@@ -69,7 +70,8 @@ def late_accepted(setting: Setting, works: Sequence[Workload], **options: Any) -
 
 
 def draft_scope(setting: Setting) -> Section:
-    """Fig 6: compare drafts from the problem's texts, also from the request's own text, or from all problems."""
+    """Make the section of Fig 6: compare drafts from the problem's texts, from these and the request's own text, and
+    from the texts of all problems."""
     paper = setting.published["das_fig6"]["data"]["accepted"]
     works = ablation_epochs(setting)
     problem, both, everything = (
@@ -89,7 +91,8 @@ def draft_scope(setting: Setting) -> Section:
 
 
 def history_window(setting: Setting) -> Section:
-    """Fig 7: compare windows, on traces with many samples of a problem, so that no text is synthetic.
+    """Make the section of Fig 7: compare windows of history, on traces with so many responses to a problem that no text
+    has to be synthetic.
 
     The drafter's window also counts the running epoch, so `past` epochs of history need a window of past + 1.
     """
@@ -119,7 +122,8 @@ def history_window(setting: Setting) -> Section:
 
 
 def recorded_epochs(setting: Setting, trace: str, variants: int) -> list[Workload]:
-    """Return task.window_epochs epochs, each with 8 responses to each of task.window_problems problems."""
+    """Return task.window_epochs epochs, each with 8 responses to each of task.window_problems problems. trace: its
+    name. variants: number of prompts that each of its problems has."""
     epochs, problems = int(setting.task.window_epochs), int(setting.task.window_problems)
     (recorded,) = read_rollouts(Path(setting.task.traces) / f"{trace}.jsonl.gz")
     distinct = list(dict.fromkeys(recorded.problems))[::variants]
@@ -140,7 +144,7 @@ def grams(tokens: np.ndarray, n: int) -> set[bytes]:
 
 
 def seen_before(work: Workload, past: Workload, n: int) -> float:
-    """Return the share of a response's n-grams that occur in past responses to its problem, as a mean over responses.
+    """Return which share of a response's n-grams occurs in past responses to its problem, as a mean over the responses.
 
     Responses shorter than n tokens and problems without past responses do not count.
     """
@@ -157,7 +161,8 @@ def seen_before(work: Workload, past: Workload, n: int) -> float:
 
 
 def similarity(setting: Setting) -> Section:
-    """Fig 2: which share of a response's n-grams also occurs in recent responses to its problem, over the training."""
+    """Make the section of Fig 2: the share of a response's n-grams that recent responses to its problem have, over the
+    training."""
     paper = setting.published["das_fig2"]["data"]
     plotted = {name: values for name, values in paper.items() if name not in ("step", "accuracy")}
     lines = [
@@ -191,7 +196,7 @@ def similarity(setting: Setting) -> Section:
 
 
 def response_lengths(setting: Setting) -> Section:
-    """Fig 9: mean and longest response of each problem."""
+    """Make the section of Fig 9: the mean and the greatest length of the responses to each problem."""
     paper = setting.published["das_fig9"]["data"]
     members: dict[str, list[int]] = {}
     for problem, length in zip(setting.recorded.problems, setting.recorded.lengths.tolist(), strict=True):

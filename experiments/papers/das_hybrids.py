@@ -63,7 +63,7 @@ class Arm:
 
 
 def hybrids(setting: Setting) -> Section:
-    """Make the section: Fig 10 with models as drafters."""
+    """Make the section that simulates the rollouts of Fig 10 with models as drafters."""
     batch = Batch(setting)
     lines, plain = [], dict[int, np.ndarray]()
     for arm in arms(setting.times.form):
@@ -144,5 +144,6 @@ def simulate_arm(arm: Arm, setting: Setting, works: Sequence[Workload]) -> tuple
 
 
 def simulate(engine: Engine, works: Sequence[Workload], first_tick: int = 1) -> list[Step]:
-    """Roll out these steps on one engine. The history's clock (its tick) moves by 1 after each step."""
+    """Simulate these steps on one engine, and return them with their times. The history's clock (its tick) begins at
+    `first_tick` and moves by 1 after each step."""
     return [simulate_rollout(work, [engine], [range(len(work))], first_tick + i) for i, work in enumerate(works)]

@@ -40,7 +40,7 @@ PRICES = (
 
 @dataclass(frozen=True)
 class PriceList:
-    """The times that a pass and its drafts take, called prices."""
+    """A price list: what a pass and its drafts cost in a simulation, as times (called prices)."""
 
     name: str
     form: Form
@@ -50,7 +50,7 @@ class PriceList:
 
 
 def price_lists(setting: Setting) -> Section:
-    """Make the section: Fig 10 under several price lists."""
+    """Make the section that simulates the rollouts of Fig 10 with each of several price lists."""
     batch = Batch(setting)
     paper = setting.published["das_fig10_time"]["data"]["arms"]
     longest = np.array([int(work.lengths.max()) for work in batch.works])

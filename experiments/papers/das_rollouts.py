@@ -44,7 +44,7 @@ def reductions(
     with_: str,
     without: str = "none",
 ) -> list[Line]:
-    """Return a line for each range of steps: the reduction of rollout time that the paper plots, and ours.
+    """Return a report line for each range of steps: the reduction of rollout time that the paper plots, and ours.
 
     paper: the digitised figure. with_: the arm with drafts, compared with the arm `without`.
     """
@@ -69,7 +69,9 @@ def simulate_arms(
     max_tokens: int,
     title: str,
 ) -> dict[str, list[Step]]:
-    """Simulate the arms `names`: none, das (with the configured budget), unlimited. Prints a line for each arm."""
+    """Simulate arms. Returns arm -> its steps. Prints a line for each arm. names: which of none, das (with the
+    configured budget) and unlimited. works: the responses of each step. max_tokens: limit of a response. title: begins
+    the lines."""
     budgets = {"none": None, "das": setting.budget, "unlimited": {"name": "unlimited", "tokens": 64}}
     arms = {}
     for name in names:
@@ -90,7 +92,8 @@ def accepted_per_pass(steps: Sequence[Step]) -> float:
 
 
 def maths(setting: Setting) -> list[Section]:
-    """Figs 10, 4 and 1. The paper has 128 problems x 16 responses on 8 engines, so one engine has 16 problems x 16."""
+    """Make the sections of Figs 10, 4 and 1. The paper has 128 problems x 16 responses on 8 engines. One engine is
+    simulated, with 16 x 16."""
     steps, batch = int(setting.task.maths_steps), int(setting.task.maths_batch)
     epochs = -(-steps // STEPS_PER_EPOCH)
     made = setting.synthesis.make(STEPS_PER_EPOCH * batch, 16 * epochs, MAX_TOKENS, seed=1)
@@ -100,7 +103,7 @@ def maths(setting: Setting) -> list[Section]:
 
 
 def rollout_times(setting: Setting, works: Sequence[Workload], arms: dict[str, list[Step]]) -> Section:
-    """Figs 10 and 4: the rollout time of every step, and the accepted tokens."""
+    """Make the section of Figs 10 and 4: the rollout time of every step, and the accepted tokens."""
     steps, task = len(works), setting.task
     paper = setting.published["das_fig10_time"]["data"]
     lines = reductions(arms, paper, RANGES, "das")
@@ -137,7 +140,7 @@ def rollout_times(setting: Setting, works: Sequence[Workload], arms: dict[str, l
 
 
 def live_requests(setting: Setting, arms: dict[str, list[Step]]) -> Section:
-    """Fig 1: the number of live requests over time, in the first step."""
+    """Make the section of Fig 1: the number of live requests over time, in the first step."""
     timelines = {name: arms[name][0].timelines[0] for name in ("none", "das")}
     ends = {name: timeline["time_s"][-1] for name, timeline in timelines.items()}
     drawn = {
@@ -165,7 +168,8 @@ def live_requests(setting: Setting, arms: dict[str, list[Step]]) -> Section:
 
 
 def code(setting: Setting) -> list[Section]:
-    """Figs 11-13. Each of the paper's 16 engines has 2 problems x 8 responses in a step. No problem comes twice."""
+    """Make the sections of Figs 11-13. Each of the paper's 16 engines has 2 problems x 8 responses in a step, always
+    new problems."""
     return [
         code_section(
             setting, "Figs 11 and 12: code", "das_fig12", "about 25 %", 2, 16384, ("none", "das", "unlimited")

@@ -31,7 +31,8 @@ def known_rates(data: dict[str, Any], name: str) -> list[float]:
 
 
 def rising(rates: list[float]) -> np.ndarray:
-    """Interpolate the acceptance at every step. The points are taken to be equally far apart in time."""
+    """Return the acceptance at every step: interpolated between `rates`, which are taken to be equally far apart in
+    time."""
     return np.interp(np.linspace(0, 1, STEPS), np.linspace(0, 1, len(rates)), rates)
 
 

@@ -56,7 +56,7 @@ class Target:
 
 
 def roofline(constants: dict[str, float]) -> SelfDraftRoofline:
-    """Return a model's roofline from its published constants: bytes, operations, microseconds per request."""
+    """Make a model's roofline from its published constants (bytes, operations, microseconds per request)."""
     c = constants
     work = PassWork(c["W_T"], c["W_D"], c["C_dense"], c["C_attn"], c["F_eff"])
     return SelfDraftRoofline(
@@ -65,7 +65,8 @@ def roofline(constants: dict[str, float]) -> SelfDraftRoofline:
 
 
 def w4(model: SelfDraftRoofline, profile: Profile, toggle: bool, host_ms: float) -> ProfiledDrafter:
-    """Return the paper's drafter, a 4-bit copy. In a cycle it makes gamma draft passes, then the target verifies.
+    """Return the paper's drafter: a 4-bit copy of the target model. In a cycle it makes gamma draft passes, and the
+    target verifies the gamma tokens.
 
     toggle: speculate only once the predicted speedup is at least 1 + eps (eps = 0.05). host_ms: host time per cycle.
     """
@@ -93,7 +94,8 @@ def drawn_lengths(quantiles: dict[str, int], requests: int, seed: int) -> Worklo
 
 
 def change(model: SelfDraftRoofline, work: Workload, drafter: ProfiledDrafter) -> float:
-    """Return the change of rollout time by the drafter, on 8 engines: time with drafts / time without drafts - 1."""
+    """Return by how much the drafter changes the rollout time on 8 engines: time with drafts / time without
+    drafts - 1."""
     placed = [list(range(e, len(work), 8)) for e in range(8)]
     times = Times(Target(model))
     seconds = []
@@ -110,7 +112,7 @@ def _constant(seconds: float, live: float, context: float) -> float:
 def sections(
     task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
 ) -> list[Section]:
-    """Return all sections, with their figures in `folder`."""
+    """Recompute the paper's results. Returns all sections of the report; their figures are in `folder`."""
     constants = published["er_constants"]["data"]
     models = {name: roofline(constants[name]) for name in MODELS}
     return [
@@ -125,7 +127,8 @@ def sections(
 def main_table(
     published: dict[str, Any], models: dict[str, SelfDraftRoofline], folder: Path, progress: Progress
 ) -> Section:
-    """Compare W4 drafts, always on and with the toggle, to plain decoding, at several host times per cycle."""
+    """Make the section of the main table: compare drafts by a 4-bit copy (W4), always on or with the toggle, to plain
+    decoding, for several host times per cycle."""
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
     rows = published["er_main"]["data"]["rows"]
     lines, figure = [], {}
@@ -158,8 +161,8 @@ def main_table(
 
 
 def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progress: Progress) -> Section:
-    """Simulate EAGLE-3 with one mean tau or with tau by depth, and with verification times by the roofline or as
-    published."""
+    """Make the section about EAGLE-3: simulate it with one mean tau or with tau by depth, and with times of
+    verification from the roofline or as published."""
     rows, depth = published["er_main"]["data"]["rows"], published["er_eagle_depth"]["data"]
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
     begins = tuple(int(depths.split("-")[0].replace("k", "000")) for depths in depth["depth_bins"])
@@ -191,7 +194,8 @@ def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progr
 
 
 def adaptive_lengths(published: dict[str, Any], models: dict[str, SelfDraftRoofline]) -> Section:
-    """Compare fixed draft lengths with lengths that the paper's ladder rule adapts to the acceptance, for the 7B.
+    """Make the section that compares, for the 7B, fixed draft lengths with lengths that the paper's ladder adapts to
+    the acceptance.
 
     Rollouts are simulated with the toggle at every tenth step of a training, during which acceptance rises.
     """
@@ -223,7 +227,7 @@ def adaptive_lengths(published: dict[str, Any], models: dict[str, SelfDraftRoofl
 
 
 def w4_and_w8(published: dict[str, Any]) -> Section:
-    """Compare drafters with 4-bit and 8-bit weights at batch 1.
+    """Make the section that compares drafters with 4-bit and 8-bit weights at batch 1.
 
     The speedup is computed from the paper's idealised cost of a drafted token, and from the measured tau: the tokens
     that a cycle of drafting and verifying emits.

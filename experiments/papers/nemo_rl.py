@@ -1,4 +1,5 @@
-"""NeMo RL (arXiv 2604.26779): step times, drafters, async lag, the simulated 235B heatmap."""
+"""NeMo RL (arXiv 2604.26779), recomputed: step times, drafters, asynchronous lag, the heatmap simulated for a 235B
+model."""
 
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,13 @@ def step_speedup(share: float, rollout: float) -> float:
 def sections(
     task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
 ) -> list[Section]:
-    """Return all sections, with their figures in `folder`."""
+    """Recompute the paper's results. Returns all sections of the report; their figures are in `folder`."""
     return [step_times(published), drafters(published), async_lag(published), simulated_235b(published, folder)]
 
 
 def step_times(published: dict[str, Any]) -> Section:
-    """Check on the 8B breakdown: does Amdahl's law give the step's speedup from the rollout's speedup?"""
+    """Make the section of step times: does Amdahl's law give the 8B's speedup of a step from its speedup of the
+    rollout?"""
     data = published["nemo_step"]["data"]
     generation, total = data["rows"].index("generation"), data["rows"].index("total")
     lines = []
@@ -45,7 +47,8 @@ def step_times(published: dict[str, Any]) -> Section:
 
 
 def drafters(published: dict[str, Any]) -> Section:
-    """Compare the cost of a speculation cycle, as the measurements imply it, with the prediction of a roofline."""
+    """Make the section of drafters: compare the cost of a cycle of drafting and verifying that the paper's measurements
+    imply with the cost that a roofline predicts."""
     form = derived("B200", "8B")
 
     def cost(k: int, live: int) -> float:
@@ -98,7 +101,8 @@ def drafters(published: dict[str, Any]) -> Section:
 
 
 def async_lag(published: dict[str, Any]) -> Section:
-    """Check on asynchronous RL at lag 1: does the shorter exposed rollout explain the time that a step saves?"""
+    """Make the section of asynchronous RL at lag 1: does the shorter wait for the rollout explain the time that a step
+    saves?"""
     data = published["nemo_async"]["data"]
     exposed = data["exposed_generation_s"]["ar"] - data["exposed_generation_s"]["sd"]
     ours = data["step_s"]["ar"] / (data["step_s"]["ar"] - exposed)
@@ -112,7 +116,8 @@ def async_lag(published: dict[str, Any]) -> Section:
 
 
 def simulated_235b(published: dict[str, Any], folder: Path) -> Section:
-    """Predict the 235B with the cost of drafts that the paper assumes, and with the cost measured for the 8B."""
+    """Make the section of the simulated 235B: predict its speedups with the cost of drafts that the paper assumes, and
+    with the cost that it measured for the 8B."""
     model = published["nemo_model"]["data"]
     c0, c1 = model["c0"], model["c1"]
     lines = []

@@ -1,4 +1,5 @@
-"""Parts that the replays of DAS's figures share: a setting, training steps cut from a workload, arms, comparisons."""
+"""Code that the simulations of DAS's figures share: their setting, training steps cut from a workload, arms,
+comparisons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ STEPS_PER_EPOCH = 9  # steps of an epoch of maths: 1,209 problems / 128 per step
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings and inputs that all figures share."""
+    """The settings and inputs that the simulations of all figures share."""
 
     task: DictConfig
     budget: dict[str, Any]
@@ -113,7 +114,7 @@ class Batch:
     def line(self, outcome: Outcome, label: str = "", more: str = "") -> Line:
         """Return an arm's line: its reduction of rollout time in each epoch and in all steps. Prints and draws it, too.
 
-        label: the line's label; empty for the arm's name. more: text behind the numbers.
+        label: the line's label; "" for the arm's name. more: text to append to the numbers.
         """
         reduction = 1 - outcome.drafted / outcome.none
         saved = " / ".join(percent(value) for value in reduction)

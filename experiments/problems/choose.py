@@ -1,7 +1,7 @@
 """Choose which problems of a set are used: a number of problems from the training part or from the held-out part.
 
 Whether and in which order a problem is chosen depends only on a hash of its id. So choices are the same on every
-machine and for any order of the rows. New problems in a set do not move the others between the parts.
+machine and for any order of the rows. If a set gets new problems, the old ones stay in their parts.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ _HASHES = 1 << 64
 
 
 def share(key: str) -> float:
-    """Return a number from 0 to 1 that depends only on the text."""
+    """Return a number from 0 to 1 that depends only on the text `key`: a hash of it."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / _HASHES
 
 

@@ -48,7 +48,7 @@ def _unpacked(path: Path) -> str:
 
 
 def _some(rows: Any) -> list[Any]:
-    """Return the rows. Raises ValueError if they are not a list, or an empty one."""
+    """Return the rows unchanged. Raises ValueError if they are no list, or if the list is empty."""
     if not isinstance(rows, list) or not rows:
         raise ValueError("no rows")
     return rows

@@ -89,7 +89,8 @@ def prompt_counter(policy: str, template: Mapping[str, Any]) -> Callable[[Proble
 
 
 def _unfit(judged_by: str, limit: int, count: Callable[[Problem], int]) -> Callable[[Problem], str | None]:
-    """Return a function that returns the reason why a problem cannot be used, or None if it can."""
+    """Return a function that maps a problem to the reason why it cannot be used, or to None. limit: the most tokens of
+    a prompt. count: counts a prompt's tokens."""
     from rewards.maths import readable
 
     def unfit(problem: Problem) -> str | None:
@@ -103,6 +104,6 @@ def _unfit(judged_by: str, limit: int, count: Callable[[Problem], int]) -> Calla
 
 
 def _listed(heading: str, counts: Counter[str]) -> str:
-    """Return "; heading: 3 reason, 4 other reason", or an empty text if there are no counts."""
+    """Return counts of reasons as text: "; heading: 3 reason, 4 other reason". Empty if there are no counts."""
     reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
     return f"; {heading}: {reasons}" if counts else ""

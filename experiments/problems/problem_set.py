@@ -22,7 +22,7 @@ COLUMNS = {"maths": "answer", "code": "tests", "reasoning_gym": "entry"}  # rewa
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem.
+    """One problem of a published set, in the form that a training needs.
 
     problem_id: the set's name, followed by the set's own id or a hash of the question. messages: (role, content) pairs,
     the conversation up to the answer. text: the question as in the set. gold: the answer or the tests, in the form that
@@ -171,7 +171,8 @@ def _id_in_set(row: Mapping[str, Any], columns: str | Sequence[str] | None, text
 
 
 def _ending(row: Mapping[str, Any], starter: str | None, data: Mapping[str, Any], tests: str) -> str | None:
-    """Return the instructions after a question: for starter code, or for a program that reads standard input."""
+    """Return the instructions that follow a question: to complete starter code, or to write a program that reads
+    standard input. None if there are none."""
     exists, value = _lookup(row, starter)
     if exists and value:
         return str(data["with_starter"] or "")

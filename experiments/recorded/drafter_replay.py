@@ -40,7 +40,7 @@ def made_up_problems(problems: int, responses: int, length: int, seed: int) -> P
 
 
 class ReplayedDrafter(Protocol):
-    """A drafter that `replay_problem` can replay."""
+    """The interface of a drafter for `replay_problem`."""
 
     def begin(self, request: str, problem: str) -> None: ...
     def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> Iterable[Draft | TreeDraft]: ...
@@ -94,7 +94,7 @@ class DasDistributions(Das):
 
 
 class DasTrees(Das):
-    """This project's drafter with drafts that branch."""
+    """This project's history drafter, with drafts that branch."""
 
     def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> TreeDrafts:  # type: ignore[override]
         return self.drafter.propose_tree(requests, [limit] * len(requests))
@@ -155,7 +155,7 @@ def has_arctic() -> bool:
 
 @dataclass
 class Tally:
-    """Counts of a replay.
+    """Counts of passes and of drafted and accepted tokens in a replay.
 
     by_epoch: epoch -> [tokens, passes].
     rounds_by_epoch: epoch -> [passes that verified a drafted token or more, tokens accepted in them].

@@ -1,4 +1,4 @@
-"""Recorded responses, chosen and cut for task=force."""
+"""Choose recorded responses for task=force, and cut them to the wanted number of tokens."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,9 +18,9 @@ def forced_works(
 ) -> dict[int, list[Workload]]:
     """Return number of live requests -> the responses of each epoch.
 
-    A rollout has the next `siblings` responses to each of its problems. These are the first problems with enough
-    responses, as many as fill the engine, but at least one. If fewer requests are live than a problem has siblings,
-    some siblings wait. Every response is cut to the same fraction of its length, so that all epochs together have about
+    In each epoch a rollout has the next `siblings` responses to each of its problems. Its problems are the first ones
+    with enough responses: as many as fill `live` requests, but at least one. If `live` is less than `siblings`, some
+    siblings wait. Every response is cut to the same fraction of its length, so that all epochs together have about
     `tokens` tokens for each problem. Raises UserError if the recording has too few responses.
     """
     responses = sampled_responses_of(path)

@@ -1,4 +1,4 @@
-"""Figures that compare the rollouts of the small policy with recorded rollouts of real models.
+"""Compute statistics that compare the rollouts of the small policy with recorded rollouts of real models.
 
 python -m experiments.recorded.likeness FOLDER writes likeness.json: the figures of the recorded traces in FOLDER. That
 takes some minutes. task=policy reads the file, so it needs no traces.
@@ -40,7 +40,8 @@ TRACES = {  # name of a trace -> the model that wrote the rollouts
 
 
 def likeness(problems: Problems) -> dict[str, Any]:
-    """Return the figures of responses. A problem's responses are cut into groups of SIBLINGS; each group is an epoch.
+    """Return statistics of responses. The responses to a problem are cut into groups of SIBLINGS; each group is an
+    epoch.
 
     Lengths are in tokens. `accepted_by_epoch`: mean accepted tokens of a pass that verifies a draft, with the default
     drafter, drafts of at most DRAFTED tokens, and no history at the start. `accepted_per_round`: the mean of
@@ -74,12 +75,12 @@ def likeness(problems: Problems) -> dict[str, Any]:
 
 
 def accepted_a_round(rounds: int, accepted: int) -> float | None:
-    """Return the accepted tokens per round (a pass that verified a draft); None without rounds."""
+    """Return the accepted tokens per round; None without rounds. rounds: number of passes that verified a draft."""
     return accepted / rounds if rounds else None
 
 
 def mean_of_first(by_epoch: Sequence[float | None]) -> float | None:
-    """Return the mean over the first EPOCHS epochs, without epochs that have no figure; None if no epoch has one."""
+    """Return the mean over the first EPOCHS epochs, leaving out None; None if only None remains."""
     figures = [figure for figure in by_epoch[:EPOCHS] if figure is not None]
     return float(np.mean(figures)) if figures else None
 
@@ -119,7 +120,7 @@ def share_correct(path: Path) -> float:
 
 
 def main() -> None:
-    """Write likeness.json, with the figures of the traces in the folder that the command line names."""
+    """Write likeness.json, with the statistics of the traces in the folder that the command line names."""
     folder = Path(sys.argv[1])
     made = {}
     for name, source in TRACES.items():

@@ -1,4 +1,4 @@
-"""Acceptance rates of model drafters. model_profiles.json has measured and published values.
+"""Read the acceptance rates of drafters that are models. model_profiles.json has measured and published rates.
 
 Measured values are for our small policy. A drafter for a 7B may be right less often, because a copy of few bits agrees
 better with a policy whose text is easy. Published values are for the models of the papers.
@@ -26,7 +26,7 @@ class Acceptance:
     tau: dict[int, float]  # draft length -> the measured or published tokens per pass
 
     def profile(self, tokens: int) -> Profile:
-        """Return the profile of drafts of `tokens` tokens."""
+        """Return the acceptance of each token of a draft of `tokens` tokens, as a simulation takes it."""
         return Profile((self.rates + self.rates[-1:] * tokens)[:tokens])
 
 

@@ -1,4 +1,5 @@
-"""Facts about some published traces (in shared/data/traces) that tasks must know."""
+"""What tasks must know about some published traces (in shared/data/traces): runs to leave out, prompts of each
+problem."""
 
 import re
 

@@ -97,7 +97,7 @@ def is_text(path: Path) -> bool:
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
-    """Return a sort key that puts 2.jsonl before 10.jsonl."""
+    """Return a sort key for paths, which puts 2.jsonl before 10.jsonl."""
     return [(int(number or 0), text) for text, number in re.findall(r"(\D*)(\d*)", path.name)]
 
 

@@ -10,7 +10,8 @@ from experiments.recorded.drafter_replay import made_up_problems
 
 
 def against_array(tokens: int) -> dict[str, float]:
-    """Fig 5 of the paper: time a query and the insertion of 100 tokens, in our drafter's index and in a suffix array.
+    """Measure a query and the insertion of 100 tokens, in our drafter's index and in a suffix array (Fig 5 of the
+    paper). Returns the times in milliseconds, and the size of the corpus.
 
     tokens: size of the corpus. The array cannot grow, so an insertion sorts it anew.
     """
@@ -45,7 +46,8 @@ def against_array(tokens: int) -> dict[str, float]:
 
 
 def array_draft(text: np.ndarray, order: np.ndarray, context: np.ndarray, tokens: int) -> np.ndarray:
-    """Draft after the longest suffix of the context that occurs in the text: each token is the most frequent next one.
+    """Make a draft: find the longest suffix of the context that occurs in the text, and append the token that most
+    often follows it there, again and again.
 
     order: the suffix array of `text`. tokens: the most tokens of a draft.
     """
@@ -76,7 +78,8 @@ def matches(text: np.ndarray, order: np.ndarray, pattern: np.ndarray) -> tuple[i
 
 
 def suffix_array(text: np.ndarray) -> np.ndarray:
-    """Return the first positions of the suffixes of `text`, sorted by suffix. Uses prefix doubling."""
+    """Return the suffix array of `text`: the positions at which its suffixes begin, sorted by suffix. Uses prefix
+    doubling."""
     rank = np.unique(text, return_inverse=True)[1].astype(np.int64)
     n, k = len(text), 1
     while True:

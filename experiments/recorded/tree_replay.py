@@ -27,7 +27,8 @@ def rows_of_prefixes(parents: Sequence[int]) -> list[int]:
 
 @dataclass
 class TreeTally(Tally):
-    """A tally for drafts that branch. max_rows: a draft is cut before it needs more rows; None: drafts are not cut."""
+    """A Tally for drafts that branch. max_rows: the most rows of a draft, which is cut if it needs more; None: no
+    limit."""
 
     max_rows: int | None = None
     num_rows: int = 0
@@ -45,7 +46,8 @@ class TreeTally(Tally):
         return super().count(epoch, draft, coming)
 
     def judge(self, draft: Draft | TreeDraft, coming: Sequence[int]) -> int:
-        """Add every node whose parent was accepted to `bins`. Returns how many nodes are accepted."""
+        """Note in `bins` whether each node whose parent was accepted is accepted too. Returns how many nodes are
+        accepted. coming: the recorded tokens that follow."""
         parents = draft.parents if isinstance(draft, TreeDraft) else range(-1, len(draft.tokens) - 1)
         accepted = {-1: 0}  # accepted node -> number of tokens of its path
         for node, (token, parent, prob) in enumerate(zip(draft.tokens, parents, draft.probs, strict=True)):

@@ -14,7 +14,8 @@ from experiments.run.errors import UserError
 
 
 def fit_prefill(timelines: list[dict[str, Any]], form: Form, prompt: int) -> float:
-    """Fit seconds per prompt token to the first passes. form: predicts their time without prompts. prompt: tokens."""
+    """Return the seconds that a pass takes for each prompt token, fitted to the first pass of each rollout. form:
+    predicts the time of such a pass without its prompts. prompt: tokens of each prompt."""
     first, live = (np.array([line[key][0] for line in timelines], float) for key in ("step_time_s", "step_live"))
     beyond = float(np.mean(first - form.predict(live, live, live * prompt)))
     return max(0.0, beyond) / (float(live.mean()) * max(1, prompt))

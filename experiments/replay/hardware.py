@@ -15,7 +15,7 @@ from das.budget.latency_forms import Array
 
 @dataclass(frozen=True)
 class Gpu:
-    """Figures from the data sheet of a GPU."""
+    """Speeds and memory of a GPU, from its data sheet."""
 
     bandwidth: float  # bytes per second
     flops: float  # dense bf16 operations per second
@@ -61,7 +61,8 @@ HEAD_PASS = 0.06
 
 @dataclass(frozen=True)
 class Model:
-    """The shape of a decoder with grouped-query attention and gated feed-forward layers, from its config.json."""
+    """The shape of a language model, from its config.json: a decoder with grouped-query attention and gated
+    feed-forward layers."""
 
     layers: int
     hidden: int
@@ -83,24 +84,26 @@ class Model:
         return 3.0 * self.layers * self.hidden * self.inner
 
     def weight_bytes(self, tokens: Array) -> Array:
-        """Return the bytes of bf16 weights that a pass reads. It reads an expert if one of its tokens chose it."""
+        """Return the bytes of weights (bf16) that a pass of `tokens` tokens reads. It reads an expert if a token chose
+        that expert."""
         chosen = self.experts * (1 - (1 - self.active / self.experts) ** np.asarray(tokens)) if self.experts > 1 else 1
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         return 2 * (self._attention + self._expert * np.asarray(chosen, np.float64) + embeddings)
 
     @property
     def flop(self) -> float:
-        """Operations for each token, without attention to the context."""
+        """The floating-point operations that a pass computes for each token, without attention to the context."""
         return 2 * (self._attention + self._expert * self.active + self.vocabulary * self.hidden)
 
     @property
     def attention_flop(self) -> float:
-        """Operations for each pair of a token and a token of its context."""
+        """The floating-point operations of attention for each pair of a token of the pass and a token of its
+        context."""
         return 4.0 * self.layers * self.heads * self.head_size
 
     @property
     def kv_bytes(self) -> float:
-        """Bytes of bf16 keys and values for each token."""
+        """The bytes of keys and values (bf16) that are stored for each token."""
         return 4.0 * self.layers * self.kv_heads * self.head_size
 
 

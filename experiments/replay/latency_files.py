@@ -130,7 +130,8 @@ def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
 
 
 def step_table(pairs: Any) -> Table:
-    """Return pass times by tokens. pairs: task.step_ms, [[tokens, milliseconds], ...]. Raises UserError for others."""
+    """Make a table of pass times by number of tokens. pairs: the setting task.step_ms, [[tokens, milliseconds], ...].
+    Raises UserError for anything else."""
     if not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
         raise UserError("task.step_ms=[[tokens, milliseconds], ...]: pairs of two numbers are needed")
     try:

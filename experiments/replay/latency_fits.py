@@ -21,7 +21,8 @@ ROUNDS = 12  # rounds of sorting passes into memory-bound and compute-bound ones
 
 @dataclass(frozen=True)
 class TwoSegment:
-    """Time is one straight line up to the knot, and another line above it."""
+    """A latency form: the time of a pass is one straight line up to a number of tokens (the knot), and another line
+    above it."""
 
     below: Affine
     above: Affine
@@ -34,7 +35,8 @@ class TwoSegment:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The larger of memory time and compute time, plus a time for each request."""
+    """A latency form: the time of a pass is the larger of its memory time and its compute time, plus a time for each
+    request."""
 
     memory: float  # seconds to read the weights
     kv: float  # seconds per token of context
@@ -46,7 +48,8 @@ class Roofline:
 
 
 def fit_affine(passes: Passes, age_weights: Array) -> Affine:
-    """Fit by least squares of relative errors, without interrupted passes. age_weights: the weight of each pass."""
+    """Fit by least squares of relative errors. Passes that were interrupted do not count. age_weights: the weight of
+    each pass."""
     return _line(*relative_weights(passes, age_weights))
 
 

@@ -21,7 +21,8 @@ WRONG = 2 * 10**6  # a token id that no text has
 
 @dataclass(frozen=True)
 class DraftPass:
-    """A latency form of draft passes: `share` of the time of a policy's pass, and `request` seconds per request."""
+    """A latency form that predicts the time of a draft pass: `share` of the time of a pass of the policy (`form`), plus
+    `request` seconds for each request."""
 
     form: Form
     share: float
@@ -32,7 +33,8 @@ class DraftPass:
 
 
 class ModelOnText:
-    """The common part of a simulated copy of the policy and a simulated head (das.model_drafts.drafter.DraftingModel).
+    """The part that a simulated copy of the policy and a simulated head have in common
+    (das.model_drafts.drafter.DraftingModel).
 
     rates      rates[j] = P(token j of a draft is right | the tokens before it are); the last holds for later tokens
     price      latency form of a draft pass: seconds by its requests, their rows and their tokens of context
@@ -73,7 +75,8 @@ class ModelOnText:
         """Do nothing, because the acceptance is given and not learned."""
 
     def _pass(self, among: np.ndarray, rows: int, at: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draft a token for each of these requests. Returns the tokens, and the probability that each is right.
+        """Simulate a pass that drafts a token for each of these requests. Returns the tokens, and the probability that
+        each is right.
 
         among: indices of the A requests. rows: rows of the pass. at: the number of tokens of each draft so far, int64
         [A]. right: whether all these tokens are right, bool [A].
@@ -89,13 +92,13 @@ class CopyOnText(ModelOnText):
     """A simulated copy of the policy, for das.model_drafts.in_turns. The real one is das.engine.drafters.self_draft."""
 
     def begin(self, requests: Sequence[str]) -> None:
-        """See ChainModel."""
+        """Begin a round of drafts for these requests. See ChainModel."""
         self._at = np.zeros(len(requests), np.int64)  # for each draft: the number of its tokens that the copy has read
         self._right = np.ones(len(requests), bool)  # for each draft: whether all these tokens are right
         self._first = True
 
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-        """See ChainModel."""
+        """Simulate a pass that drafts one more token for some requests. See ChainModel."""
         rows = sum(map(len, tokens)) + (len(among) if self._first else 0)
         self._first = False
         for i, own in zip(among.tolist(), tokens, strict=True):
@@ -109,23 +112,23 @@ class HeadOnText(ModelOnText):
     """A simulated draft head, for das.model_drafts.either_or. The real one is das.engine.drafters.head_draft."""
 
     def able(self, requests: Sequence[str]) -> None:
-        """See HeadModel. The head can draft for all requests."""
+        """Returns None: the head can draft for all requests. See HeadModel."""
 
     def rest(self, resting: bool) -> None:
-        """See HeadModel. A simulated head has nothing to do."""
+        """Do nothing: a simulated head has nothing to start or stop. See HeadModel."""
 
     def begin_text(self, text: np.ndarray) -> None:
-        """See ModelOnText."""
+        """Begin a step, in which the head has read nothing yet. See ModelOnText."""
         super().begin_text(text)
         self._read: dict[str, int] = {}  # tokens of each request's context that the head has read
 
     def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
-        """See HeadModel."""
+        """Begin a round of drafts. Returns how many tokens `read` would compute. See HeadModel."""
         self._requests = requests
         return sum(int(self._contexts[i]) - self._read.get(requests[i], 0) for i in among.tolist())
 
     def read(self, among: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See HeadModel."""
+        """Read the unread text of these requests, and draft one token for each. See HeadModel."""
         rows = self.num_unread(self._requests, among)
         for i in among.tolist():
             self._read[self._requests[i]] = int(self._contexts[i])
@@ -134,10 +137,10 @@ class HeadOnText(ModelOnText):
         return self._pass(among, rows, np.zeros(len(among), np.int64), self._right[among])
 
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See HeadModel."""
+        """Draft the next token of these requests. See HeadModel."""
         self._right[among] &= self._text[self._places[among] + self._depth] == tokens
         self._depth += 1
         return self._pass(among, len(among), np.full(len(among), self._depth), self._right[among])
 
     def forget(self, request: str) -> None:
-        """Do nothing: the number that is kept for each request needs no cleaning up."""
+        """Do nothing. The one number that is kept for a request may stay."""

@@ -47,7 +47,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class ByDepth:
-    """Acceptance that changes as a response grows. All profiles have the same length of drafts."""
+    """Acceptance rates that change as a response grows. All profiles must be for drafts of the same length."""
 
     begins: tuple[int, ...]
     profiles: tuple[Profile, ...]  # profiles[i] holds from begins[i] tokens of a response on
@@ -66,7 +66,8 @@ class ByDepth:
 
     @property
     def tau(self) -> float:
-        """Tokens per cycle by the first profile, that of short responses; most responses are short at any time."""
+        """The mean number of tokens that a cycle emits for a short response (by the first profile). Most live responses
+        are short."""
         return self.profiles[0].tau
 
     def num_accepted(self, uniform: np.ndarray, depth: np.ndarray) -> np.ndarray:
@@ -113,7 +114,8 @@ class ProfiledDrafter:
 
 
 class ProfileEngine(Engine):
-    """A simulated engine with a ProfiledDrafter. seed: for the random numbers that decide how much is accepted."""
+    """A simulated engine with a ProfiledDrafter. seed: seed of the random numbers that decide how many tokens are
+    accepted."""
 
     def __init__(self, times: Times, max_num_seqs: int, model: ProfiledDrafter, seed: int) -> None:
         super().__init__(times, max_num_seqs)

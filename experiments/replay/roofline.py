@@ -45,15 +45,15 @@ class SelfDraftRoofline:
         return B * (self.work.dense_flop + S * self.work.attention_flop) / self.work.flops
 
     def target(self, B: Array, S: Array) -> Array:
-        """Return T_T, the seconds of a decode step without drafts."""
+        """Return T_T, the seconds of a decode step without drafts. B: requests. S: tokens of context of each."""
         return np.maximum(self._memory(self.work.target_bytes, B, S), self._compute(B, S)) + self.c_target * B
 
     def draft(self, B: Array, S: Array) -> Array:
-        """Return T_D, the seconds of one pass of the drafting copy."""
+        """Return T_D, the seconds of one pass of the copy that drafts. B: requests. S: tokens of context of each."""
         weights = self.draft_factor * self.work.draft_bytes
         return np.maximum(self._memory(weights, B, S), self._compute(B, S)) + self.c_draft * B
 
     def verify(self, B: Array, S: Array, gamma: Array) -> Array:
-        """Return T_V, the seconds to verify gamma drafted tokens of each request."""
+        """Return T_V, the seconds to verify gamma drafted tokens of each of B requests with S tokens of context."""
         memory = self._memory(self.work.target_bytes, B, S)
         return np.maximum(memory, (gamma + 1) * self._compute(B, S)) + self.c_verify * B

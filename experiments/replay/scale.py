@@ -9,7 +9,8 @@ from das.budget.latency_forms import Array, Form
 
 @dataclass(frozen=True)
 class Scaled:
-    """Every simulated request stands for `requests` equal ones, so a few recorded responses make a large batch."""
+    """A latency form in which each simulated request stands for `requests` equal ones, so that a few recorded responses
+    make a large batch."""
 
     form: Form
     requests: float
@@ -20,8 +21,8 @@ class Scaled:
 
 @dataclass(frozen=True)
 class CostScaled:
-    """Multiplies by `times` the time that drafted tokens add in `form`, and adds `token` seconds for each drafted
-    token.
+    """A latency form with dearer or cheaper drafts: it multiplies by `times` the time that drafted tokens add in
+    `form`, and adds `token` seconds for each drafted token.
 
     This shows how much a result depends on errors of the latency model.
     """
@@ -38,7 +39,7 @@ class CostScaled:
 
 @dataclass(frozen=True)
 class ContextRead:
-    """Adds to the time of `form` the time in which a pass reads the keys and values of all context once."""
+    """A latency form that adds to the time of `form` the time to read the keys and values of all context once."""
 
     form: Form
     token: float  # seconds for each token of context
@@ -49,7 +50,8 @@ class ContextRead:
 
 @dataclass(frozen=True)
 class CheaperPass:
-    """Multiplies the fixed time of a pass (without tokens) in `form` by `share`. The time for tokens is unchanged."""
+    """A latency form that multiplies the fixed time of a pass in `form` (without tokens) by `share`. The time for
+    tokens stays."""
 
     form: Form
     share: float

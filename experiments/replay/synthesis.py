@@ -1,4 +1,4 @@
-"""Workloads of sizes that no trace has, made from recorded responses.
+"""Make workloads of any size from recorded responses, also of sizes that no recorded trace has.
 
 Each recorded response of a problem is used once, in random order. If more are needed, changed copies follow. A changed
 response has the beginning and the length of a recorded one. It copies runs, which are sequences of tokens. After each
@@ -13,9 +13,9 @@ response is replaced by a changed one of equal length, made from the problem's o
 
 Lengths are those of the recorded responses (bootstrap), at most `max_tokens`.
 
-If more problems are needed than were recorded, a further problem is a copy of a recorded one with other token ids, so
-it shares no token with that one. The first use of a recorded problem keeps the ids,
-so first uses share text as the recorded problems do.
+If more problems are needed than were recorded, recorded problems are used several times. The first use of a problem
+keeps the token ids, so first uses share text as the recorded problems do. Any later use gets other token ids, so it
+shares no token with the first.
 """
 
 from dataclasses import dataclass
@@ -87,7 +87,8 @@ def run_ends(total: int, run: float, random: np.random.Generator) -> np.ndarray:
 class Synthesis:
     """Makes workloads of any size from a recorded one.
 
-    run: the mean number of tokens in a row that a changed response copies, about (see run_ends).
+    recorded: the workload from which it takes text. run: about the mean number of tokens that a changed response copies
+    in a row before it goes on elsewhere (see run_ends).
     """
 
     def __init__(self, recorded: Workload, run: float) -> None:
@@ -135,9 +136,10 @@ class Synthesis:
 def _walk(
     source: _Source, begins: np.ndarray, lengths: np.ndarray, run: float, random: np.random.Generator
 ) -> list[np.ndarray]:
-    """Return texts of these lengths that begin at these places of the source and copy it in runs.
+    """Return made-up texts of these lengths. Text i begins at place begins[i] of the source, and copies runs of tokens
+    from it.
 
-    run: mean length of a run, for a text of the source's mean length. All texts are made side by side.
+    run: mean tokens of a run, in a text of the source's mean length. All texts are made side by side, token by token.
     """
     count, longest = len(begins), int(lengths.max())
     mean_runs = np.maximum(1.0, run * (lengths / source.lengths.mean()) ** -SLOPE)

@@ -56,7 +56,7 @@ class Grid:
 
 
 def _between(points: Array, values: Array) -> list[tuple[np.ndarray, Array]]:
-    """Return two pairs (index of a neighbouring point, its weight) for linear interpolation at each value.
+    """Return what linear interpolation at `values` needs: two pairs (indices of neighbouring points, their weights).
 
     Beyond the outermost points a weight is negative. If there is only one point, its weight is 1.
     """

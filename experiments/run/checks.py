@@ -151,7 +151,8 @@ def _examples(task: str) -> dict[str, list[Any]]:
 
 
 def _check(key: str, plain_key: str, value: Any, examples: list[Any]) -> None:
-    """Compare a value with the examples of its key. plain_key: the key under which limits and examples are known."""
+    """Refuse a value that has another kind than the examples of its key, or is beyond the limits. plain_key: the key as
+    LIMITS and FRACTIONS have it (budget.KEY, even for the budget of an arm)."""
     if value is None:
         if examples and None not in examples:
             raise UserError(f"{key}=null: must be {_kinds(examples)}")
@@ -205,7 +206,7 @@ def _kind(value: Any) -> str:
 
 
 def _kinds(examples: list[Any]) -> str:
-    """Describe the kinds of the examples in words."""
+    """Return in words which kinds of values the examples have, such as "a whole number". Error messages say this."""
     words = set()
     for example in examples:
         kind = " and ".join(sorted({_kind(item) for item in _flat(example)})) if example is not None else "null"

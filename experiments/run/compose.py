@@ -46,7 +46,8 @@ def config_error_line(error: Exception, overrides: list[str]) -> str:
 def _unknown_key(key: str, hydra_line: str, overrides: list[str]) -> str:
     """Return an error line for a key that the config lacks. Hydra's own line advises a plus sign before the key.
 
-    Hydra's line is returned only if its advice helps: if the config with a plus sign is valid.
+    hydra_line: Hydra's own error line. It is returned only if its advice helps: if the config with a plus sign is
+    valid.
     """
     added = [f"+{override}" if override.split("=")[0] == key else override for override in overrides]
     try:

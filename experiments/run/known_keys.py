@@ -50,15 +50,15 @@ def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 @cache
 def plain_tree(path: Path) -> dict[str, Any]:
-    """Read the settings of one file of configs/, without those that it inherits from the files of its `defaults`."""
+    """Read the settings that one file of configs/ names itself, without those that it inherits through `defaults`."""
     tree = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items() if key not in ("defaults", "hydra")}
 
 
 def _check_group(group: str, prefix: str, node: Any) -> None:
-    """Refuse unknown settings in `node`. group: folder of configs/ that names the known settings. prefix: node's
-    key."""
+    """Refuse unknown settings in `node`, a part of the config. group: folder of configs/ that names the known settings.
+    prefix: node's key."""
     if not isinstance(node, dict):
         return  # checks.py refuses it
     choice = node.get("name") if group in NAMED else None
@@ -115,14 +115,15 @@ def _of_file(path: Path) -> set[str]:
 
 
 def _parents(tree: dict[str, Any]) -> set[str]:
-    """The dotted key of every setting, and of every group of settings."""
+    """Return the dotted key of every setting and every group of settings in a tree."""
     keys = {leaf for leaf, _ in leaves(tree)}
     return keys | {key[:end] for key in keys for end, letter in enumerate(key) if letter == "."}
 
 
 @cache
 def _fields(group: str) -> frozenset[str]:
-    """The settings that are known although configs/ does not name them: fields of the class that takes the group."""
+    """Return the settings of a group that are known although configs/ does not name them: fields of the class that
+    takes them."""
     if group == "drafter":
         return frozenset(field.name for field in fields(DrafterOptions))
     if group == "trainer":

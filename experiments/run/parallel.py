@@ -11,7 +11,8 @@ _jobs: Sequence[Callable[[], Any]] = ()  # set in the processes of the pool
 
 
 def in_processes(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
-    """Run the jobs in as many processes as there are cores. Returns their results in the order of the jobs.
+    """Call the functions `jobs` in as many processes as there are cores. Returns their results in the order of the
+    jobs.
 
     The processes are forked, so only results are pickled. The calling process must not have started threads before.
     Raises the error of a job.

@@ -35,7 +35,7 @@ class Progress:
             print(text, file=self.terminal, flush=True)
 
     def resume(self, step: int) -> None:
-        """Do not count the first `step` steps, which an earlier process has done."""
+        """Leave the first `step` steps out of the estimates of time: an earlier process has done them."""
         self.total = (self.steps - step) * self.arms
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ class Progress:
             atexit.register(self._close_bar)  # gives the cursor back if the run ends early
 
     def step(self, row: dict[str, Any]) -> None:
-        """Report one finished step of one arm."""
+        """Print the progress line of one finished step of one arm. row: the step's metrics."""
         if self.began is None:
             self.start()
             self.began = time.perf_counter() - row.get("step_s", row["rollout_s"])

@@ -1,4 +1,5 @@
-"""Settings and tasks that were renamed or removed. A user of an old name gets one line that says what to use now."""
+"""Names of settings and tasks that were renamed or removed. A user who types one gets a line that says what to
+use now."""
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 

@@ -1,4 +1,4 @@
-"""Every run writes config.yaml, meta.json, metrics.jsonl, rollouts/ and result.json into its folder."""
+"""Write the files of a run into its folder: config.yaml, meta.json, metrics.jsonl, rollouts/ and result.json."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ def commit() -> str:
 
 
 def device_name() -> str:
-    """The GPU's name; without a GPU the CPU's."""
+    """Return the name of the GPU, or of the CPU if there is no GPU."""
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     cpuinfo = Path("/proc/cpuinfo")
@@ -44,7 +44,7 @@ def device_name() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the installed packages that affect results."""
+    """Return package -> version, for the installed packages that affect results."""
     installed = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):

@@ -1,1 +1,2 @@
-"""The small policy, which is trained on this machine when a run first needs it, and the tasks it is trained on."""
+"""Make the small policy, which is trained on this machine when a run first needs it, and the problems that it
+works on."""

@@ -29,10 +29,10 @@ DEFAULT_MIX: Mapping[int, float] = MappingProxyType({2: 0.20, 3: 0.36, 4: 0.20, 
 class Habits:
     """Probabilities of the decisions in writing a solution.
 
-    A pass writes one line per step. careful: the solution is in the careful manner. slip_careful, slip_quick: a line
-    of the first pass has a slip, in each manner. check_again: another pass follows, drawn after every pass. notice: a
-    later pass notices a slip, drawn for each slip. max_passes: the most passes, not a probability; it keeps nearly all
-    solutions within the usual limit of 512 tokens.
+    A pass writes one line per step. careful: a solution is in the careful manner. slip_careful, slip_quick: a line of
+    the first pass has a slip, in each of the two manners. check_again: after a pass, another one follows. notice: a
+    later pass notices a given slip. max_passes: the most passes, not a probability; it keeps nearly all solutions
+    within the usual limit of 512 tokens.
     """
 
     careful: float = 0.25
@@ -106,7 +106,7 @@ def _slip(value: int, later_steps: Sequence[Step], rng: random.Random) -> int:
 def _first_pass(
     problem: ChainProblem, careful: bool, habits: Habits, rng: random.Random
 ) -> tuple[list[int], list[str]]:
-    """Return the results of the first pass, some of them wrong by a slip, and its lines."""
+    """Write the first pass. Returns its results, of which some are wrong by a slip, and its lines."""
     slip_rate = habits.slip_careful if careful else habits.slip_quick
     results: list[int] = []
     lines: list[str] = []
@@ -124,7 +124,7 @@ def _first_pass(
 def _check(
     problem: ChainProblem, previous: list[int], careful: bool, habits: Habits, rng: random.Random
 ) -> tuple[list[int], list[str]]:
-    """Return the results and the lines of a pass that checks the previous results.
+    """Write a pass that checks the results of the previous pass. Returns its results and its lines.
 
     The pass repeats the previous results. If it notices a slip, it writes the right result and continues from there.
     """

@@ -41,7 +41,7 @@ def order(index: int, step: Step) -> str:
 
 
 def apply(value: int, step: Step) -> int:
-    """Return the result of a step."""
+    """Return the result of applying a step to a value."""
     sign, operand = step
     if sign == "+":
         return value + operand

@@ -85,7 +85,7 @@ class CorpusConfig:
 
     @property
     def plain_habits(self) -> Habits:
-        """Habits of the phase ``plain``: careful, without slips and checks.
+        """The habits of solutions in the phase ``plain``: careful, without slips and checks.
 
         The quick manner first appears in the phase ``habits``, together with its slips.
         """
@@ -95,7 +95,7 @@ class CorpusConfig:
 def write_solutions(
     count: int, seed: int, mix: Mapping[int, float], habits: Habits, split: Split = "warm_start"
 ) -> list[tuple[str, str]]:
-    """Return ``count`` (question, solution) pairs of distinct problems."""
+    """Write solutions. Returns ``count`` (question, solution) pairs of distinct problems."""
     rng = random.Random(f"solutions/{seed}")
     problems = make_problems(count, seed, mix, split)
     return [(problem.question, worked_solution(problem, rng, habits)) for problem in problems]
@@ -133,7 +133,8 @@ def _draw_equation(rng: random.Random) -> tuple[str, str]:
 
 
 def _masked(parts: list[list[int]], parts_per_text: int) -> list[Example]:
-    """Join parts to texts of `parts_per_text` parts. Every second part is learned. parts: the token ids of each."""
+    """Join parts to texts of `parts_per_text` parts each. Of every two parts the second is learned. parts: their token
+    ids."""
     examples: list[Example] = []
     for first in range(0, len(parts), parts_per_text):
         example = Example([], [])

@@ -1,4 +1,4 @@
-"""Distinct questions for each split: the warm start, the training by reinforcement, the evaluation.
+"""Make distinct questions for each split: the warm start, the training by reinforcement, the evaluation.
 
 A hash of the question decides its split. So no two splits share a question, whatever their seeds and sizes.
 """
@@ -16,7 +16,7 @@ SLOTS: Mapping[Split, tuple[int, ...]] = {"warm_start": (0, 1, 2, 3, 4), "traini
 
 
 class Asked(Protocol):
-    """A problem with a question."""
+    """Any problem that has a question as text."""
 
     @property
     def question(self) -> str: ...

@@ -1,4 +1,4 @@
-"""Policies of a given shape with random weights, for measurements in which the text comes from a recording."""
+"""Make policies of a given shape with random weights, for measurements in which the text comes from a recording."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,8 @@ class Shape:
 
     @property
     def dtype(self) -> str:
-        """The default type of the weights. Large shapes are too slow in float32."""
+        """The default type of the weights, as torch names it. Large shapes do not get float32, in which they are too
+        slow."""
         return "float32" if self.hidden < 1024 else "bfloat16"
 
 

@@ -35,7 +35,7 @@ from experiments.run.run_folder import RunFolder
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Audit the arm, print a line for each level, and write result.json."""
+    """Audit the config's arm at the three levels. Prints a line for each level, and writes result.json."""
     config, path = run_config(composed), Path(folder)
     check(config)
     if not config.arm.drafts:
@@ -79,7 +79,7 @@ def training_agreement(
 
 
 def rollouts(config: RunConfig, policy: str, draws: int | None = None) -> dict[str, Any]:
-    """Do level 2 for one arm. Returns its responses, and how many drafted tokens were accepted.
+    """Make the rollouts of one arm for level 2. Returns its responses, and how many drafted tokens were accepted.
 
     A response holds its token ids and, for each position, {token: raw logit} of the tokens with the largest logits.
     draws: number of tokens to draw for level 1, whose result is then returned too; None: level 1 is left out.

@@ -91,7 +91,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Check all versions, print the differences, and write the page."""
+    """Check all versions of vLLM, print which names differ in them, and write the page."""
     progress = Progress(0)
     wheels = Path(config.task.folder)
     wheels.mkdir(parents=True, exist_ok=True)

@@ -96,7 +96,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def _judged_by_its_own(config: RunConfig) -> RunConfig:
-    """Return the config with the number of problems of this task, and with the reward that judges this set."""
+    """Return the config with this task's number of problems, and with the reward that fits the set of problems."""
     problems = config.task["problems"]
     if problems is None:
         problems = GENERATED_PROBLEMS if config.data.name in MADE else config.data.problems
@@ -113,7 +113,8 @@ def _rows(config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
 
 
 def _warning(config: RunConfig, left_out: int, used: int) -> str:
-    """Warn that problems were left out, with more emphasis if the user asked for all of them."""
+    """Return a line that warns that problems were left out. It is more emphatic if the user asked for all problems.
+    left_out, used: numbers of problems."""
     text = (
         f"{left_out} problems were left out, most of them too long: pass@k is of the {used} others, and likely too "
         "high. Room for a prompt: engine.max_model_len less trainer.max_completion_length"

@@ -39,7 +39,8 @@ EXACT = ("completions_digest", "rewards_digest", "loss", "grad_norm")  # metrics
 
 @dataclass
 class Fault:
-    """The outcome of one fault. ended: "survived", "one line" (of error), or a line about what went wrong."""
+    """The outcome of one fault. ended: "survived", "one line" (the run ended with one error line), or what went
+    wrong."""
 
     kind: str
     struck: bool  # False: the run ended before the fault came
@@ -114,14 +115,15 @@ def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: 
 
 
 def victims_of(driver: psutil.Process, name: str) -> list[psutil.Process]:
-    """The descendants of the driver whose names begin with `name`. Empty if the driver has ended."""
+    """Return those processes that the driver started, directly or not, whose names begin with `name`. Empty if the
+    driver has ended."""
     with suppress(psutil.NoSuchProcess):
         return [child for child in driver.children(recursive=True) if child.name().startswith(name)]
     return []
 
 
 def slow_down(victim: psutil.Process, run: Any) -> None:
-    """Suspend a process most of the time, until it ends or the run ends."""
+    """Make a process slow: suspend it most of the time, until it ends or the run ends."""
     with suppress(psutil.NoSuchProcess):
         while run.poll() is None:
             victim.suspend()
@@ -131,7 +133,8 @@ def slow_down(victim: psutil.Process, run: Any) -> None:
 
 
 def of_ray(driver: int) -> list[psutil.Process]:
-    """The living processes of the Ray cluster that a driver process started. driver: id of that process."""
+    """Return the living processes of the Ray cluster that a driver process started. driver: the id of the driver
+    process."""
     found = []
     for pid in writers(f"{tempfile.gettempdir()}/{PREFIX}{driver}-"):
         with suppress(psutil.NoSuchProcess):

@@ -140,7 +140,8 @@ def roll_all(
     run_folder: RunFolder,
     progress: Progress,
 ) -> Results:
-    """Do all rollouts. The arms take turns in being the first. Raises RunFailed if an arm emits other tokens.
+    """Do all rollouts, and return their results. The arms take turns in being the first. Raises RunFailed if an arm
+    emits other tokens than the recorded ones.
 
     works: live requests -> the recorded responses of each epoch. end: the token that ends every response.
     """
@@ -162,9 +163,8 @@ def roll_all(
 
 
 def measured(results: Results, live: Sequence[int], stock: str | None) -> dict[str, Any]:
-    """Sum the times and counts of each arm, and divide its times by the baseline's. stock: name of the arm that runs
-    unmodified vLLM; None if there is none.
-    """
+    """Return the summed times and counts of each arm, and its times divided by the baseline's. live: the numbers of
+    live requests. stock: name of the arm that runs unmodified vLLM; None if there is none."""
 
     def total(arm: str, key: str, requests: int | None = None) -> float:
         return float(sum(each.row[key] for (n, _), each in results[arm].items() if requests in (None, n)))

@@ -121,7 +121,9 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
 
 
 def ready(kind: str, folder: Path, rows: int) -> bool:
-    """Return whether the moment to kill has come. rows: the rows of metrics.jsonl that the run must have written."""
+    """Return whether the moment to kill has come. rows: number of rows of metrics.jsonl that the run must have written
+    before. For the kind "checkpoint", a checkpoint of a later step must be half written instead. Kinds in FROM_INSIDE
+    are never ready: the run kills itself."""
     if kind in FROM_INSIDE:
         return False
     if kind == "checkpoint":
@@ -132,7 +134,7 @@ def ready(kind: str, folder: Path, rows: int) -> bool:
 
 
 def compare(first: Path, second: Path) -> list[str]:
-    """List the differences between the runs in two folders, apart from times."""
+    """Return a line for each difference between the runs in two folders. Times are not compared."""
     folders = [Path(), *(path.relative_to(first) for path in sorted((first / "arms").iterdir()))]
     differences = []
     for name in folders:
@@ -160,7 +162,8 @@ def differing_metrics(first: Path, second: Path) -> Iterator[str]:
 
 
 def differing_files(first: Path, second: Path) -> Iterator[str]:
-    """Yield names of files that differ between two folders of an arm: rollouts without times, digests, checkpoints."""
+    """Yield the names of files that differ between two folders of an arm. Compared are rollouts (without their times),
+    final digests and checkpoints."""
     names = [sorted(path.name for path in (arm / "rollouts").iterdir()) for arm in (first, second)]
     if names[0] != names[1]:
         yield "rollouts: other files"
@@ -182,5 +185,5 @@ def differing_files(first: Path, second: Path) -> Iterator[str]:
 
 
 def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows without the numbers that depend on times."""
+    """Return the rows of metrics without the numbers that depend on the clock."""
     return [{key: value for key, value in row.items() if not key.endswith("_s") and key not in CLOCK} for row in rows]

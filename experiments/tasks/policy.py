@@ -1,9 +1,9 @@
 """task=policy: make the small policy, sample responses from it, and compare them with recorded rollouts of real models
 and with numbers from the papers.
 
-result.json: `figures` has the policy's median_length, p99_over_median, ..., correct (docs/metrics.md), its histogram of
-lengths and accepted_by_epoch. `references` has such figures of `recorded` traces and of `papers`, and those that
-are `wanted`: targets for the small policy. Rates and length statistics of the policy are at the top level.
+result.json: `figures` has statistics of the policy: median_length, p99_over_median, ..., correct (docs/metrics.md), its
+histogram of lengths and accepted_by_epoch. `references` has the same statistics of `recorded` traces and of `papers`,
+and the `wanted` ones: targets for the small policy. More rates and lengths of the policy are at the top level.
 """
 
 import json
@@ -42,8 +42,8 @@ COLUMNS = {  # header of the table -> name of the figure, and its number format
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Sample the policy on the training's problems. Prints and draws its figures beside the figures of the
-    references."""
+    """Make the policy and sample responses to the training's problems. Prints and draws statistics of these responses,
+    beside those of recorded traces and papers."""
     at_least_one(composed.task, "problems")
     config = run_config(composed)
     check(config, in_steps=False)
@@ -90,9 +90,9 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 def likeness_table(
     own: Mapping[str, Any], recorded: Mapping[str, Any], published: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """Make a table with the figures of the policy, of the targets (wanted), of recorded traces and of the papers.
+    """Make a table of statistics: of the policy, our targets for it (wanted), recorded traces, and the papers.
 
-    A cell is "-" if nobody recorded or published the figure.
+    own, recorded, published: the statistics. A cell is "-" if a statistic was not recorded or published.
     """
     lines = {"small policy": own, "wanted": published["wanted"], **recorded, **published["papers"]}
     cells = [[name, *(shown(line.get(key), form) for key, form in COLUMNS.values())] for name, line in lines.items()]
@@ -100,7 +100,7 @@ def likeness_table(
 
 
 def shown(value: float | list[float] | None, form: str) -> str:
-    """Format a number, or a range [from, to]; None becomes "-". form: format of a number, such as ".2f"."""
+    """Return a number or a range [from, to] as text; "-" for None. form: format of a number, such as ".2f"."""
     if value is None:
         return "-"
     if not isinstance(value, list):

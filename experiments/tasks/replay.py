@@ -72,7 +72,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def judged(rows: list[dict[str, float]], steps: list[Step]) -> dict[str, float]:
-    """Compare measured rows of metrics with the same steps simulated.
+    """Compare the measured steps with the simulated ones. rows: the measured metrics of each step. steps: the same
+    steps, simulated.
 
     Returns means over steps; step_error is the mean of the absolute relative errors of single steps.
     """

@@ -34,7 +34,7 @@ MINUTES = {"das": 6.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # time of a pa
 
 @dataclass(frozen=True)
 class Report:
-    """The parts of a report."""
+    """The parts of the report that task=reproduce writes."""
 
     store: Path  # folder that keeps the runs
     profile: str
@@ -138,7 +138,8 @@ def sections_of(
 
 
 def replayed(folder: Path, paper: str, store: Path) -> list[Section]:
-    """Read the sections of a paper's simulation from its result.json in `folder`. store: folder that keeps the runs."""
+    """Read the sections that the simulation of a paper wrote into result.json in `folder`. store: folder that keeps the
+    runs."""
     result = read.result(folder)
     sections = result["sections"]
     sections[0]["setting"] = f"{result['preface']} {sections[0]['setting']}"  # the preface holds for all sections
@@ -187,7 +188,8 @@ def write_report(report: Report) -> str:
 
 
 def provenance(store: Path, runs: Sequence[Run]) -> str:
-    """Say in one sentence on which device the runs were done, at which commits, and how long they took."""
+    """Return a sentence that says on which device the runs were done, at which commits of the code, and how long they
+    took."""
     folders = [planned.folder(store) for planned in dict.fromkeys(runs) if planned.finished(store)]
     hashes = {json.loads((folder / "meta.json").read_text())["commit"] for folder in folders}
     commits = sorted(commit[:10] + "-dirty" * commit.endswith("-dirty") for commit in hashes)

@@ -85,8 +85,8 @@ def watch(config: RunConfig, policy: str, path: Path) -> tuple[dict[psutil.Proce
 
 
 def shared_inodes(process: psutil.Process) -> set[int]:
-    """Inodes of the files in /dev/shm that a process has mapped. Names do not help, because semaphores' names
-    change."""
+    """Return the inodes of the files in /dev/shm that a process has mapped. They identify the files better than names,
+    because the names of semaphores change."""
     with suppress(OSError):  # the process has ended
         maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
         return {int(line.split()[4]) for line in maps if " /dev/shm/" in line}
@@ -136,7 +136,8 @@ def sample(trainer: psutil.Process, seen: dict[psutil.Process, str]) -> dict[str
 
 
 def role_of(process: psutil.Process) -> str:
-    """Return the role of one of the trainer's descendants, judged by the descendant's command line."""
+    """Return the role of a process that the trainer started, such as a worker of the judge. Its command line shows the
+    role."""
     line = " ".join(process.cmdline())
     return next((role for role in ROLES if role in line), process.name())
 

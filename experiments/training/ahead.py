@@ -1,4 +1,4 @@
-"""Rollouts that run a fixed number of steps ahead of the training (`trainer.lag`)."""
+"""Run rollouts a fixed number of steps (`trainer.lag`) ahead of the training."""
 
 import copy
 from collections import deque
@@ -68,7 +68,8 @@ class RolloutsAhead:
         save_ahead(folder, [future.result() for future in self._submitted])
 
     def _rows_from(self, number: int) -> Iterator[list[Mapping[str, Any]]]:
-        """Yield the rows of rollout `number` and of each later one, as TRL's dataloader will give them to the steps."""
+        """Yield the rows of the data set for rollout `number`, then for each later rollout. TRL's dataloader will give
+        the same rows to the steps that train on these rollouts."""
         trainer = self.trainer
         sampler = GRPOTrainer._get_train_sampler(trainer)
         sampler.repeat_count = 1  # TRL repeats the rows for each of a step's micro-batches

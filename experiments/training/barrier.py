@@ -23,5 +23,5 @@ class Barrier:
         """Wait until every arm has rolled out this step."""
 
     def after_step(self, row: dict[str, Any]) -> None:
-        """Report the finished step."""
+        """Report a finished step to `report`. row: the step's metrics."""
         self.report(row)

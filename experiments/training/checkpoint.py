@@ -24,7 +24,7 @@ _DELETED = ".deleted-"
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """The folder that holds the checkpoint of `step`."""
+    """Return the folder that holds the checkpoint of `step`. folder: that of all checkpoints of a run."""
     return folder / f"step_{step:05d}"
 
 
@@ -114,7 +114,7 @@ def discard(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

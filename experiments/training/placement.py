@@ -16,7 +16,8 @@ class PlacedSampler(Sampler[int]):
     """
 
     def __init__(self, order: RepeatSampler, ranks: int):
-        """order: TRL's sampler. Raises ValueError if a step's problems cannot be divided equally."""
+        """order: TRL's sampler, which decides the order of the problems. ranks: number of training processes. Raises
+        ValueError if the problems of a step cannot be divided equally among them."""
         self.order = order
         self.ranks = ranks
         self.share, rest = divmod(order.batch_size, ranks)  # problems of each rank in a step
@@ -35,5 +36,5 @@ class PlacedSampler(Sampler[int]):
                         yield index
 
     def __len__(self) -> int:
-        """Number of rows in an epoch."""
+        """The number of rows of data in an epoch, over all ranks."""
         return len(self.order)

@@ -67,16 +67,15 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         cluster: ClusterSettings | None = None,
         **kwargs: Any,
     ):
-        """history_unit: the unit of the drafter's window, "epoch" or "step". barrier: in a comparison the arms wait for
-        each other there. schedule: the order in which requests are passed to the engine; None keeps TRL's order.
-        on_step(row, rollout, rewards) is called on the main rank after every step, with the results of all ranks.
-        evaluate(generation, step) is called before the first rollout (step 0) and after every step; its result, unless
-        None, is added to the row's `eval`. head: the drafter that is trained beside the policy; the engine must draft
-        with it. trim_padding: leave padding out of forward passes; False gives the same bits as TRL. lag: training
-        steps between the weights that sample and the update that uses the responses. own_process: the engine has its
-        own process, and rolls out while the policy trains. cluster: engines in other processes (das/cluster); None:
-        one engine. kwargs: further arguments of GRPOTrainer.
-        """
+        """Build the trainer and its engine. history_unit: the unit of the drafter's window, "epoch" or "step". barrier:
+        where the arms of a comparison wait for each other. schedule: the order in which requests are passed to the
+        engine; None keeps TRL's order. on_step(row, rollout, rewards) is called on the main rank after every step, with
+        the results of all ranks. evaluate(generation, step) is called before the first rollout (step 0) and after every
+        step; its result, unless None, is added to the row's `eval`. head: the drafter that is trained beside the
+        policy; the engine must draft with it. trim_padding: leave padding out of forward passes; False gives the same
+        bits as TRL. lag: training steps between the weights that sample and the update that uses the responses.
+        own_process: the engine has its own process, and rolls out while the policy trains. cluster: engines in other
+        processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer."""
         self.barrier = barrier
         self.on_step = on_step
         self.trim_padding = trim_padding
@@ -224,7 +223,8 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         return {"loss": float(np.mean(losses)), "grad_norm": norm, **logged_by_trl(logs)}
 
     def _trained_on(self) -> tuple[Rollout, Sync, int]:
-        """Return the rollout of this step, its weight sync, and the number of updates that had made its weights."""
+        """Return the rollout on which this step trains, the weight sync before it, and how many updates had made its
+        weights."""
         taken, generation = self.rollouts_ahead.taken, self.vllm_generation
         if taken is not None:
             return taken.rollout, taken.sync, taken.weights
@@ -232,7 +232,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         return generation.last, generation.sync, generation.last.step
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Wait until the submitted rollouts are finished, then save."""
+        """Wait until the rollouts that run ahead are finished, then write a checkpoint."""
         self.rollouts_ahead.wait()
         save_transformers_part = super()._save_checkpoint
         self._writer.save(lambda: save_transformers_part(model, trial))

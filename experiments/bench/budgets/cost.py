@@ -17,8 +17,9 @@ MAX_DRAFT_TOKENS = 32  # the longest made-up draft
 def cost_us(settings: Mapping[str, Any], live: int, passes: int = 640, rounds: int = 5) -> float:
     """Return the processor time that a budget needs, in us per pass of `live` requests.
 
-    It contains the calls of limits, floors, trim, predict and observe_pass, with the refits of the budget's models. The
-    result is the median over `rounds` of the mean over `passes`. A first round warms up and does not count.
+    This is the time of the calls of limits, floors, trim, predict and observe_pass, in which the budget also refits its
+    models. The result is the median over `rounds` of the mean over `passes`. A first round warms up and does not count.
+    settings: those of the budget.
     """
     rng = np.random.default_rng(0)
     budget = make_budget(settings)

@@ -1,4 +1,5 @@
-"""The two engines of task=bench_budgets, one in each process. A rollout names its workload and its budget policy."""
+"""The two engines of task=bench_budgets, each in its own process. Each rollout is for one workload and one budget
+policy."""
 
 import hashlib
 import traceback
@@ -24,7 +25,7 @@ BASELINE = "none"  # label of the budget policy without speculation
 
 @dataclass(frozen=True)
 class Requests:
-    """The requests of a workload's rollouts."""
+    """The numbers and lengths of the requests in each rollout of a workload."""
 
     live: int  # requests of a rollout, in groups of siblings
     siblings: int  # requests of each problem
@@ -83,7 +84,8 @@ class Engines:
 def interleaved(
     engines: Engines, labels: Sequence[str], workloads: Mapping[str, Requests], steps: int
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Make all rollouts, and yield roll_out's result for each. In every step of a workload the policies take turns.
+    """Make all rollouts, and yield the result of `roll_out` for each: a row of metrics and a timeline. In every step of
+    a workload, each policy makes one rollout.
 
     Each step begins with another policy. Raises RunFailed if the policies emitted different tokens.
     """
@@ -108,7 +110,8 @@ def _check_same_tokens(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def untrained(policy: str, folder: Path) -> str:
-    """Write a model with the policy's architecture and tokenizer, but random weights, to `folder`. Returns its path.
+    """Write a model with the policy's architecture and tokenizer, but with random weights, into `folder`. Returns the
+    model's path.
 
     The tokens that it samples are nearly uniform, so no drafted token is accepted.
     """
@@ -141,7 +144,8 @@ def _start(arms: Mapping[str, DictConfig], policy: str, max_num_seqs: int, folde
 
 
 def _engine_process(containers: dict[str, Any], policy: str, max_num_seqs: int, log: Path, pipe: Connection) -> None:
-    """Serve one engine in this process until the pipe closes. Output goes to the log, an error to the parent."""
+    """Serve one engine in this process until the pipe closes. Its output goes to the log; an error goes to the parent
+    process."""
     with quiet_into(log):
         try:
             arms = {label: OmegaConf.create(container) for label, container in containers.items()}
@@ -154,7 +158,8 @@ def _engine_process(containers: dict[str, Any], policy: str, max_num_seqs: int, 
 
 
 def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Connection) -> None:
-    """Build one engine for all budget policies. Then answer each (label, workload, requests, step) with its row.
+    """Build one engine for all budget policies. Then do the rollout for each (label, workload, requests, step) that
+    comes through the pipe, and answer with its row of metrics.
 
     Every pair of workload and policy has a drafter and a history of its own.
     """

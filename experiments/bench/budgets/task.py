@@ -42,7 +42,8 @@ from experiments.run.run_folder import RunFolder, write_timeline
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
-    """Roll out every workload with every policy; print a line per policy, write result.json and a figure."""
+    """Roll out every workload with every budget policy. Prints a line for each policy; writes result.json and a
+    figure."""
     task = config.task
     arms = policy_arms(task, overrides)
     workloads = {f"live_{live}": requests_of(config, int(live), hopeless=False) for live in task.live}
@@ -108,7 +109,8 @@ def roll_workloads(
     run_folder: RunFolder,
     progress: Progress,
 ) -> list[dict[str, Any]]:
-    """Roll out all workloads. Returns rows of metrics. The engines for hopeless workloads have untrained weights."""
+    """Roll out all workloads. Returns the rows of metrics of all rollouts. Hopeless workloads, in which no draft can be
+    accepted, get engines with untrained weights."""
     rows: list[dict[str, Any]] = []
     max_num_seqs = max(requests.live for requests in workloads.values())
     for hopeless in (False, True):

@@ -34,7 +34,7 @@ class Judged:
     rewards: list[float]
     lengths: list[int]
     truncated: int  # number of responses that were cut off at the longest length
-    counts: dict[str, int]  # problems with the judge's workers, by kind (rewards/workers.py)
+    counts: dict[str, int]  # how often the judge's workers died, failed or were too slow (rewards/workers.py)
 
 
 class Evaluation:
@@ -43,7 +43,8 @@ class Evaluation:
     def __init__(
         self, config: RunConfig, policy: str, rows: Sequence[dict[str, Any]], judge: ConversationReward, samples: int
     ):
-        """policy: its tokenizer is used. rows: problems, made by `held_out`. samples: responses to each problem."""
+        """policy: directory or hub id; its tokenizer is used. rows: problems, made by `held_out`. judge: judges the
+        responses. samples: number of responses to each problem."""
         from transformers import AutoTokenizer
 
         self.samples = samples
@@ -73,7 +74,7 @@ class Evaluation:
         )
 
     def judged(self, rollout: Rollout, problems: slice = slice(None)) -> Judged:
-        """Judge the responses that `request` asked for."""
+        """Judge the responses to a request that `request` made. problems: the same slice as there."""
         texts = self._tokenizer.batch_decode(rollout.responses, skip_special_tokens=True)
         rows = [row for row in self._rows[problems] for _ in range(self.samples)]
         columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
@@ -96,7 +97,8 @@ class TrainingEvaluation:
     """Evaluates the policy during a training: before the first step, after every few steps, and after the last one."""
 
     def __init__(self, config: RunConfig, policy: str, training: Any):
-        """training: rows of the training. Raises UserError if a problem of the evaluation is among them."""
+        """Choose the problems of the evaluation. training: rows of the training. Raises UserError if one of these
+        problems is among them."""
         self._every, self._last = config.eval.every, config.trainer.max_steps
         self._ks = ks_of(config.eval.k, config.eval.samples, "eval")
         judge = make_reward(judge_config(config.reward, held_out_data(config)))

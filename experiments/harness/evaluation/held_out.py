@@ -21,7 +21,7 @@ TRAINING = ("train", "compare", "soak")  # the tasks that evaluate
 
 
 def check(config: RunConfig) -> None:
-    """Refuse impossible settings of `eval`. Raises UserError with a one-line message."""
+    """Refuse settings `eval` that are impossible in this run. Raises UserError with a one-line message."""
     if not config.eval.every:
         return
     if config.task["name"] not in TRAINING:
@@ -56,7 +56,7 @@ def ks_of(k: Sequence[int] | None, samples: int, group: str) -> list[int]:
 
 
 def held_out_data(config: RunConfig) -> DataConfig:
-    """Return the set to evaluate on. Raises UserError if the settings choose none."""
+    """Return the settings of the data set on which to evaluate. Raises UserError if the settings `eval` choose none."""
     wanted = config.eval
     if wanted.data is not None:
         if wanted.data == LIBRARY and wanted.task is None:
@@ -130,14 +130,15 @@ def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[
 
 
 def _keys(row: dict[str, Any]) -> tuple[str, str]:
-    """Two keys of a problem: its id, and its question with normalised white space. Equal problems share a key."""
+    """Two keys of a problem: its id, and its question with normalised white space. Two problems are the same if they
+    share a key."""
     return f"id {row['problem_id']}", " ".join(row["prompt"][-1]["content"].split())
 
 
 @contextmanager
 def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
-    """Change errors about a set: replace the key in the error by the key that the user set. names: key in the error ->
-    key of the user."""
+    """In the `with` block, errors about a set name the keys that the user can set. names: key that an error names ->
+    key to name in its place."""
     try:
         yield
     except UserError as error:

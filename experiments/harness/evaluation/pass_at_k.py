@@ -22,17 +22,18 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
 
 
 def mean_pass_at_k(samples: int, correct: Sequence[int], k: int) -> float:
-    """Mean of pass@k over problems. correct: number of right responses to each problem."""
+    """Return the mean of the estimates of pass@k over problems. correct: number of right responses to each problem."""
     return float(np.mean([pass_at_k(samples, right, k) for right in correct]))
 
 
 def interval(samples: int, correct: Sequence[int], k: int) -> tuple[float, float]:
-    """Bounds of a 95 % interval of the mean pass@k: percentiles over problems that are drawn with replacement.
+    """Return the bounds of a 95 % interval of the mean pass@k: percentiles of the means over problems that are drawn
+    with replacement (bootstrap).
 
     The draws have a fixed seed, so that the same counts give the same interval. If all problems have the same pass@k,
-    the draws say nothing. If then all n problems are solved, or none is, the open bound follows from the chance of n
-    equal results in a row (0.025 ** (1 / n)). Otherwise all responses are taken to be right with the same chance, and
-    the bounds are Wilson's.
+    all draws are equal, and other rules give the bounds. If all n problems are solved, or none is, one bound is that
+    value; the other follows from the chance of n equal results in a row (0.025 ** (1 / n)). In all other cases the
+    responses are taken to be right with one common chance, and the bounds are Wilson's.
     """
     values = np.array([pass_at_k(samples, right, k) for right in correct])
     outside = (1 - LEVEL) / 2
@@ -58,5 +59,5 @@ def wilson(right: int, responses: int) -> tuple[float, float]:
 
 
 def powers_of_two(samples: int) -> list[int]:
-    """1, 2, 4 ... up to `samples`."""
+    """Return the powers of two from 1 to `samples`: 1, 2, 4 ..."""
     return [1 << power for power in range(samples.bit_length())]

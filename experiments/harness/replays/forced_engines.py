@@ -68,7 +68,8 @@ class ForcedEngines:
 
 
 def _engine_process(plain_config: Any, policy: str, sizes: dict[str, Any], log: Path, pipe: Connection) -> None:
-    """Body of an engine's process. It ends when the pipe closes."""
+    """Body of an engine's process: answer each ForcedRollout from the pipe with a ForcedResult, until the pipe
+    closes."""
     with reporting(pipe, log):
         config = run_config(OmegaConf.create(plain_config))
         prepare_process(config)

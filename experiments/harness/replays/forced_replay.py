@@ -1,4 +1,5 @@
-"""Simulate the rollouts of task=force: measure the simulator's error, and predict times if rows of a pass cost less.
+"""Simulate the rollouts of task=force, to measure the simulator's error and to predict times if rows of a pass cost
+less.
 
 A row of a pass is a request or a drafted token.
 """

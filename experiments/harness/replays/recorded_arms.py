@@ -103,8 +103,8 @@ def tokens_only(works: Sequence[Workload], drafter: Mapping[str, Any]) -> str:
 
 
 def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
-    """Simulate the arms for a 7B policy on an H100 that gives the same responses. Returns their rollout times, divided
-    by that of the first arm.
+    """Simulate the arms as if the policy were a 7B on an H100 that gave the same responses. Returns each arm's rollout
+    time divided by that of the first arm.
 
     arms: name -> folder. Arms that das/replay cannot simulate are left out. The result is empty if the first arm drafts
     or cannot be simulated, if several processes rolled out, if responses have several turns, or if they have more than

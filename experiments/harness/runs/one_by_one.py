@@ -61,7 +61,8 @@ def finished(path: Path, config: RunConfig) -> bool:
 
 
 def own_command(config: RunConfig, overrides: Sequence[str], path: Path, group: str) -> list[str]:
-    """Return the command that trains the arm in the folder `path`, or resumes it there. group: of W&B."""
+    """Return the command that trains the arm in the folder `path`, or resumes it there. group: name of its W&B
+    group."""
     launch = ["-m", *shlex.split(config.engine.launch)] if config.engine.processes > 1 else []
     own = [override for override in overrides if not override.startswith(("task=", "task.", "resume="))]
     own += ["task=train", f"task.group='{group}'"]

@@ -52,22 +52,22 @@ class Run:
         return store / "runs" / f"{task}-{digest}"
 
     def overrides_in(self, store: Path) -> list[str]:
-        """The overrides, with the folders of other runs in place of run:LABEL."""
+        """Return the overrides of this run. In place of each run:LABEL they have the folder of that run in `store`."""
         folders = {label: str(run.folder(store).absolute()) for label, run in self.reads}
         return [RUN.sub(lambda found: folders[found[1]], override) for override in self.overrides]
 
     def command(self) -> str:
-        """The command as a user types it."""
+        """The command of the run as a user would type it."""
         return "python run.py " + shlex.join(self.overrides)
 
     def finished(self, store: Path) -> bool:
-        """Return whether the run has written its result."""
+        """Return whether the run in `store` has finished: it has written its result."""
         return (self.folder(store) / "result.json").exists()
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of a file of configs/experiment, in one profile."""
+    """The content of a file of configs/experiment, with the runs of one profile (small, for example)."""
 
     name: str
     title: str
@@ -129,7 +129,7 @@ def check_runs(experiments: Sequence[Experiment]) -> None:
 
 
 def section_folder(experiment: Experiment, profile: str) -> str:
-    """Name of the folder of an experiment's section."""
+    """Return the name of the folder that holds an experiment's section. It differs between profiles."""
     return experiment.name if profile == "small" else f"{experiment.name}_{profile}"
 
 

@@ -45,7 +45,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def start(arguments: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> Any:
-    """Start run.py in its own process group. It ends when this process ends. environment: further variables."""
+    """Start run.py in its own process group. Returns the new process, which is killed when this process ends. folder:
+    the run's folder. environment: further environment variables."""
     path = [str(ROOT / "experiments" / "faults"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return child.start(
         [sys.executable, str(ROOT / "run.py"), *arguments, f"hydra.run.dir={folder}"],
@@ -61,6 +62,6 @@ def leave_alone(arguments: Sequence[str], folder: Path) -> None:
 
 
 def finish(process: Any) -> Any:
-    """Wait for a process. Returns its exit code and its output."""
+    """Wait until a process that `start` started ends. Returns its exit code and its output."""
     output, errors = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)

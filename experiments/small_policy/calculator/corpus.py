@@ -1,4 +1,4 @@
-"""Warm-start data of the policy that may call a calculator, in two phases.
+"""Warm-start data of the policy that may call a calculator: texts on which it is trained first, in two phases.
 
 ``copy`` teaches to find the numbers of a step in the text before it, in texts that hold little else. ``habits`` teaches
 the conversations, with calls and their results.
@@ -81,7 +81,8 @@ class CalculatorCorpus:
 
 
 def encode_lines(problem: ChainProblem, tokenizer: PreTrainedTokenizerFast) -> Example:
-    """Encode a question and its worked lines. All that can be copied is learned, the results are not."""
+    """Encode a question and its worked lines. The policy learns those parts of lines that it can copy from earlier
+    text, but not the results."""
     ids: list[int] = tokenizer(f"{USER}{problem.question}{END}{ASSISTANT}").input_ids
     labels = [IGNORED] * len(ids)
     for copied, result in worked_lines(problem):

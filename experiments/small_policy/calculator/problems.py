@@ -25,9 +25,9 @@ SMALLEST_STEP = 3
 class Habits:
     """Probabilities of the decisions in a conversation.
 
-    careful: the conversation is in the careful manner. call_careful, call_quick: a step is worked out by a call, in
-    each manner. check: a second call works out the same step. remark: a remark follows a result. slip: a result that
-    is written without a call is wrong.
+    careful: a conversation is in the careful manner. call_careful, call_quick: a step is worked out by a call of the
+    calculator, in each of the two manners. check: a second call works out the same step. remark: a remark follows a
+    result. slip: a result that is written without a call is wrong.
     """
 
     careful: float = 0.5
@@ -85,7 +85,8 @@ def _answer(value: int) -> str:
 def worked_conversation(
     problem: ChainProblem, rng: random.Random, habits: Habits = DEFAULT_HABITS
 ) -> list[dict[str, Any]]:
-    """Return one conversation about ``problem``: the question, responses that call, the results, and the answer."""
+    """Return one conversation about ``problem``: the question, responses that call the calculator, its results, the
+    answer."""
     careful = rng.random() < habits.careful
     messages: list[dict[str, Any]] = [{"role": "user", "content": problem.question}]
     text, value = rng.choice(_OPENINGS[careful]), problem.start

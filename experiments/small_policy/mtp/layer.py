@@ -23,7 +23,7 @@ class MtpLayer(UnrolledDrafter):
     """The layer. Its parameters have the names of MiMo's files, without FIRST. `new_mtp` fills them."""
 
     def lay_out(self, shape: HeadShape) -> None:
-        """See UnrolledDrafter."""
+        """Make the parameters of the layer, for this shape. See UnrolledDrafter."""
         hidden, query, kv = shape.hidden_size, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.input_proj = nn.Linear(2 * hidden, hidden, bias=False)
         projections = {"q_proj": (hidden, query), "k_proj": (hidden, kv), "v_proj": (hidden, kv)}
@@ -35,13 +35,13 @@ class MtpLayer(UnrolledDrafter):
         self.final_layernorm = nn.RMSNorm(hidden, eps=shape.norm_eps)
 
     def matrices(self) -> list[nn.Parameter]:
-        """See UnrolledDrafter. The vocabulary's matrices belong to the policy, not to the layer."""
+        """Returns the matrices that Muon trains. Those of the vocabulary belong to the policy, not to the layer."""
         return [value for value in self.parameters() if value.ndim == 2]
 
     def unrolled(
         self, tokens: torch.Tensor, hidden: torch.Tensor, embedding: torch.Tensor, depth: int
     ) -> Iterator[torch.Tensor]:
-        """See UnrolledDrafter. The embedding is also the lm_head."""
+        """Yield logits for each drafted token. See UnrolledDrafter. The embedding is also the lm_head."""
         places = len(tokens) - 1
         state = hidden[:places]
         attended: Attended = []

@@ -1,7 +1,7 @@
 """Build the small policy that has an MTP layer: a Qwen2 of the small policy's size and text, in the form of MiMo.
 
-The MTP layer predicts further tokens. It is trained after the other weights, on the last texts of the corpus. There it
-learns the policy's own distributions.
+The MTP layer predicts further tokens. It is trained after the other weights, on the last texts of the corpus, to
+predict the distributions that the policy has there.
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ def _key(config: small.SmallPolicyConfig) -> str:
 
 
 def as_qwen2(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedTokenizerFast:
-    """Return the tokenizer in Qwen2's class, as which transformers loads any tokenizer in the folder of a Qwen2 model.
-    That class splits numbers into digits and has one more token, so the policy must be trained with it. Writes into
-    `folder`.
-    """
+    """Convert the tokenizer to Qwen2's class: transformers loads every tokenizer in the folder of a Qwen2 model as this
+    class. The class splits numbers into digits and has one more token, so the policy must be trained with it. Writes
+    files into `folder`."""
     Qwen2Config().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)

@@ -23,7 +23,8 @@ _TESTED = (0, 1, 2, 5, 11)  # the values of x in the tests
 
 @dataclass(frozen=True)
 class ProgramProblem:
-    """One question with its steps. tests: in the form of rewards/code.py."""
+    """One question that asks for a program, with its steps. tests: its tests, as JSON in the form of
+    rewards/code.py."""
 
     problem_id: str
     question: str

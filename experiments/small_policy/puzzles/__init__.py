@@ -1,1 +1,1 @@
-"""Puzzles whose right answer needs long working, and worked solutions with habits that training can change."""
+"""Puzzles that take many steps to solve, and worked solutions to them, with habits that training can change."""

@@ -1,7 +1,8 @@
 """Warm-start data of the policy that works on puzzles: three phases of texts.
 
-``drill`` teaches to add. ``plain`` teaches to work without slips. Its searches often find the right numbers by luck:
-searches without luck show too few right attempts for learning to recognize one. ``habits`` teaches the final texts.
+``drill`` teaches to add. ``plain`` teaches to work without slips; its searches find the right numbers more often than
+chance allows, because the policy must see many right attempts before it recognizes one. ``habits`` teaches the final
+texts.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class PuzzleCorpus:
 
 
 def _draw_sum(rng: random.Random) -> tuple[str, str]:
-    """Draw a sum: its text up to the equals sign, and its result. Some first numbers are as large as a sum of two."""
+    """Draw a sum. Returns its text up to the equals sign, and its result. Often the first number may be as large as a
+    sum of two numbers, because puzzles add a third number to such a sum."""
     largest = 2 * search.LARGEST if rng.random() < 0.4 else search.LARGEST
     first, second = rng.randint(1, largest), rng.randint(1, search.LARGEST)
     return f"{first}+{second}=", f"{first + second}"

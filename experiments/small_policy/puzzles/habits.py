@@ -68,11 +68,12 @@ class Writer:
         self.text += self.rng.choice(_OPENINGS[self.careful])
 
     def happens(self, probability: float) -> bool:
-        """Draw one decision. Returns True with this probability."""
+        """Draw one decision of the writer. Returns True with this probability."""
         return self.rng.random() < probability
 
     def say(self, careful: Sequence[str], quick: Sequence[str], **values: object) -> None:
-        """Write one wording, with `values` filled in. Each wording is half as frequent as the one before it.
+        """Write one of several wordings, with `values` filled in. Each wording is half as frequent as the one before
+        it.
 
         careful, quick: the wordings of each manner, of which only those of the writer's manner are used.
         """
@@ -98,7 +99,7 @@ class Writer:
         self.say(("I give up.\n",), ("Enough, I guess.\n", "No idea, I guess.\n"))
 
     def remark(self) -> None:
-        """Write a remark that leads nowhere."""
+        """Write a remark that does not help to solve the puzzle."""
         self.text += self.rng.choice(_DETOURS)
 
     def box(self, answer: str) -> None:

@@ -31,7 +31,8 @@ def draw(picked: int, listed: int, rng: random.Random) -> tuple[str, str, list[i
 
 
 def work(values: list[int], writer: Writer) -> None:
-    """Try random choices until one adds up to 24, or give up with a guess."""
+    """Write a search: try random choices of the numbers until one adds up to 24, or give up with a guess. values: from
+    `draw`."""
     picked, *numbers = values
     _restate(numbers, writer)
     for _ in range(MAX_ATTEMPTS):
@@ -53,7 +54,7 @@ def work(values: list[int], writer: Writer) -> None:
 
 
 def _restate(numbers: list[int], writer: Writer) -> None:
-    """Write the numbers of the question again."""
+    """Write down the numbers of the question once more."""
     writer.say(
         ("I have {numbers}.\n", "The numbers are {numbers}.\n"),
         ("Numbers: {numbers}.\n", "{numbers}, so\n"),

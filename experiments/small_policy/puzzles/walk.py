@@ -16,7 +16,8 @@ _QUESTIONS = (
 
 
 def draw(moves: int, rng: random.Random) -> tuple[str, str, list[int]]:
-    """Draw a puzzle that takes `moves` moves. Returns question, answer, and the start followed by both steps."""
+    """Draw a puzzle that takes `moves` moves. Returns its question, its answer, and three numbers: the start and the
+    two steps."""
     while True:
         start, first, second = rng.randrange(1, RING), rng.randint(1, LARGEST_STEP), rng.randint(1, LARGEST_STEP)
         places = _places(start, (first, second), moves)
@@ -26,7 +27,7 @@ def draw(moves: int, rng: random.Random) -> tuple[str, str, list[int]]:
 
 
 def _places(start: int, steps: tuple[int, int], moves: int) -> list[int]:
-    """Return the place after each move."""
+    """Return the place after each of `moves` moves. steps: the lengths of every first and every second move."""
     place, places = start, []
     for move in range(moves):
         place = (place + steps[move % 2]) % RING
@@ -35,7 +36,8 @@ def _places(start: int, steps: tuple[int, int], moves: int) -> list[int]:
 
 
 def work(values: list[int], writer: Writer) -> None:
-    """Write at most MAX_MOVES moves, until place 0 is reached. After a move, the writer may give up with a guess."""
+    """Write the moves until place 0 is reached, at most MAX_MOVES. After any move, the writer may give up with a guess.
+    values: the start and the two steps, from `draw`."""
     place, *steps = values
     moves = 0
     while moves < MAX_MOVES:

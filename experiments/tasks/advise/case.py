@@ -46,7 +46,8 @@ class Case:
         return max(1, round(self.max_num_seqs / self.scale))
 
     def times(self) -> Times:
-        """Times of the simulated engine. A simulated request takes the time of all real requests that it stands for."""
+        """Return the times of the simulated engine. A simulated request takes the time of all real requests that it
+        stands for."""
         return Times(
             Scaled(self.form, self.scale),
             prefill=self.prefill_s * self.scale,
@@ -54,7 +55,8 @@ class Case:
         )
 
     def simulate(self, engine: Engine) -> list[Step]:
-        """Simulate all sampled steps on this engine, one after the other."""
+        """Simulate the sampled steps on this engine, one after the other. Returns the simulated steps with
+        their times."""
         return [simulate_rollout(work, [engine], [range(len(work))], i + 1) for i, work in enumerate(self.works)]
 
     def with_history(self, budget: dict[str, Any], **drafter: Any) -> tuple[list[Step], TextEngine]:

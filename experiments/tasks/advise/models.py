@@ -35,7 +35,8 @@ MOST_PASSES = 4  # draft passes of a copy of the policy before each pass of the 
 
 
 def acceptances(task: DictConfig) -> dict[str, Acceptance]:
-    """Return the acceptance of each drafter. Numbers of the user replace known ones. Raises UserError for bad ones."""
+    """Return drafter -> its acceptance. Numbers that the user gives replace known ones. Raises UserError for bad
+    numbers."""
     if task.acceptance not in PROFILES:
         raise UserError(f"task.acceptance={task.acceptance}: choose one of {', '.join(PROFILES)}")
     known = read_profiles()
@@ -57,9 +58,8 @@ def acceptances(task: DictConfig) -> dict[str, Acceptance]:
 
 
 def hybrid_steps(task: DictConfig, case: Case) -> dict[str, list[list[Step]]]:
-    """Simulate the sampled steps with each hybrid. Returns hybrid -> steps as expected, if drafted tokens are cheaper,
-    and if they are dearer.
-    """
+    """Simulate the sampled steps with each hybrid (a model beside the history drafter). Returns hybrid -> three lists
+    of steps: as expected, if drafted tokens are cheaper, and if they are dearer."""
     return {
         name: [hybrid(task, priced, arm) for priced in (case, case.cheaper(), case.dearer())]
         for name, arm in HYBRIDS.items()
@@ -102,7 +102,8 @@ def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, lis
 
 
 def models(task: DictConfig, case: Case) -> dict[str, ProfiledDrafter]:
-    """Make every drafter that is a model, with its acceptance. Raises UserError for an impossible acceptance.
+    """Return name -> drafter that is a model, with its acceptance and its times. Raises UserError for an impossible
+    acceptance.
 
     A draft pass takes a share of the time of the policy's pass. To verify the drafts of a quantized copy takes the time
     that was fitted for a 4-bit copy, unless the latency form of the case already contains the time of verification.

@@ -124,7 +124,7 @@ def history_arms(case: Case) -> HistoryArms:
 
 
 def seconds(steps: Sequence[Step]) -> float:
-    """Mean rollout time of the steps, in seconds."""
+    """Return the mean rollout time of the steps, in seconds."""
     return float(np.mean([step.rollout_s for step in steps]))
 
 
@@ -138,7 +138,7 @@ def choose_setting(times: Mapping[str, tuple[float, float]]) -> str:
 
 
 def rest_share(task: DictConfig, plain: Sequence[Step]) -> float:
-    """Seconds of a step outside the rollout, divided by the seconds of the rollout without speculation."""
+    """Return the time of a step outside the rollout, divided by the time of the rollout without speculation."""
     if task.rest_s is not None:
         return float(task.rest_s) / seconds(plain)
     return 1 / 0.643 - 1  # rollouts are 64.3 % of a step in EfficientRollout's 7B run (58-71 %)
@@ -147,7 +147,8 @@ def rest_share(task: DictConfig, plain: Sequence[Step]) -> float:
 def table(
     history: HistoryArms, model_none: Sequence[Step], model_arms: Mapping[str, Sequence[Sequence[Step]]], rest: float
 ) -> dict[str, dict[str, float]]:
-    """Make a row for each arm (see `summary`). Each arm is compared with `none` on the same requests.
+    """Return arm -> its row of the table (see `summary`). Each arm is compared with the arm `none` on the same
+    requests.
 
     model_none, model_arms: see model_steps. rest: see rest_share.
     """
@@ -168,7 +169,8 @@ def table(
 def summary(
     steps: Sequence[Step], low: Sequence[Step], high: Sequence[Step], plain: Sequence[Step], rest: float
 ) -> dict[str, float]:
-    """Mean times of a step, and their changes. The rest of a step takes as long as without speculation (Amdahl).
+    """Return the mean times of an arm's rollouts and steps, and their changes. The part of a step outside the rollout
+    is taken to be as long as without speculation (Amdahl's law).
 
     low, high: the same steps if drafted tokens are cheaper and dearer. plain: the steps without speculation.
     rest: see rest_share.
@@ -223,7 +225,8 @@ def advice(
     model: tuple[str, Mapping[str, float], str],
     case: Case,
 ) -> str:
-    """Return one line of advice: "turn it on" if drafts gain time, and lose none even if drafted tokens are dearer.
+    """Return one line of advice. It is "turn it on" if drafts are expected to save time, and cost no time even if
+    drafted tokens are dearer.
 
     das: the row of the chosen arm. settings: its overrides. pays, pays_dearer: see pays_up_to. model: the best drafter
     that is a model, with or without the history drafter: its name, its row, and where its acceptance comes from.
@@ -258,7 +261,8 @@ def advice(
 
 
 def where(pays: int, pays_dearer: int) -> str:
-    """Say in words up to how many live requests per engine drafting pays. pays, pays_dearer: see `pays_up_to`."""
+    """Return in words up to how many live requests per engine drafting pays. pays, pays_dearer: results of `pays_up_to`
+    at the expected price of drafted tokens and at a dearer one."""
 
     def up_to(live: int) -> str:
         return f"up to about {live} live requests per engine" if live else "at no number of live requests"
