@@ -19,7 +19,7 @@ class Batch:
     def __init__(self) -> None:
         config = SimpleNamespace(
             parallel_config=SimpleNamespace(worker_cls=WORKER),
-            additional_config={"das": {"drafter": {"remember": "tokens"}}},  # there is no sampler to ask for distributions
+            additional_config={"das": {"drafter": {"remember": "tokens"}}},  # it has no sampler
             speculative_config=SimpleNamespace(num_speculative_tokens=8),
             model_config=SimpleNamespace(max_model_len=100, get_vocab_size=lambda: 10),
         )
