@@ -50,7 +50,9 @@ def convert(file: Path, folder: Path) -> None:
     check_digest(file)
     sys.path.append(str(file.parents[1]))  # the reader, gguf, lies beside the package
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from experiments.small_policy.small import save
 
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
@@ -58,17 +60,7 @@ def convert(file: Path, folder: Path) -> None:
     # save_pretrained refuses the model that was read, because it still counts as quantized.
     model = LlamaForCausalLM(LlamaConfig(**fields, architectures=["LlamaForCausalLM"]))
     model.load_state_dict(read.state_dict())
-    # The defaults for sampling change nothing. A default top-k would change the policy in every engine that reads it.
-    model.generation_config = GenerationConfig(
-        do_sample=True,
-        temperature=1.0,
-        top_k=0,
-        top_p=1.0,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    model.to(torch.float32).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save(model.to(torch.float32), tokenizer, folder)
 
 
 def check_digest(file: Path) -> None:

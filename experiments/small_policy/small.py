@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from experiments.cache import cached_folder
 from experiments.small_policy.corpus import CorpusConfig
@@ -121,7 +128,7 @@ def train(
         model.model.norm.weight.mul_(config.logit_scale)
 
 
-def save(model: Qwen3ForCausalLM | Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
     """Write the model and its tokenizer into `directory`, in Hugging Face format."""
     # The defaults for sampling change nothing. A default top-k would change the policy in every engine that reads it.
     model.generation_config = GenerationConfig(

@@ -1,6 +1,7 @@
 """Train once (task.train_once): the first arm of a comparison trains, and the other arms take its weights."""
 
 import time
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ class RolloutTrainer(SpeculativeGRPOTrainer):
 
     def __init__(self, *, args: GRPOConfig, **kwargs: Any):
         """args, kwargs: as for SpeculativeGRPOTrainer."""
+        args = copy(args)
         args.vllm_importance_sampling_correction = False  # else TRL computes log-probs of the responses
         args.beta = 0.0  # else TRL loads a reference model
         super().__init__(args=args, **kwargs)
