@@ -13,7 +13,7 @@ from experiments.run.errors import CONFIGS
 
 ROOT = CONFIGS.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
-NOTES = ROOT / "docs" / "notes"  # dated: what they name may be gone
+LOG = ROOT / "docs" / "log.md"  # dated: what it names may be gone
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r"(?:\S*python|torchrun --nproc_per_node \d+) run\.py\b *([^\n`]*)")
@@ -23,7 +23,7 @@ def commands() -> list[str]:
     """What stands after `python run.py` in code of the pages. Commands with an ellipsis are no commands."""
     found = set()
     for page in PAGES:
-        if NOTES in page.parents:
+        if page == LOG:
             continue
         text = page.read_text().replace("\\\n", " ")  # a command may go on in the next line
         blocks = FENCE.findall(text)
