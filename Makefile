@@ -30,7 +30,7 @@ nightly: smoke ray env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test
 	IDENTITY_EXAMPLES=48 $(PYTEST) $(wildcard tests/engine/test_*_identity.py)
 
-# Everything that only a GPU can tell, in a quarter of an hour, in the Python that is active (docs/gpu.md). Without a GPU
+# Everything that only a GPU can tell, in a quarter of an hour, in the Python that is active (docs/install.md). Without a GPU
 # it tests itself.
 check-gpu:
 	"$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))" run.py task=check_gpu $(ARGS)

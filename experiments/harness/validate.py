@@ -142,7 +142,7 @@ def check_processes(config: RunConfig) -> None:
     if of_engine > 1:
         raise UserError(
             f"engine.tensor_parallel_size={of_engine}: run.py trains with engines of one process each; set it to 1, or "
-            "use das.speculate() in a script of TRL (docs/parallel.md)"
+            "use das.speculate() in a script of TRL (docs/trl.md)"
         )
     if launched == 1 < wanted:
         raise UserError(

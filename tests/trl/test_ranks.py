@@ -123,7 +123,7 @@ def test_processes_must_be_as_configured(
 
 
 def commands() -> list[str]:
-    """The arguments that docs/paper_scale.md gives to run.py after a launcher."""
+    """The arguments that docs/reproduce.md gives to run.py after a launcher."""
     text = (ROOT / "docs" / "paper_scale.md").read_text().replace("\\\n", " ")
     return [line.split(" run.py ")[1] for line in text.splitlines() if "num_processes" in line and " run.py " in line]
 

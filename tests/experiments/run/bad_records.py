@@ -1,4 +1,4 @@
-"""Bad data files, rollouts, histories and checkpoints, by the kinds of docs/inputs.md."""
+"""Bad data files, rollouts, histories and checkpoints, by the kinds of docs/survival.md."""
 
 import gzip
 import json
