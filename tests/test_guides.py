@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tomllib
 from argparse import ArgumentParser
+from itertools import dropwhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import trl
@@ -29,29 +30,49 @@ from experiments.run.errors import CONFIGS
 ROOT = CONFIGS.parent
 GUIDES = ("trl", "vllm", "drafters_and_budgets", "clusters", "reproduce", "model_drafters", "settings", "install")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in GUIDES))
-BLOCK = re.compile(r"((?:^.+\n)*)\n*^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # What the paragraph before a block says if the block cannot run here.
 ELSEWHERE = re.compile(r"needs (a GPU|\d+ GPUs|several machines|conda)")
 KNOWN = {"das": das, "GRPOConfig": trl.GRPOConfig, "GRPOTrainer": trl.GRPOTrainer, "LLM": vllm.LLM}
 KNOWN |= {name: getattr(trl.experimental.async_grpo, name) for name in ("AsyncGRPOTrainer", "AsyncGRPOConfig")}
 
 
-def blocks(*languages: str) -> list[Any]:
-    """The blocks in these languages that can run here, each with its page and line as id."""
-    found = []
-    for page in PAGES:
-        text = (ROOT / page).read_text()
-        for match in BLOCK.finditer(text):
-            before, language, code = match.groups()
-            if language in languages and not ELSEWHERE.search(before.replace("\n", " ")):
-                found.append(pytest.param(code, id=f"{page}:{text[: match.start(3)].count(chr(10)) + 1}"))
+class Block(NamedTuple):
+    """A code block: the paragraph before it, its language, its code, and the line on which the code begins."""
+
+    before: str
+    language: str
+    code: str
+    line: int
+
+
+def read_blocks(page: str) -> list[Block]:
+    """The code blocks of a page."""
+    parts = re.split(
+        r"^```(\w*)$\n?", (ROOT / page).read_text(), flags=re.MULTILINE
+    )  # text, language, code, "", text ...
+    found, line = [], 1
+    for before, language, code, _ in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=False):
+        line += before.count("\n") + 1
+        found.append(
+            Block(before.rpartition("\n#")[2].strip().rpartition("\n\n")[2].replace("\n", " "), language, code, line)
+        )
+        line += code.count("\n") + 1
     return found
+
+
+def blocks(*languages: str) -> list[Any]:
+    """The code in these languages that can run here, each with its page and line as id."""
+    return [
+        pytest.param(block.code, id=f"{page}:{block.line}")
+        for page in PAGES
+        for block in read_blocks(page)
+        if block.language in languages and not ELSEWHERE.search(block.before)
+    ]
 
 
 def test_every_block_says_its_language() -> None:
     for page in PAGES:
-        languages = {match[2] for match in BLOCK.finditer((ROOT / page).read_text())}
-        assert languages <= {"python", "sh", "yaml", "toml", "text"}, page
+        assert {block.language for block in read_blocks(page)} <= {"python", "sh", "yaml", "toml", "text"}, page
 
 
 def is_program(code: str) -> bool:
@@ -114,8 +135,7 @@ def lines() -> list[Any]:
 
 @pytest.mark.parametrize("line", lines())
 def test_a_command_composes(line: str) -> None:
-    words = shlex.split(line, comments=True)
-    words = [word for i, word in enumerate(words) if "=" not in word or any("=" not in before for before in words[:i])]
+    words = list(dropwhile(lambda word: "=" in word, shlex.split(line, comments=True)))  # variables come first
     if "run.py" in words:
         overrides = [word for word in words[words.index("run.py") + 1 :] if "=" in word and not word.startswith("-")]
         if "-m" in words[words.index("run.py") :]:  # a sweep: its first job
