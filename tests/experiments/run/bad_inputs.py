@@ -137,6 +137,9 @@ kind(
 )
 kind(
     "values that contradict each other",
+    (["task=train", "arm=das", "budget=none"], "budget=none: arm das would draft nothing"),
+    (["arms=[none,das_self]", "budget=none"], "budget=none: arm das_self would draft nothing"),
+    (["+engine.extra.speculative_config=null"], "engine.extra.speculative_config: the arm makes vLLM's"),
     (["trainer.max_completion_length=1024"], "trainer.max_completion_length=1024 leaves no room for a prompt"),
     (["trainer.per_device_train_batch_size=10"], "must be a multiple of trainer.num_generations=8"),
     (["data=arithmetic", "data.weights=[1]"], "data.chain_steps and data.weights must be equally long"),
