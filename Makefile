@@ -11,7 +11,7 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray real-policy \
+.PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray real-policy wheel \
 	gpu-requirements check-gpu-requirements check-gpu clean
 run: env
 	$(BIN)/python run.py
@@ -104,6 +104,12 @@ real-policy: env
 ray: env
 	$(INSTALL) --no-deps -r requirements/ray.txt
 
+# The library as a wheel with its C cores compiled, in dist/. tests/test_wheel.py (make test-slow) runs the README's
+# programs from such a wheel on a machine without gcc.
+wheel: env
+	rm -rf build
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
 # Resolve requirements/gpu.in into gpu.txt for CUDA machines, or check that every pin and dependency is to be had. Both
 # need the package index, and download metadata only.
 gpu-requirements:
@@ -113,4 +119,4 @@ check-gpu-requirements:
 	"$(PYTHON)" requirements/resolve.py
 
 clean:
-	rm -rf .venv .dev .peers .real das/_build das/*/_build
+	rm -rf .venv .dev .peers .real build dist das/_build das/*/_build
