@@ -12,7 +12,7 @@ PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile
 
 .PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray real-policy \
-	docs gpu-requirements check-gpu-requirements check-gpu clean
+	docs wheel gpu-requirements check-gpu-requirements check-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -115,6 +115,12 @@ docs: .docs/.docs-env
 	"$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-deps --target .docs -r requirements/docs.txt
 	@touch $@
 
+# The library as a wheel with its C cores compiled, in dist/. tests/test_wheel.py (make test-slow) runs the README's
+# programs from such a wheel on a machine without gcc.
+wheel: env
+	rm -rf build
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
 # Resolve requirements/gpu.in into gpu.txt for CUDA machines, or check that every pin and dependency is to be had. Both
 # need the package index, and download metadata only.
 gpu-requirements:
@@ -124,4 +130,4 @@ check-gpu-requirements:
 	"$(PYTHON)" requirements/resolve.py
 
 clean:
-	rm -rf .venv .dev .docs .peers .real site das/_build das/*/_build
+	rm -rf .venv .dev .docs .peers .real site build dist das/_build das/*/_build

@@ -1,7 +1,8 @@
-"""C cores are compiled once per source, flags and CPU; a failure gives one clear line."""
+"""C cores are compiled once per source, flags and CPU, or come with a wheel; a failure gives one clear line."""
 
 import ctypes
 import os
+import platform
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,22 @@ def test_compile_error_is_one_line(elsewhere: Path) -> None:
     with pytest.raises(native.NativeBuildError, match=r"could not compile native.c: .*missing") as error:
         native.build(elsewhere)
     assert "\n" not in str(error.value)
+
+
+def test_a_wheels_core_is_taken_if_the_processor_has_its_instructions(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels = (("new", frozenset({"vector", "wide"})), ("old", frozenset()))
+    monkeypatch.setitem(native.LEVELS, platform.machine(), levels)
+    monkeypatch.setattr(native, "cpu_model", lambda: "flags : vector")
+    assert native.prebuilt(elsewhere) is None  # a checkout
+    for level, _ in levels:
+        library = native.in_wheel(elsewhere, level)
+        library.parent.mkdir(exist_ok=True)
+        native.compile_core(elsewhere, library, "native")
+    assert native.prebuilt(elsewhere) == native.in_wheel(elsewhere, "old")
+    monkeypatch.setattr(native, "cpu_model", lambda: "flags : vector wide")
+    assert native.prebuilt(elsewhere) == native.in_wheel(elsewhere, "new")
+    monkeypatch.setenv("PATH", os.devnull)
+    assert native.load_native(elsewhere).das_new
+    assert not (elsewhere.parent / "_build").exists()

