@@ -51,8 +51,9 @@ def figure(path: Path, panels: int = 1, size: tuple[float, float] | None = None)
         plt.close(drawing)
 
 
-def compare_figures(folder: Path, names: Sequence[str]) -> None:
+def compare_figures(folder: Path, names: Sequence[str]) -> list[Path]:
     """Draw a comparison: rollout_and_reward.png, live_requests.png, and budget_ARM.png for each arm that drafted.
+    Returns their paths.
 
     folder: the comparison's folder, which also receives the figures. names: the arms; the first is the baseline.
     If policies were evaluated, the first figure shows their accuracy too.
@@ -70,9 +71,12 @@ def compare_figures(folder: Path, names: Sequence[str]) -> None:
             xlabel="time in rollout (s)", ylabel="live requests", ylim=(0, None), title=f"Live requests, step {step}"
         )
         axes.legend()
+    drawn = [folder / "rollout_and_reward.png", folder / "live_requests.png"]
     for name in names:
         if any(row["drafted"] for row in rows[name]):
-            budget_figure(folder / "arms" / name, name, step, folder / f"budget_{name}.png")
+            drawn.append(folder / f"budget_{name}.png")
+            budget_figure(folder / "arms" / name, name, step, drawn[-1])
+    return drawn
 
 
 def _draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:

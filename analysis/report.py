@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.orderings import Ordering
+from analysis.orderings import HEADER, Ordering
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,16 @@ class Section:
             tables.append(self.table)
         tables += self.more_tables
         if self.orderings:
-            orderings = [[each.claim, each.verdict, each.evidence] for each in self.orderings]
-            tables.append(Table(["claim", "verdict", "evidence from our runs"], orderings))
+            tables.append(claims(self.orderings))
         return tables
+
+
+def claims(orderings: Sequence[Ordering]) -> Table:
+    """Return the table of claims: the paper's value, ours, their ratio and the verdict. A column that would be empty is
+    left out."""
+    rows = [each.cells for each in orderings]
+    filled = [i for i in range(len(HEADER)) if any(row[i] for row in rows)]
+    return Table([HEADER[i] for i in filled], [[row[i] for i in filled] for row in rows])
 
 
 def markdown(title: str, preface: str, sections: Sequence[Section]) -> str:
