@@ -30,7 +30,7 @@ PAPERS = {
     "nemo_rl": "System-integrated speculative decoding (NeMo RL), arXiv 2604.26779",
 }
 REPLAYED = ": at its own scale, replayed"  # end of the headings of simulated chapters
-MINUTES = {"das": 6.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # time of a paper's simulation on 2 cores
+MINUTES = {"das": 7.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # time of a paper's simulation on 2 cores
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ def replay(composed: DictConfig, folder: Path) -> None:
     module = importlib.import_module(f"experiments.papers.{composed.paper}")
     run_folder = RunFolder(folder, composed)
     progress = Progress(0)
+    progress.note(f"simulating {PAPERS[composed.paper]}: about {MINUTES[composed.paper]:g} min on 2 cores")
     sections = module.sections(composed.task, composed.budget, published, folder, progress)
     report = folder / "report.md"
     write_text(report, markdown(PAPERS[composed.paper], module.PREFACE, sections))
