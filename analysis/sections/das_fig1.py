@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from analysis import read
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
-from analysis.sections.shared import colours_of, policy_note, rows
+from analysis.sections.shared import policy_note, rows
 
 PAPER_END = {"none": 220, "das": 110}  # ends of the paper's two curves on its time axis, which has no unit
 PAPER_REQUESTS = 128  # live requests at the start of the paper's curves

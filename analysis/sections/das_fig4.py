@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
-from analysis.sections.shared import accepted_per_pass, colours_of, policy_note, rows
+from analysis.sections.shared import accepted_per_pass, policy_note, rows
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:

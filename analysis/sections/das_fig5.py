@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Section, Table
-from analysis.sections.shared import colours_of
 
 HEADER = ("tokens", "index, query", "array, query", "index, insert 100", "array, insert 100")
 # Columns after the first: the paper's operation and structure, and the key of our measurement in milliseconds.

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
-from analysis.sections.shared import accepted_per_pass, colours_of, last_half, policy_note, rows, total
+from analysis.sections.shared import accepted_per_pass, last_half, policy_note, rows, total
 
 # drafter.scope -> its name in published.json
 SCOPES = {"problem": "problem_only", "problem+request": "problem_plus_request", "global+request": "global_plus_request"}

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from analysis import read
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
-from analysis.sections.shared import Rows, accepted_per_pass, arm_names, colours_of, last_half, policy_note, rows, total
+from analysis.sections.shared import Rows, accepted_per_pass, arm_names, last_half, policy_note, rows, total
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:

@@ -6,11 +6,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.overlap import exposed_times, hidden_share
 from analysis.report import Line, Section, Table
-from analysis.sections.shared import Rows, colours_of, is_identical, policy_note, rows
+from analysis.sections.shared import Rows, is_identical, policy_note, rows
 
 ARMS = ("none", "das")
 TARGET = 0.8  # with lag 1, this share of the shorter of generation and training should run beside the other

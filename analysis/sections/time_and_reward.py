@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
 from analysis.sections.shared import (
     Rows,
     arm_names,
-    colours_of,
     identity_text,
     is_identical,
     percent,
