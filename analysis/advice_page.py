@@ -7,14 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-CSS = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;"
-    "overflow-wrap:break-word}.wide{overflow-x:auto}table{border-collapse:collapse;width:100%}"
-    "td,th{padding:.3rem .6rem;border-bottom:1px solid #ddd;text-align:right}.wide td,.wide th{white-space:nowrap}"
-    "td:first-child,th:first-child{text-align:left}.advice{font-size:1.2rem;padding:1rem;background:#eef4fb;"
-    "border-left:4px solid #2b6cb0}img{max-width:100%;height:auto}li{color:#555}h1{line-height:1.2}"
-    "@media(max-width:40rem){td,th{padding:.3rem .35rem;font-size:.85rem}}"
-)
+from analysis.page import box, document
+
 HEADER = ("drafts", "acceptance", "rollout (s)", "change", "range of change", "step (s)", "change", "tokens per pass")
 
 
@@ -61,17 +55,13 @@ def write(
         "A step is the rollout and the rest of the training step, which speculation does not change.",
     ]
     body = [
-        f"<h1>Will speculation pay for these rollouts?</h1><p class='advice'>{html.escape(advice)}</p>",
+        box([advice]),
         f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in facts)}</ul>",
         f"<div class='wide'><table><tr>{''.join(f'<th>{name}</th>' for name in HEADER)}</tr>{rows}</table></div>",
         *(f"<p>{note}</p>" for note in notes),
         *(f"<p>{_image(figure)}</p>" for figure in (_bars(arms), _live_requests(timelines, scale), _speedup(curve))),
     ]
-    path.write_text(
-        "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-        f"<title>Will speculation pay?</title><style>{CSS}</style>{''.join(body)}</html>",
-        encoding="utf-8",
-    )
+    path.write_text(document("Will speculation pay for these rollouts?", body), encoding="utf-8")
 
 
 def span(row: Mapping[str, float]) -> str:

@@ -179,8 +179,42 @@ def identity_checks(
     return checks
 
 
-def arm_table(result: dict[str, Any]) -> str:
-    """Return the table that a comparison prints at its end. result: the result of compare_arms, perhaps with `derived`.
+SHORT_KEY = (  # of short_table
+    "rollout s: seconds a step. of none: share of none's rollout time; epoch 2+: from the second epoch.\n"
+    "tok/pass: tokens that a request gets from a pass. step: whole steps, as a share of none's."
+)
+
+
+def short_table(result: Mapping[str, Any]) -> list[list[str]]:
+    """Return the table that a comparison prints at its end, the header first: so few columns that it fits a terminal.
+
+    result: the result of compare_arms.
+    """
+    of_stock = "ratio_to_stock" in result
+    header = ["arm", "rollout s", "of none", "epoch 2+", *["of stock"] * of_stock]
+    lines = [[*header, "tok/pass", "accepted", "step", "reward"]]
+    for name, arm in result["arms"].items():
+        ratio = result["ratio_to_none"].get(name)
+        drafted = arm["drafted"]["mean"]
+        lines.append(
+            [
+                name,
+                f"{arm['rollout_s']['mean']:.2f} ± {arm['rollout_s']['std']:.2f}",
+                _ratio(ratio, "rollout_s"),
+                _optional(ratio["rollout_s"]["from_second_epoch"]) if ratio else "1",
+                *_of_stock(result, name)[:1],
+                f"{arm['tokens_per_pass']['overall']:.2f}",
+                f"{arm['accepted']['mean'] / drafted:.0%}" if drafted else "-",
+                _ratio(ratio, "step_s"),
+                f"{arm['reward']['first_quarter']:.2f} → {arm['reward']['last_quarter']:.2f}",
+            ]
+        )
+    return lines
+
+
+def full_table(result: Mapping[str, Any]) -> list[list[str]]:
+    """Return the table of a comparison's page, the header first. result: the result of compare_arms, perhaps with
+    `derived`.
 
     The column of `derived` has two ratios that are computed with pass times of another machine. In the second, drafts
     cost more.
@@ -214,24 +248,27 @@ def arm_table(result: dict[str, Any]) -> str:
         if derived:
             both = [derived[key].get(name) for key in ("ratio_to_none", "ratio_to_none_dearer")]
             lines[-1].append("1" if not ratio else " to ".join(map(_optional, both)) if None not in both else "-")
-    return f"\n{aligned(lines)}\n"
+    return lines
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Return a table as aligned text. lines: the cells of each line. The first line is the header; it is underlined."""
+def aligned(lines: Sequence[Sequence[str]], width: int = WIDEST_TABLE) -> str:
+    """Return a table as aligned text. lines: the cells of each line. The first line is the header; it is underlined.
+
+    width: the most columns of a line. A table that is wider goes on in a second line in its first column.
+    """
     first_column, *other_columns = lines[0]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column(first_column, no_wrap=True)
+    table.add_column(first_column, overflow="fold", min_width=min(8, max(len(line[0]) for line in lines)))
     for column in other_columns:
         table.add_column(column, justify="right", no_wrap=True)
     for line in lines[1:]:
         table.add_row(*map(Text, line))
     text = io.StringIO()
-    Console(file=text, width=WIDEST_TABLE, no_color=True).print(table)
+    Console(file=text, width=width, no_color=True).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def _of_stock(result: dict[str, Any], name: str) -> list[str]:
+def _of_stock(result: Mapping[str, Any], name: str) -> list[str]:
     """Return an arm's cells for the columns that only a table with the arm stock (unmodified vLLM) has."""
     if "ratio_to_stock" not in result:
         return []

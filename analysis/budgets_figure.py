@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.figures import figure
+from analysis.figures import COLOURS, figure
 
 
 def budgets_figure(result: dict[str, Any], path: Path) -> None:
@@ -17,7 +17,7 @@ def budgets_figure(result: dict[str, Any], path: Path) -> None:
         for panel, (name, measured) in zip(np.ravel(panels), result.items(), strict=True):
             order = sorted(measured, key=lambda label: -measured[label]["ratio"])
             ratios = [measured[label]["ratio"] for label in order]
-            colours = ["#c44e52" if label.startswith("marginal") else "#8c8c8c" for label in order]
+            colours = [COLOURS["das"] if label.startswith("marginal") else COLOURS["stock"] for label in order]
             panel.barh(order, ratios, color=colours)
             for position, label in enumerate(order):
                 panel.plot(measured[label]["quartiles"], [position, position], color="black", linewidth=1)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.advice_page import CSS
+from analysis.page import document
 
 STATES = (
     "td.ok{color:#276749}td.failed{color:#9b2c2c;font-weight:bold}td{vertical-align:top}td:last-child{text-align:left}"
@@ -29,15 +29,12 @@ def write(
         f"<td>{html.escape(questions[name])}<br><b>{html.escape(str(row['line']))}</b>{_numbers(row)}</td></tr>"
         for name, row in rows.items()
     )
-    body = (
-        f"<h1>{html.escape(heading)}</h1>{tiny}"
-        f"<p>{html.escape(facts['date'])}, commit {html.escape(facts['commit'])}; {html.escape(installed)}</p>"
-        f"<table><tr><th>part</th><th></th><th>seconds</th><th>question and finding</th></tr>{table}</table>"
-    )
-    path.write_text(
-        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{html.escape(heading)}</title>"
-        f"<style>{CSS}{STATES}</style><body>{body}</body></html>\n"
-    )
+    body = [
+        tiny,
+        f"<p>{html.escape(facts['date'])}, commit {html.escape(facts['commit'])}; {html.escape(installed)}</p>",
+        f"<table><tr><th>part</th><th></th><th>seconds</th><th>question and finding</th></tr>{table}</table>",
+    ]
+    path.write_text(document(heading, body, STATES))
 
 
 def _state(row: Mapping[str, Any]) -> str:

@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis import panels
+from analysis import page, panels
+from analysis.arms import full_table
+from analysis.regime import COLUMNS, regime_lines, regime_note
+from analysis.verdict import verdict_lines
 
-CSS = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:75rem;margin:2rem auto;padding:0 1rem;color:#222}"
-    "table{border-collapse:collapse}td,th{padding:.3rem .8rem;border-bottom:1px solid #ddd;text-align:right}"
-    "td:first-child,th:first-child{text-align:left}pre{background:#f4f4f4;padding:1rem;overflow-x:auto}"
-    "svg{max-width:100%;height:auto}"
+WIDE = "body{max-width:75rem}"
+MEANINGS = (  # of the columns of the long table; docs/metrics.md has the rest
+    "drafted, accepted: tokens that a drafter proposed, and those of them that equalled the policy's own. tokens/pass: "
+    "emitted tokens of a request per pass of the policy. draft share: the part of the rollout time that drafting took. "
+    "tail passes: passes with at most 4 live requests. The derived column computes the ratio to none with the pass "
+    "times that a 7B policy would have on one H100; nothing of it was measured."
 )
 
 
@@ -22,20 +26,45 @@ def write(
     lines: Sequence[str],
     runs: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> None:
-    """Write the page.
+    """Write the page of any runs.
 
     table: the first line is the header. lines: the report of differences. runs: name -> rows of metrics.jsonl.
     """
     header, *rows = table
+    body = [
+        page.table(header, rows),
+        f"<h2>What differs</h2><pre>{html.escape(chr(10).join(lines))}</pre>",
+        *_panels(runs),
+    ]
+    path.write_text(page.document(f"Curves: {', '.join(runs)}", body, WIDE))
+
+
+def write_comparison(
+    path: Path, result: Mapping[str, Any], figures: Sequence[Path], runs: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> None:
+    """Write the page of a finished comparison of arms.
+
+    result: the content of its result.json. figures: its PNG files. runs: arm -> rows of metrics.jsonl.
+    """
+    header, *rows = full_table(result)
+    body = [
+        page.box(verdict_lines(result)),
+        *(page.picture(figure, figure.stem.replace("_", " ")) for figure in figures),
+        "<h2>All numbers</h2>",
+        page.table(header, rows),
+        f"<p>{MEANINGS}</p>",
+        "<h2>How long and how predictable the responses are</h2>",
+        page.table(["epoch", *COLUMNS], regime_lines(result["regime"])),
+        f"<p>{html.escape(regime_note(result['regime']))}. longest/mean: the longest response to a problem over the "
+        "mean of its responses, the median over problems: where it is large, one response keeps an engine busy alone."
+        "</p>",
+        *_panels(runs),
+    ]
+    path.write_text(page.document(f"Comparison of {', '.join(runs)}", body, WIDE))
+
+
+def _panels(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     picture = io.StringIO()
     panels.draw(runs, panels.PANELS, picture, "svg")
     svg = picture.getvalue()
-    path.write_text(
-        "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-        f"<title>Curves</title><style>{CSS}</style><h1>Curves: {html.escape(', '.join(runs))}</h1><table><tr>"
-        + "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
-        + "</tr>"
-        + "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-        + f"</table><h2>What differs</h2><pre>{html.escape(chr(10).join(lines))}</pre>"
-        f"<h2>Panels</h2>{svg[svg.index('<svg') :]}</html>"
-    )
+    return ["<h2>Panels</h2>", svg[svg.index("<svg") :]]

@@ -22,7 +22,7 @@ COLOURS = {
     "ngram": "#E69F00",
     "suffix": "#009E73",
 }
-OTHER_COLOURS = ("#D55E00", "#CC79A7", "#F0E442")
+OTHER_COLOURS = ("#D55E00", "#CC79A7", "#B8A900")  # the last is darker than Okabe and Ito's yellow, to be read on white
 STYLE = {
     "figure.dpi": 120,
     "axes.spines.top": False,
@@ -33,9 +33,25 @@ STYLE = {
 }
 
 
+SMOOTH = 4  # steps of a moving mean
+ARMS = {path.stem for path in (Path(__file__).parents[1] / "configs" / "arm").glob("*.yaml")}
+
+
+def label(name: str) -> str:
+    """Return the name of an arm for a legend. A variant of das, such as branch_blocks_64, says that it is one."""
+    return name if name in ARMS else f"das, {name.replace('_', ' ')}"
+
+
 def colour(name: str) -> str:
     """Return the colour of an arm, which is the same in every figure."""
     return COLOURS.get(name, OTHER_COLOURS[sum(map(ord, name)) % len(OTHER_COLOURS)])
+
+
+def colours_of(names: Sequence[str]) -> dict[str, str]:
+    """Return a colour for each name: an arm's own, and for other names the colours that no arm of the figure has, in
+    order."""
+    free = iter([*(c for arm, c in COLOURS.items() if arm not in names), *OTHER_COLOURS, *COLOURS.values()])
+    return {name: COLOURS[name] if name in COLOURS else next(free) for name in names}
 
 
 @contextmanager
@@ -51,41 +67,69 @@ def figure(path: Path, panels: int = 1, size: tuple[float, float] | None = None)
         plt.close(drawing)
 
 
-def compare_figures(folder: Path, names: Sequence[str]) -> None:
+def compare_figures(folder: Path, names: Sequence[str]) -> list[Path]:
     """Draw a comparison: rollout_and_reward.png, live_requests.png, and budget_ARM.png for each arm that drafted.
+    Returns their paths.
 
     folder: the comparison's folder, which also receives the figures. names: the arms; the first is the baseline.
     If policies were evaluated, the first figure shows their accuracy too.
     """
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
-    _draw_time_and_reward(rows, folder / "rollout_and_reward.png")
+    draw_time_and_reward(rows, folder / "rollout_and_reward.png")
     # The baseline's longest rollout shows best how few requests stay live at the end.
     step = max(rows[names[0]], key=lambda row: row["rollout_s"])["step"]
-    with figure(folder / "live_requests.png", size=(6, 3.6)) as axes:
-        for name in names:
-            line = read.timeline(folder / "arms" / name, step)
-            axes.step(line["step_time_s"], line["step_live"], where="post", color=colour(name), label=name)
-            axes.plot(line["step_time_s"][-1], line["step_live"][-1], "o", color=colour(name), markersize=4)
-        axes.set(
-            xlabel="time in rollout (s)", ylabel="live requests", ylim=(0, None), title=f"Live requests, step {step}"
-        )
-        axes.legend()
+    timelines = {name: read.timeline(folder / "arms" / name, step) for name in names}
+    lines = {name: (line["step_time_s"], line["step_live"]) for name, line in timelines.items()}
+    draw_live_requests(lines, step, folder / "live_requests.png")
+    drawn = [folder / "rollout_and_reward.png", folder / "live_requests.png"]
     for name in names:
         if any(row["drafted"] for row in rows[name]):
-            budget_figure(folder / "arms" / name, name, step, folder / f"budget_{name}.png")
+            drawn.append(folder / f"budget_{name}.png")
+            budget_figure(folder / "arms" / name, name, step, drawn[-1])
+    return drawn
 
 
-def _draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
-    """Draw rollout time, reward and, if policies were evaluated, accuracy by step. rows: arm -> rows of metrics."""
+def shown_arms(names: Sequence[str]) -> list[str]:
+    """Return the arms whose times a figure shows, three at most: the baseline, stock, and das or else the last arm."""
+    best = "das" if "das" in names else names[-1]
+    return [name for name in names if name in (names[0], "stock", best)]
+
+
+def smoothed(values: Sequence[float], steps: int = SMOOTH) -> np.ndarray:
+    """Return the mean of each value and those up to `steps` - 1 before it."""
+    sums = np.cumsum([0.0, *values])
+    ends = np.arange(1, len(sums))
+    starts = np.maximum(ends - steps, 0)
+    return np.asarray((sums[ends] - sums[starts]) / (ends - starts))
+
+
+def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
+    """Draw rollout time, reward and, if policies were evaluated, accuracy by step. rows: arm -> rows of metrics.
+
+    The area between the baseline and the drafting arm is the time that drafts save.
+    """
     evaluated = [name for name in rows if evaluations(rows[name])]
     width = 3 if evaluated else 2
+    names = shown_arms(list(rows))
     with figure(path, width, (5 * width, 3.6)) as (time_axes, reward_axes, *more):
-        for order, (name, steps) in enumerate(rows.items()):
-            numbers = [row["step"] for row in steps]
-            time_axes.plot(numbers, [row["rollout_s"] for row in steps], color=colour(name), label=name)
+        means = {name: smoothed([row["rollout_s"] for row in rows[name]]) for name in names}
+        numbers = [row["step"] for row in rows[names[0]]]
+        for name in names:
+            time_axes.plot(numbers, means[name], color=colour(name), label=name, linewidth=2)
+        if len(names) > 1:
+            slow, fast = (sum(row["rollout_s"] for row in rows[name]) for name in (names[0], names[-1]))
+            time_axes.fill_between(
+                numbers,
+                means[names[0]],
+                means[names[-1]],
+                color=colour(names[-1]),
+                alpha=0.18,
+                label=f"{1 - fast / slow:.0%} saved" if fast < slow else f"{fast / slow - 1:.0%} lost",
+            )
+        for order, (name, steps) in enumerate((name, rows[name]) for name in names):
             # Later arms are dashed and thinner, because equal curves would hide each other.
             reward_axes.plot(
-                numbers,
+                [row["step"] for row in steps],
                 [row["reward"] for row in steps],
                 color=colour(name),
                 label=name,
@@ -94,10 +138,27 @@ def _draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pa
             )
         for order, name in enumerate(evaluated):
             draw_accuracy(more[0], rows[name], colour(name), name, order)
-        time_axes.set(xlabel="training step", ylabel="rollout time (s)", ylim=(0, None), title="Rollout time per step")
+        time_axes.set(
+            xlabel="training step",
+            ylabel="rollout time (s a step)",
+            ylim=(0, None),
+            title=f"Rollout time, mean of {SMOOTH} steps",
+        )
         reward_axes.set(xlabel="training step", ylabel="mean reward", ylim=(0, 1), title="Reward per step")
-        time_axes.legend()
-        reward_axes.legend()
+        for axes in (time_axes, reward_axes):
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4)  # below, where no curve is
+
+
+def draw_live_requests(lines: Mapping[str, tuple[Sequence[float], Sequence[int]]], step: int, path: Path) -> None:
+    """Draw how many requests are live over the time of a rollout. lines: arm -> (seconds, live requests). step: the
+    training step of the rollout."""
+    with figure(path, size=(7, 3.6)) as axes:
+        for name, (seconds, live) in lines.items():
+            axes.step(seconds, live, where="post", color=colour(name), label=name)
+            axes.plot(seconds[-1], live[-1], "o", color=colour(name), markersize=4)
+        title = f"Live requests in the rollout of step {step}"
+        axes.set(xlabel="time in rollout (s)", ylabel="live requests", ylim=(0, None), title=title)
+        axes.legend()
 
 
 def budget_figure(arm: Path, name: str, step: int, path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.figures import colour, figure
+from analysis.figures import colours_of, figure, label
 
 
 def force_figure(result: dict[str, Any], path: Path) -> None:
@@ -16,11 +16,12 @@ def force_figure(result: dict[str, Any], path: Path) -> None:
     if not arms:
         return
     live = list(result["ratio_to_none"][arms[0]]["rollout_s"]["by_live"])
+    colours = colours_of(arms)
     places, width = np.arange(len(live)), 0.8 / len(arms)
-    with figure(path, 2, (9, 3.6)) as (ratios, passes):
+    with figure(path, 2, (10, 3.6)) as (ratios, passes):
         for i, arm in enumerate(arms):
             at = places + (i - (len(arms) - 1) / 2) * width
-            shown = {"width": width, "color": colour(arm), "label": arm}
+            shown = {"width": width, "color": colours[arm], "label": label(arm)}
             ratios.bar(at, [result["ratio_to_none"][arm]["rollout_s"]["by_live"][n] for n in live], **shown)
             passes.bar(at, [result["arms"][arm]["by_live"][n] for n in live], **shown)
         ratios.axhline(1.0, color="0.4", linewidth=1, linestyle="--")

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from analysis import read
-from analysis.arms import aligned
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -111,19 +110,24 @@ COLUMNS = {  # header of the table -> the figure that the column shows, and its 
 }
 
 
-def regime_table(figures: Mapping[str, Any]) -> str:
-    """Return a table with a line for each epoch and one for the run. figures: the result of `regime`."""
-    lines = [["epoch", *COLUMNS]]
-    where = "without drafts" if figures["baseline"] == "none" else f"in arm {figures['baseline']}"
+def regime_lines(figures: Mapping[str, Any]) -> list[list[str]]:
+    """Return the lines of a table with a row for each epoch, for the columns of COLUMNS after the epoch. figures: the
+    result of `regime`."""
     epochs = figures["by_epoch"]
-    for i in sorted({round(i) for i in np.linspace(0, len(epochs) - 1, MOST_LINES)}):
-        epoch = epochs[i]
-        lines.append([str(epoch["epoch"]), *(shown(epoch[key], form) for key, form in COLUMNS.values())])
+    return [
+        [str(epochs[i]["epoch"]), *(shown(epochs[i][key], form) for key, form in COLUMNS.values())]
+        for i in sorted({round(i) for i in np.linspace(0, len(epochs) - 1, MOST_LINES)})
+    ]
+
+
+def regime_note(figures: Mapping[str, Any]) -> str:
+    """Return a sentence about the whole run. figures: the result of `regime`."""
+    where = "without drafts" if figures["baseline"] == "none" else f"in arm {figures['baseline']}"
     return (
-        f"{aligned(lines)}\np99/median of the run {shown(figures['p99_over_median'], '.2f')}; mean length of the last "
+        f"p99/median of the run {shown(figures['p99_over_median'], '.2f')}; mean length of the last "
         f"complete epoch over the first {shown(figures['length_change'], '+.0%')}; {where}, rollouts take "
         f"{shown(figures['rollout_share_none'], '.0%')} of a step, and {shown(figures['tail_share'], '.0%')} of the "
-        "passes have at most 4 live requests\n"
+        "passes have at most 4 live requests"
     )
 
 

@@ -3,6 +3,7 @@
 `markdown` writes a report as text; analysis/report_page.py writes it as one page of HTML.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.orderings import Ordering
+from analysis.orderings import HEADER, Ordering
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,16 @@ class Section:
             tables.append(self.table)
         tables += self.more_tables
         if self.orderings:
-            orderings = [[each.claim, each.verdict, each.evidence] for each in self.orderings]
-            tables.append(Table(["claim", "verdict", "evidence from our runs"], orderings))
+            tables.append(claims(self.orderings))
         return tables
+
+
+def claims(orderings: Sequence[Ordering]) -> Table:
+    """Return the table of claims: the paper's value, ours, their ratio and the verdict. A column that would be empty is
+    left out."""
+    rows = [each.cells for each in orderings]
+    filled = [i for i in range(len(HEADER)) if any(row[i] for row in rows)]
+    return Table([HEADER[i] for i in filled], [[row[i] for i in filled] for row in rows])
 
 
 def markdown(title: str, preface: str, sections: Sequence[Section]) -> str:
@@ -86,34 +94,29 @@ def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, tit
 
     lines: name -> (xs, ys). A curve whose name ends in "(paper)" is dashed. x, y: the labels of the axes.
     """
-    import matplotlib  # imported here, because the import takes a second and few callers draw
+    from analysis.figures import colours_of, figure  # here, because matplotlib takes a second and few callers draw
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(9, 3.8), layout="constrained")
-    for name, (xs, ys) in lines.items():
-        axes.plot(xs, ys, "--" if name.endswith("(paper)") else "-", label=name, linewidth=1.4)
-    axes.set(xlabel=x, ylabel=y, title=title)
-    if all(np.min(ys) >= 0 for _, ys in lines.values()):
-        axes.set_ylim(bottom=0)
-    figure.legend(loc="outside right upper", fontsize=8)  # beside the curves, which may leave no room
-    figure.savefig(path)
-    plt.close(figure)
+    pairs = {name: name.removesuffix(" (paper)") for name in lines}  # a curve and the paper's of that name: one colour
+    colour = colours_of(list(dict.fromkeys(pairs.values())))
+    styles = itertools.cycle(["-", (0, (6, 2)), (0, (3, 1, 1, 1)), (0, (1, 1))])
+    style = {name: next(styles) for name in lines} if len(colour) > 7 else dict.fromkeys(lines, "-")
+    with figure(path, size=(9, 4.2)) as axes:
+        for name, (xs, ys) in lines.items():
+            form = "--" if name.endswith("(paper)") else style[name]
+            axes.plot(xs, ys, linestyle=form, color=colour[pairs[name]], label=name, linewidth=1.6)
+        axes.set(xlabel=x, ylabel=y, title=title)
+        if all(np.min(ys) >= 0 for _, ys in lines.values()):
+            axes.set_ylim(bottom=0)
+        axes.figure.legend(loc="outside right upper", fontsize=9)  # beside the curves, which may leave no room
     return path.name
 
 
 def points(path: Path, xs: Any, ys: Any, x: str, y: str, title: str) -> str:
     """Draw points, and the line on which both coordinates are equal. Returns the file's name."""
-    import matplotlib  # imported here for the same reason as in `curves`
+    from analysis.figures import COLOURS, figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(5, 3.8), layout="constrained")
-    axes.plot(xs, ys, "o", markersize=4, alpha=0.7)
-    axes.axline((0, 0), slope=1, color="0.6", linewidth=1)
-    axes.set(xlabel=x, ylabel=y, title=title, xlim=(0, None), ylim=(0, None))
-    figure.savefig(path)
-    plt.close(figure)
+    with figure(path, size=(5, 3.8)) as axes:
+        axes.plot(xs, ys, "o", markersize=4, alpha=0.7, color=COLOURS["das"])
+        axes.axline((0, 0), slope=1, color="0.6", linewidth=1)
+        axes.set(xlabel=x, ylabel=y, title=title, xlim=(0, None), ylim=(0, None))
     return path.name

@@ -1,60 +1,55 @@
 """Write a report as one self-contained HTML page."""
 
-import base64
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from analysis.advice_page import CSS
+from analysis import page
+from analysis.orderings import MET, NO_SIZE, NOT_MET, Ordering
 from analysis.report import Section, Table
 
 REPORT_CSS = (
-    "table{margin:1rem 0;font-size:.9rem}td,th{text-align:left}nav li{display:inline-block;margin-right:1rem}"
-    "h2{margin-top:3rem;border-top:2px solid #ddd;padding-top:1rem}"
-    ".met{color:#00734d}.not{color:#b3400e;font-weight:bold}"
-    "figure{margin:1rem 0}li{color:inherit}"
+    "body{max-width:75rem}table{margin:1rem 0;font-size:.9rem}td,th{text-align:left}.wide td{white-space:normal}"
+    "nav li{display:inline-block;margin-right:1rem}h2{margin-top:3rem;border-top:2px solid #ddd;padding-top:1rem}"
+    # Blue, orange and vermilion can be told apart with every kind of colour vision; the words say the same.
+    ".met{color:#00527f;font-weight:bold}.order{color:#0072B2}.size{color:#8a5a00;background:#fff3d6}"
+    ".not{color:#fff;background:#b3400e;font-weight:bold}li{color:inherit}"
 )
-VERDICT_CLASSES = {"met": "met", "NOT MET": "not"}  # text of a cell -> its CSS class
+VERDICT_CLASSES = {MET: "met", NO_SIZE: "order", NOT_MET: "not"}  # verdict -> its CSS class
 
 
 def write(
-    path: Path, title: str, preface: Sequence[str], overview: Table, chapters: Mapping[str, Sequence[Section]]
+    path: Path,
+    title: str,
+    box: Sequence[str],
+    preface: Sequence[str],
+    overview: Table | None,
+    chapters: Mapping[str, Sequence[Section]],
 ) -> None:
     """Write the page, with every figure inside it.
 
-    preface: paragraphs. overview: the table at the top. chapters: heading -> sections. Their figure paths are relative
-    to the page.
+    box: the lines of the box at the top. preface: paragraphs. overview: the table at the top, or None. chapters:
+    heading -> sections. Their figure paths are relative to the page.
     """
-    parts = [
-        "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>",
-        f"<title>{html.escape(title)}</title><style>{CSS}{REPORT_CSS}</style><h1>{html.escape(title)}</h1>",
-        *(f"<p>{html.escape(line)}</p>" for line in preface),
-        "<nav><ul>" + "".join(f"<li><a href='#{i}'>{html.escape(name)}</a></li>" for i, name in enumerate(chapters)),
-        "</ul></nav>",
-        html_table(overview),
-    ]
-    for i, (name, sections) in enumerate(chapters.items()):
+    sections = [section for of_chapter in chapters.values() for section in of_chapter]
+    classes = verdict_classes([ordering for section in sections for ordering in section.orderings])
+    parts = [page.box(box), *(f"<p>{html.escape(line)}</p>" for line in preface)]
+    if len(chapters) > 1:
+        links = "".join(f"<li><a href='#{i}'>{html.escape(name)}</a></li>" for i, name in enumerate(chapters))
+        parts.append(f"<nav><ul>{links}</ul></nav>")
+    if overview is not None:
+        parts.append(page.table(overview.header, overview.rows, classes))
+    for i, (name, of_chapter) in enumerate(chapters.items()):
         parts.append(f"<h2 id='{i}'>{html.escape(name)}</h2>")
-        for section in sections:
+        for section in of_chapter:
             parts.append(f"<h3>{html.escape(section.title)}</h3><p>{html.escape(section.setting)}</p>")
-            parts += [html_table(table) for table in section.tables()]
+            parts += [page.table(table.header, table.rows, classes) for table in section.tables()]
             if section.differs:
                 parts.append(f"<p><b>Where our result differs.</b> {html.escape(section.differs)}</p>")
-            parts += [html_image(path.parent / figure, section.title) for figure in section.figures]
-    path.write_text("\n".join([*parts, "</html>"]))
+            parts += [page.picture(path.parent / figure, section.title) for figure in section.figures]
+    path.write_text(page.document(title, parts, REPORT_CSS))
 
 
-def html_table(table: Table) -> str:
-    """Return a table as HTML, with coloured verdicts."""
-    header = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
-    rows = []
-    for row in table.rows:
-        cells = "".join(f"<td class='{VERDICT_CLASSES.get(cell, '')}'>{html.escape(cell)}</td>" for cell in row)
-        rows.append(f"<tr>{cells}</tr>")
-    return f"<table><tr>{header}</tr>{''.join(rows)}</table>"
-
-
-def html_image(path: Path, title: str) -> str:
-    """Return an HTML figure that embeds a PNG file."""
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f"<figure><img alt='{html.escape(title, quote=True)}' src='data:image/png;base64,{data}'></figure>"
+def verdict_classes(orderings: Sequence[Ordering]) -> dict[str, str]:
+    """Return verdict -> CSS class, for the verdicts of these claims. A size that is not met has a class of its own."""
+    return {each.verdict: VERDICT_CLASSES.get(each.verdict, "size") for each in orderings if each.met is not None}

@@ -89,7 +89,7 @@ def soak_figure(folder: Path, warm_up_minutes: float, path: Path) -> None:
     rows = read.lines(folder / "soak.jsonl")
     minutes, named = np.array([row["minutes"] for row in rows]), series(rows)
     with plt.rc_context(STYLE):
-        figure, ((memory, roles), (steps, rest)) = plt.subplots(2, 2, figsize=(11, 6.5), layout="constrained")
+        figure, ((memory, roles), (steps, rest)) = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
         for name in ("resident_mib", "anonymous_mib"):
             memory.plot(minutes, named[name], label=name.removesuffix("_mib"))
         memory.set(title="Memory of all processes (MiB)", ylim=(0, None))
@@ -107,6 +107,7 @@ def soak_figure(folder: Path, warm_up_minutes: float, path: Path) -> None:
         for axes in (memory, roles, steps, rest):
             axes.axvline(warm_up_minutes, color="0.6", linewidth=1, linestyle="--")
             axes.set(xlabel="minutes")
-            axes.legend(markerscale=4 if axes is steps else 1)  # the points of `steps` are too small for a legend
+            # Below the axes, where no curve is. The points of `steps` are too small for a legend.
+            axes.legend(markerscale=4 if axes is steps else 1, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
         figure.savefig(path)
         plt.close(figure)

@@ -1,4 +1,4 @@
-"""The wheel holds the library alone, with its C cores compiled, and the programs of README and guides run with nothing else."""
+"""The wheel holds the library alone, with its C cores compiled, and the guides' programs run with nothing else."""
 
 import os
 import re

@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.orderings import Ordering
 from analysis.report import Section
 from analysis.sections.shared import policy_note, rows, total
-from analysis.sections.time_and_reward import draw, every_step, reduction, reduction_lines, same_training
+from analysis.sections.time_and_reward import draw, reduction_lines, same_training, saves_time
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
@@ -25,13 +24,8 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
         ):
             arm_lines = reduction_lines(run, paper, 18, claimed, arm, other)
             lines += [replace(line, what=f"{label}: {line.what}") for line in arm_lines]
-            orderings.append(
-                Ordering(
-                    f"{label}: {arm} needs less rollout time than {other}",
-                    reduction(rows(run, arm), rows(run, other)) > 0,
-                    every_step(run, arm, other),
-                )
-            )
+            claim = f"{label}: {arm} needs less rollout time than {other}"
+            orderings.append(saves_time(claim, run, paper, 18, arm, other))
         orderings.append(same_training(run))
     first = next(iter(runs.values()))
     wasted = {

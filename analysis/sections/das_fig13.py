@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from analysis.orderings import Ordering
 from analysis.report import Section
-from analysis.sections.shared import policy_note, rows
-from analysis.sections.time_and_reward import draw, every_step, reduction, reduction_lines, same_training
+from analysis.sections.shared import policy_note
+from analysis.sections.time_and_reward import draw, reduction_lines, same_training, saves_time
 
 # label of the run -> its data in published.json, and what the paper's text claims
 PANELS = {"half_cap": ("das_fig13_8k", "over 30 %"), "half_batch": ("das_fig13_batch16", "similar to Fig 11")}
@@ -25,11 +24,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
         name = label.replace("_", " ")
         lines += [replace(line, what=f"{name}: {line.what}") for line in reduction_lines(run, paper, 20, claimed)]
         orderings += [
-            Ordering(
-                f"{name}: DAS needs less rollout time than no speculation",
-                reduction(rows(run, "das"), rows(run, "none")) > 0,
-                every_step(run),
-            ),
+            saves_time(f"{name}: DAS needs less rollout time than no speculation", run, paper, 20),
             same_training(run),
         ]
     return Section(

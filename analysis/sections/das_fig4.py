@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
-from analysis.sections.shared import accepted_per_pass, colours_of, policy_note, rows
+from analysis.sections.shared import accepted_per_pass, policy_note, rows
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
@@ -56,11 +56,17 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
                 "acceptance of drafts from history grows over training",
                 ends["das"][1] > ends["das"][0] if last else None,
                 arrow(ends["das"]),
+                das[-1] / das[0],
+                ends["das"][1] / ends["das"][0] if ends["das"][0] else None,
+                " times the first",
             ),
             Ordering(
                 "at the end more tokens are accepted from history than from the static drafter",
                 ends["das"][1] > ends["ngram"][1],
                 f"{ends['das'][1]:.2f} from history, {ends['ngram'][1]:.2f} from ngram",
+                das[-1] / eagle[-1],
+                ends["das"][1] / ends["ngram"][1] if ends["ngram"][1] else None,
+                " times as many",
             ),
         ],
     )

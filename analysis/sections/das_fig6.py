@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
-from analysis.sections.shared import accepted_per_pass, colours_of, last_half, policy_note, rows, total
+from analysis.sections.shared import accepted_per_pass, last_half, policy_note, rows, total
 
 # drafter.scope -> its name in published.json
 SCOPES = {"problem": "problem_only", "problem+request": "problem_plus_request", "global+request": "global_plus_request"}
@@ -60,11 +60,17 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
                 "problem scope has at least as many tokens accepted as global scope",
                 accepted["problem"] >= accepted["global+request"],
                 f"{accepted['problem']:.2f} with problem scope, {accepted['global+request']:.2f} with global scope",
+                paper["accepted"]["problem_only"]["mean"] / paper["accepted"]["global_plus_request"]["mean"],
+                accepted["problem"] / accepted["global+request"] if accepted["global+request"] else None,
+                " times as many",
             ),
             Ordering(
                 "drafting from the problem's text alone costs least",
                 cost_ms["problem"] <= min(cost_ms.values()),
                 ", ".join(f"{scope} {1e3 * value:.1f} us per token" for scope, value in cost_ms.items()),
+                paper["draft_ms_per_token"]["problem_only"]["mean"] * 1e3,
+                1e3 * cost_ms["problem"],
+                " us per token",
             ),
         ],
     )

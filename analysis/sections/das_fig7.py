@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from analysis import read
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
-from analysis.sections.shared import Rows, accepted_per_pass, arm_names, colours_of, last_half, policy_note, rows, total
+from analysis.sections.shared import Rows, accepted_per_pass, arm_names, last_half, policy_note, rows, total
 
 
 def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
@@ -55,11 +55,17 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
                 "the longer the window, the more tokens are accepted",
                 accepted == sorted(accepted) and accepted[-1] > accepted[0] if epochs > 2 else None,
                 ", ".join(f"window {w}: {a:.2f}" for w, a in zip(windows, accepted, strict=True)),
+                paper["accepted"]["window_all"]["mean"] / paper["accepted"]["window_4"]["mean"],
+                accepted[-1] / accepted[0] if accepted[0] else None,
+                " times as many, longest against shortest",
             ),
             Ordering(
                 "drafting costs more with a longer window",
                 bool(np.polyfit(range(len(draft_us)), draft_us, 1)[0] > 0),
                 ", ".join(f"window {w}: {d:.1f} us per draft" for w, d in zip(windows, draft_us, strict=True)),
+                paper["draft_ms_per_token"]["window_all"]["mean"] / paper["draft_ms_per_token"]["window_4"]["mean"],
+                draft_us[-1] / draft_us[0],
+                " times as much, longest against shortest",
             ),
         ],
     )

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from analysis import read
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Line, Section
 from analysis.sections.efficient_rollout_main import count, workloads
-from analysis.sections.shared import colours_of, percent
+from analysis.sections.shared import percent
 
 MARGIN = 1.05  # the toggle is on from this predicted speedup (paper)
 Trace = dict[str, Any]

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Section, Table
 from analysis.sections.drafting import named, numbers
-from analysis.sections.shared import colours_of
 
 NAMES = {"w8": "W8", "w4": "W4", "eagle3": "EAGLE-3"}
 LENGTHS = ("3", "5", "7")  # gamma

@@ -6,11 +6,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.overlap import exposed_times, hidden_share
 from analysis.report import Line, Section, Table
-from analysis.sections.shared import Rows, colours_of, is_identical, policy_note, rows
+from analysis.sections.shared import Rows, is_identical, policy_note, rows
 
 ARMS = ("none", "das")
 TARGET = 0.8  # with lag 1, this share of the shorter of generation and training should run beside the other
@@ -80,6 +80,9 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
                 "lag 1: less generation is exposed with drafts than without",
                 das.exposed < none.exposed,
                 f"{_s(das.exposed)} with das, {_s(none.exposed)} with none",
+                100 * (1 - paper["exposed_generation_s"]["sd"] / paper["exposed_generation_s"]["ar"]),
+                100 * (1 - das.exposed / none.exposed) if none.exposed else None,
+                " % less",
             ),
             Ordering(
                 f"lag 1 hides at least {TARGET:.0%} of the shorter of generation and training",

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Section, Table
 from analysis.sections.drafting import FROZEN, ONLINE, head_arm, named, speedup, tokens_per_pass
 from analysis.sections.nemo_rl_main import drafters
-from analysis.sections.shared import colours_of, policy_note, rows, total
+from analysis.sections.shared import policy_note, rows, total
 from analysis.sections.time_and_reward import same_training
 
 HEADS = {  # label -> the arm, and the paper's row

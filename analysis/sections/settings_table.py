@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
-from analysis.figures import figure
+from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.report import Section, Table
-from analysis.sections.shared import accepted_per_pass, colours_of, is_identical, percent, policy_note, rows, total
+from analysis.sections.shared import accepted_per_pass, is_identical, percent, policy_note, rows, total
 
 HEADER = (
     "setting",

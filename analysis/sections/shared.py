@@ -3,7 +3,6 @@
 A pass is a target pass; the DAS paper calls it a verification round.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +76,3 @@ def policy_note(run: Path) -> str:
         f"Policy {config['policy']['name']}, data {config['data']['name']}; {steps} steps of {problems} problems x "
         f"{trainer['num_generations']} responses of at most {trainer['max_completion_length']} tokens."
     )
-
-
-def colours_of(names: Sequence[str]) -> dict[str, Any]:
-    """Return a colour for each name: black for the first, then the colours of Okabe and Ito in order."""
-    palette = ("#000000", "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C8C8C")
-    return {name: palette[i % len(palette)] for i, name in enumerate(names)}

@@ -56,6 +56,16 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
     return str(policy)
 
 
+def unmade_policy(config: RunConfig) -> str | None:
+    """Return the key of the small policy that this run has to make first; None if it is in the cache or not needed."""
+    from experiments.small_policy.small import policy_key
+
+    if config.policy.path is not None or config.policy.name in (SMALL_MTP, SMOLLM2):
+        return None
+    key = policy_key(_small_config(config))
+    return None if (_cache(config) / key).exists() else key
+
+
 def draft_model_directory(config: RunConfig) -> str:
     """Return the draft model of an arm that drafts with one: the configured directory or hub id, or else the folder in
     which `policy_directory` makes one for the small policy. Raises UserError if none can be made for this policy.

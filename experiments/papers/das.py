@@ -62,7 +62,10 @@ def sections(
     )
     synthesis = Synthesis(recorded, float(task.run_length))
     setting = Setting(task, plain(budget), recorded, synthesis, times, published, folder, progress)
-    parts = in_processes([partial(part, setting) for part in PARTS])
+    parts = in_processes(
+        [partial(part, setting) for part in PARTS],
+        lambda done: progress.note(f"{done} of {len(PARTS)} parts are simulated"),
+    )
     return [pass_latency(points), *chain(*parts)]
 
 

@@ -1,8 +1,10 @@
-"""Print progress: one line for each step of each arm, with the time that is left. A terminal also shows a bar."""
+"""Print progress: one line for each step of each arm, or a verdict on each step, with the time that is left. A terminal
+also shows a bar."""
 
 import atexit
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -14,10 +16,19 @@ class Progress:
     """Prints progress lines. steps: training steps of each arm. arms: number of arms that report.
 
     terminal: the stream for the lines. Tasks that redirect their output replace it. Only terminals get colours.
+    verdict: takes each row, and returns the verdict of a step after its last arm; its line then stands in place of the
+    lines of the arms. None: each row has a line.
     """
 
-    def __init__(self, steps: int, arms: int = 1, terminal: TextIO = sys.stdout):
+    def __init__(
+        self,
+        steps: int,
+        arms: int = 1,
+        terminal: TextIO = sys.stdout,
+        verdict: Callable[[dict[str, Any]], str | None] | None = None,
+    ):
         self.terminal = terminal
+        self.verdict = verdict
         self.steps = steps
         self.arms = arms
         self.total = steps * arms
@@ -63,12 +74,16 @@ class Progress:
             self.began = time.perf_counter() - row.get("step_s", row["rollout_s"])
         self.done += 1
         seconds_left = int((time.perf_counter() - self.began) / self.done * (self.total - self.done))
-        self.note(
-            f"step {row['step']:3d}/{self.steps}  {row['arm']:<13s} "
-            + (f"reward {row['reward']:.3f}  " if "reward" in row else "")
-            + f"rollout {row['rollout_s']:6.2f} s  tokens/pass {row['tokens_per_pass']:5.2f}  "
-            f"longest {row['length_max']:5d}  ETA {seconds_left // 60}:{seconds_left % 60:02d}"
-        )
+        if self.verdict is not None:
+            if verdict := self.verdict(row):
+                self.note(f"step {row['step']:3d}/{self.steps} · {verdict} · {left(seconds_left)}")
+        else:
+            self.note(
+                f"step {row['step']:3d}/{self.steps}  {row['arm']:<13s} "
+                + (f"reward {row['reward']:.3f}  " if "reward" in row else "")
+                + f"rollout {row['rollout_s']:6.2f} s  tokens/pass {row['tokens_per_pass']:5.2f}  "
+                f"longest {row['length_max']:5d}  {left(seconds_left)}"
+            )
         for evaluation in row.get("eval", []):
             accuracy = "  ".join(f"pass@{k} {value:.3f}" for k, value in evaluation["pass_at_k"].items())
             self.note(
@@ -85,3 +100,8 @@ class Progress:
         if self._bar is not None and not self._bar.console.file.closed:
             self._bar.stop()
         self._bar = None
+
+
+def left(seconds: int) -> str:
+    """Return in words how much time is left."""
+    return f"ETA {seconds // 60}:{seconds % 60:02d}"

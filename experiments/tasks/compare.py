@@ -6,8 +6,9 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from analysis import arms as arm_analysis
-from analysis import figures
-from analysis.regime import regime, regime_table
+from analysis import compare_page, figures, read
+from analysis.regime import regime
+from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
 from experiments.harness.config import RunConfig, run_config
@@ -38,7 +39,9 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
             f"{config.engine.processes} set task.lock_step=false"
         )
     steps = config.trainer.max_steps
-    progress = Progress(steps, len(arms))
+    stock = next((name for name, arm in arms.items() if not arm.arm.row.keyed), None)
+    so_far = SoFar(list(arms), stock, config.responses_per_step, train_once)
+    progress = Progress(steps, len(arms), verdict=so_far.add)
     start = 0
     if config.resume is not None and in_lock_step:
         start = resume.rewind_all({path / "arms" / name: arm for name, arm in arms.items()}, path, progress)
@@ -55,11 +58,13 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     result["regime"] = regime(path, list(arms))
     if config.task["derived"]:
         result["derived"] = derived_ratios({name: path / "arms" / name for name in arms})
-    figures.compare_figures(path, list(arms))
+    drawn = figures.compare_figures(path, list(arms))
     result_path = run_folder.write_result(result)
-    progress.note(arm_analysis.arm_table(result))
-    progress.note(regime_table(result["regime"]))
-    progress.note(arm_analysis.identity_verdict(result))
+    page = path / "comparison.html"
+    compare_page.write_comparison(page, result, drawn, {name: read.metrics(path / "arms" / name) for name in arms})
+    progress.note(f"\n{arm_analysis.aligned(arm_analysis.short_table(result), WIDTH)}\n{arm_analysis.SHORT_KEY}\n")
+    progress.note(boxed("verdict", verdict_lines(result)))
+    progress.note(f"page: {page.absolute()}  (opens in a browser, no server needed)")
     progress.note(f"result: {result_path}")
 
 

@@ -1,10 +1,13 @@
-"""experiment=NAME: do the runs that a figure, table or ablation needs, and write its section of the report."""
+"""experiment=NAME: do the runs that a figure, table or ablation needs, and write its section as a page."""
 
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from analysis import report_page
+from analysis.orderings import summary
 from analysis.report import markdown
+from analysis.verdict import boxed
 from experiments.harness.runs import planned_runs
 from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress
@@ -12,7 +15,8 @@ from experiments.run.run_folder import write_text
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Do the runs that are missing, then write the section with its figures to outputs/reproduce/NAME/report.md.
+    """Do the runs that are missing, then write the section with its figures to outputs/reproduce/NAME/report.html and
+    report.md.
 
     Raises RunFailed with the reason of the first run that failed.
     """
@@ -25,8 +29,9 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     if failed:
         raise RunFailed(next(iter(failed.values())))
     section = planned_runs.write_section(experiment, store, profile)
-    report = store / planned_runs.section_folder(experiment, profile) / "report.md"
-    write_text(report, markdown(experiment.title, "", [section]))
-    for ordering in section.orderings:
-        progress.note(str(ordering))
-    progress.note(f"report: {report}")
+    report = store / planned_runs.section_folder(experiment, profile) / "report.html"
+    write_text(report.with_suffix(".md"), markdown(experiment.title, "", [section]))
+    lines = summary(section.orderings) if section.orderings else ["This experiment shows numbers and makes no claim."]
+    report_page.write(report, experiment.title, lines, [], None, {"Result": [section]})
+    progress.note(boxed("verdict", [*lines, *map(str, section.orderings)]))
+    progress.note(f"page: {report.absolute()}  (opens in a browser, no server needed)")

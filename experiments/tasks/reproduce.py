@@ -16,8 +16,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from analysis import read, report_page
-from analysis.orderings import Ordering
-from analysis.report import Line, Section, Table, markdown, markdown_table
+from analysis.orderings import Ordering, summary
+from analysis.report import Line, Section, Table, claims, markdown, markdown_table
 from experiments.harness.runs import planned_runs
 from experiments.harness.runs.planned_runs import Experiment, Run
 from experiments.run.errors import CONFIGS, RunFailed, UserError
@@ -29,7 +29,8 @@ PAPERS = {
     "efficient_rollout": "EfficientRollout, arXiv 2606.18967",
     "nemo_rl": "System-integrated speculative decoding (NeMo RL), arXiv 2604.26779",
 }
-MINUTES = {"das": 6.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # time of a paper's simulation on 2 cores
+REPLAYED = ": at its own scale, replayed"  # end of the headings of simulated chapters
+MINUTES = {"das": 7.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # time of a paper's simulation on 2 cores
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def replay(composed: DictConfig, folder: Path) -> None:
     module = importlib.import_module(f"experiments.papers.{composed.paper}")
     run_folder = RunFolder(folder, composed)
     progress = Progress(0)
+    progress.note(f"simulating {PAPERS[composed.paper]}: about {MINUTES[composed.paper]:g} min on 2 cores")
     sections = module.sections(composed.task, composed.budget, published, folder, progress)
     report = folder / "report.md"
     write_text(report, markdown(PAPERS[composed.paper], module.PREFACE, sections))
@@ -91,7 +93,7 @@ def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
     }
     for paper, planned in replays.items():
         if planned not in failed:
-            chapters[f"{PAPERS[paper]}: at its own scale, replayed"] = replayed(planned.folder(store), paper, store)
+            chapters[f"{PAPERS[paper]}{REPLAYED}"] = replayed(planned.folder(store), paper, store)
     files = write_report(Report(store, profile, chapters, runs, failed))
     progress.note(f"{(time.perf_counter() - began) / 60:.0f} minutes; report: {files}")
     if failed:
@@ -164,19 +166,20 @@ def write_report(report: Report) -> str:
     chapters, profile = report.chapters, report.profile
     orderings = [(section, o) for sections in chapters.values() for section in sections for o in section.orderings]
     met = sum(ordering.met is True for _, ordering in orderings)
+    of_claims = claims([o for _, o in orderings])
     head = Table(
-        ["figure", "claim", "verdict", "evidence from our runs"],
-        [[section.title, o.claim, o.verdict, o.evidence] for section, o in orderings],
+        ["figure", *of_claims.header],
+        [[section.title, *row] for (section, _), row in zip(orderings, of_claims.rows, strict=True)],
     )
     title = "Reproduction" + (f", profile {profile}" if profile != "small" else "")
-    preface = [provenance(report.store, report.runs), f"{met} of {len(orderings)} orderings are met."]
-    preface += [f"FAILED: {reason}" for reason in report.failed.values()]
-    text = markdown(title, "\n\n".join(preface), []) + "\n" + markdown_table(head) + "\n"
+    box = [*summary([o for _, o in orderings]), *what_stands_in(chapters, report.failed)]
+    preface = [provenance(report.store, report.runs), *(f"FAILED: {reason}" for reason in report.failed.values())]
+    text = markdown(title, "\n\n".join([*box, *preface]), []) + "\n" + markdown_table(head) + "\n"
     for chapter, sections in chapters.items():
         text += "\n" + markdown(chapter, "", sections)
     path = report.store / ("report" if profile == "small" else f"report_{profile}")
     write_text(path.with_suffix(".md"), text)
-    report_page.write(path.with_suffix(".html"), title, preface, head, chapters)
+    report_page.write(path.with_suffix(".html"), title, box, preface, head, chapters)
     result: dict[str, Any] = {
         "met": met,
         "orderings": [{"figure": section.title, **asdict(o)} for section, o in orderings],
@@ -185,6 +188,22 @@ def write_report(report: Report) -> str:
     # Not result.json: with paper=NAME the task writes a file of that name here.
     write_text(path.with_suffix(".json"), json.dumps(result, indent=1))
     return f"{path}.html and .md"
+
+
+def what_stands_in(chapters: Mapping[str, Sequence[Section]], failed: Mapping[Run, str]) -> list[str]:
+    """Return lines that say what of the report is simulated, and what never ran."""
+    simulated = [name.partition(":")[0] for name in chapters if name.endswith(REPLAYED)]
+    left_out = [PAPERS["das"]] if chapters and not any(name.startswith(PAPERS["das"]) for name in chapters) else []
+    lines = [
+        f"Simulated: {'; '.join(simulated)} at the papers' own scale. Everything else ran on this machine, with a "
+        "small policy."
+        if simulated
+        else "Nothing here is simulated: all of it ran on this machine, with a small policy.",
+        "Never run: the papers' models and GPUs (profile=paper). No number here was measured on a GPU.",
+    ]
+    if left_out:
+        lines.append(f"Left out: the simulation of {left_out[0]} (`python run.py task=reproduce paper=das`).")
+    return [*lines, *([f"{len(failed)} runs FAILED; they are named below."] if failed else [])]
 
 
 def provenance(store: Path, runs: Sequence[Run]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis.regime import length_figures, regime, regime_table
+from analysis.regime import length_figures, regime, regime_lines, regime_note
 
 # Lengths of the responses of problems a and b: a step is an epoch.
 LENGTHS = [[[100, 100, 100, 700], [50, 60, 70, 420]], [[80, 80, 80, 560], [40, 48, 56, 336]]]
@@ -47,9 +47,10 @@ def test_figures(tmp_path: Path) -> None:
     assert figures["length_change"] == pytest.approx(-0.2)
     assert figures["tail_share"] == 0.5
     assert regime(tmp_path, ["none", "suffix"])["by_epoch"][0]["accepted_per_round"] == 1
-    table = regime_table(figures)
+    assert [line[0] for line in regime_lines(figures)] == ["0", "1"]
+    table = regime_note(figures)
     assert "without drafts, rollouts" in table
-    assert "in arm das, rollouts" in regime_table(regime(tmp_path, ["das", "none"]) | {"rollout_share_none": 0.5})
+    assert "in arm das, rollouts" in regime_note(regime(tmp_path, ["das", "none"]) | {"rollout_share_none": 0.5})
     assert "rollouts take 50% of a step, and 50% of the passes" in table
     assert "-20%" in table
 
@@ -76,4 +77,4 @@ def test_a_run_that_recorded_less_and_drafted_nothing(tmp_path: Path) -> None:
     figures = regime(tmp_path, ["none"])
     assert figures["tail_share"] is figures["accepted_by"] is figures["by_epoch"][0]["accepted_per_round"] is None
     assert figures["by_epoch"][0]["entropy"] is None
-    assert "- of the passes" in regime_table(figures)
+    assert "- of the passes" in regime_note(figures)

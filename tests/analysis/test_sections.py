@@ -10,7 +10,7 @@ import pytest
 
 from analysis import report_page
 from analysis.arms import compare_arms
-from analysis.orderings import Ordering
+from analysis.orderings import Ordering, summary
 from analysis.report import Line, Section, Table, markdown
 from analysis.sections import (
     das_fig1,
@@ -238,9 +238,28 @@ def test_report_as_text_and_page(tmp_path: Path) -> None:
     text = markdown("Title", "", [section])
     assert "| a\\|b | 1 | 2 |" in text
     assert "paper (claimed)" not in text  # empty columns are left out
-    assert "| x < y | NOT MET | 3 and 2 |" in text
-    report_page.write(tmp_path / "r.html", "R", ["one"], Table(["h"], []), {"Chapter": [section]})
+    assert "| x < y | NOT MET | 3 and 2 |" in text, "columns without a number are left out"
+    report_page.write(tmp_path / "r.html", "R", ["in a box"], ["one"], Table(["h"], []), {"Chapter": [section]})
     shown = (tmp_path / "r.html").read_text()
     assert "Fig &lt;1&gt;" in shown
+    assert "<p class='advice'>in a box</p>" in shown
     assert "<td class='not'>NOT MET</td>" in shown
     assert "data:image/png;base64,cG5n" in shown
+
+
+def test_a_claim_is_met_by_order_and_by_size() -> None:
+    def claim(met: bool | None, ours: float | None) -> Ordering:
+        return Ordering("das is faster", met, "in 3 of 4 steps", 13.8, ours, " % less")
+
+    off, close, alone = claim(True, 35.9), claim(True, 13.0), claim(True, None)
+    assert off.cells == ["das is faster", "13.8 % less", "35.9 % less", "2.60", off.verdict, "in 3 of 4 steps"]
+    assert off.verdict == "order met, size 2.6 times the paper's"
+    assert (close.verdict, alone.verdict) == ("order and size met", "order met")
+    assert (claim(False, -5.0).verdict, claim(None, 13.0).verdict) == ("NOT MET", "cannot tell")
+    assert "paper 13.8 % less, ours 35.9 % less" in str(off)
+    everything = [off, close, alone, claim(False, -5.0), claim(None, 13.0)]
+    order, size = summary(everything)
+    assert order == "Order: 3 of 5 claims are met, and 1 cannot be told from these runs."
+    assert size.startswith("Size: of the 3 claims for which the paper gives a number, 1 are met within a factor of 1.5")
+    classes = report_page.verdict_classes(everything)
+    assert len({classes[each.verdict] for each in (off, close, alone, everything[3])}) == 4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_sections import write_arm, write_result, write_rows
 
-from analysis.arms import arm_table, compare_arms, identity_verdict
+from analysis.arms import compare_arms, full_table, identity_verdict, short_table
 from analysis.distribution import (
     UNLIKELY,
     compare_distributions,
@@ -53,9 +53,11 @@ def test_stock_is_compared_in_distribution(tmp_path: Path) -> None:
     assert identity.startswith("identical: yes  (das against none")
     assert stock.startswith("stock: compared in distribution: no difference found")
     assert "n = 2 and 2: too few to see any" in stock
-    header, _, none, stock_line, das = arm_table(result).strip().splitlines()
-    assert header.split("  ")[-1].strip() == "step of stock"
-    assert (stock_line.split()[-1], das.split()[-1], none.split()[-1]) == ("1", "0.667", "2.000")
+    header, none, stock_line, das = full_table(result)
+    assert header[-1] == "step of stock"
+    assert (stock_line[-1], das[-1], none[-1]) == ("1", "0.667", "2.000")
+    column = [line[4] for line in short_table(result)]
+    assert column == ["of stock", "2.000", "1", "0.667"]
 
 
 def verdict(folder: Path, lengths: tuple[float, float], rewards: tuple[float, float] = (0.5, 0.5)) -> str:
@@ -101,7 +103,8 @@ def test_a_paired_difference_is_judged_by_swapped_pairs() -> None:
 def test_without_stock_nothing_is_added(tmp_path: Path) -> None:
     result = compare_arms(write_comparison(tmp_path, "none", "das"), ["none", "das"])
     assert {"ratio_to_stock", "distribution"}.isdisjoint(result)
-    assert "stock" not in arm_table(result) + identity_verdict(result)
+    assert "stock" not in identity_verdict(result)
+    assert not any("stock" in cell for line in [*full_table(result), *short_table(result)] for cell in line)
 
 
 def test_ablations_have_a_column_of_stock_only_where_it_was_run(tmp_path: Path) -> None:

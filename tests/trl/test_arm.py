@@ -59,7 +59,11 @@ def test_arms_are_identical(compared: tuple[Path, str]) -> None:
     assert any(epoch["accepted_per_round"] for epoch in result["regime"]["by_epoch"])
     assert 0 < result["regime"]["rollout_share_none"] < 1
     assert result["derived"]["h100_7b"]["ratio_to_none"].keys() == {"das"}
-    assert "ratio, derived" in printed
+    assert "computed, not measured: das" in printed
+    assert "ratio, derived" in (folder / "comparison.html").read_text()
+    assert f"step   {STEPS}/{STEPS} · identical so far: yes ({2 * 8 * STEPS} responses) · " in printed
+    table_and_box = printed[printed.index("arm ") : printed.index("page: ")]
+    assert max(map(len, table_and_box.splitlines())) <= 100
     assert result["arms"]["none"]["drafted"]["max"] == 0
     assert result["arms"]["none"]["tokens_per_pass"]["overall"] == 1
 

@@ -15,7 +15,9 @@ def test_results_come_in_order_from_other_processes() -> None:
         time.sleep(0.02 * (5 - number))  # the last ones end first
         return number, os.getpid()
 
-    results = in_processes([partial(job, number) for number in range(6)])
+    finished: list[int] = []
+    results = in_processes([partial(job, number) for number in range(6)], finished.append)
+    assert finished == [1, 2, 3, 4, 5, 6]
     assert [number for number, _ in results] == list(range(6))
     assert os.getpid() not in {process for _, process in results}
 

@@ -36,3 +36,12 @@ def test_a_terminal_gets_the_same_lines_and_a_bar() -> None:
         assert line in text
     assert "1/2" in text
     assert "\x1b[?25h" in text  # the cursor is back
+
+
+def test_a_verdict_stands_in_place_of_the_lines_of_the_arms() -> None:
+    terminal = io.StringIO()
+    progress = Progress(2, 2, terminal, lambda row: "all is well" if row["arm"] == "das" else None)
+    for arm in ("none", "das"):
+        progress.step({**ROW, "arm": arm, "step": 1})
+    (line,) = terminal.getvalue().splitlines()
+    assert line.startswith("step   1/2 · all is well · ETA 0:0")

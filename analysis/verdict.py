@@ -1,0 +1,68 @@
+"""The verdict of a comparison: one line after each step while it runs, and a box at its end."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.arms import IDENTITY, OF_ROLLOUTS, identity_verdict
+
+WIDTH = 100  # columns of the box and of the table at the end, so that they fit a terminal
+
+
+class SoFar:
+    """Compares the arms' rows step by step, while they come in any order.
+
+    arms: the names, the baseline first. other_tokens: the arm of unmodified vLLM, which samples other tokens and so is
+    not compared; None if there is none. responses: number of responses of an arm in a step. once: only the first arm
+    trains (task.train_once).
+    """
+
+    def __init__(self, arms: Sequence[str], other_tokens: str | None, responses: int, once: bool = False):
+        self._baseline = arms[0]
+        self._compared = [name for name in arms[1:] if name != other_tokens]
+        self._arms, self._responses = list(arms), responses
+        self._keys = [IDENTITY[what] for what in (OF_ROLLOUTS if once else IDENTITY)]
+        self._rows: dict[str, Mapping[str, Any]] = {}  # of the step that is under way
+        self._seconds = dict.fromkeys(arms, 0.0)
+        self._checked = 0  # responses that were compared with the baseline's
+        self._differs = ""  # the first difference, in words
+
+    def add(self, row: Mapping[str, Any]) -> str | None:
+        """Take an arm's row of a step. Returns the verdict so far if it was the step's last arm, else None."""
+        self._rows[row["arm"]] = row
+        self._seconds[row["arm"]] += row["rollout_s"]
+        if len(self._rows) < len(self._arms):
+            return None
+        base = self._rows[self._baseline]
+        for name in self._compared:
+            if not self._differs and any(base.get(key) != self._rows[name].get(key) for key in self._keys):
+                self._differs = f"NO, {name} differs since step {row['step']}"
+            self._checked += self._responses
+        self._rows = {}
+        parts = [f"identical so far: {self._differs or f'yes ({self._checked} responses)'}"] if self._compared else []
+        ratios = [f"{name} {self._seconds[name] / self._seconds[self._baseline]:.2f}" for name in self._arms[1:]]
+        return " · ".join([*parts, f"{', '.join(ratios)} of {self._baseline}"])
+
+
+def verdict_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the verdict of a finished comparison, in sentences. result: the result of compare_arms, perhaps with
+    `derived`."""
+    baseline = result["baseline"]
+    lines = identity_verdict(dict(result)).splitlines()
+    for name, ratios in result["ratio_to_none"].items():
+        whole = f", whole steps {ratios['step_s']['overall']:.2f}" if "step_s" in ratios else ""
+        lines.append(f"time: rollouts of {name} take {ratios['rollout_s']['overall']:.2f} of {baseline}'s time{whole}")
+    for derived in result.get("derived", {}).values():
+        for name, ratio in derived["ratio_to_none"].items():
+            dearer = derived["ratio_to_none_dearer"].get(name)
+            if ratio is not None and dearer is not None:
+                lines.append(f"computed, not measured: {name} {ratio:.2f} to {dearer:.2f} ({derived['source']})")
+    return lines
+
+
+def boxed(title: str, lines: Sequence[str]) -> str:
+    """Return lines in a box of WIDTH columns, wrapped where they are longer."""
+    inner = WIDTH - 4
+    wrapped = [part for line in lines for part in textwrap.wrap(line, inner, subsequent_indent="  ")]
+    body = [f"│ {line:<{inner}s} │" for line in wrapped]
+    return "\n".join([f"╭─ {title} {'─' * (inner - len(title) - 1)}╮", *body, f"╰{'─' * (inner + 2)}╯"])

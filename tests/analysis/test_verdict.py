@@ -1,0 +1,58 @@
+"""The verdict of a comparison, while it runs and at its end."""
+
+from typing import Any
+
+from analysis.arms import SHORT_KEY, aligned, short_table
+from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
+
+DIGESTS = {"completions_digest": "a", "rewards_digest": "b", "loss": 0.1, "grad_norm": 0.2}
+
+
+def row(arm: str, step: int, rollout_s: float, **other: Any) -> dict[str, Any]:
+    return {"arm": arm, "step": step, "rollout_s": rollout_s, **DIGESTS, **other}
+
+
+def test_a_line_after_the_last_arm_of_each_step() -> None:
+    so_far = SoFar(["none", "stock", "das"], "stock", 16)
+    assert so_far.add(row("none", 1, 2.0)) is None
+    assert so_far.add(row("das", 1, 1.0)) is None
+    line = so_far.add(row("stock", 1, 1.8, completions_digest="other"))
+    assert line == "identical so far: yes (16 responses) · stock 0.90, das 0.50 of none"
+    for name, loss in (("none", 0.1), ("stock", 0.1), ("das", 0.2)):
+        line = so_far.add(row(name, 2, 2.0, loss=loss))
+    assert line == "identical so far: NO, das differs since step 2 · stock 0.95, das 0.75 of none"
+    for name in ("none", "stock", "das"):
+        line = so_far.add(row(name, 3, 2.0))
+    assert line is not None
+    assert "NO, das differs since step 2" in line, "a difference is not forgotten"
+
+
+def test_an_arm_that_does_not_train_has_no_losses_to_compare() -> None:
+    so_far = SoFar(["none", "das"], None, 8, once=True)
+    so_far.add(row("none", 1, 2.0))
+    line = so_far.add({key: value for key, value in row("das", 1, 1.0).items() if key not in ("loss", "grad_norm")})
+    assert line == "identical so far: yes (8 responses) · das 0.50 of none"
+
+
+def test_table_and_box_fit_the_terminal_whatever_the_names() -> None:
+    long = "remember_distributions_and_more_of_everything"
+    of_arm = {"mean": 10.123, "std": 1.456, "n": 48, "overall": 3.5, "first_quarter": 0.5, "last_quarter": 0.7}
+    arm = {key: of_arm for key in ("rollout_s", "tokens_per_pass", "drafted", "accepted", "reward")}
+    times = {"overall": 0.459, "from_second_epoch": 0.434}
+    ratios = {"rollout_s": times, "step_s": times}
+    same = dict.fromkeys(("completions", "rewards", "losses", "grad_norms", "final_weights", "optimizer"), True)
+    result = {
+        "baseline": "none",
+        "arms": {"none": arm, long: arm},
+        "ratio_to_none": {long: ratios},
+        "ratio_to_stock": {"none": ratios, long: ratios},
+        "identical": {long: {**same, "first_difference": None}},
+        "derived": {"h100": {"ratio_to_none": {long: 0.2}, "ratio_to_none_dearer": {long: 0.3}, "source": "sheets"}},
+    }
+    lines = verdict_lines(result)
+    assert lines[0].startswith(f"identical: yes  ({long} against none")
+    assert lines[1] == f"time: rollouts of {long} take 0.46 of none's time, whole steps 0.46"
+    assert lines[2] == f"computed, not measured: {long} 0.20 to 0.30 (sheets)"
+    text = "\n".join([aligned(short_table(result), WIDTH), SHORT_KEY, boxed("verdict", lines)])
+    assert max(map(len, text.splitlines())) <= WIDTH == 100
+    assert "10.12 ± 1.46" in text
