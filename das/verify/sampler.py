@@ -170,13 +170,20 @@ class KeyedSampler:
                 greedy, work.width,
             )  # fmt: skip
         if self.remembers:
-            self._remember(logits, emitted, cells)
+            self.remember(logits, emitted, cells)
         logprobs = None
         if wants_logprobs:
             logprobs = emitted_logprobs(metadata, self.logprobs_mode, logits if raw is None else raw, emitted, cells)
         return emitted, logprobs
 
-    def _remember(self, logits: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None) -> None:
+    def begin_pass(
+        self, runner: RunningBatch, logits: torch.Tensor, num_drafted: list[int], offset: np.ndarray
+    ) -> None:
+        """Forget the distributions of the pass before. The second runner calls this in place of `sample`. For the
+        arguments see ForcedSampler.begin_pass."""
+        self.remembered = []
+
+    def remember(self, logits: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None) -> None:
         """Keep the distributions of a piece's emitted tokens, for the drafter. Arguments: see emitted_logprobs."""
         if cells is None:
             cells = np.arange(len(emitted))[:, None]

@@ -11,6 +11,7 @@ from typing import Any
 
 from das.engine.contract.versions import NotInstalled, require_vllm
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
+from das.engine.patches.model_runner import let_engines_choose
 from das.engine.patches.replace import patch
 from das.verify.admission import admit
 
@@ -18,7 +19,8 @@ _applied = False
 
 
 def patch_front_end() -> None:
-    """Replace InputProcessor.__init__ in this process. A second call does nothing.
+    """Replace InputProcessor.__init__ in this process, and let engines choose their model runner (model_runner.py). A
+    second call does nothing.
 
     Raises UnsupportedVersion if the hooks were not checked with this version of vLLM, or if it lacks this hook.
     """
@@ -29,6 +31,7 @@ def patch_front_end() -> None:
     from vllm.v1.engine.input_processor import InputProcessor
 
     patch(InputProcessor, "__init__", _build_front_end)
+    let_engines_choose()
     _applied = True
 
 
