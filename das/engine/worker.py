@@ -32,7 +32,7 @@ from das.engine.proposer import DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
 from das.engine.rollouts.report import Plain  # noqa: E402
 from das.engine.runners.choice import add_das, check_choice, runner_under_construction  # noqa: E402
-from das.engine.runners.first.draft_passes import blocks_needed  # noqa: E402
+from das.engine.runners.draft_passes import blocks_needed  # noqa: E402
 from das.engine.runners.protocol import Runner  # noqa: E402
 from das.verify.forced import ForcedSampler  # noqa: E402
 from das.weights.loaded_weights import lost_weights  # noqa: E402

@@ -34,7 +34,7 @@ class ForcedSampler:
         self, sampler: KeyedSampler, responses: Mapping[str, Sequence[int]], remembered: Mapping[str, np.ndarray]
     ):
         self.keyed = sampler
-        self.seeds, self.forbidden_tokens = sampler.seeds, sampler.forbidden_tokens  # for drafters that are models
+        self.seeds, self.seeds_of, self.processed = sampler.seeds, sampler.seeds_of, sampler.processed
         self.remembers = False  # whether the drafter remembers the distributions from which tokens were sampled
         self.remembered: list[Remembered] = []  # the distributions of the last pass
         self._responses = {name: np.asarray(tokens, np.int64) for name, tokens in responses.items()}

@@ -31,6 +31,7 @@ def _validate(original: Callable[..., None], vllm_config: Any) -> None:
     if not asks_for_second(vllm_config):
         original(vllm_config)
         return
-    own = "speculative method 'custom_class'"  # das brings the drafter (runners/second/speculator.py)
-    if unsupported := set(vllm_config._get_v2_model_runner_unsupported_features()) - {own}:
+    # das brings these drafters (runners/second/speculator.py).
+    own = {f"speculative method '{name}'" for name in ("custom_class", "suffix")}
+    if unsupported := set(vllm_config._get_v2_model_runner_unsupported_features()) - own:
         raise ValueError(f"vLLM's second model runner lacks {', '.join(sorted(unsupported))}: set engine.runner=first")

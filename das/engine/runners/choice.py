@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from das.engine.contract.versions import NotInstalled, require_second_runner
-from das.engine.engine_config import das_options
+from das.engine.engine_config import das_options, drafts_by_das
 from das.engine.runners.first import runner as first
 from das.engine.runners.protocol import Runner
 
@@ -28,14 +28,11 @@ def check_choice(vllm_config: Any) -> None:
 
 def _not_ported(vllm_config: Any) -> str:
     """Returns what of this engine is not ported to the second runner; empty if all of it is."""
-    parallel, speculative = vllm_config.parallel_config, vllm_config.speculative_config
-    options = das_options(vllm_config)
+    parallel, options = vllm_config.parallel_config, das_options(vllm_config)
+    method = getattr(vllm_config.speculative_config, "method", None)
     lacking = {
-        "drafts that branch": options.branch_blocks > 0,
-        "self-drafts": options.self_draft is not None,
         "draft heads": options.head is not None,
-        f"method {getattr(speculative, 'method', None)}": speculative is not None
-        and speculative.method != "custom_class",
+        f"method {method}": not drafts_by_das(vllm_config) and method not in (None, "ngram", "suffix"),
         "tensor parallelism": parallel.tensor_parallel_size > 1,
         "LoRA": vllm_config.lora_config is not None,
         "asynchronous scheduling": bool(vllm_config.scheduler_config.async_scheduling),

@@ -45,8 +45,8 @@ def test_the_choice_reaches_the_engine() -> None:
     [
         ({"runner": "third"}, "runner='third': choose first or second, or leave it out for the first"),
         (
-            {"method": "suffix", "runner": "second"},
-            "engine.runner=second: suffix is not ported to it; set engine.runner=first",
+            {"method": "das_eagle3", "runner": "second"},
+            "engine.runner=second: das_eagle3 is not ported to it; set engine.runner=first",
         ),
     ],
 )
@@ -69,7 +69,7 @@ def test_an_engine_runs_on_the_runner_that_it_names() -> None:
     [
         ({"lora_config": object()}, "LoRA"),
         ({"parallel_config": SimpleNamespace(worker_cls=WORKER, tensor_parallel_size=2)}, "tensor parallelism"),
-        ({"speculative_config": SimpleNamespace(method="eagle3")}, "method eagle3"),
+        ({"speculative_config": SimpleNamespace(method="eagle3", model="head")}, "method eagle3"),
     ],
 )
 def test_what_is_not_ported_is_named(changes: dict[str, Any], lacking: str) -> None:

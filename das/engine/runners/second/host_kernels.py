@@ -1,9 +1,10 @@
 """numpy in place of the Triton kernels of vLLM's second model runner, for CPUs.
 
-Each function has the name of its kernel without the underscore before it and "_kernel" behind it. It gets the launch's
-grid and the kernel's arguments, and writes what the kernel writes, bit for bit (tests/engine/runners/second compares
-them in Triton's interpreter). One kernel differs in its last bits: topk_log_softmax computes log-probs as the first
-runner does, so that both runners report the same ones. Arguments that are not used are sizes of a GPU's blocks.
+Each function of HOST_KERNELS has the name of its kernel without the underscore before it and "_kernel" behind it. It
+gets the launch's grid and the kernel's arguments `k`: their names are vLLM's without "_ptr", and tensors are numpy
+arrays that share their memory, except for `logits`, which may be of a type that numpy lacks. A function writes what its
+kernel writes, bit for bit (tests/engine/runners/second compares them in Triton's interpreter). One differs in its last
+bits: topk_log_softmax computes log-probs as the first runner does, so that both runners report the same ones.
 """
 
 import ctypes
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from das.engine.contract.versions import NotInstalled
+
 Grid = tuple[int, ...]
-Tensor = torch.Tensor
 
 
 def _runs(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -32,289 +34,230 @@ def _at(address: Any, count: int) -> np.ndarray:
 # ---- what a pass reads and writes beside the model ----
 
 
-def apply_write(
-    grid: Grid, out: Tensor, strides: Any, indices: Tensor, starts: Tensor, contents: Tensor, cu_lens: Tensor,
-    groups: Tensor | None, BLOCK_SIZE: int, MULTI_GROUP: bool,
-) -> None:  # fmt: skip
-    begin, values = 0, contents.numpy()
-    for i, end in enumerate(cu_lens[: grid[0]].tolist()):
-        length = end - begin
-        if MULTI_GROUP:
-            assert groups is not None
-            group = int(groups[i])
-            address = int(out[group]) + 4 * (int(indices[i]) * int(strides[group]) + int(starts[i]))
-            _at(address, length)[:] = values[begin:end]
-        else:
-            at = int(indices[i]) * strides + int(starts[i])
-            out.numpy().reshape(-1)[at : at + length] = values[begin:end]
+def apply_write(grid: Grid, k: Any) -> None:
+    if k.MULTI_GROUP:
+        raise NotInstalled("engine.runner=second: no KV caches of several kinds on a CPU; set engine.runner=first")
+    out, begin = k.output.reshape(-1), 0
+    rows = zip(k.write_indices.tolist(), k.write_starts.tolist(), k.write_cu_lens.tolist(), strict=True)
+    for row, start, end in itertools.islice(rows, grid[0]):
+        at = row * k.output_stride + start
+        out[at : at + end - begin] = k.write_contents[begin:end]
         begin = end
 
 
-def gather_block_tables(
-    grid: Grid, idx: Tensor, sources: Tensor, targets: Tensor, strides: Tensor, num_blocks: Tensor, stride: int,
-    num_reqs: int, BLOCK_SIZE: int,
-) -> None:  # fmt: skip
+def gather_block_tables(grid: Grid, k: Any) -> None:
     for group in range(grid[0]):
-        width = int(strides[group])
-        source = _at(sources[group], width * num_blocks.shape[1]).reshape(-1, width)
-        target = _at(targets[group], width * grid[1]).reshape(-1, width)
-        counts = num_blocks[group].tolist()
-        for row, request in enumerate(idx[:num_reqs].tolist()):
+        width = int(k.block_table_strides[group])
+        source = _at(k.src_block_table_ptrs[group], width * k.num_blocks.shape[1]).reshape(-1, width)
+        target = _at(k.dst_block_table_ptrs[group], width * grid[1]).reshape(-1, width)
+        counts = k.num_blocks[group].tolist()
+        for row, request in enumerate(k.batch_idx_to_req_idx[: k.num_reqs].tolist()):
             target[row, : counts[request]] = source[request, : counts[request]]
-        target[num_reqs:] = 0
+        target[k.num_reqs :] = 0
 
 
-def compute_slot_mappings(
-    grid: Grid, max_num_tokens: int, idx: Tensor, begins: Tensor, pos: Tensor, tables: Tensor, strides: Tensor,
-    block_sizes: Tensor, enabled: Tensor, sharded: Tensor, slots: Tensor, slots_stride: int, rank: int, CP_SIZE: int,
-    CP_INTERLEAVE: int, PAD_ID: int, TRITON_BLOCK_SIZE: int,
-) -> None:  # fmt: skip
-    assert CP_SIZE == 1
-    assert bool(enabled.all())
-    starts = begins[: grid[1]].numpy()
+def compute_slot_mappings(grid: Grid, k: Any) -> None:
+    assert k.CP_SIZE == 1
+    assert k.slot_mapping_enabled.all()
+    starts = k.query_start_loc[: grid[1]]
     total = int(starts[-1])
-    owner, positions = np.repeat(idx.numpy(), np.diff(starts)), pos[:total].numpy()
-    for group in range(grid[0]):
-        width, size = int(strides[group]), int(block_sizes[group])
-        table = _at(tables[group], width * (int(owner.max(initial=0)) + 1)).reshape(-1, width)
-        out = slots[group].numpy()
+    owner, positions = np.repeat(k.idx_mapping, np.diff(starts)), k.pos[:total]
+    for group, out in enumerate(k.slot_mappings):
+        width, size = int(k.block_table_strides[group]), int(k.block_sizes[group])
+        table = _at(k.block_table_ptrs[group], width * (int(owner.max(initial=0)) + 1)).reshape(-1, width)
         out[:total] = table[owner, positions // size].astype(np.int64) * size + positions % size
-        out[total:max_num_tokens] = PAD_ID
+        out[total : k.max_num_tokens] = k.PAD_ID
 
 
-def prepare_prefill_inputs(
-    grid: Grid, ids: Tensor, following: Tensor, following_stride: int, num_lookahead: int, idx: Tensor, begins: Tensor,
-    texts: Tensor, texts_stride: int, prefill: Tensor, computed: Tensor, BLOCK_SIZE: int, LOOKAHEAD_BLOCK: int,
-) -> None:  # fmt: skip
-    out, tokens, starts, ahead = ids.numpy(), texts.numpy(), begins.tolist(), following.numpy()
-    for row, request in enumerate(idx.tolist()):
-        done, length = int(computed[request]), int(prefill[request])
+def prepare_prefill_inputs(grid: Grid, k: Any) -> None:
+    starts = k.query_start_loc.tolist()
+    for row, request in enumerate(k.idx_mapping.tolist()):
+        done, length = int(k.num_computed_tokens[request]), int(k.prefill_lens[request])
         if done >= length:
             continue
         end = done + starts[row + 1] - starts[row]
-        out[starts[row] : starts[row + 1]] = tokens[request, done:end]
-        coming = tokens[request, end : min(end + num_lookahead, length)]
-        ahead[:, request] = 0
-        ahead[: len(coming), request] = coming
+        k.input_ids[starts[row] : starts[row + 1]] = k.all_token_ids[request, done:end]
+        coming = k.all_token_ids[request, end : min(end + k.num_lookahead, length)]
+        k.next_prefill_tokens[:, request] = 0
+        k.next_prefill_tokens[: len(coming), request] = coming
 
 
-def prepare_pos_seq_lens(
-    grid: Grid, pos: Tensor, lengths: Tensor, idx: Tensor, begins: Tensor, computed: Tensor, max_num_reqs: int,
-    BLOCK_SIZE: int,
-) -> None:  # fmt: skip
+def prepare_pos_seq_lens(grid: Grid, k: Any) -> None:
     num_reqs = grid[0] - 1
-    starts, done = begins[: num_reqs + 1].numpy(), computed.numpy()[idx.numpy()]
+    starts, done = k.query_start_loc[: num_reqs + 1], k.num_computed_tokens[k.idx_mapping]
     counts = np.diff(starts)
-    lengths.numpy()[:num_reqs] = done + counts
-    lengths.numpy()[num_reqs:max_num_reqs] = 0
+    k.seq_lens[:num_reqs] = done + counts
+    k.seq_lens[num_reqs : k.max_num_reqs] = 0
     owner, place = _runs(counts)
-    pos.numpy()[starts[0] : starts[-1]] = done[owner] + place
+    k.pos[starts[0] : starts[-1]] = done[owner] + place
 
 
-def combine_sampled_and_draft_tokens(
-    grid: Grid, ids: Tensor, idx: Tensor, last_sampled: Tensor, begins: Tensor, lengths: Tensor, prefill: Tensor,
-    drafts: Tensor, drafts_stride: int, cu_logits: Tensor, logits_indices: Tensor, BLOCK_SIZE: int,
-    NUM_NEW_SAMPLED_TOKENS: int = 1,
-) -> None:  # fmt: skip
-    out, request, new = ids.numpy(), idx.numpy(), NUM_NEW_SAMPLED_TOKENS
-    ends, counts = begins.numpy()[1 : grid[0] + 1], np.diff(cu_logits.numpy())
+def combine_sampled_and_draft_tokens(grid: Grid, k: Any) -> None:
+    request, new = k.idx_mapping, k.NUM_NEW_SAMPLED_TOKENS
+    ends, counts = k.query_start_loc[1 : grid[0] + 1], np.diff(k.cu_num_logits)
     owner, place = _runs(counts)
-    logits_indices.numpy()[:] = (ends - counts)[owner] + place
-    seen, own_prefill = lengths.numpy()[: grid[0]], prefill.numpy()[request]
-    decoding = seen > own_prefill
+    k.logits_indices[:] = (ends - counts)[owner] + place
+    seen, prefill = k.seq_lens[: grid[0]], k.prefill_len[request]
+    decoding = seen > prefill
     if new:
-        begun = decoding & (seen - counts >= own_prefill)
-        out[(ends - counts)[begun]] = last_sampled.numpy().reshape(-1)[request[begun]]
+        begun = decoding & (seen - counts >= prefill)
+        k.input_ids[(ends - counts)[begun]] = k.last_sampled_tokens.reshape(-1)[request[begun]]
     drafted = np.where(decoding, counts - new, 0)
     owner, place = _runs(drafted)
-    out[(ends - drafted)[owner] + place] = drafts.numpy()[request[owner], place]
+    k.input_ids[(ends - drafted)[owner] + place] = k.draft_tokens[request[owner], place]
 
 
-def get_num_sampled_and_rejected(
-    grid: Grid, sampled: Tensor, rejected: Tensor, lengths: Tensor, cu_logits: Tensor, idx: Tensor, prefill: Tensor
-) -> None:
-    unfinished = lengths.numpy()[: grid[0]] < prefill.numpy()[idx.numpy()]
-    sampled.numpy()[unfinished] = 0
-    rejected.numpy()[:] = np.where(unfinished, 0, np.diff(cu_logits.numpy()) - sampled.numpy())
+def get_num_sampled_and_rejected(grid: Grid, k: Any) -> None:
+    unfinished = k.seq_lens[: grid[0]] < k.prefill_len[k.idx_mapping]
+    k.num_sampled[unfinished] = 0
+    k.num_rejected[:] = np.where(unfinished, 0, np.diff(k.cu_num_logits) - k.num_sampled)
 
 
-def post_update(
-    grid: Grid, idx: Tensor, computed: Tensor, last_sampled: Tensor, counts: Tensor | None, counts_stride: int,
-    tokens: Tensor, tokens_stride: int, sampled: Tensor, rejected: Tensor, begins: Tensor | None, texts: Tensor,
-    texts_stride: int, total: Tensor, num_warps: int = 1,
-) -> None:  # fmt: skip
-    is_real = idx.numpy() >= 0
-    request, num_new = idx.numpy()[is_real], sampled.numpy()[is_real].astype(np.int64)
-    own, lengths = tokens.numpy()[is_real], total.numpy()
-    emitting = num_new > 0
-    last_sampled.numpy().reshape(-1)[request[emitting]] = own[emitting, num_new[emitting] - 1]
+def post_update(grid: Grid, k: Any) -> None:
+    is_real = k.idx_mapping >= 0
+    request, num_new = k.idx_mapping[is_real], k.num_sampled[is_real].astype(np.int64)
+    tokens, emitting = k.sampled_tokens[is_real], num_new > 0
+    k.last_sampled_tokens.reshape(-1)[request[emitting]] = tokens[emitting, num_new[emitting] - 1]
     owner, place = _runs(num_new)
-    new = own[owner, place]
-    texts.numpy()[request[owner], lengths[request][owner] + place] = new
-    if counts is not None:
-        np.add.at(counts.numpy(), (request[owner], new), 1)
-    lengths[request] += num_new.astype(lengths.dtype)
-    queries = 0 if begins is None else np.diff(begins.numpy()[: grid[0] + 1])[is_real]
-    computed.numpy()[request] += queries - rejected.numpy()[is_real]
+    new = tokens[owner, place]
+    k.all_token_ids[request[owner], k.total_len[request][owner] + place] = new
+    if k.output_bin_counts is not None:
+        np.add.at(k.output_bin_counts, (request[owner], new), 1)
+    k.total_len[request] += num_new.astype(k.total_len.dtype)
+    queries = 0 if k.query_start_loc is None else np.diff(k.query_start_loc[: grid[0] + 1])[is_real]
+    k.num_computed_tokens[request] += queries - k.num_rejected[is_real]
 
 
-def expand_idx_mapping(
-    grid: Grid, idx: Tensor, expanded: Tensor, local: Tensor, cu_logits: Tensor, BLOCK_SIZE: int
-) -> None:
-    owner, place = _runs(np.diff(cu_logits.numpy()))
-    expanded.numpy()[: len(owner)], local.numpy()[: len(owner)] = idx.numpy()[owner], place
+def expand_idx_mapping(grid: Grid, k: Any) -> None:
+    owner, place = _runs(np.diff(k.cu_num_logits))
+    k.expanded_idx_mapping[: len(owner)], k.expanded_local_pos[: len(owner)] = k.idx_mapping[owner], place
 
 
-def gather_draft_sampled(
-    grid: Grid, drafted: Tensor, pos_out: Tensor, ids: Tensor, positions: Tensor, rows: Tensor, expanded: Tensor,
-    local: Tensor, prefill: Tensor, num_logits: int, BLOCK_SIZE: int,
-) -> None:  # fmt: skip
-    row, place = rows.numpy(), local.numpy()
-    pos = positions.numpy()[row]
-    placeholder = (place > 0) & (pos - place < prefill.numpy()[expanded.numpy()])
-    drafted.numpy()[:], pos_out.numpy()[:] = np.where(placeholder, -1, ids.numpy()[row]), pos
+def gather_draft_sampled(grid: Grid, k: Any) -> None:
+    k.pos[:] = k.positions[k.logits_indices]
+    placeholder = (k.expanded_local_pos > 0) & (k.pos - k.expanded_local_pos < k.prefill_len[k.expanded_idx_mapping])
+    k.draft_sampled[:] = np.where(placeholder, -1, k.input_ids[k.logits_indices])
 
 
 # ---- sampling parameters and log-probs ----
 
 
-def temperature(
-    grid: Grid, logits: Tensor, stride: int, expanded: Tensor, temperatures: Tensor, vocab: int, BLOCK_SIZE: int
-) -> None:
-    by = temperatures.numpy()[expanded.numpy()]
+def temperature(grid: Grid, k: Any) -> None:
+    by = k.temperature[k.expanded_idx_mapping]
     rows = (by != 0) & (by != 1)
-    logits.numpy()[rows] /= by[rows, None]
+    k.logits.numpy()[rows] /= by[rows, None]
 
 
-def min_p(
-    grid: Grid, logits: Tensor, stride: int, expanded: Tensor, values: Tensor, vocab: int, BLOCK_SIZE: int
-) -> None:
-    by = values.numpy()[expanded.numpy()]
+def min_p(grid: Grid, k: Any) -> None:
+    by = k.min_p[k.expanded_idx_mapping]
     rows = by != 0
-    own = logits.numpy()[rows]
+    own = k.logits.numpy()[rows]
     own[own < own.max(axis=1, keepdims=True) + np.log(by[rows, None])] = -np.inf
-    logits.numpy()[rows] = own
+    k.logits.numpy()[rows] = own
 
 
-def bias(
-    grid: Grid, logits: Tensor, stride: int, vocab: int, expanded: Tensor, num_allowed: Tensor, allowed: Tensor,
-    allowed_stride: int, num_biases: Tensor, biased: Tensor, biased_stride: int, biases: Tensor, biases_stride: int,
-    pos: Tensor, min_lengths: Tensor, num_stops: Tensor, restored: Tensor, stops: Tensor, stops_stride: int,
-    BLOCK_SIZE: int, LOGITS_BLOCK_SIZE: int, CHECK_ALL_MASKED_ROWS: bool,
-) -> None:  # fmt: skip
-    for own, request, position in zip(logits.numpy(), expanded.tolist(), pos.tolist(), strict=True):
-        if count := int(num_allowed[request]):
-            tokens = allowed[request, :count].numpy()
+def bias(grid: Grid, k: Any) -> None:
+    for own, request, pos in zip(k.logits.numpy(), k.expanded_idx_mapping.tolist(), k.pos.tolist(), strict=True):
+        if count := int(k.num_allowed_token_ids[request]):
+            tokens = k.allowed_token_ids[request, :count]
             kept = own[tokens]
             own[:] = -np.inf
             own[tokens] = kept
-        if count := int(num_biases[request]):
-            own[biased[request, :count].numpy()] += biases[request, :count].numpy()
-        if (count := int(num_stops[request])) and position + 1 < int(min_lengths[request]):
-            tokens = stops[request, :count].numpy()
+        if count := int(k.num_logit_bias[request]):
+            own[k.bias_token_ids[request, :count]] += k.bias[request, :count]
+        if (count := int(k.num_stop_token_ids[request])) and pos + 1 < int(k.min_lens[request]):
+            tokens = k.stop_token_ids[request, :count]
             kept = own[tokens]
             own[tokens] = -np.inf
-            if CHECK_ALL_MASKED_ROWS and int(restored[request]) and np.isneginf(own).all():
+            if k.CHECK_ALL_MASKED_ROWS and int(k.restore_when_all_masked[request]) and np.isneginf(own).all():
                 own[tokens] = kept
 
 
-def bad_words(
-    grid: Grid, logits: Tensor, stride: int, expanded: Tensor, words: Tensor, words_stride: int, offsets: Tensor,
-    offsets_stride: int, num_words: Tensor, texts: Tensor, texts_stride: int, prompt: Tensor, total: Tensor,
-    ids: Tensor, local: Tensor,
-) -> None:  # fmt: skip
-    inputs = ids.numpy()
-    for row, (request, place) in enumerate(zip(expanded.tolist(), local.tolist(), strict=True)):
-        if not (count := int(num_words[request])):
+def bad_words(grid: Grid, k: Any) -> None:
+    for row, (request, place) in enumerate(
+        zip(k.expanded_idx_mapping.tolist(), k.expanded_local_pos.tolist(), strict=True)
+    ):
+        if not (count := int(k.num_bad_words[request])):
             continue
-        drafted = inputs[row - place + 1 : row + 1]
-        text = np.concatenate((texts[request, int(prompt[request]) : int(total[request])].numpy(), drafted)).tolist()
-        bounds, tokens = offsets[request, : count + 1].tolist(), words[request].tolist()
+        output = k.all_token_ids[request, int(k.prompt_len[request]) : int(k.total_len[request])]
+        text = [*output.tolist(), *k.input_ids[row - place + 1 : row + 1].tolist()]
+        bounds, words = k.bad_word_offsets[request, : count + 1].tolist(), k.bad_word_token_ids[request].tolist()
         for start, end in itertools.pairwise(bounds):
-            *before, last = tokens[start:end]
+            *before, last = words[start:end]
             if text[len(text) - len(before) :] == before:
-                logits[row, last] = -np.inf
+                k.logits[row, last] = -np.inf
 
 
-def bincount(
-    grid: Grid, idx: Tensor, texts: Tensor, texts_stride: int, prompt: Tensor, prefill: Tensor, mask: Tensor,
-    mask_stride: int, counts: Tensor, counts_stride: int, BLOCK_SIZE: int,
-) -> None:  # fmt: skip
-    for request in idx.tolist():
-        own, end = int(prompt[request]), int(prefill[request])
-        tokens = texts[request, :own].numpy()
+def bincount(grid: Grid, k: Any) -> None:
+    for request in k.expanded_idx_mapping.tolist():
+        prompt, end = int(k.prompt_len[request]), int(k.prefill_len[request])
+        tokens = k.all_token_ids[request, :prompt]
         bits = (np.uint32(1) << (tokens % 32).astype(np.uint32)).view(np.int32)
-        np.bitwise_or.at(mask[request].numpy(), tokens // 32, bits)
-        np.add.at(counts[request].numpy(), texts[request, own:end].numpy(), 1)
+        np.bitwise_or.at(k.prompt_bin_mask[request], tokens // 32, bits)
+        np.add.at(k.output_bin_counts[request], k.all_token_ids[request, prompt:end], 1)
 
 
-def penalties(
-    grid: Grid, logits: Tensor, stride: int, expanded: Tensor, ids: Tensor, local: Tensor, repetition: Tensor,
-    frequency: Tensor, presence: Tensor, mask: Tensor, mask_stride: int, counts: Tensor, counts_stride: int,
-    vocab: int, BLOCK_SIZE: int,
-) -> None:  # fmt: skip
-    values, inputs, one = logits.numpy(), ids.numpy(), np.float32(1)
-    for row, (request, place) in enumerate(zip(expanded.tolist(), local.tolist(), strict=True)):
-        repeat, often, ever = (np.float32(each[request]) for each in (repetition, frequency, presence))
+def penalties(grid: Grid, k: Any) -> None:
+    one = np.float32(1)
+    for row, (request, place) in enumerate(
+        zip(k.expanded_idx_mapping.tolist(), k.expanded_local_pos.tolist(), strict=True)
+    ):
+        repeat, often, ever = (
+            each[request] for each in (k.repetition_penalty, k.frequency_penalty, k.presence_penalty)
+        )
         if (repeat, often, ever) == (1, 0, 0):
             continue
-        seen, own = counts[request].numpy().copy(), values[row]
-        np.add.at(seen, inputs[row - place + 1 : row + 1], 1)
+        seen, own = k.output_bin_counts[request].copy(), k.logits[row].numpy()
+        np.add.at(seen, k.token_ids[row - place + 1 : row + 1], 1)
         if repeat != 1:
-            in_prompt = np.unpackbits(mask[request].numpy().view(np.uint8), bitorder="little")[:vocab].astype(bool)
-            scale = np.where(in_prompt | (seen > 0), repeat, one)
+            in_prompt = np.unpackbits(k.prompt_bin_mask[request].view(np.uint8), bitorder="little")[: len(own)]
+            scale = np.where(in_prompt.astype(bool) | (seen > 0), repeat, one)
             own *= np.where(own > 0, one / scale, scale)
         own -= often * seen.astype(np.float32)
         own -= ever * (seen > 0).astype(np.float32)
 
 
-def apply_grammar_bitmask(
-    grid: Grid, logits: Tensor, stride: int, where: Tensor, cu_logits: Tensor, bitmask: Tensor, bitmask_stride: int,
-    vocab: int, MASK_STRIDE: int, BLOCK_SIZE: int,
-) -> None:  # fmt: skip
-    first, values = cu_logits.tolist(), logits.numpy()
-    for bits, mapped in zip(bitmask.numpy(), where[: grid[0]].tolist(), strict=True):
-        request, place = divmod(mapped, MASK_STRIDE)
+def apply_grammar_bitmask(grid: Grid, k: Any) -> None:
+    first = k.cu_num_logits.tolist()
+    for bits, mapped in zip(k.bitmask, k.logits_indices[: grid[0]].tolist(), strict=True):
+        request, place = divmod(mapped, k.MASK_STRIDE)
         row = first[request] + place
         if row < first[request + 1]:
-            allowed = np.unpackbits(bits.view(np.uint8), bitorder="little")[:vocab]
-            values[row, allowed == 0] = -np.inf
+            allowed = np.unpackbits(bits.view(np.uint8), bitorder="little")[: k.vocab_size]
+            k.logits[row, torch.from_numpy(allowed == 0)] = -torch.inf
 
 
-def flatten_sampled(
-    grid: Grid, flat: Tensor, tokens: Tensor, tokens_stride: int, sampled: Tensor, cu_logits: Tensor, num_warps: int = 1
-) -> None:
-    owner, place = _runs(sampled.numpy().astype(np.int64))
-    flat.numpy()[cu_logits.numpy()[owner] + place] = tokens.numpy()[owner, place]
+def flatten_sampled(grid: Grid, k: Any) -> None:
+    owner, place = _runs(k.num_sampled.astype(np.int64))
+    k.flat_sampled[k.cu_num_logits[owner] + place] = k.sampled[owner, place]
 
 
-def ranks(grid: Grid, out: Tensor, logits: Tensor, stride: int, tokens: Tensor, vocab: int, BLOCK_SIZE: int) -> None:
-    values = logits.numpy()
-    own = np.take_along_axis(values, tokens.numpy()[:, None], axis=1)
-    beyond = -vocab % BLOCK_SIZE  # the kernel counts its padding for tokens at -inf, which only rejected rows have
-    out.numpy()[:] = (values >= own).sum(axis=1) + np.where(np.isneginf(own[:, 0]), beyond, 0)
+def ranks(grid: Grid, k: Any) -> None:
+    own = k.logits.gather(1, torch.from_numpy(k.token_ids)[:, None])
+    beyond = (
+        -k.vocab_size % k.BLOCK_SIZE
+    )  # the kernel counts its padding for tokens at -inf: only rejected rows have it
+    k.output[:] = (k.logits >= own).sum(dim=1).numpy() + np.where(own[:, 0].isneginf().numpy(), beyond, 0)
 
 
-def topk_log_softmax(
-    grid: Grid, out: Tensor, logits: Tensor, stride: int, ids: Tensor, ids_stride: int, topk: int, vocab: int,
-    BLOCK_SIZE: int, TOPK_BLOCK_SIZE: int,
-) -> None:  # fmt: skip
-    out.copy_(logits.to(torch.float32).log_softmax(dim=-1).gather(-1, ids))
+def topk_log_softmax(grid: Grid, k: Any) -> None:
+    scores = k.logits.to(torch.float32).log_softmax(dim=-1)
+    torch.gather(scores, 1, torch.from_numpy(k.topk_ids), out=torch.from_numpy(k.output))
 
 
-def prompt_logprobs_token_ids(
-    grid: Grid, out: Tensor, begins: Tensor, idx: Tensor, computed: Tensor, texts: Tensor, texts_stride: int,
-    BLOCK_SIZE: int,
-) -> None:  # fmt: skip
-    request = idx.numpy()
-    owner, place = _runs(np.diff(begins.numpy()[: grid[0] + 1]))
-    following = np.minimum(computed.numpy()[request][owner] + 1 + place, texts.shape[1] - 1)
-    out.numpy()[: len(owner)] = texts.numpy()[request[owner], following]
+def prompt_logprobs_token_ids(grid: Grid, k: Any) -> None:
+    owner, place = _runs(np.diff(k.query_start_loc[: grid[0] + 1]))
+    following = k.num_computed_tokens[k.idx_mapping][owner] + 1 + place
+    last = k.all_token_ids.shape[1] - 1
+    k.prompt_logprobs_token_ids[: len(owner)] = k.all_token_ids[k.idx_mapping[owner], np.minimum(following, last)]
 
 
-PRIVATE = ("_runs", "_at")
-HOST_KERNELS: dict[str, Callable[..., None]] = {
-    f"_{name}_kernel": function
-    for name, function in list(globals().items())
-    if getattr(function, "__module__", None) == __name__ and name not in PRIVATE
+HOST_KERNELS: dict[str, Callable[[Grid, Any], None]] = {
+    f"_{function.__name__}_kernel": function
+    for function in (
+        *(apply_write, gather_block_tables, compute_slot_mappings, prepare_prefill_inputs, prepare_pos_seq_lens),
+        *(combine_sampled_and_draft_tokens, get_num_sampled_and_rejected, post_update, expand_idx_mapping),
+        *(gather_draft_sampled, temperature, min_p, bias, bad_words, bincount, penalties, apply_grammar_bitmask),
+        *(flatten_sampled, ranks, topk_log_softmax, prompt_logprobs_token_ids),
+    )
 }

@@ -2,7 +2,7 @@
 
 One object, SecondRunner, holds what das adds. These attributes of vLLM's runner are replaced; no class is changed:
 
-- init_speculator, replaced only while the runner is built: vLLM refuses a drafter that is no model.
+- init_speculator, replaced only while the runner is built: vLLM knows no drafter on the host.
 - load_model: the sampler exists afterwards. Then rejection_sampler, sampler.sample (verifier.py) and
   draft_tokens_handler (speculator.py) are replaced.
 - add_requests, finish_requests: this runner keeps no objects of requests (requests.py). Requests without a seed get
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from vllm.distributed import get_tp_group
 from vllm.platforms import current_platform
 
 from das.engine.contract.versions import NotInstalled
@@ -30,10 +31,13 @@ from das.engine.engine_config import drafts_by_das
 from das.engine.patches.replace import patch, replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.rollouts.meter import RolloutMeter
+from das.engine.runners.draft_passes import DraftPasses
+from das.engine.runners.second.branches import SecondBranches
 from das.engine.runners.second.requests import Batch, KnownRequest, Requests
 from das.engine.runners.second.speculator import HostSpeculator, TrueLengths
 from das.engine.runners.second.stand_in import replace_kernels
-from das.engine.runners.second.verifier import Draws, KeyedVerifier
+from das.engine.runners.second.text_drafts import TextDrafts
+from das.engine.runners.second.verifier import Draws, KeyedVerifier, SecondSampler
 from das.verify.forced import ForcedSampler
 from das.verify.sampler import KeyedSampler
 from das.verify.sampling_pieces import profiled_bytes
@@ -41,18 +45,14 @@ from das.verify.sampling_pieces import profiled_bytes
 
 @contextmanager
 def runner_under_construction(vllm_config: Any) -> Iterator[None]:
-    """Inside the `with` block, a second runner that is built gets das's speculator if das drafts. On a CPU its kernels
-    are replaced, for good."""
+    """Inside the `with` block, a second runner that is built drafts on the host, if it drafts. On a CPU its kernels are
+    replaced, for good."""
     if current_platform.is_cpu():
         replace_kernels()
     from vllm.v1.worker.gpu import model_runner
 
-    with replaced(model_runner, "init_speculator", _speculator):
+    with replaced(model_runner, "init_speculator", lambda original, *args: HostSpeculator(*args[:2])):
         yield
-
-
-def _speculator(original: Callable[..., Any], vllm_config: Any, device: torch.device, *args: Any) -> Any:
-    return HostSpeculator(vllm_config, device) if drafts_by_das(vllm_config) else original(vllm_config, device, *args)
 
 
 class SecondRunner:
@@ -65,18 +65,21 @@ class SecondRunner:
         self.vllm = vllm
         config, model_config = vllm.vllm_config, vllm.model_config
         self.meter = RolloutMeter()
-        self.sampler: KeyedSampler | ForcedSampler = KeyedSampler(
+        self.sampler: KeyedSampler | ForcedSampler = SecondSampler(
             model_config.seed or 0, model_config.logprobs_mode, config.parallel_config.data_parallel_index
         )
         self.weights_version = 0
         self.quantized: QuantizedLayers | None = None
         self.draft_blocks = range(0)
-        self.drafter: Any = DasProposer(config) if drafts_by_das(config) else None
+        drafter = DasProposer if drafts_by_das(config) else TextDrafts
+        self.drafter: Any = None if vllm.speculator is None else drafter(config)
         self.input_batch = Batch()
         # Tokens of the response so far, of each request, by its index in vLLM's arrays.
         self.positions = np.zeros(vllm.max_num_reqs, np.int64)
+        self.rows = np.zeros(0, np.int64)  # for each row of the pass, this index of its request
         self.unfinished = np.zeros(0, np.bool_)
         self._known = Requests()
+        self._branches: SecondBranches | None = None
         self._emitted: list[list[int]] = []  # tokens that each row of the last pass emitted
         self._lengths = TrueLengths()
         if vllm.speculator is not None:
@@ -96,22 +99,42 @@ class SecondRunner:
 
     def verify_branches(self, scratch: range) -> None:
         """See Runner."""
-        raise _not_ported("drafts that branch: set branch_blocks=0")
+        self._branches = SecondBranches(self, scratch)
+
+    @property
+    def node_parents(self) -> np.ndarray | None:
+        """How the drafts of the running pass branch (Branches.node_parents); None if none of them does."""
+        running = self._branches is not None and self._branches.are_running
+        return self._branches.node_parents if running and self._branches is not None else None
 
     def draft_passes(self, max_tokens: int) -> Any:
         """See Runner."""
-        raise _not_ported("self-drafts: choose method das")
+        return DraftPasses(self, max_tokens)
+
+    def block_tables(self) -> np.ndarray:
+        """See Runner. On a GPU this waits for the device."""
+        tables: np.ndarray = self.vllm.block_tables.block_tables[0].gpu[torch.from_numpy(self.rows)].cpu().numpy()
+        return tables
 
     def head_passes(self) -> Any:
         """See Runner."""
         raise _not_ported("draft heads: choose method das")
 
+    def texts(self) -> np.ndarray:
+        """Returns the token ids of each request of the batch, prompt and response, int32 [requests, max_model_len], on
+        the host."""
+        texts: np.ndarray = self.vllm.req_states.all_token_ids.gpu[torch.from_numpy(self.rows)].cpu().numpy()
+        return texts
+
     def draft(self) -> list[list[int]]:
         """Draft after a pass, and measure the time of drafting. Returns the drafted token ids of each row."""
-        start, batch = time.perf_counter(), self.input_batch
+        start, batch, ranks = time.perf_counter(), self.input_batch, get_tp_group()
         self.drafter.attach(self)
-        counts = np.fromiter(map(len, self._emitted), np.int64, batch.num_reqs)
-        drafts: list[list[int]] = self.drafter.propose(self._emitted, batch.num_tokens_no_spec + counts, None)
+        # On the first rank only: a budget that learns from times would choose other drafts on each rank.
+        own = self.drafter.propose(self._emitted, batch.num_tokens_no_spec, None) if ranks.is_first_rank else None
+        drafts: list[list[int]] = ranks.broadcast_object(own)
+        if self._branches is not None:
+            drafts = self._branches.fitting(drafts)
         self._lengths.drafts = dict(zip(batch.req_ids, drafts, strict=True))
         self.meter.draft_s += time.perf_counter() - start
         return drafts
@@ -120,7 +143,7 @@ class SecondRunner:
 
     def _load_model(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
-        draws = Draws(self)
+        self.draws = draws = Draws(self)
         self.vllm.sampler.sample = draws.sample
         patch(self.vllm.sampler.sampling_states, "add_request", _signed_seed)
         if self.vllm.speculative_config is not None:
@@ -143,9 +166,15 @@ class SecondRunner:
 
     def _sample(self, hidden_states: Any, batch: Any, grammar_output: Any) -> Any:
         """Sample the tokens of a pass, and count the pass. batch: vLLM's InputBatch."""
-        rows, names = batch.idx_mapping_np, batch.req_ids
-        prompts = self.vllm.req_states.prompt_len.np[rows].astype(np.int64)
-        self.input_batch = Batch(names, self.input_batch.sampling_metadata, prompts + self.positions[rows], prompts)
+        self.rows = rows = batch.idx_mapping_np
+        names, prompts = batch.req_ids, self.vllm.req_states.prompt_len.np[rows].astype(np.int64)
+        self.input_batch = Batch(
+            names,
+            self.input_batch.sampling_metadata,
+            prompts + self.positions[rows],
+            prompts,
+            self.vllm.sampler.sampling_states.temperature.np[rows],
+        )
         self.unfinished = batch.num_computed_tokens_np + batch.num_scheduled_tokens < batch.prefill_len_np
         self.sampler.remembers = getattr(self.drafter, "remembers", False)
         output, num_sampled, num_rejected = self._vllm_sample(hidden_states, batch, grammar_output)
@@ -157,14 +186,20 @@ class SecondRunner:
             self._emitted = [row[1 : 1 + row[0]] for row in on_host.tolist()]
             for name, new in zip(names, self._emitted, strict=True):
                 self.requests[name].output_token_ids += new
+            if self._branches is not None:
+                self._branches.copy_accepted(self._emitted)
         self.positions[rows] += num_emitted
+        self.input_batch.num_tokens_no_spec += num_emitted
         num_drafted = batch.num_draft_tokens_per_req
         drafted = [0] * len(names) if num_drafted is None else num_drafted.tolist()
         self.meter.record_pass(names, drafted, num_emitted.tolist())
         return output, num_sampled, num_rejected
 
     def _profile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Let vLLM's profile of a pass's memory also count the rows that drafts add, and das's sampler."""
+        """Let vLLM's profile of a pass's memory also count the rows that drafts add, das's sampler, and the weights of
+        self-drafts."""
+        if self.quantized is not None:
+            self.quantized.make(self.weights_version)
         original(*args, **kwargs)
         runner = self.vllm
         rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_speculative_steps))

@@ -10,8 +10,10 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
+
+import torch
 
 from das.engine.contract.versions import NotInstalled
 from das.engine.runners.second.host_kernels import HOST_KERNELS
@@ -27,6 +29,7 @@ class HostKernel:
 
     def __init__(self, kernel: FunctionType):
         self.kernel, self.name = kernel, kernel.__name__
+        self.parameters = [name.removesuffix("_ptr") for name in inspect.signature(kernel).parameters]
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return functools.partial(self.launch, grid)
@@ -35,7 +38,9 @@ class HostKernel:
         """Do what the kernel does. Raises NotInstalled if there is no function for it."""
         if self.name not in HOST_KERNELS:
             raise NotInstalled(f"vLLM's kernel {self.name} does not run on a CPU: set engine.runner=first")
-        HOST_KERNELS[self.name](grid, *args, **kwargs)
+        named = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
+        arrays = {name: value.numpy() for name, value in named.items() if name != "logits" and torch.is_tensor(value)}
+        HOST_KERNELS[self.name](grid, SimpleNamespace(**named | arrays))
 
 
 def is_kernel(function: Any) -> bool:

@@ -14,6 +14,7 @@ from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
 from das.verify.host_copies import on_device
+from das.verify.layout import DraftRows, Layout
 from das.verify.noise import (
     REJECTED,
     accept_inputs,
@@ -22,8 +23,10 @@ from das.verify.noise import (
     emitted_cells,
     keyed_argmax,
     keyed_verify,
+    keyed_walk,
     noise_inputs,
 )
+from das.verify.sampler import KeyedSampler
 from das.verify.sampling_parameters import GREEDY_BELOW
 
 if TYPE_CHECKING:
@@ -83,6 +86,25 @@ class Draws:
         return tokens, logits
 
 
+class SecondSampler(KeyedSampler):
+    """A KeyedSampler of which the second runner uses the seeds and what drafters need. Draws does the rest."""
+
+    def seeds_of(self, runner: Any, rows: np.ndarray) -> np.ndarray:
+        """See KeyedSampler."""
+        seeds: np.ndarray = runner.vllm.sampler.sampling_states.seeds.np[runner.rows[rows]]
+        return seeds
+
+    def processed(self, runner: Any, logits: torch.Tensor, layout: DraftRows) -> torch.Tensor:
+        """See KeyedSampler. Penalties and bad words do not count the tokens drafted since the last pass: drafts may be
+        worse for it, but not wrong."""
+        owner, device = runner.rows[layout.owner], logits.device
+        request = torch.from_numpy(owner).to(device)
+        lengths = runner.input_batch.num_tokens_no_spec[layout.owner] + layout.offset
+        pos = torch.from_numpy(lengths - 1).to(device)
+        none = torch.zeros(len(owner), dtype=torch.int32, device=device)
+        return runner.draws.processed(logits, request, request, owner, pos, none, none, lengths)
+
+
 class KeyedVerifier(RejectionSampler):
     """vLLM's rejection sampler, in which a drafted token is accepted if and only if it equals the sampled one."""
 
@@ -91,15 +113,16 @@ class KeyedVerifier(RejectionSampler):
         super().__init__(vllm.sampler, vllm.speculative_config, vllm.device)
         self.draws = draws
         self._num_drafted = np.zeros(0, np.int64)  # of each request of the pass
-        self._first = 0  # the first request of the next piece
+        self._parents: np.ndarray | None = None  # of all drafted tokens (das/verify/layout.py); None: no draft branches
+        self._verified = 0  # requests of the pass that are verified
 
     def __call__(self, logits: torch.Tensor, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Sample a pass with drafts. logits: [rows, vocab]; a request's rows lie together, the one after its text
         first. Returns vLLM's SamplerOutput."""
-        self._num_drafted, self._first = input_batch.num_draft_tokens_per_req.astype(np.int64), 0
-        counts = self._num_drafted + 1
-        offset = np.arange(len(logits)) - np.repeat(np.cumsum(counts) - counts, counts)
         das_runner = self.draws.das_runner
+        self._num_drafted, self._verified = input_batch.num_draft_tokens_per_req.astype(np.int64), 0
+        self._parents = das_runner.node_parents
+        offset = Layout(self._num_drafted, logits[:0], self._parents).offset
         das_runner.sampler.begin_pass(das_runner, logits, self._num_drafted.tolist(), offset)
         return super().__call__(logits, input_batch, *args, **kwargs)
 
@@ -118,31 +141,63 @@ class KeyedVerifier(RejectionSampler):
         verify_draft_sampled: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Verify a piece of the pass: consecutive requests. Returns its processed logits, [rows, vocab], the emitted
-        tokens, [requests, longest draft + 1], and how many of them count.
+        tokens, int64 [requests, longest draft + 1], and how many of them count.
 
-        verify_draft_sampled: the input token of each row; behind a request's first row, its drafted tokens, or -1 where
-        a grammar rules the token out.
+        vLLM reads log-probs off the first rows of each request. Where drafts branch, the rows on which its tokens were
+        sampled are moved there. verify_draft_sampled: the input token of each row; behind a request's first row, its
+        drafted tokens, or -1 where a grammar rules the token out.
         """
+        raw, das_sampler, width = logits, self.draws.das_runner.sampler, self.num_speculative_steps + 1
         logits = self.draws.processed(
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, draft_sampled, expanded_local_pos,
             seq_lens_upper_bound_np,
         )  # fmt: skip
-        num_drafted = self._num_drafted[self._first : self._first + len(idx_mapping_np)]
-        self._first += len(idx_mapping_np)
-        width = self.num_speculative_steps + 1
-        seeds, positions, greedy = self.draws.keys(idx_mapping_np)
-        accepting = accept_inputs(num_drafted, width)
-        if logits.device.type == "cpu":
-            drafted = verify_draft_sampled[torch.from_numpy(accepting["followed"] + 1)]
-            emitted = keyed_verify(logits, num_drafted, drafted, seeds, positions, greedy, width)
+        layout = self._next_layout(len(idx_mapping_np), verify_draft_sampled)
+        keys = self.draws.keys(idx_mapping_np)
+        if layout.parents is None:
+            emitted = _accepted(logits, layout, *keys, width)
+            cells = emitted_cells(layout.num_drafted, width)
         else:
-            owner = np.repeat(np.arange(len(num_drafted)), num_drafted + 1)
-            offset = np.arange(len(owner)) - np.repeat(np.cumsum(num_drafted + 1) - num_drafted - 1, num_drafted + 1)
-            own_greedy = None if greedy is None else greedy[owner]
-            keys = noise_inputs(seeds[owner], positions[owner] + offset, own_greedy)
-            inputs = on_device(logits.device, keys | accepting)
-            drafted = verify_draft_sampled[inputs["followed"] + 1]
-            emitted = device_accept(device_argmax(logits, inputs), drafted, inputs)
-        if self.draws.das_runner.sampler.remembers:
-            self.draws.das_runner.sampler.remember(logits, emitted, emitted_cells(num_drafted, width))
+            walked = keyed_walk(
+                logits, layout.num_drafted, layout.draft_tokens, layout.parents, layout.offset, *keys, width
+            )
+            emitted, cells = walked[0].to(logits.device), walked[1]
+        if das_sampler.remembers:
+            das_sampler.remember(logits, emitted, cells)
+        if layout.parents is not None:
+            request, place = (walked[0].numpy() != REJECTED).nonzero()
+            moved = {"to": layout.first_row[request] + place, "cells": cells[request, place]}
+            rows = on_device(logits.device, moved)
+            raw[rows["to"]] = raw[rows["cells"]]
+            if logits is not raw:
+                logits[rows["to"]] = logits[rows["cells"]]
         return logits, emitted.to(torch.int64), (emitted != REJECTED).sum(dim=1, dtype=torch.int32)
+
+    def _next_layout(self, num_requests: int, inputs: torch.Tensor) -> Layout:
+        """Returns the layout of the next piece. inputs: the input token of each of its rows."""
+        first, last = self._verified, self._verified + num_requests
+        self._verified = last
+        num_drafted = self._num_drafted[first:last]
+        behind_first = accept_inputs(num_drafted, 1)["followed"] + 1
+        drafted = inputs[on_device(inputs.device, {"rows": behind_first})["rows"]]
+        start = int(self._num_drafted[:first].sum())
+        parents = None if self._parents is None else self._parents[start : start + len(behind_first)]
+        return Layout(num_drafted, drafted, parents)
+
+
+def _accepted(
+    logits: torch.Tensor,
+    layout: Layout,
+    seeds: np.ndarray,
+    positions: np.ndarray,
+    greedy: np.ndarray | None,
+    width: int,
+) -> torch.Tensor:
+    """Returns the tokens that are emitted where no draft branches, int32 [requests, width], with REJECTED behind
+    them."""
+    if logits.device.type == "cpu":
+        return keyed_verify(logits, layout.num_drafted, layout.draft_tokens, seeds, positions, greedy, width)
+    owner = layout.own_request
+    keys = noise_inputs(seeds[owner], positions[owner] + layout.offset, None if greedy is None else greedy[owner])
+    inputs = on_device(logits.device, keys | accept_inputs(layout.num_drafted, width))
+    return device_accept(device_argmax(logits, inputs), layout.draft_tokens, inputs)

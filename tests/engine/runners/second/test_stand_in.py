@@ -37,7 +37,7 @@ def test_every_launch_writes_what_the_interpreted_kernel_writes(tiny_policy: str
 def test_a_function_that_writes_something_else_is_noticed(tiny_policy: str) -> None:
     run = checked(tiny_policy, "_prepare_pos_seq_lens_kernel")
     assert run.returncode != 0
-    assert "_prepare_pos_seq_lens_kernel: argument 0 differs from the kernel's" in run.stderr
+    assert "_prepare_pos_seq_lens_kernel: argument 1 differs from the kernel's" in run.stderr
 
 
 def test_a_kernel_without_a_function_is_named() -> None:
