@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from das.engine.contract.versions import installed
+from das.engine.engine_config import RUNNERS
 
 
 def environment() -> dict[str, str]:
     """Returns the environment variables that the server needs and that are not set yet."""
-    variables = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # das's hooks do not reach the sampler of the second runner
+    variables = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # engines of das that ask for the second runner get it all the same
     if installed("vllm"):  # the CUDA build: its default kernels give a row other bits when the batch changes
         variables["VLLM_BATCH_INVARIANT"] = "1"
     return variables
@@ -42,6 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help='JSON, of self_draft and das_self, such as {"weights": "w4", "passes": 4} (docs/model_drafters.md)',
     )
     parser.add_argument("--branch-blocks", type=int, default=0, metavar="N", help="KV blocks for branches (default: 0)")
+    parser.add_argument("--runner", choices=RUNNERS, help="vLLM's model runner (docs/model_runner.md; default: first)")
     parser.add_argument("--print", action="store_true", help="print vLLM's command line and start nothing")
 
 
@@ -63,6 +65,7 @@ def command_line(
     speculative: Mapping[str, Any],
     branch_blocks: int,
     self_draft: Mapping[str, Any],
+    runner: str | None = None,
     further: Sequence[str] = (),
 ) -> list[str]:
     """Returns the arguments with which Python starts the server. self_draft: options that differ from the defaults.
@@ -84,6 +87,7 @@ def command_line(
         speculative,
         branch_blocks,
         {**DEFAULT_SELF_DRAFT, **self_draft},
+        runner,
     )
     for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
@@ -113,6 +117,7 @@ def serve(arguments: Namespace, further: Sequence[str]) -> int:
             arguments.speculative,
             arguments.branch_blocks,
             arguments.self_draft,
+            arguments.runner,
             further,
         )
     except (ValueError, RuntimeError) as error:

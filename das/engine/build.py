@@ -38,6 +38,7 @@ class EngineSettings:
     tensor_parallel_size: int = 1
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
     branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: no branches
+    runner: str | None = None  # vLLM's model runner: first or second (docs/model_runner.md); None: first
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
     drafter: Mapping[str, Any] = field(
@@ -62,7 +63,9 @@ class EngineSettings:
         if self.branch_blocks and row.chains_only:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
         own = {**self.self_draft, "history": row.history} if row.self_drafts else None
-        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, head)
+        if self.runner == "second" and row.keyed and not row.second_runner:
+            raise ValueError(f"engine.runner=second: {self.method} is not ported to it; set engine.runner=first")
+        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, head, self.runner)
 
     @property
     def row(self) -> Method:
@@ -98,6 +101,7 @@ def engine_arguments(
     speculative: Mapping[str, Any] | None = None,
     branch_blocks: int = 0,
     self_draft: Mapping[str, Any] = DEFAULT_SELF_DRAFT,
+    runner: str | None = None,
 ) -> dict[str, Any]:
     """Returns the arguments for a vllm.LLM that drafts by `method` and verifies with keyed noise (noise that depends
     only on seed, position and token): `das.install(); llm = LLM(model, **das.engine_arguments())`.
@@ -115,6 +119,7 @@ def engine_arguments(
         speculative=speculative or {},
         branch_blocks=branch_blocks,
         self_draft=self_draft,
+        runner=runner,
     )
     settings.row.speculative(settings)
     if settings.row.model == "draft model":

@@ -12,6 +12,7 @@ from das.engine.drafters.support import check_options
 from das.heads import on_disk as heads
 
 WORKER = "das.engine.worker.DasWorker"
+RUNNERS = ("first", "second")  # vLLM's model runners
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class DasOptions:
     drafter: see das.drafter.make_drafter. budget: see das.budget.make_budget. branch_blocks: KV blocks for drafts that
     branch; 0: no draft branches. self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized
     weights; None: no such drafts. head: `passes` of a draft head beside the history of past responses; None: no head.
+    runner: which of vLLM's model runners the engine runs on, "first" or "second"; None: the first.
     """
 
     drafter: Mapping[str, Any] = field(default_factory=dict)
@@ -30,6 +32,7 @@ class DasOptions:
     branch_blocks: int = 0
     self_draft: Mapping[str, Any] | None = None
     head: Mapping[str, Any] | None = None
+    runner: str | None = None
 
     def __post_init__(self) -> None:
         check_drafter(self.drafter)
@@ -40,6 +43,8 @@ class DasOptions:
                 f"branch_blocks={blocks!r}: a draft that branches needs {BLOCKS_A_TREE}; set it to a whole number of "
                 f"{BLOCKS_A_TREE} or more, or to 0 for chains"
             )
+        if self.runner not in (None, *RUNNERS):
+            raise ValueError(f"runner={self.runner!r}: choose {' or '.join(RUNNERS)}, or leave it out for the first")
         by_model = "self-drafts are" if self.self_draft is not None else "das_eagle3 drafts" if self.head else ""
         if by_model and blocks:
             raise ValueError(f"branch_blocks={blocks}: {by_model} chains only; set it to 0")

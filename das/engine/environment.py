@@ -33,7 +33,7 @@ def set_environment(
         "TOKENIZERS_PARALLELISM": "false",
     }
     if not stock:
-        # Our hooks do not reach the sampler of the second runner, the default on GPUs.
+        # The second runner is the default on GPUs. Engines of das that ask for it get it all the same.
         defaults["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     if batch_invariant and not stock:
         defaults["VLLM_BATCH_INVARIANT"] = "1"

@@ -31,8 +31,8 @@ from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
 from das.engine.rollouts.report import Plain  # noqa: E402
-from das.engine.runners.first.draft_passes import blocks_needed  # noqa: E402
-from das.engine.runners.first.runner import FirstRunner, runner_under_construction  # noqa: E402
+from das.engine.runners.choice import add_das, check_choice, runner_under_construction  # noqa: E402
+from das.engine.runners.draft_passes import blocks_needed  # noqa: E402
 from das.engine.runners.protocol import Runner  # noqa: E402
 from das.verify.forced import ForcedSampler  # noqa: E402
 from das.weights.loaded_weights import lost_weights  # noqa: E402
@@ -81,11 +81,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             require_self_draft(self.vllm_config, self._das_options.self_draft)
         if options.head is not None:
             require_head(self.vllm_config)
-        if self.use_v2_model_runner:
-            raise NotInstalled(
-                "das needs vLLM's first model runner: call das.install() before the engine is built, or set "
-                "VLLM_USE_V2_MODEL_RUNNER=0 in its environment"
-            )
+        check_choice(self.vllm_config)
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         refuse_head(self.vllm_config)
@@ -104,7 +100,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Build vLLM's model runner, and put das's hooks on it."""
         with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config):
             super().init_device()
-        self.das_runner = FirstRunner(self.model_runner)
+        self.das_runner = add_das(self.model_runner)
         speculative_config = self.vllm_config.speculative_config
         logger.info(
             "das verifies by keyed noise; drafts: %s",

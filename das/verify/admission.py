@@ -10,6 +10,8 @@ FORCED_KEY = "das_forced"
 MAX_PROBLEM_ID = 512  # characters; an id names a problem and is no place for its text
 MAX_LIMIT = 2**31 - 1
 KEYS = (PROBLEM_KEY, LIMIT_KEY, FORCED_KEY)
+# Of vLLM's second model runner; it adds the policy's own end tokens to the 120.
+MOST_TOKENS = {"allowed_token_ids": 1024, "logit_bias": 1024, "stop_token_ids": 120}
 # Features that das's sampler cannot combine with drafts. Requests are refused, since the sampler would stop the engine.
 REFUSED = {"logprob_token_ids": "ask for logprobs=N", "thinking_token_budget": "leave it unset"}
 
@@ -43,6 +45,20 @@ def admit(params: Any) -> None:
         raise VLLMValidationError(
             f"{LIMIT_KEY} must be a whole number of tokens in 0..{MAX_LIMIT}, got {str(limit)[:80]!r}"
         )
+
+
+def admit_to_arrays(params: Any) -> None:
+    """Check a request for vLLM's second model runner, which keeps these parameters in arrays of fixed size and would
+    stop the engine. Raises VLLMValidationError with a one-line message if the request has more of them."""
+    from vllm.exceptions import VLLMValidationError
+
+    stops = params.all_stop_token_ids if params.min_tokens else ()
+    given = {"allowed_token_ids": params.allowed_token_ids, "logit_bias": params.logit_bias, "stop_token_ids": stops}
+    for name, most in MOST_TOKENS.items():
+        if len(given[name] or ()) > most:
+            raise VLLMValidationError(
+                f"{name} may name {most} tokens on vLLM's second model runner, got {len(given[name])}: ask for fewer"
+            )
 
 
 def _is_text(text: str) -> bool:

@@ -22,8 +22,9 @@ import torch
 
 from das.budget.acceptance import TokenCalibration
 from das.verify.batch import RunningBatch
+from das.verify.layout import DraftRows
 from das.verify.noise import keyed_draft
-from das.verify.sampling_parameters import GREEDY_BELOW, Rows
+from das.verify.sampling_parameters import GREEDY_BELOW
 
 SCALES = (1.0, 1.5, 2.0, 3.0, math.inf)
 LEARN_EVERY = 8  # one round in so many learns, beginning with the first
@@ -31,21 +32,6 @@ MEMORY = 2000  # scored positions that are remembered, by exponential forgetting
 CALIBRATION_MEMORY = 1000  # tokens of a calibration bin that are remembered, in the same way
 CALIBRATION_TRUST = 10  # tokens that a bin's first guess counts as; few, because nothing is known of a new drafter
 NONE_DRAFTED, NONE_EMITTED = -1, -2  # stand for no token; they differ, so that they never match each other
-
-
-@dataclass(slots=True)
-class _DraftRows:
-    """The rows of logits from which each draft gets its next token. Implements RowLayout of das/verify/layout.py."""
-
-    owner: np.ndarray
-    tokens: list[list[int]]  # for each row, the tokens before it that the batch does not know
-
-    @property
-    def offset(self) -> np.ndarray:
-        return np.array([len(before) for before in self.tokens], np.int64)
-
-    def before(self) -> list[list[int]]:
-        return self.tokens
 
 
 @dataclass(slots=True)
@@ -152,7 +138,7 @@ class CoupledSampler:
             runner,
             names=[batch.req_ids[row] for row in rows.tolist()],
             rows=rows,
-            seeds=runner.sampler.seeds.of_batch(runner)[rows],
+            seeds=runner.sampler.seeds_of(runner, rows),
             positions=positions,
             greedy=batch.temperature_cpu[rows] < GREEDY_BELOW,
             counts=~runner.unfinished[rows],
@@ -235,18 +221,9 @@ class CoupledSampler:
 
     def _processed(self, now: _Round, logits: torch.Tensor, among: np.ndarray) -> torch.Tensor:
         """Returns the logits after each request's sampling parameters were applied, as the verifier will apply them."""
-        runner, metadata = now.runner, now.runner.input_batch.sampling_metadata
-        num_requests = runner.input_batch.num_reqs
-        logits = logits.to(torch.float32)
-        layout = _DraftRows(now.rows[among], [now.unknown[row] for row in among.tolist()])
-        rows = Rows(metadata, num_requests, layout, runner.sampler.forbidden_tokens(runner, logits))
-        logits = rows.apply_before_temperature(logits)
-        if metadata.all_greedy:
-            return logits
-        temperature = runner.input_batch.temperature_cpu[:num_requests]
-        return rows.apply_after_temperature(
-            logits, temperature, None if metadata.all_random else temperature < GREEDY_BELOW
-        )
+        layout = DraftRows(now.rows[among], [now.unknown[row] for row in among.tolist()])
+        processed: torch.Tensor = now.runner.sampler.processed(now.runner, logits.to(torch.float32), layout)
+        return processed
 
     # ---- learning ----
 

@@ -34,7 +34,7 @@ class ForcedSampler:
         self, sampler: KeyedSampler, responses: Mapping[str, Sequence[int]], remembered: Mapping[str, np.ndarray]
     ):
         self.keyed = sampler
-        self.seeds, self.forbidden_tokens = sampler.seeds, sampler.forbidden_tokens  # for drafters that are models
+        self.seeds, self.seeds_of, self.processed = sampler.seeds, sampler.seeds_of, sampler.processed
         self.remembers = False  # whether the drafter remembers the distributions from which tokens were sampled
         self.remembered: list[Remembered] = []  # the distributions of the last pass
         self._responses = {name: np.asarray(tokens, np.int64) for name, tokens in responses.items()}
@@ -46,12 +46,23 @@ class ForcedSampler:
 
     def sample(self, runner: RunningBatch, logits: torch.Tensor, drafts: Any) -> Any:
         """Raise the recorded tokens' logits, then sample. logits: [rows, vocab], changed in place."""
+        num_requests = runner.input_batch.num_reqs
+        num_drafted = [0] * num_requests if drafts is None else drafts.num_draft_tokens
+        offset = np.zeros(num_requests, np.int64) if drafts is None else Layout.of(drafts).offset
+        self.begin_pass(runner, logits, num_drafted, offset)
+        return self.keyed.sample(runner, logits, drafts)
+
+    def begin_pass(
+        self, runner: RunningBatch, logits: torch.Tensor, num_drafted: Sequence[int], offset: np.ndarray
+    ) -> None:
+        """Raise the recorded tokens' logits, and give the drafter their recorded distributions.
+
+        logits: [rows, vocab], changed in place. num_drafted: number of drafted tokens of each request. offset: number
+        of drafted tokens that lead to each row, int64 [rows].
+        """
         batch = runner.input_batch
-        num_drafted = [0] * batch.num_reqs if drafts is None else drafts.num_draft_tokens
         rows: list[np.ndarray] = []
         tokens: list[np.ndarray] = []
-        # Number of drafted tokens that lead to each row.
-        offset = np.zeros(batch.num_reqs, np.int64) if drafts is None else Layout.of(drafts).offset
         first_row = 0
         recorded = np.full((len(logits), PAIRS), NO_PAIR, np.uint32)  # distributions that the drafter gets
         first_rows = []
@@ -75,4 +86,6 @@ class ForcedSampler:
         if self.remembers and self._distributions:
             cells = np.array(first_rows)[:, None] + np.arange(max(num_drafted) + 1)
             self.remembered = [Remembered(recorded, cells)]
-        return self.keyed.sample(runner, logits, drafts)
+
+    def remember(self, logits: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None) -> None:
+        """Keep nothing: the policy's distributions did not make the recorded text."""

@@ -1,6 +1,7 @@
 """Computes the request and the position of each row of logits in a pass with drafts."""
 
 import functools
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +24,26 @@ class RowLayout(Protocol):
 
     def before(self) -> list[list[int]]:
         """Returns, for each row, the tokens that lead to it and are not yet emitted."""
+
+
+@dataclass(slots=True)
+class DraftRows:
+    """The rows of logits from which drafts get their next tokens. Implements RowLayout.
+
+    owner: see RowLayout. tokens: for each row, the tokens before it that the batch does not know.
+    """
+
+    owner: np.ndarray
+    tokens: list[list[int]]
+
+    @property
+    def offset(self) -> np.ndarray:
+        """See RowLayout."""
+        return np.array([len(before) for before in self.tokens], np.int64)
+
+    def before(self) -> list[list[int]]:
+        """See RowLayout."""
+        return self.tokens
 
 
 class Layout:

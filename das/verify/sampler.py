@@ -18,7 +18,7 @@ from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from das.verify.batch import RunningBatch
 from das.verify.host_copies import on_device
-from das.verify.layout import Layout
+from das.verify.layout import DraftRows, Layout
 from das.verify.logprobs import emitted_logprobs
 from das.verify.noise import (
     REJECTED,
@@ -170,13 +170,20 @@ class KeyedSampler:
                 greedy, work.width,
             )  # fmt: skip
         if self.remembers:
-            self._remember(logits, emitted, cells)
+            self.remember(logits, emitted, cells)
         logprobs = None
         if wants_logprobs:
             logprobs = emitted_logprobs(metadata, self.logprobs_mode, logits if raw is None else raw, emitted, cells)
         return emitted, logprobs
 
-    def _remember(self, logits: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None) -> None:
+    def begin_pass(
+        self, runner: RunningBatch, logits: torch.Tensor, num_drafted: list[int], offset: np.ndarray
+    ) -> None:
+        """Forget the distributions of the pass before. The second runner calls this in place of `sample`. For the
+        arguments see ForcedSampler.begin_pass."""
+        self.remembered = []
+
+    def remember(self, logits: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None) -> None:
         """Keep the distributions of a piece's emitted tokens, for the drafter. Arguments: see emitted_logprobs."""
         if cells is None:
             cells = np.arange(len(emitted))[:, None]
@@ -208,6 +215,23 @@ class KeyedSampler:
             inputs |= noise_inputs(seeds[owner], positions[owner] + layout.offset, own_greedy)
             inputs |= accept_inputs(layout.num_drafted, work.width)
         return inputs
+
+    def seeds_of(self, runner: RunningBatch, rows: np.ndarray) -> np.ndarray:
+        """Returns the seeds of some rows of the batch, for drafters that are models. Both arrays int64 [rows]."""
+        return self.seeds.of_batch(runner)[rows]
+
+    def processed(self, runner: RunningBatch, logits: torch.Tensor, layout: DraftRows) -> torch.Tensor:
+        """Returns logits of a drafter after each request's sampling parameters were applied, as they are to the
+        verifier's. logits: float32 [rows, vocab], changed in place."""
+        batch = runner.input_batch
+        metadata, num_requests = batch.sampling_metadata, batch.num_reqs
+        rows = Rows(metadata, num_requests, layout, self.forbidden_tokens(runner, logits))
+        logits = rows.apply_before_temperature(logits)
+        if metadata.all_greedy:
+            return logits
+        temperature = batch.temperature_cpu[:num_requests]
+        greedy = None if metadata.all_random else temperature < GREEDY_BELOW
+        return rows.apply_after_temperature(logits, temperature, greedy)
 
     def forbidden_tokens(self, runner: RunningBatch, logits: torch.Tensor) -> torch.Tensor | None:
         """Returns the tokens that each request's allowed_token_ids rule out, bool [requests, vocab]; None if no request

@@ -30,14 +30,14 @@ def prompts() -> list[list[int]]:
     return [rng.integers(6, 250, int(rng.integers(4, 20))).tolist() for _ in range(GROUPS)]
 
 
-def engine_kwargs(method: str) -> dict[str, Any]:
+def engine_kwargs(method: str, runner: str | None) -> dict[str, Any]:
     """What a user writes under actor_rollout_ref.rollout.engine_kwargs.vllm (docs/vllm.md)."""
-    arguments = engine_arguments(method, {"min_prob": 0.005}, {"name": "fixed", "tokens": 8})
+    arguments = engine_arguments(method, {"min_prob": 0.005}, {"name": "fixed", "tokens": 8}, runner=runner)
     del arguments["async_scheduling"], arguments["logprobs_mode"]  # verl leaves out what is false, and sets the other
     return {**arguments, "no_async_scheduling": True}
 
 
-def verl_command_line(policy: str, method: str) -> list[str]:
+def verl_command_line(policy: str, method: str, runner: str | None) -> list[str]:
     """Engine arguments as a command line: true is a flag, false and None are left out, a dict is JSON."""
     arguments = {
         "dtype": "float32",
@@ -59,7 +59,7 @@ def verl_command_line(policy: str, method: str) -> list[str]:
         "seed": 7,
         "override_generation_config": json.dumps({"temperature": 1.0, "top_k": -1, "top_p": 1.0}),
         "scheduling_policy": "fcfs",
-        **engine_kwargs(method),
+        **engine_kwargs(method, runner),
     }
     line = ["--model", policy]
     for name, value in arguments.items():
@@ -70,13 +70,14 @@ def verl_command_line(policy: str, method: str) -> list[str]:
     return line
 
 
-def build(policy: str, method: str) -> Any:
+def build(policy: str, method: str, runner: str | None) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    arguments = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(verl_command_line(policy, method))
+    line = verl_command_line(policy, method, runner)
+    arguments = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(line)
     config = AsyncEngineArgs.from_cli_args(arguments).create_engine_config(UsageContext.OPENAI_API_SERVER)
     return AsyncLLM.from_vllm_config(config, usage_context=UsageContext.OPENAI_API_SERVER, disable_log_stats=True)
 
@@ -115,9 +116,11 @@ async def groups(engine: Any, step: int, begun: asyncio.Semaphore | None = None)
     return [sorted(answers[i * SIBLINGS : (i + 1) * SIBLINGS]) for i in range(GROUPS)]
 
 
-async def training(policy: str, others: list[Path], method: str) -> tuple[list[Any], dict[str, int]]:
+async def training(
+    policy: str, others: list[Path], method: str, runner: str | None
+) -> tuple[list[Any], dict[str, int]]:
     """Rollouts, with the weights replaced between them while requests run."""
-    engine = build(policy, method)
+    engine = build(policy, method, runner)
     try:
         await engine.reset_mm_cache()
         await engine.collective_rpc("mask_vocabulary", kwargs={"vocab_size": 280})
@@ -139,8 +142,10 @@ async def training(policy: str, others: list[Path], method: str) -> tuple[list[A
         engine.shutdown()
 
 
-def run_training(policy: str, others: list[Path], method: str) -> tuple[list[Any], dict[str, int]]:
-    return asyncio.run(asyncio.wait_for(training(policy, others, method), STUCK_S))
+def run_training(
+    policy: str, others: list[Path], method: str, runner: str | None = None
+) -> tuple[list[Any], dict[str, int]]:
+    return asyncio.run(asyncio.wait_for(training(policy, others, method, runner), STUCK_S))
 
 
 @pytest.fixture
@@ -171,6 +176,9 @@ def test_drafts_change_nothing(
     fresh = Path(shutil.copytree(repetitive_policy, tmp_path / "fresh"))
     shutil.copy(other_weights[-1], fresh / "model.safetensors")
     assert log_probs_hold(fresh, drafted[-1])
+    on_second, counted = run_training(repetitive_policy, other_weights, "das", "second")
+    assert on_second == plain
+    assert counted["drafted"] > 50
 
 
 def tokens_of(step: list[Any]) -> list[list[list[int]]]:

@@ -11,7 +11,7 @@ from multiprocessing.pool import Pool
 from typing import Any
 
 import pytest
-from cases import MAX_MODEL_LEN, Case, runner_of
+from cases import MAX_MODEL_LEN, Case, das_runner_of
 from conftest import Engines
 from test_sample_identity import ENGINES, EXAMPLES, STRAINED, baseline, check_batches
 from tree_proposer import TreeProposer
@@ -22,7 +22,7 @@ __all__ = ["baseline"]  # a fixture
 SIZES = (0, 1, 2, 3, 8, 16, 24)
 
 
-@pytest.mark.parametrize("engine", STRAINED)
+@pytest.mark.parametrize("engine", [*STRAINED, f"second_runner_{STRAINED[1]}"])
 def test_trees_change_nothing_in_any_request(engines: Engines, baseline: Pool, tiny_policy: str, engine: str) -> None:
     own = {**ENGINES[engine], "budget": {"name": "fixed", "tokens": max(SIZES)}}
     own["extra"] = {"block_size": 32, **own.get("extra", {})}
@@ -33,7 +33,7 @@ def test_trees_change_nothing_in_any_request(engines: Engines, baseline: Pool, t
         branch_blocks=8 if "chunked" in engine else 64,
         **own,
     )
-    runner, proposers = runner_of(llm), []
+    runner, proposers = das_runner_of(llm), []
 
     def new_trees(batch: list[Case], expected: list[Any], order: random.Random) -> None:
         truth: dict[str, list[Any]] = {}

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cases import runner_of
+from cases import das_runner_of
 from conftest import Engines, roll
 from test_identity import PROMPTS, parameters
 from tree_proposer import TreeProposer
@@ -32,7 +32,7 @@ SIZES = (0, 1, 2, 5, 12, 24, 32)
 
 def draft_trees(llm: Any, responses: Sequence[Sequence[int]], sizes: Sequence[int] = SIZES) -> TreeProposer:
     """Let the engine draft random trees for requests that will emit `responses`."""
-    runner = runner_of(llm)
+    runner = das_runner_of(llm)
     truth = {problem: [list(response)] for problem, response in zip(PROBLEMS, responses, strict=False)}
     runner.drafter = TreeProposer(truth, sizes)
     return runner.drafter
@@ -69,8 +69,10 @@ def undrafted(engines: Engines, tiny_policy: str) -> Any:
         {},
         {"max_num_seqs": 3, "branch_blocks": 8, "enable_prefix_caching": False},
         {"max_num_batched_tokens": 64, "extra": {}},  # prompts in chunks, drafts cut by the scheduler; blocks of 128
+        {"runner": "second"},
+        {"runner": "second", "max_num_seqs": 3, "branch_blocks": 8, "max_num_batched_tokens": 64},
     ],
-    ids=["max_num_seqs16", "few_scratch_blocks", "chunked"],
+    ids=["max_num_seqs16", "few_scratch_blocks", "chunked", "second_runner", "second_runner_chunked"],
 )
 def test_trees_change_nothing(engines: Engines, tiny_policy: str, undrafted: Any, settings: dict[str, Any]) -> None:
     llm = engines.build(tiny_policy, **{**BRANCHING, **settings})
@@ -191,7 +193,7 @@ def test_the_proposer_counts_what_was_verified(engines: Engines, repetitive_poli
     """Trees for six requests share the blocks of one: nodes are dropped, and not counted."""
     drafter = {"window": 4, "min_prob": 0.0}
     llm = engines.build(repetitive_policy, **{**BRANCHING, "branch_blocks": 8}, drafter=drafter)
-    proposer = runner_of(llm).drafter
+    proposer = das_runner_of(llm).drafter
     draft_round = proposer.draft_round
     draft_round.branch_blocks = 48
     observe, keep = draft_round.observe, proposer.keep

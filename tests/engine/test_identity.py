@@ -69,8 +69,13 @@ def undrafted(engines: Engines, tiny_policy: str) -> Any:
         {
             "budget": {"name": "classes", "short": 0, "medium": 4, "long": 16, "medium_from": 8, "long_from": 30},
         },
+        {"budget": {"name": "fixed", "tokens": 4}, "max_num_seqs": 3, "runner": "second"},
+        {"budget": {"name": "marginal", "tokens": 32}, "max_num_batched_tokens": 48, "runner": "second"},
     ],
-    ids=["k1", "k4_max_num_seqs3", "k16_no_prefix_cache", "k32_chunked", "marginal_max_num_seqs32", "classes"],
+    ids=[
+        *("k1", "k4_max_num_seqs3", "k16_no_prefix_cache", "k32_chunked", "marginal_max_num_seqs32", "classes"),
+        *("second_runner_k4_max_num_seqs3", "second_runner_marginal_chunked"),
+    ],
 )
 def test_drafts_change_nothing(
     engines: Engines, tiny_policy: str, undrafted: Any, settings: dict[str, Any], given_prices: str
@@ -83,6 +88,18 @@ def test_drafts_change_nothing(
     assert second == undrafted[1]
 
 
+PREEMPTED = {"block_size": 32, "num_gpu_blocks_override": 16}
+
+
+@pytest.mark.parametrize(
+    "extra", [PREEMPTED, {"logprobs_mode": "raw_logprobs"}, {"logprobs_mode": "processed_logits"}], ids=str
+)
+def test_the_second_runner_answers_like_the_first(engines: Engines, tiny_policy: str, extra: dict[str, Any]) -> None:
+    extra = {"num_gpu_blocks_override": 256, **extra}
+    answers = [two_rollouts(engines.build(tiny_policy, runner=runner, extra=extra)) for runner in ("first", "second")]
+    assert answers[0] == answers[1]
+
+
 def test_learned_prices_change_nothing(engines: Engines, tiny_policy: str, undrafted: Any) -> None:
     """How much is drafted depends on the times of passes, so nothing is asserted about it."""
     budget = {"name": "marginal", "tokens": 32, "ratio": 64}
@@ -90,7 +107,8 @@ def test_learned_prices_change_nothing(engines: Engines, tiny_policy: str, undra
     assert (first, second) == undrafted
 
 
-def test_limits_inside_a_draft(engines: Engines, tiny_policy: str) -> None:
+@pytest.mark.parametrize("runner", ["first", "second"])
+def test_limits_inside_a_draft(engines: Engines, tiny_policy: str, runner: str) -> None:
     """A response ends exactly at max_tokens, at max_model_len or at a stop token, also inside an accepted draft."""
 
     def params() -> list[Any]:
@@ -99,9 +117,8 @@ def test_limits_inside_a_draft(engines: Engines, tiny_policy: str) -> None:
         return [SamplingParams(seed=i, ignore_eos=True, **case) for i, case in enumerate(cases)]
 
     undrafted = two_rollouts(engines.build(tiny_policy, max_model_len=128), params)
-    drafted = two_rollouts(
-        engines.build(tiny_policy, method="das", max_model_len=128, budget={"name": "fixed", "tokens": 16}), params
-    )
+    own: dict[str, Any] = {"runner": runner, "budget": {"name": "fixed", "tokens": 16}}
+    drafted = two_rollouts(engines.build(tiny_policy, method="das", max_model_len=128, **own), params)
     assert drafted[2] > 50
     assert drafted[:2] == undrafted[:2]
     lengths = [len(tokens) for tokens in undrafted[0][0]]
@@ -115,12 +132,12 @@ def plain_parameters() -> list[Any]:
     return [SamplingParams(**{**kind, "seed": i, "max_tokens": 40, "logprobs": 0}) for i, kind in enumerate(kinds)]
 
 
-def ngram_in_its_own_process(policy: str) -> tuple[Any, Any, int, str, int]:
+def ngram_in_its_own_process(policy: str, runner: str) -> tuple[Any, Any, int, str, int]:
     """Two rollouts with vLLM's ngram drafter, its error message for min_p, and torch's threads afterwards.
 
     The ngram drafter imports numba, after which vLLM 0.32 cannot build another engine in the same process.
     """
-    llm = Engines().build(policy, method="ngram", speculative=NGRAM)
+    llm = Engines().build(policy, method="ngram", runner=runner, speculative=NGRAM)
     results = two_rollouts(llm, plain_parameters)
     refusal = ""
     try:
@@ -133,9 +150,12 @@ def ngram_in_its_own_process(policy: str) -> tuple[Any, Any, int, str, int]:
 NGRAM = {"num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 
 
-def test_vllms_own_drafts_change_nothing_and_keep_their_refusals(engines: Engines, tiny_policy: str) -> None:
+@pytest.mark.parametrize("runner", ["first", "second"])
+def test_vllms_own_drafts_change_nothing_and_keep_their_refusals(
+    engines: Engines, tiny_policy: str, runner: str
+) -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        first, second, num_accepted, refusal, threads = pool.apply(ngram_in_its_own_process, (tiny_policy,))
+        first, second, num_accepted, refusal, threads = pool.apply(ngram_in_its_own_process, (tiny_policy, runner))
     undrafted = two_rollouts(engines.build(tiny_policy), plain_parameters)
     assert num_accepted > 20
     assert (first, second) == undrafted[:2]

@@ -22,8 +22,14 @@ __all__ = ["baseline", "head_folder"]  # fixtures
 LONGEST = 8  # tokens of a draft: each is a pass
 
 
-@pytest.mark.parametrize("method", ["self_draft", "das_self"])
-@pytest.mark.parametrize("engine", STRAINED)
+@pytest.mark.parametrize(
+    ("engine", "method"),
+    [
+        *((engine, method) for engine in STRAINED for method in ("self_draft", "das_self")),
+        (f"second_runner_{STRAINED[0]}", "self_draft"),
+        (f"second_runner_{STRAINED[1]}", "das_self"),
+    ],
+)
 def test_self_drafts_change_nothing_in_any_request(
     engines: Engines, baseline: Pool, tiny_policy: str, engine: str, method: str
 ) -> None:

@@ -36,6 +36,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 TOKENS = 50
+FURTHER = ("--budget", '{"name": "fixed", "tokens": 8}', "--drafter", '{"min_prob": 0.005}')  # options of the servers
 LIVE = 16  # requests that the servers run at once
 
 
@@ -43,8 +44,7 @@ LIVE = 16  # requests that the servers run at once
 def servers(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Server]]:
     """A server with drafts and one without."""
     folder = tmp_path_factory.mktemp("servers")
-    budget = ("--budget", '{"name": "fixed", "tokens": 8}', "--drafter", '{"min_prob": 0.005}')
-    with running(repetitive_policy, folder, "none", "das", further=budget, server={"low_bounds": True}) as found:
+    with running(repetitive_policy, folder, "none", "das", further=FURTHER, server={"low_bounds": True}) as found:
         yield found
 
 
@@ -108,6 +108,21 @@ def test_drafts_change_no_answer(servers: Mapping[str, Server], answers: Any) ->
     accepted = "vllm:spec_decode_num_accepted_tokens_total"
     assert servers["das"].metrics()[accepted] - before[accepted] > 300
     assert accepted not in servers["none"].metrics()
+
+
+def test_the_second_runner_gives_the_same_answers(
+    repetitive_policy: str, answers: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("second_runner")
+    with running(repetitive_policy, folder, "das", further=(*FURTHER, "--runner", "second")) as server:
+        client = client_of(server["das"])
+        for _ in range(2):  # the second time from a history of the same answers
+            assert {name: ask(client, name) for name in REQUESTS} == answers
+        with pytest.raises(BadRequestError, match="allowed_token_ids may name 1024 tokens"):
+            client.completions.create(
+                model="policy", prompt="a", extra_body={"allowed_token_ids": [i % 250 for i in range(1025)]}
+            )
+        assert ask(client, "sampled") == answers["sampled"]
 
 
 def test_a_stream_says_what_a_whole_answer_says(servers: Mapping[str, Server], answers: Any) -> None:

@@ -35,7 +35,8 @@ def check_block_size(runner: Any) -> int:
     """Returns the number of tokens in a KV block. Raises NotInstalled if attention's blocks differ from the
     scheduler's."""
     block_size: int = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-    if runner._kernel_block_sizes != [block_size]:
+    sizes = getattr(runner, "kernel_block_sizes", None) or runner._kernel_block_sizes  # of the second, of the first
+    if sizes != [block_size]:
         raise refusal(f"an attention kernel with blocks of {block_size} tokens, as vLLM's scheduler has them")
     return block_size
 

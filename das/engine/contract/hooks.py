@@ -212,21 +212,76 @@ model_executor.parameter: the same (GPU)
     GroupQuantScaleParameter
     PackedvLLMParameter
 
-# Nothing of das uses these yet.
-[planned: the second model runner, docs/model_runner.md]
-v1.worker.gpu.spec_decode: what drafts is chosen
-    init_speculator(vllm_config, device, req_states)
-v1.worker.gpu.spec_decode.speculator: what drafts, on the device
+[the second model runner]
+config.vllm: engines say themselves which runner they run on
+    VllmConfig: use_v2_model_runner, _validate_v2_model_runner(self), _get_v2_model_runner_unsupported_features(self)
+v1.worker.gpu.model_runner: a drafter that is no model
+    init_speculator
+v1.worker.gpu.model_runner: sampling, drafting, counting
+    GPUModelRunner: load_model, add_requests(self, scheduler_output), finish_requests(self, scheduler_output),
+        sample(self, hidden_states, input_batch, grammar_output), profile_run, sampler, rejection_sampler, speculator,
+        draft_tokens_handler, req_states, max_num_reqs, max_num_tokens, num_speculative_steps, vocab_size, model_config
+v1.worker.gpu.model_runner: drafts that branch
+    GPUModelRunner: prepare_inputs, prepare_attn(self, input_batch), block_tables, kernel_block_sizes, attn_groups,
+        kv_caches, kv_cache_config, compilation_config, parallel_config
+v1.worker.gpu.spec_decode.rejection_sampler: verification, in pieces and with log-probs
+    RejectionSampler: __init__(self, sampler, spec_config, device), __call__(self, logits, input_batch),
+        _verify(self, logits, draft_logits, draft_sampled, pos, cu_num_logits, idx_mapping, idx_mapping_np,
+        expanded_idx_mapping, expanded_local_pos, seq_lens_upper_bound_np, verify_draft_sampled),
+        num_speculative_steps
+v1.worker.gpu.sample.sampler: sampling parameters, without the draw
+    Sampler: sample(self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids,
+        expanded_local_pos, seq_lens_upper_bound_np, return_logprobs),
+        apply_sampling_params(self, logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, input_ids,
+        expanded_local_pos, seq_lens_upper_bound_np, skip_top_k_top_p), sampling_states, logprobs_mode
+v1.worker.gpu.sample.states: seeds, temperatures, top-k and top-p of all requests
+    SamplingStates: add_request(self, req_idx, sampling_params),
+        get_top_k_top_p(self, expanded_idx_mapping, idx_mapping_np), seeds, temperature
+v1.worker.gpu.states: where each request lies in vLLM's arrays
+    RequestState: req_id_to_index, prompt_len
+v1.worker.gpu.input_batch: the requests of a pass
+    InputBatch: req_ids, idx_mapping, idx_mapping_np, num_draft_tokens_per_req, num_computed_tokens_np,
+        num_scheduled_tokens, prefill_len_np, positions, num_reqs
+v1.worker.gpu.sample.output: what the sampler returns
+    SamplerOutput: sampled_token_ids
+v1.worker.gpu.spec_decode.speculator: what drafts
     BaseSpeculator: propose, init_cudagraph_manager(self, cudagraph_mode), capture(self)
-v1.worker.gpu.spec_decode.rejection_sampler: what verifies, in pieces
-    RejectionSampler: __call__(self, logits, input_batch, draft_logits)
-    gather_draft_sampled
-v1.worker.gpu.model_states.interface: a sampler and a verifier of somebody else's
-    ModelState: custom_sampler(self, sampler)
-v1.worker.gpu.sample.gumbel: noise keyed by seed and position
-    gumbel_sample(logits, expanded_idx_mapping, temperature, seed, pos, apply_temperature, is_drafting)
-v1.worker.gpu.model_runner: drafts of the pass, by request
-    GPUModelRunner: speculator, rejection_sampler, req_states
+v1.worker.gpu.spec_decode.utils: true lengths of drafts for the scheduler
+    DraftTokensHandler: set_draft_tokens(self, input_batch, draft_tokens), get_draft_tokens(self)
+v1.outputs: the same
+    DraftTokenIds
+v1.core.sched.output: which requests come and go
+    SchedulerOutput: finished_req_ids, preempted_req_ids, scheduled_new_reqs
+    NewRequestData: req_id, prompt_token_ids, prefill_token_ids, prompt_len, sampling_params
+
+[the second model runner on a CPU]
+v1.worker.cpu.model_runner: the runner itself
+    CPUModelRunner
+v1.worker.gpu.buffer_utils: kernels, which functions of the host replace
+    _apply_write_kernel
+v1.worker.gpu.block_table: the same
+    _gather_block_tables_kernel, _compute_slot_mappings_kernel
+v1.worker.gpu.input_batch: the same
+    _prepare_prefill_inputs_kernel, _prepare_pos_seq_lens_kernel, _combine_sampled_and_draft_tokens_kernel,
+        _get_num_sampled_and_rejected_kernel, _post_update_kernel, _expand_idx_mapping_kernel
+v1.worker.gpu.spec_decode.rejection_sampler: the same
+    _gather_draft_sampled_kernel, _flatten_sampled_kernel
+v1.worker.gpu.sample.gumbel: the same
+    _temperature_kernel
+v1.worker.gpu.sample.min_p: the same
+    _min_p_kernel
+v1.worker.gpu.sample.logit_bias: the same
+    _bias_kernel
+v1.worker.gpu.sample.bad_words: the same
+    _bad_words_kernel
+v1.worker.gpu.sample.penalties: the same
+    _bincount_kernel, _penalties_kernel
+v1.worker.gpu.structured_outputs: the same
+    _apply_grammar_bitmask_kernel
+v1.worker.gpu.sample.logprob: the same
+    _ranks_kernel, _topk_log_softmax_kernel
+v1.worker.gpu.sample.prompt_logprob: the same
+    _prompt_logprobs_token_ids_kernel
 
 [server mode without a GPU]
 config.vllm: the backend that an engine asks for

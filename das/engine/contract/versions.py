@@ -7,6 +7,7 @@ VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1")
 # Versions in which those tests could not run, and why.
 UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"}
 BRANCHES = ("0.32.0",)  # the versions of vLLM with which scratch blocks (branching drafts, self-drafts) were checked
+SECOND_RUNNER = ("0.32.0",)  # the versions of vLLM on whose second model runner das was checked
 DAS_EAGLE3 = ("0.32.0",)  # the versions of vLLM with which the method das_eagle3 was checked
 TRL = ("1.16.0",)
 RAY = ("2.60.0",)  # only one version, because das/cluster/local_ray.py uses private parts of Ray
@@ -44,6 +45,12 @@ def require_branches() -> None:
 def require_das_eagle3() -> None:
     """Raise UnsupportedVersion with a one-line message unless das_eagle3 was checked with the installed vLLM."""
     _require_for("das_eagle3 needs", DAS_EAGLE3, "choose another method, such as eagle3 or das")
+
+
+def require_second_runner() -> None:
+    """Raise UnsupportedVersion with a one-line message unless das was checked on the installed vLLM's second model
+    runner."""
+    _require_for("engine.runner=second needs", SECOND_RUNNER, "set engine.runner=first")
 
 
 def require_trl() -> None:

@@ -64,10 +64,10 @@ class SelfDraft(EngineModel):
 
     def begin(self, requests: Sequence[str]) -> None:
         """See ChainModel."""
-        batch, rows = self._runner.input_batch, self._rows(requests)
+        rows, known = self._rows(requests), self._runner.requests
         self._passes.begin(rows)
         self.sampler.begin(self._runner, rows)
-        self._last = dict(enumerate(batch.token_ids_cpu[rows, batch.num_tokens_no_spec[rows] - 1].tolist()))
+        self._last = {i: known[name].output_token_ids[-1] for i, name in enumerate(requests)}
 
     @torch.inference_mode()
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> Drawn:

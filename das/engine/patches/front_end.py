@@ -11,14 +11,16 @@ from typing import Any
 
 from das.engine.contract.versions import NotInstalled, require_vllm
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
+from das.engine.patches.model_runner import asks_for_second, let_engines_choose
 from das.engine.patches.replace import patch
-from das.verify.admission import admit
+from das.verify.admission import admit, admit_to_arrays
 
 _applied = False
 
 
 def patch_front_end() -> None:
-    """Replace InputProcessor.__init__ in this process. A second call does nothing.
+    """Replace InputProcessor.__init__ in this process, and let engines choose their model runner (model_runner.py). A
+    second call does nothing.
 
     Raises UnsupportedVersion if the hooks were not checked with this version of vLLM, or if it lacks this hook.
     """
@@ -29,6 +31,7 @@ def patch_front_end() -> None:
     from vllm.v1.engine.input_processor import InputProcessor
 
     patch(InputProcessor, "__init__", _build_front_end)
+    let_engines_choose()
     _applied = True
 
 
@@ -46,9 +49,17 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
     if drafts_by_das(vllm_config):
         front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
     patch(front_end, "_validate_params", _validate_params)
+    if asks_for_second(vllm_config):
+        patch(front_end, "_validate_params", _validate_for_arrays)
 
 
 def _validate_params(original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
     resolved = original(params, *args, **kwargs)
     admit(params)
+    return resolved
+
+
+def _validate_for_arrays(original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
+    resolved = original(params, *args, **kwargs)
+    admit_to_arrays(params)
     return resolved

@@ -3,6 +3,8 @@ folder beside this file."""
 
 from typing import Any, Protocol
 
+import numpy as np
+
 from das.engine.drafters.quantized_layers import QuantizedLayers
 from das.engine.rollouts.meter import RolloutMeter
 from das.verify.batch import RunningBatch
@@ -38,11 +40,13 @@ class Runner(RunningBatch, Protocol):
         """
 
     def draft_passes(self, max_tokens: int) -> Any:
-        """Make the object with which the policy drafts for itself: it runs draft passes
-        (runners/first/draft_passes.py).
+        """Make the object with which the policy drafts for itself: it runs draft passes (runners/draft_passes.py).
 
         max_tokens: the most positions that these passes compute for a request between two target passes.
         """
+
+    def block_tables(self) -> np.ndarray:
+        """Returns the KV blocks of each request of the batch, int32 [requests or more, blocks], on the host."""
 
     def head_passes(self) -> Any:
         """Returns the object that runs passes of the draft head that vLLM loaded (runners/first/head_passes.py)."""

@@ -13,6 +13,7 @@ from das.engine.contract.hooks import HOOKS
 INPUT_PROCESSOR = "vllm.v1.engine.input_processor"
 RUNNER = "vllm.v1.worker.gpu_model_runner"
 BATCH = "vllm.v1.worker.gpu_input_batch"
+VERIFIER = "vllm.v1.worker.gpu.spec_decode.rejection_sampler"
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +58,9 @@ def test_the_installed_vllm_has_every_hook(sources: dict[str, str]) -> None:
                 for name in ("__init__", "_validate_params", "speculative_config")
             },
         ),
+        (VERIFIER, r"def _verify\(", "def _check(", {f"{VERIFIER}.RejectionSampler._verify": "missing"}),
     ],
-    ids=["removed", "parameter_renamed", "parameter_added", "attribute_renamed", "class_renamed"],
+    ids=["removed", "parameter_renamed", "parameter_added", "attribute_renamed", "class_renamed", "second_runner"],
 )
 def test_a_changed_hook_is_found(
     sources: dict[str, str], module: str, pattern: str, replacement: str, expected: dict[str, str]

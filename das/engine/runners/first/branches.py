@@ -1,161 +1,41 @@
-"""Verification of branching drafts in vLLM's first model runner, without a kernel for trees.
-
-das/engine/branching/tree.py says what lies where. vLLM schedules a branching draft as if it were a chain of as many
-tokens: it finds room for them, and takes the rejected ones back. Only the worker knows that they branch. Its KV
-cache has more blocks than the scheduler knows of; branches use these. The hooks go onto the objects of one engine:
+"""Verification of branching drafts in vLLM's first model runner (das/engine/runners/branches.py). Two more hooks:
 
 - runner._prepare_inputs: positions and KV slots of the rows of branches.
-- builder.build of the attention's metadata: each run of nodes is a request of its own, with its own length and blocks.
-- impl.forward of each attention layer: keys and values of rows that branches follow are written for the branches too.
 - cudagraph_dispatcher.dispatch (GPU): a full graph has metadata for one run per request, so it must not be used.
-
-FirstRunner calls the other methods. After drafting it calls `fitting`: this reads the drafter's `parents`, which say
-how drafts branch, and calls the drafter's `keep` with the nodes that fit. After sampling it calls `keep_accepted`,
-which copies accepted scratch blocks back.
-
-If a drafter does not say that a draft branches, its nodes are verified as a chain: this accepts fewer, but is exact.
 """
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
-from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
-from das.engine.branching.tree import BranchPass, Tree, branches, is_chain, num_fitting
-from das.engine.runners.protocol import Runner
+from das.engine.branching.scratch import refusal
+from das.engine.runners.branches import Branches
 from das.verify.layout import PARENTS
 
-ATTENTION = ("CPUAttentionBackendImpl", "FlashAttentionImpl")  # checked: they read keys from the cache only
 
-
-class Branches:
-    """Verifies branching drafts in one model runner.
-
-    scratch: KV blocks that the scheduler does not know of. Raises NotInstalled if branching drafts were not checked
-    with such a runner.
-    """
-
-    def __init__(self, das_runner: Runner, scratch: range):
-        self.das_runner = das_runner
-        self.runner = das_runner.vllm
-        self.block_size = check_block_size(self.runner)
-        self.scratch = scratch
-        self.parents: dict[str, list[int]] = {}  # of the drafts that branch, by request
-        self._pass: BranchPass | None = None  # plan of the running pass; None if no draft branches in it
-        self._shared: tuple[torch.Tensor, torch.Tensor] | None = None  # rows that branches follow, and their slots
-        self._install()
+class FirstBranches(Branches):
+    """Verifies branching drafts in one first model runner."""
 
     def _install(self) -> None:
         runner = self.runner
-        parallel = runner.parallel_config
-        if parallel.decode_context_parallel_size > 1 or parallel.use_ubatching:
-            raise refusal("engines without decode context parallelism and without microbatches")
         if runner.vllm_config.kv_transfer_config is not None or runner.shared_kv_cache_layers or runner.uses_mrope:
             raise refusal("engines without KV transfer, layers that share a KV cache, and multimodal positions")
-        context = runner.compilation_config.static_forward_context
-        layers = [context[name] for name in runner.kv_cache_config.kv_cache_groups[0].layer_names]
-        if any(type(layer.impl).__name__ not in ATTENTION for layer in layers):
-            raise refusal(f"the attention of {' or '.join(ATTENTION)}")
-        for layer in layers:
-            layer.impl.forward = functools.partial(self._attend, layer.impl.forward)
-        for group in runner.attn_groups[0]:
-            for builder in group.metadata_builders:
-                builder.build = functools.partial(self._build, builder.build)
+        super()._install()
         runner._prepare_inputs = functools.partial(self._prepare_inputs, runner._prepare_inputs)
         dispatcher = runner.cudagraph_dispatcher
         dispatcher.dispatch = functools.partial(self._dispatch, dispatcher.dispatch)
 
-    # ---- before the pass ----
-
-    def fitting(self, drafts: list[list[int]]) -> list[list[int]]:
-        """Returns all rows' drafts without the nodes for which no scratch block is left. Tells the drafter which nodes
-        remain."""
-        from vllm.distributed import get_tp_group
-
-        drafter = self.das_runner.drafter
-        self.parents = get_tp_group().broadcast_object(dict(drafter.parents))
-        if self.parents:
-            drafts = self._cut(drafts)
-            if get_tp_group().is_first_rank:  # the other ranks do not draft
-                drafter.keep(self.parents)
-        return drafts
-
-    def _cut(self, drafts: list[list[int]]) -> list[list[int]]:
-        """Drop the branches for which no scratch block is left, and all branches of requests with a grammar, because
-        vLLM applies a grammar to chains only."""
-        batch, free = self.runner.input_batch, len(self.scratch)
-        cut = []
-        for row, (name, draft) in enumerate(zip(batch.req_ids, drafts, strict=True)):
-            if name in self.parents:
-                has_grammar = self.runner.requests[name].sampling_params.structured_outputs is not None
-                root = int(batch.num_tokens_no_spec[row]) - 1
-                parents = self.parents[name]
-                num_nodes, used = num_fitting(parents, root, self.block_size, 0 if has_grammar else free)
-                self.parents[name] = parents[:num_nodes]
-                free -= used
-                draft = draft[:num_nodes]
-            cut.append(draft)
-        return cut
-
     def _prepare_inputs(self, original: Callable[..., Any], scheduled: Any, num_scheduled: np.ndarray) -> Any:
         logits_indices, drafts, num_sampled = original(scheduled, num_scheduled)
-        self._pass = self._plan(scheduled.scheduled_spec_decode_tokens, num_scheduled.tolist(), drafts)
-        if self._pass is not None:
-            self._place(self._pass)
-        return logits_indices, drafts, num_sampled
-
-    def _plan(self, drafts: dict[str, list[int]], num_scheduled: list[int], metadata: Any) -> BranchPass | None:
-        """Plan the rows of the pass and their places, and tell the sampler how drafts branch. Returns the plan; None if
-        no draft branches.
-
-        drafts: the part of each request's draft for which the scheduler found room.
-        """
-        parents = {name: known[: len(drafts[name])] for name, known in self.parents.items() if name in drafts}
-        if all(map(is_chain, parents.values())):
-            return None
         batch = self.runner.input_batch
         computed = batch.num_computed_tokens_cpu.tolist()
-        tables = batch.block_table[0].block_table.np
-        plan = BranchPass(self.block_size, iter(self.scratch))
-        all_parents: list[int] = []
-        first_row = 0
-        for request, (name, num_rows) in enumerate(zip(batch.req_ids, num_scheduled, strict=True)):
-            draft = drafts.get(name, [])
-            own = parents.get(name, [])
-            if is_chain(own) or len(own) + 1 != num_rows:
-                own = list(range(-1, len(draft) - 1))
-                plan.add_run(request, first_row, computed[request] + num_rows)
-            else:
-                found = branches(own, computed[request], self.block_size)
-                tree = Tree(request, draft, own, computed[request], found)
-                plan.add_tree(request, first_row, tree, tables[request])
-            all_parents += own
-            first_row += num_rows
-        setattr(metadata, PARENTS, np.array(all_parents, np.int64))
-        return plan
-
-    def _place(self, plan: BranchPass) -> None:
-        """Give the rows of branches their positions and slots, and fill the scratch blocks."""
-        runner = self.runner
-        rows = self._tensor(plan.rows)
-        runner.positions[rows] = self._tensor(plan.positions)
-        runner.input_batch.block_table[0].slot_mapping.gpu[rows] = self._tensor(plan.slots)
-        self._shared = self._tensor(plan.shared_rows), self._tensor(plan.shared_slots)
-        self._copy_blocks(plan.copies)
-        self.das_runner.meter.branches += sum(len(tree.branches) for tree in plan.trees)
-
-    def _tensor(self, values: Sequence[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
-        device = self.runner.device
-        return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-
-    def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
-        """Copy KV blocks in every layer, and count the copies. copies: blocks, as pairs (from, to)."""
-        self.das_runner.meter.copied_blocks += len(copies)
-        copy_blocks(self.runner, copies)
+        self._pass = self._plan(scheduled.scheduled_spec_decode_tokens, batch.req_ids, num_scheduled.tolist(), computed)
+        if self._pass is not None:
+            setattr(drafts, PARENTS, self.node_parents)
+            self._place(self._pass, self.runner.positions, batch.block_table[0].slot_mapping.gpu)
+        return logits_indices, drafts, num_sampled
 
     def _dispatch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self._pass is not None:
@@ -164,55 +44,7 @@ class Branches:
             kwargs["invalid_modes"] = {CUDAGraphMode.FULL} | (kwargs.get("invalid_modes") or set())
         return original(*args, **kwargs)
 
-    # ---- in the pass ----
-
-    def _build(self, original: Callable[..., Any], prefix: int, metadata: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(prefix, metadata if self._pass is None else self._runs(metadata, self._pass), *args, **kwargs)
-
-    def _runs(self, metadata: Any, plan: BranchPass) -> Any:
-        """Returns vLLM's CommonAttentionMetadata, changed so that attention sees each run (stretch of a draft without a
-        branch) as a request of its own."""
-        owners = self._tensor(plan.owners)
-        block_table = metadata.block_table_tensor[owners]
-        patched = self._tensor(plan.patched_runs), self._tensor(plan.patched_columns)
-        block_table[patched] = self._tensor(plan.patched_blocks, block_table.dtype)
-        starts = torch.tensor([*plan.starts, metadata.num_actual_tokens], dtype=torch.int32)
-        lengths = torch.tensor(plan.lengths, dtype=torch.int32)
-        return replace(
-            metadata,
-            num_reqs=len(plan.owners),
-            max_query_len=int(starts.diff().max()),
-            query_start_loc=starts.to(self.runner.device),
-            query_start_loc_cpu=starts,
-            seq_lens=lengths.to(self.runner.device),
-            seq_lens_cpu_upper_bound=lengths,
-            block_table_tensor=block_table,
-            is_prefilling=metadata.is_prefilling[torch.tensor(plan.owners)],
-        )
-
-    def _attend(
-        self,
-        original: Callable[..., Any],
-        layer: Any,
-        query: Any,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        kv_cache: torch.Tensor,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        if self._pass is not None and self._shared is not None:
-            rows, slots = self._shared
-            layer.impl.do_kv_cache_update(layer, key[rows], value[rows], kv_cache, slots)
-        return original(layer, query, key, value, kv_cache, *args, **kwargs)
-
-    # ---- after the pass ----
-
     def keep_accepted(self, output: Any) -> None:
         """Copy the scratch blocks of accepted nodes over the requests' own blocks. output: vLLM's SamplerOutput."""
-        plan, self._pass, self._shared = self._pass, None, None
-        if plan is not None:
-            tables = self.runner.input_batch.block_table[0].block_table.np
-            emitted = output.sampled_token_ids.tolist()
-            kept = [plan.kept(tree, emitted[tree.request], tables[tree.request]) for tree in plan.trees]
-            self._copy_blocks([copy for copies in kept for copy in copies])
+        if self._pass is not None:
+            self.copy_accepted(output.sampled_token_ids.tolist())

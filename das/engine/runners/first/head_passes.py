@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from das.engine.branching.scratch import check_block_size
-from das.engine.runners.first.draft_passes import attention_inputs, in_pass
+from das.engine.runners.draft_passes import attention_inputs, in_pass
 
 KEPT = 128  # tokens; 21 KB each for a policy with hidden states of 3584 numbers in 16 bits
 

@@ -25,9 +25,9 @@ from das.engine.patches import gpu
 from das.engine.patches.replace import replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.rollouts.meter import RolloutMeter
-from das.engine.runners.first.branches import Branches
+from das.engine.runners.draft_passes import DraftPasses
+from das.engine.runners.first.branches import FirstBranches
 from das.engine.runners.first.coupled_method import CoupledMethod
-from das.engine.runners.first.draft_passes import DraftPasses
 from das.engine.runners.first.head_passes import HeadPasses
 from das.verify.coupled import CoupledSampler
 from das.verify.forced import ForcedSampler
@@ -73,7 +73,7 @@ class FirstRunner:
         # Here vLLM's own drafter only holds the head, so das's proposer, which drafts, is kept beside it.
         self._beside_head: DasProposer | None = DasProposer(config) if self.has_head else None
         self._coupled_method = None if self.has_head else CoupledMethod.of(self)
-        self._branches: Branches | None = None
+        self._branches: FirstBranches | None = None
         self._head_passes: HeadPasses | None = None
         self._num_drafted: list[int] = []  # drafted tokens of each row in the pass that was sampled last
         for name in ("_sample", "_input_fits_in_drafter"):
@@ -124,11 +124,16 @@ class FirstRunner:
 
     def verify_branches(self, scratch: range) -> None:
         """See Runner."""
-        self._branches = Branches(self, scratch)
+        self._branches = FirstBranches(self, scratch)
 
     def draft_passes(self, max_tokens: int) -> DraftPasses:
         """See Runner."""
-        return DraftPasses(self.vllm, self.draft_blocks, max_tokens)
+        return DraftPasses(self, max_tokens)
+
+    def block_tables(self) -> np.ndarray:
+        """See Runner."""
+        tables: np.ndarray = self.vllm.input_batch.block_table[0].block_table.np
+        return tables
 
     def head_passes(self) -> HeadPasses:
         """See Runner. The passes are made once, because the blocks of the head's KV cache stay with the runner."""

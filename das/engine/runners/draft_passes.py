@@ -8,12 +8,15 @@ changed what the policy computed, although its own values overwrote them.)
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
+
+if TYPE_CHECKING:
+    from das.engine.runners.protocol import Runner
 
 
 def blocks_needed(max_tokens: int, block_size: int) -> int:
@@ -74,16 +77,19 @@ def in_pass(vllm_config: Any, group: Any, common: Any) -> AbstractContextManager
 
 
 class DraftPasses:
-    """Runs draft passes: passes of the policy's own model over rows of `runner`'s batch.
+    """Runs draft passes: passes of the policy's own model over rows of the runner's batch.
 
-    scratch: the blocks to write into, `blocks_needed(max_tokens, block size)` for each request that may decode at once.
-    max_tokens: the most positions that are computed for a request between two target passes.
+    They write into the runner's draft_blocks: `blocks_needed(max_tokens, block size)` for each request that may decode
+    at once. max_tokens: the most positions that are computed for a request between two target passes.
     """
 
-    def __init__(self, runner: Any, scratch: range, max_tokens: int):
-        self.runner = runner
+    def __init__(self, das_runner: "Runner", max_tokens: int):
+        self.das_runner = das_runner
+        self.runner = runner = das_runner.vllm
         self.block_size = check_block_size(runner)
-        self.scratch = np.array(scratch, np.int32).reshape(-1, blocks_needed(max_tokens, self.block_size))
+        self.scratch = np.array(das_runner.draft_blocks, np.int32).reshape(
+            -1, blocks_needed(max_tokens, self.block_size)
+        )
         if len(runner.attn_groups[0]) != 1:
             raise refusal("a model whose layers have one kind of attention")
         self._next = np.empty(0, np.int64)  # position of each row's next token
@@ -91,9 +97,9 @@ class DraftPasses:
 
     def begin(self, rows: np.ndarray) -> None:
         """Let the next passes continue the present text of these rows of the batch. rows: int64 [R]."""
-        batch = self.runner.input_batch
-        self._next = batch.num_tokens_no_spec[rows].astype(np.int64) - 1  # the position of the last token
-        self._tables = batch.block_table[0].block_table.np[rows].copy()
+        # The position of the last token.
+        self._next = self.das_runner.input_batch.num_tokens_no_spec[rows].astype(np.int64) - 1
+        self._tables = self.das_runner.block_tables()[rows].copy()
         first = self._next // self.block_size
         copies = []
         for i, (column, free) in enumerate(zip(first.tolist(), self.scratch, strict=False)):

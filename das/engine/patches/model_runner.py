@@ -1,0 +1,37 @@
+"""An engine of das says itself which of vLLM's two model runners it runs on.
+
+- VllmConfig.use_v2_model_runner, _validate_v2_model_runner: replaced once in each process. vLLM reads an environment
+  variable, which holds for all engines of the process, and refuses its second runner on a CPU without a build of
+  Triton, and for drafters that are no models. Engines that do not ask for das's second runner get vLLM's own answers.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from das.engine.engine_config import WORKER, das_options
+from das.engine.patches.replace import patch, required
+
+
+def let_engines_choose() -> None:
+    """Replace both names in this process. It is called once (front_end.py)."""
+    from vllm.config import VllmConfig
+
+    by_vllm = required(VllmConfig, "use_v2_model_runner").fget
+    VllmConfig.use_v2_model_runner = property(lambda config: asks_for_second(config) or by_vllm(config))
+    patch(VllmConfig, "_validate_v2_model_runner", _validate)
+
+
+def asks_for_second(vllm_config: Any) -> bool:
+    """Returns whether this is an engine of das that asks for vLLM's second model runner."""
+    return vllm_config.parallel_config.worker_cls == WORKER and das_options(vllm_config).runner == "second"
+
+
+def _validate(original: Callable[..., None], vllm_config: Any) -> None:
+    """Check what the second runner lacks. das's worker refuses what das lacks there."""
+    if not asks_for_second(vllm_config):
+        original(vllm_config)
+        return
+    # das brings these drafters (runners/second/speculator.py).
+    own = {f"speculative method '{name}'" for name in ("custom_class", "suffix")}
+    if unsupported := set(vllm_config._get_v2_model_runner_unsupported_features()) - own:
+        raise ValueError(f"vLLM's second model runner lacks {', '.join(sorted(unsupported))}: set engine.runner=first")

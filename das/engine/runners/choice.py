@@ -1,0 +1,59 @@
+"""Which of vLLM's two model runners an engine runs on, and das's part of it."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from das.engine.contract.versions import NotInstalled, require_second_runner
+from das.engine.engine_config import das_options, drafts_by_das
+from das.engine.runners.first import runner as first
+from das.engine.runners.protocol import Runner
+
+
+def check_choice(vllm_config: Any) -> None:
+    """Raise NotInstalled or UnsupportedVersion with a one-line message if the engine would not run on the model runner
+    that its options name, or if something of the engine is not ported to the second one."""
+    wanted, has_second = das_options(vllm_config).runner, vllm_config.use_v2_model_runner
+    if wanted != "second" and has_second:
+        raise NotInstalled(
+            "das needs vLLM's first model runner: call das.install() before the engine is built, or set "
+            "VLLM_USE_V2_MODEL_RUNNER=0 in its environment"
+        )
+    if wanted == "second":
+        require_second_runner()
+        if not has_second:
+            raise NotInstalled("engine.runner=second needs das.install() (or das's plug-in) before the engine is built")
+        if lacking := _not_ported(vllm_config):
+            raise NotInstalled(f"engine.runner=second: das has no {lacking} there yet; set engine.runner=first")
+
+
+def _not_ported(vllm_config: Any) -> str:
+    """Returns what of this engine is not ported to the second runner; empty if all of it is."""
+    parallel, options = vllm_config.parallel_config, das_options(vllm_config)
+    method = getattr(vllm_config.speculative_config, "method", None)
+    lacking = {
+        "draft heads": options.head is not None,
+        f"method {method}": not drafts_by_das(vllm_config) and method not in (None, "ngram", "suffix"),
+        "tensor parallelism": parallel.tensor_parallel_size > 1,
+        "LoRA": vllm_config.lora_config is not None,
+        "asynchronous scheduling": bool(vllm_config.scheduler_config.async_scheduling),
+        "sleep mode": bool(vllm_config.model_config.enable_sleep_mode),
+    }
+    return ", ".join(name for name, is_asked in lacking.items() if is_asked)
+
+
+def runner_under_construction(vllm_config: Any) -> AbstractContextManager[None]:
+    """Inside the `with` block, a model runner that is built is one to which das can be added."""
+    if not vllm_config.use_v2_model_runner:
+        return first.runner_under_construction(vllm_config)
+    from das.engine.runners.second import runner as second  # not every vLLM has it
+
+    return second.runner_under_construction(vllm_config)
+
+
+def add_das(model_runner: Any) -> Runner:
+    """Add das to vLLM's model runner of either kind."""
+    if not model_runner.vllm_config.use_v2_model_runner:
+        return first.FirstRunner(model_runner)
+    from das.engine.runners.second import runner as second
+
+    return second.SecondRunner(model_runner)

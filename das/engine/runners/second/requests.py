@@ -1,0 +1,74 @@
+"""The requests of vLLM's second model runner, which keeps arrays only, as objects that das knows from the first one."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(eq=False)
+class KnownRequest:
+    """A request that the runner knows. Its names are those of vLLM's CachedRequestState. Another turn of a streaming
+    session has other sampling_params. output_token_ids grow only in engines that draft."""
+
+    prompt_token_ids: Sequence[int] | None
+    num_prompt_tokens: int
+    sampling_params: Any
+    output_token_ids: list[int]
+
+
+@dataclass
+class Batch:
+    """The requests of the running pass, one in each row. The names are those of vLLM's InputBatch for the first runner.
+
+    sampling_metadata: an object that is replaced whenever a request came. num_tokens_no_spec: tokens of prompt and
+    response, int64 [requests]; they grow when the pass is sampled.
+    """
+
+    req_ids: list[str] = field(default_factory=list)
+    sampling_metadata: object = field(default_factory=object)
+    num_tokens_no_spec: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    num_prompt_tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    temperature_cpu: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+
+    @property
+    def num_reqs(self) -> int:
+        """The number of requests."""
+        return len(self.req_ids)
+
+    @functools.cached_property
+    def req_id_to_index(self) -> dict[str, int]:
+        """The row of each request."""
+        return {name: row for row, name in enumerate(self.req_ids)}
+
+
+class Requests:
+    """All requests that the runner knows, by id, also those that are preempted."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, KnownRequest] = {}
+        self._preempted: set[str] = set()
+
+    def finish(self, scheduled: Any) -> None:
+        """Forget finished requests, and note which ones are preempted. scheduled: vLLM's SchedulerOutput."""
+        for name in scheduled.finished_req_ids:
+            self.known.pop(name, None)
+            self._preempted.discard(name)
+        self._preempted |= self.known.keys() & (scheduled.preempted_req_ids or ())
+
+    def add(self, scheduled: Any) -> list[str]:
+        """Add the requests that begin or begin a further turn. Returns the ids of all that vLLM adds: a preempted
+        request that goes on is among them."""
+        for new in scheduled.scheduled_new_reqs:
+            known = self.known.get(new.req_id)
+            if known is None:
+                known = self.known[new.req_id] = KnownRequest(new.prompt_token_ids, new.prompt_len, None, [])
+            goes_on = new.req_id in self._preempted and known.num_prompt_tokens == new.prompt_len
+            self._preempted.discard(new.req_id)
+            if not goes_on:
+                known.prompt_token_ids, known.num_prompt_tokens = new.prompt_token_ids, new.prompt_len
+                known.sampling_params = new.sampling_params
+            known.output_token_ids = list(new.prefill_token_ids[new.prompt_len :])
+        return [new.req_id for new in scheduled.scheduled_new_reqs]

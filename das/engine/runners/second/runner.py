@@ -1,0 +1,219 @@
+"""Make vLLM's second model runner sample with keyed noise, draft with das, and count its passes and tokens.
+
+One object, SecondRunner, holds what das adds. These attributes of vLLM's runner are replaced; no class is changed:
+
+- init_speculator, replaced only while the runner is built: vLLM knows no drafter on the host.
+- load_model: the sampler exists afterwards. Then rejection_sampler, sampler.sample (verifier.py) and
+  draft_tokens_handler (speculator.py) are replaced.
+- add_requests, finish_requests: this runner keeps no objects of requests (requests.py). Requests without a seed get
+  das's seed when they are added.
+- sampler.sampling_states.add_request: vLLM's array has no place for seeds of 2^63 and more.
+- sample: a pass is counted, and its tokens are brought to the host for the drafter. An engine without a drafter waits
+  for nothing.
+- profile_run: vLLM's memory profile counts no rows of drafts (GPU).
+- On a CPU, also the kernels (stand_in.py).
+"""
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.distributed import get_tp_group
+from vllm.platforms import current_platform
+
+from das.engine.contract.versions import NotInstalled
+from das.engine.drafters.quantized_layers import QuantizedLayers
+from das.engine.engine_config import drafts_by_das
+from das.engine.patches.replace import patch, replaced, required
+from das.engine.proposer import DasProposer
+from das.engine.rollouts.meter import RolloutMeter
+from das.engine.runners.draft_passes import DraftPasses
+from das.engine.runners.second.branches import SecondBranches
+from das.engine.runners.second.requests import Batch, KnownRequest, Requests
+from das.engine.runners.second.speculator import HostSpeculator, TrueLengths
+from das.engine.runners.second.stand_in import replace_kernels
+from das.engine.runners.second.text_drafts import TextDrafts
+from das.engine.runners.second.verifier import Draws, KeyedVerifier, SecondSampler
+from das.verify.forced import ForcedSampler
+from das.verify.sampler import KeyedSampler
+from das.verify.sampling_pieces import profiled_bytes
+
+
+@contextmanager
+def runner_under_construction(vllm_config: Any) -> Iterator[None]:
+    """Inside the `with` block, a second runner that is built drafts on the host, if it drafts. On a CPU its kernels are
+    replaced, for good."""
+    if current_platform.is_cpu():
+        replace_kernels()
+    from vllm.v1.worker.gpu import model_runner
+
+    with replaced(model_runner, "init_speculator", lambda original, *args: HostSpeculator(*args[:2])):
+        yield
+
+
+class SecondRunner:
+    """The additions of das to `vllm`, vLLM's second model runner. Implements das.engine.runners.protocol.Runner."""
+
+    has_head = False
+    coupled = None
+
+    def __init__(self, vllm: Any):
+        self.vllm = vllm
+        config, model_config = vllm.vllm_config, vllm.model_config
+        self.meter = RolloutMeter()
+        self.sampler: KeyedSampler | ForcedSampler = SecondSampler(
+            model_config.seed or 0, model_config.logprobs_mode, config.parallel_config.data_parallel_index
+        )
+        self.weights_version = 0
+        self.quantized: QuantizedLayers | None = None
+        self.draft_blocks = range(0)
+        drafter = DasProposer if drafts_by_das(config) else TextDrafts
+        self.drafter: Any = None if vllm.speculator is None else drafter(config)
+        self.input_batch = Batch()
+        # Tokens of the response so far, of each request, by its index in vLLM's arrays.
+        self.positions = np.zeros(vllm.max_num_reqs, np.int64)
+        self.rows = np.zeros(0, np.int64)  # for each row of the pass, this index of its request
+        self.unfinished = np.zeros(0, np.bool_)
+        self._known = Requests()
+        self._branches: SecondBranches | None = None
+        self._emitted: list[list[int]] = []  # tokens that each row of the last pass emitted
+        self._lengths = TrueLengths()
+        if vllm.speculator is not None:
+            vllm.speculator.das_runner = self
+            vllm.draft_tokens_handler = self._lengths
+        self._vllm_sample = required(vllm, "sample")
+        vllm.sample = self._sample
+        patch(vllm, "load_model", self._load_model)
+        patch(vllm, "add_requests", self._add_requests)
+        patch(vllm, "finish_requests", self._finish_requests)
+        patch(vllm, "profile_run", self._profile)
+
+    @property
+    def requests(self) -> Mapping[str, KnownRequest]:
+        """See RunningBatch."""
+        return self._known.known
+
+    def verify_branches(self, scratch: range) -> None:
+        """See Runner."""
+        self._branches = SecondBranches(self, scratch)
+
+    @property
+    def node_parents(self) -> np.ndarray | None:
+        """How the drafts of the running pass branch (Branches.node_parents); None if none of them does."""
+        running = self._branches is not None and self._branches.are_running
+        return self._branches.node_parents if running and self._branches is not None else None
+
+    def draft_passes(self, max_tokens: int) -> Any:
+        """See Runner."""
+        return DraftPasses(self, max_tokens)
+
+    def block_tables(self) -> np.ndarray:
+        """See Runner. On a GPU this waits for the device."""
+        tables: np.ndarray = self.vllm.block_tables.block_tables[0].gpu[torch.from_numpy(self.rows)].cpu().numpy()
+        return tables
+
+    def head_passes(self) -> Any:
+        """See Runner."""
+        raise _not_ported("draft heads: choose method das")
+
+    def texts(self) -> np.ndarray:
+        """Returns the token ids of each request of the batch, prompt and response, int32 [requests, max_model_len], on
+        the host."""
+        texts: np.ndarray = self.vllm.req_states.all_token_ids.gpu[torch.from_numpy(self.rows)].cpu().numpy()
+        return texts
+
+    def draft(self) -> list[list[int]]:
+        """Draft after a pass, and measure the time of drafting. Returns the drafted token ids of each row."""
+        start, batch, ranks = time.perf_counter(), self.input_batch, get_tp_group()
+        self.drafter.attach(self)
+        # On the first rank only: a budget that learns from times would choose other drafts on each rank.
+        own = self.drafter.propose(self._emitted, batch.num_tokens_no_spec, None) if ranks.is_first_rank else None
+        drafts: list[list[int]] = ranks.broadcast_object(own)
+        if self._branches is not None:
+            drafts = self._branches.fitting(drafts)
+        self._lengths.drafts = dict(zip(batch.req_ids, drafts, strict=True))
+        self.meter.draft_s += time.perf_counter() - start
+        return drafts
+
+    # ---- what vLLM's runner calls ----
+
+    def _load_model(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        self.draws = draws = Draws(self)
+        self.vllm.sampler.sample = draws.sample
+        patch(self.vllm.sampler.sampling_states, "add_request", _signed_seed)
+        if self.vllm.speculative_config is not None:
+            self.vllm.rejection_sampler = KeyedVerifier(draws)
+
+    def _finish_requests(self, original: Callable[..., Any], scheduled: Any) -> None:
+        self._known.finish(scheduled)
+        original(scheduled)
+
+    def _add_requests(self, original: Callable[..., Any], scheduled: Any) -> None:
+        """Add requests, and give each one the seed of its noise."""
+        names = self._known.add(scheduled)
+        original(scheduled)
+        if names:
+            self.input_batch = Batch(names)
+            seeds = self.sampler.seeds.of_batch(self)
+            rows = [self.vllm.req_states.req_id_to_index[name] for name in names]
+            self.vllm.sampler.sampling_states.seeds.np[rows] = seeds
+            self.positions[rows] = [len(self.requests[name].output_token_ids) for name in names]
+
+    def _sample(self, hidden_states: Any, batch: Any, grammar_output: Any) -> Any:
+        """Sample the tokens of a pass, and count the pass. batch: vLLM's InputBatch."""
+        self.rows = rows = batch.idx_mapping_np
+        names, prompts = batch.req_ids, self.vllm.req_states.prompt_len.np[rows].astype(np.int64)
+        self.input_batch = Batch(
+            names,
+            self.input_batch.sampling_metadata,
+            prompts + self.positions[rows],
+            prompts,
+            self.vllm.sampler.sampling_states.temperature.np[rows],
+        )
+        self.unfinished = batch.num_computed_tokens_np + batch.num_scheduled_tokens < batch.prefill_len_np
+        self.sampler.remembers = getattr(self.drafter, "remembers", False)
+        output, num_sampled, num_rejected = self._vllm_sample(hidden_states, batch, grammar_output)
+        if self.drafter is None:
+            num_emitted = (~self.unfinished).astype(np.int64)
+        else:
+            on_host = torch.cat((num_sampled[:, None].to(torch.int64), output.sampled_token_ids), dim=1).cpu()
+            num_emitted = on_host[:, 0].numpy()
+            self._emitted = [row[1 : 1 + row[0]] for row in on_host.tolist()]
+            for name, new in zip(names, self._emitted, strict=True):
+                self.requests[name].output_token_ids += new
+            if self._branches is not None:
+                self._branches.copy_accepted(self._emitted)
+        self.positions[rows] += num_emitted
+        self.input_batch.num_tokens_no_spec += num_emitted
+        num_drafted = batch.num_draft_tokens_per_req
+        drafted = [0] * len(names) if num_drafted is None else num_drafted.tolist()
+        self.meter.record_pass(names, drafted, num_emitted.tolist())
+        return output, num_sampled, num_rejected
+
+    def _profile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Let vLLM's profile of a pass's memory also count the rows that drafts add, das's sampler, and the weights of
+        self-drafts."""
+        if self.quantized is not None:
+            self.quantized.make(self.weights_version)
+        original(*args, **kwargs)
+        runner = self.vllm
+        rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_speculative_steps))
+        size = profiled_bytes(rows, runner.vocab_size, runner.model_config.dtype)
+        torch.empty(size, dtype=torch.uint8, device=runner.device)  # freed at once, because only the peak counts
+
+
+def _signed_seed(original: Callable[..., Any], index: int, params: Any) -> Any:
+    """das takes seeds of any 64 bits, with a sign or without; vLLM's array takes those with a sign."""
+    if params.seed is not None and params.seed >= 2**63:
+        params = copy.copy(params)
+        params.seed -= 2**64
+    return original(index, params)
+
+
+def _not_ported(what: str) -> NotInstalled:
+    return NotInstalled(f"vLLM's second model runner has no {what}, or engine.runner=first")

@@ -1,0 +1,48 @@
+"""What takes the place of vLLM's speculator where das drafts in the second model runner, on the host."""
+
+from typing import Any
+
+import torch
+from vllm.v1.outputs import DraftTokenIds
+from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
+
+
+class HostSpeculator(BaseSpeculator):
+    """Lets SecondRunner draft after each pass. vLLM builds it before SecondRunner exists, which sets `das_runner`."""
+
+    supports_mm_inputs = False
+    draft_logits = None
+    das_runner: Any = None
+
+    def __init__(self, vllm_config: Any, device: torch.device):
+        self.longest, self.device = vllm_config.speculative_config.num_speculative_tokens, device
+
+    def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
+        """Do nothing: nothing of a drafter on the host can be captured."""
+
+    def capture(self) -> None:
+        """Do nothing, for the same reason."""
+
+    def propose(self, input_batch: Any, *args: Any, dummy_run: bool = False, **kwargs: Any) -> torch.Tensor:
+        """Returns the drafted token ids of each request of the pass, int64 [requests, longest], filled up with 0. How
+        many of them count is what TrueLengths says."""
+        padded = torch.zeros((input_batch.num_reqs, self.longest), dtype=torch.int64)
+        if not dummy_run:
+            for row, draft in zip(padded.numpy(), self.das_runner.draft(), strict=True):
+                row[: len(draft)] = draft
+        return padded.to(self.device)
+
+
+class TrueLengths:
+    """Takes the place of vLLM's DraftTokensHandler, which tells the scheduler that every request drafted as many tokens
+    as possible. The scheduler then plans a row for each drafted token, and no more."""
+
+    def __init__(self) -> None:
+        self.drafts: dict[str, list[int]] = {}  # by request, of the last pass
+
+    def set_draft_tokens(self, input_batch: Any, draft_tokens: torch.Tensor) -> None:
+        """Do nothing: SecondRunner sets `drafts`."""
+
+    def get_draft_tokens(self) -> DraftTokenIds:
+        """Returns each request's draft, for vLLM's scheduler."""
+        return DraftTokenIds(list(self.drafts), [list(draft) for draft in self.drafts.values()])

@@ -1,0 +1,51 @@
+"""vLLM's own drafters from texts, n-grams and suffixes, in vLLM's second model runner.
+
+vLLM has them for the first runner. There they read the batch's arrays on the host; here they get the same from the
+second runner's. (The second runner's own n-grams run on the device and draft the longest length for every request.)
+"""
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from das.engine.runners.second.runner import SecondRunner
+
+
+class TextDrafts:
+    """Drafts by the method of the engine's speculative_config, ngram or suffix."""
+
+    def __init__(self, vllm_config: Any):
+        self.longest = vllm_config.speculative_config.num_speculative_tokens
+        self._is_ngram = vllm_config.speculative_config.method == "ngram"
+        self._vllm: Any
+        if self._is_ngram:
+            from vllm.v1.spec_decode.ngram_proposer import NgramProposer  # imports numba
+
+            self._vllm = NgramProposer(vllm_config)
+        else:
+            from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
+
+            self._vllm = SuffixDecodingProposer(vllm_config)
+        self._runner: SecondRunner
+
+    def attach(self, runner: "SecondRunner") -> None:
+        """Note the runner, before every `propose`."""
+        self._runner = runner
+
+    def propose(self, emitted: list[list[int]], lengths: np.ndarray, texts: None) -> list[list[int]]:
+        """See DasProposer.propose."""
+        batch, known = self._runner.input_batch, self._runner.texts()
+        if self._is_ngram:
+            drafts: list[list[int]] = self._vllm.propose(self.longest, emitted, lengths.astype(np.int32), known)
+            return drafts
+        as_first = SimpleNamespace(
+            req_ids=batch.req_ids,
+            req_id_to_index=batch.req_id_to_index,
+            num_tokens_no_spec=lengths,
+            num_prompt_tokens=batch.num_prompt_tokens,
+            token_ids_cpu=known,
+        )
+        drafts = self._vllm.propose(self.longest, as_first, emitted)
+        return drafts

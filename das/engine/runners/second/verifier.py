@@ -1,0 +1,203 @@
+"""Keyed sampling in vLLM's second model runner, in passes with and without drafts.
+
+vLLM's own sampler applies each request's sampling parameters to all of its rows, and its own rejection sampler splits a
+pass into pieces of bounded memory and computes log-probs. Only the draw is das's: the same noise(seed, position) and
+the same top-k and top-p as in the first runner (das/verify/sampler.py), and a drafted token is accepted if and only if
+it equals the token that is sampled on its row.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
+from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+
+from das.verify.host_copies import on_device
+from das.verify.layout import DraftRows, Layout
+from das.verify.noise import (
+    REJECTED,
+    accept_inputs,
+    device_accept,
+    device_argmax,
+    emitted_cells,
+    keyed_argmax,
+    keyed_verify,
+    keyed_walk,
+    noise_inputs,
+)
+from das.verify.sampler import KeyedSampler
+from das.verify.sampling_parameters import GREEDY_BELOW
+
+if TYPE_CHECKING:
+    from das.engine.runners.second.runner import SecondRunner
+
+
+class Draws:
+    """Draws the tokens of one runner's passes. Its `sample` takes the place of `sample` of vLLM's sampler."""
+
+    def __init__(self, das_runner: "SecondRunner"):
+        self.das_runner = das_runner
+        self.vllm_sampler = das_runner.vllm.sampler
+
+    def processed(
+        self,
+        logits: torch.Tensor,
+        expanded_idx_mapping: torch.Tensor,
+        idx_mapping: torch.Tensor,
+        idx_mapping_np: np.ndarray,
+        *rest: Any,
+    ) -> torch.Tensor:
+        """Returns the logits after all sampling parameters, float32 [rows, vocab]. rest: as for vLLM's
+        Sampler.apply_sampling_params."""
+        sampler = self.vllm_sampler
+        logits = sampler.apply_sampling_params(
+            logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest, skip_top_k_top_p=True
+        ).to(torch.float32)
+        top_k, top_p = sampler.sampling_states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np)
+        if top_p is not None:  # a request with top-p 1.0 keeps all tokens, also beside one with lower top-p
+            top_p = torch.where(top_p >= 1.0, 2.0, top_p)
+        return apply_top_k_top_p_pytorch(logits, top_k, top_p)
+
+    def keys(self, requests: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Returns the seed and the position of each request's next token, int64, and which requests are greedy, bool;
+        None if none is. requests: their indices in vLLM's arrays, int [requests]."""
+        states = self.vllm_sampler.sampling_states
+        greedy = states.temperature.np[requests] < GREEDY_BELOW
+        return states.seeds.np[requests], self.das_runner.positions[requests], greedy if greedy.any() else None
+
+    def sample(
+        self,
+        logits: torch.Tensor,
+        expanded_idx_mapping: torch.Tensor,
+        idx_mapping: torch.Tensor,
+        idx_mapping_np: np.ndarray,
+        *rest: Any,
+        return_logprobs: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sample a pass without drafts: one row for each request. Returns the tokens, int64 [requests], and the
+        processed logits."""
+        das_sampler = self.das_runner.sampler
+        das_sampler.begin_pass(self.das_runner, logits, [0] * len(logits), np.zeros(len(logits), np.int64))
+        logits = self.processed(logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest)
+        tokens = keyed_argmax(logits, *self.keys(idx_mapping_np))
+        if das_sampler.remembers:
+            das_sampler.remember(logits, tokens[:, None], None)
+        return tokens, logits
+
+
+class SecondSampler(KeyedSampler):
+    """A KeyedSampler of which the second runner uses the seeds and what drafters need. Draws does the rest."""
+
+    def seeds_of(self, runner: Any, rows: np.ndarray) -> np.ndarray:
+        """See KeyedSampler."""
+        seeds: np.ndarray = runner.vllm.sampler.sampling_states.seeds.np[runner.rows[rows]]
+        return seeds
+
+    def processed(self, runner: Any, logits: torch.Tensor, layout: DraftRows) -> torch.Tensor:
+        """See KeyedSampler. Penalties and bad words do not count the tokens drafted since the last pass: drafts may be
+        worse for it, but not wrong."""
+        owner, device = runner.rows[layout.owner], logits.device
+        request = torch.from_numpy(owner).to(device)
+        lengths = runner.input_batch.num_tokens_no_spec[layout.owner] + layout.offset
+        pos = torch.from_numpy(lengths - 1).to(device)
+        none = torch.zeros(len(owner), dtype=torch.int32, device=device)
+        return runner.draws.processed(logits, request, request, owner, pos, none, none, lengths)
+
+
+class KeyedVerifier(RejectionSampler):
+    """vLLM's rejection sampler, in which a drafted token is accepted if and only if it equals the sampled one."""
+
+    def __init__(self, draws: Draws):
+        vllm = draws.das_runner.vllm
+        super().__init__(vllm.sampler, vllm.speculative_config, vllm.device)
+        self.draws = draws
+        self._num_drafted = np.zeros(0, np.int64)  # of each request of the pass
+        self._parents: np.ndarray | None = None  # of all drafted tokens (das/verify/layout.py); None: no draft branches
+        self._verified = 0  # requests of the pass that are verified
+
+    def __call__(self, logits: torch.Tensor, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Sample a pass with drafts. logits: [rows, vocab]; a request's rows lie together, the one after its text
+        first. Returns vLLM's SamplerOutput."""
+        das_runner = self.draws.das_runner
+        self._num_drafted, self._verified = input_batch.num_draft_tokens_per_req.astype(np.int64), 0
+        self._parents = das_runner.node_parents
+        offset = Layout(self._num_drafted, logits[:0], self._parents).offset
+        das_runner.sampler.begin_pass(das_runner, logits, self._num_drafted.tolist(), offset)
+        return super().__call__(logits, input_batch, *args, **kwargs)
+
+    def _verify(
+        self,
+        logits: torch.Tensor,
+        draft_logits: torch.Tensor | None,
+        draft_sampled: torch.Tensor,
+        pos: torch.Tensor,
+        cu_num_logits: torch.Tensor,
+        idx_mapping: torch.Tensor,
+        idx_mapping_np: np.ndarray,
+        expanded_idx_mapping: torch.Tensor,
+        expanded_local_pos: torch.Tensor,
+        seq_lens_upper_bound_np: np.ndarray,
+        verify_draft_sampled: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Verify a piece of the pass: consecutive requests. Returns its processed logits, [rows, vocab], the emitted
+        tokens, int64 [requests, longest draft + 1], and how many of them count.
+
+        vLLM reads log-probs off the first rows of each request. Where drafts branch, the rows on which its tokens were
+        sampled are moved there. verify_draft_sampled: the input token of each row; behind a request's first row, its
+        drafted tokens, or -1 where a grammar rules the token out.
+        """
+        raw, das_sampler, width = logits, self.draws.das_runner.sampler, self.num_speculative_steps + 1
+        logits = self.draws.processed(
+            logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, draft_sampled, expanded_local_pos,
+            seq_lens_upper_bound_np,
+        )  # fmt: skip
+        layout = self._next_layout(len(idx_mapping_np), verify_draft_sampled)
+        keys = self.draws.keys(idx_mapping_np)
+        if layout.parents is None:
+            emitted = _accepted(logits, layout, *keys, width)
+            cells = emitted_cells(layout.num_drafted, width)
+        else:
+            walked = keyed_walk(
+                logits, layout.num_drafted, layout.draft_tokens, layout.parents, layout.offset, *keys, width
+            )
+            emitted, cells = walked[0].to(logits.device), walked[1]
+        if das_sampler.remembers:
+            das_sampler.remember(logits, emitted, cells)
+        if layout.parents is not None:
+            request, place = (walked[0].numpy() != REJECTED).nonzero()
+            moved = {"to": layout.first_row[request] + place, "cells": cells[request, place]}
+            rows = on_device(logits.device, moved)
+            raw[rows["to"]] = raw[rows["cells"]]
+            if logits is not raw:
+                logits[rows["to"]] = logits[rows["cells"]]
+        return logits, emitted.to(torch.int64), (emitted != REJECTED).sum(dim=1, dtype=torch.int32)
+
+    def _next_layout(self, num_requests: int, inputs: torch.Tensor) -> Layout:
+        """Returns the layout of the next piece. inputs: the input token of each of its rows."""
+        first, last = self._verified, self._verified + num_requests
+        self._verified = last
+        num_drafted = self._num_drafted[first:last]
+        behind_first = accept_inputs(num_drafted, 1)["followed"] + 1
+        drafted = inputs[on_device(inputs.device, {"rows": behind_first})["rows"]]
+        start = int(self._num_drafted[:first].sum())
+        parents = None if self._parents is None else self._parents[start : start + len(behind_first)]
+        return Layout(num_drafted, drafted, parents)
+
+
+def _accepted(
+    logits: torch.Tensor,
+    layout: Layout,
+    seeds: np.ndarray,
+    positions: np.ndarray,
+    greedy: np.ndarray | None,
+    width: int,
+) -> torch.Tensor:
+    """Returns the tokens that are emitted where no draft branches, int32 [requests, width], with REJECTED behind
+    them."""
+    if logits.device.type == "cpu":
+        return keyed_verify(logits, layout.num_drafted, layout.draft_tokens, seeds, positions, greedy, width)
+    owner = layout.own_request
+    keys = noise_inputs(seeds[owner], positions[owner] + layout.offset, None if greedy is None else greedy[owner])
+    inputs = on_device(logits.device, keys | accept_inputs(layout.num_drafted, width))
+    return device_accept(device_argmax(logits, inputs), layout.draft_tokens, inputs)

@@ -1,0 +1,84 @@
+"""An engine says itself which of vLLM's model runners it runs on, and what is not ported is refused in one line."""
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import das
+from das.engine.contract import versions
+from das.engine.engine_config import WORKER
+from das.engine.patches.model_runner import asks_for_second
+from das.engine.runners.choice import check_choice
+
+
+def config(runner: str | None = "second", has_second: bool = True, **changes: Any) -> Any:
+    """A VllmConfig as far as the choice reads it."""
+    options = {} if runner is None else {"runner": runner}
+    fields: dict[str, Any] = {
+        "additional_config": {"das": options | changes.pop("das", {})},
+        "use_v2_model_runner": has_second,
+        "speculative_config": None,
+        "parallel_config": SimpleNamespace(worker_cls=WORKER, tensor_parallel_size=1),
+        "lora_config": None,
+        "scheduler_config": SimpleNamespace(async_scheduling=False),
+        "model_config": SimpleNamespace(enable_sleep_mode=False),
+    }
+    return SimpleNamespace(**fields | changes)
+
+
+def test_an_engine_of_das_chooses_and_others_do_not() -> None:
+    assert asks_for_second(config())
+    assert not asks_for_second(config("first"))
+    assert not asks_for_second(config(None))
+    assert not asks_for_second(config(parallel_config=SimpleNamespace(worker_cls="auto")))
+
+
+def test_the_choice_reaches_the_engine() -> None:
+    assert das.engine_arguments("das", runner="second")["additional_config"]["das"]["runner"] == "second"
+    assert "runner" not in das.engine_arguments("das")["additional_config"]["das"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "line"),
+    [
+        ({"runner": "third"}, "runner='third': choose first or second, or leave it out for the first"),
+        (
+            {"method": "das_eagle3", "runner": "second"},
+            "engine.runner=second: das_eagle3 is not ported to it; set engine.runner=first",
+        ),
+    ],
+)
+def test_impossible_choices_are_one_line(asked: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(line)}$"):
+        das.engine_arguments(**asked)
+
+
+def test_an_engine_runs_on_the_runner_that_it_names() -> None:
+    check_choice(config())
+    check_choice(config(None, has_second=False))
+    with pytest.raises(versions.NotInstalled, match="das needs vLLM's first model runner"):
+        check_choice(config(None))
+    with pytest.raises(versions.NotInstalled, match=r"engine.runner=second needs das.install\(\)"):
+        check_choice(config(has_second=False))
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacking"),
+    [
+        ({"lora_config": object()}, "LoRA"),
+        ({"parallel_config": SimpleNamespace(worker_cls=WORKER, tensor_parallel_size=2)}, "tensor parallelism"),
+        ({"speculative_config": SimpleNamespace(method="eagle3", model="head")}, "method eagle3"),
+    ],
+)
+def test_what_is_not_ported_is_named(changes: dict[str, Any], lacking: str) -> None:
+    line = f"engine.runner=second: das has no {lacking} there yet; set engine.runner=first"
+    with pytest.raises(versions.NotInstalled, match=f"^{re.escape(line)}$"):
+        check_choice(config(**changes))
+
+
+def test_a_vllm_with_which_it_was_not_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "installed", lambda *names: "0.26.0")
+    with pytest.raises(versions.UnsupportedVersion, match=r"vllm 0\.26\.0: engine\.runner=second needs 0\.32\.0"):
+        check_choice(config())
