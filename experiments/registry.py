@@ -54,6 +54,7 @@ TASKS = {
         Task("force", "experiments.tasks.force"),
         Task("audit", "experiments.tasks.audit"),
         Task("policy", "experiments.tasks.policy"),
+        Task("show", "experiments.tasks.show"),
         # Reproduce the papers.
         Task("reproduce", "experiments.tasks.reproduce"),
         Task("experiment", "experiments.tasks.experiment"),

@@ -140,6 +140,7 @@ def _cost(turns: Sequence[RequestCost], lengths: Sequence[int]) -> RequestCost:
         last_s=turns[-1].last_s,
         predicted_length=sum(predicted) if predicted else None,
         turns=lengths,
+        emitted=None,  # a turn may end inside a pass
         distributions=None,  # each turn has a seed of its own, and a replay takes a response for one request
         seed=None,
     )

@@ -31,6 +31,11 @@ version. No version is installed for that.
   without it lacks that feature.
 
 TRL is needed only for training: 1.16.0. How a version is added: [contributing](../CONTRIBUTING.md).
+
+TRL 1.16.0 declares vLLM 0.22.0 to 0.31.0, and warns of 0.32.0. The pair works because TRL calls vLLM in one class,
+`VLLMGeneration`, which das replaces while a trainer is built (`das/trl/patches.py`). What das calls instead is checked
+in every version (the table below). `tests/trl/test_arm.py` and `tests/test_examples.py` (`test_trl_grpo`) train with
+this pair, with drafts and without, and compare all weights.
 """
 
 

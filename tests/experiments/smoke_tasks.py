@@ -66,6 +66,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
     ),
     "experiment": ("experiment=das_fig12", "profile=smoke"),
     "replay": ("task.run={compare}",),
+    "show": ("task.run={compare}",),
     "advise": ("task.rollouts={compare}",),
     "calibrate": (TINY, "task.live=[1,4]", "task.drafts=[0,2,4]", "task.passes=4", "task.rounds=1"),
     "bench_budgets": (

@@ -19,10 +19,12 @@ class RequestCounts:
     rounds: int = 0  # passes that verified a draft token or more
     first_s: float = 0.0  # when its first token came, in seconds since the rollout began
     last_s: float = 0.0  # when its last token came
+    emitted: list[int] = field(default_factory=list)  # tokens that each of these passes emitted
 
     def cost(self) -> RequestCost:
         """Returns the counts as a RequestCost."""
-        return RequestCost(self.passes, self.num_drafted, self.first_s, self.last_s)
+        emitted = self.emitted if self.rounds else None
+        return RequestCost(self.passes, self.num_drafted, self.first_s, self.last_s, emitted=emitted)
 
 
 @dataclass
@@ -55,6 +57,7 @@ class RolloutMeter:
                 counts.passes += 1
                 counts.num_drafted += drafted
                 counts.rounds += drafted > 0
+                counts.emitted.append(emitted)
                 counts.last_s = now
         self.step_time_s.append(now)
         self.step_live.append(len(request_ids))

@@ -23,6 +23,9 @@ class RequestCost:
     rank: int | None = None  # the trainer's rank that asked for it, in a rollout of several ranks
     distributions: str | None = None  # of the response's tokens (Distributions.text), if the drafter remembers them
     seed: int | None = None  # of the noise with which these tokens were sampled; None: unknown, or there is no noise
+    # Tokens that each of its passes emitted, of which all but the last were drafted; None: nothing was drafted, or it
+    # is unknown. The last pass may have emitted tokens behind the response's end.
+    emitted: Sequence[int] | None = None
 
     def plain(self) -> Plain:
         """Returns the costs as a Plain dictionary, without fields that are unknown."""
