@@ -11,6 +11,8 @@ torchrun --nproc_per_node 2 run.py task=train engine.processes=2
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
@@ -40,11 +42,21 @@ def resolve_folders(started: str) -> None:
 resolve_folders(time.strftime(DATE))
 
 
+@contextmanager
+def without_empty_folder(folder: Path) -> Iterator[None]:
+    """After the `with` block, remove the run's folder if nothing was written into it: the input was refused."""
+    try:
+        yield
+    finally:
+        if ranks.is_main() and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
 @hydra.main(version_base=None, config_path="configs", config_name="config")
 def main(config: DictConfig) -> None:
     hydra_config = HydraConfig.get()
     overrides, folder = list(hydra_config.overrides.task), hydra_config.runtime.output_dir
-    with one_line_errors(lambda: resume.hint(Path(folder))):
+    with without_empty_folder(Path(folder)), one_line_errors(lambda: resume.hint(Path(folder))):
         if config.resume is not None:
             config, overrides = resume.recall(Path(folder), overrides)
         if ranks.count() > 1 and config.task.name != "train":
