@@ -45,6 +45,13 @@ def resolve_folders(started: str) -> None:
 resolve_folders(now())
 
 
+def remove_unused(folder: Path) -> None:
+    """Remove the run's folder if it holds nothing but the lock: the input was refused."""
+    if {path.name for path in folder.iterdir()} == {resume.LOCK}:
+        (folder / resume.LOCK).unlink()
+        folder.rmdir()
+
+
 @hydra.main(version_base=None, config_path="configs", config_name="config")
 def main(config: DictConfig) -> None:
     hydra_config = HydraConfig.get()
@@ -54,6 +61,8 @@ def main(config: DictConfig) -> None:
         with ranks.main_first():
             if ranks.is_main():
                 stack.enter_context(resume.hold(folder))
+                if config.resume is None:
+                    stack.callback(remove_unused, folder)
                 again = config.resume is None and resume.goes_on(folder, config, overrides)
         if ranks.gather(again)[0]:
             config.resume = str(folder)

@@ -113,6 +113,9 @@ def difference(base: Run, run: Run) -> Difference:
         lines.append(f"identical: not expected  ({run.name} against {base.name}: stock is compared in distribution)")
         return Difference(base.name, run.name, None, lines)
     identical = False if False in verdicts else (None if None in verdicts or not complete else True)
+    if identical is not True and (data := data_differences(base, run)):
+        lines.append(f"identical: not comparable  ({run.name} and {base.name} ran on different data: {data})")
+        return Difference(base.name, run.name, None, lines)
     answer = {True: "yes", False: "NO", None: "no difference found, but not everything could be compared"}[identical]
     lines.append(f"identical: {answer}  ({run.name} against {base.name})")
     return Difference(base.name, run.name, identical, lines)
@@ -174,6 +177,12 @@ def config_lines(base: Run, run: Run) -> list[str]:
     return [f"  configs differ in {', '.join(named)}{more}"]
 
 
+def data_differences(base: Run, run: Run) -> str:
+    """Return in words in which settings of their data two runs differ; "" if in none, or if one recorded none."""
+    keys = sorted(key for key in base.config.keys() & run.config.keys() if key.startswith("data."))
+    return ", ".join(f"{k} {base.config[k]} and {run.config[k]}" for k in keys if base.config[k] != run.config[k])
+
+
 def run_table(runs: Sequence[Run]) -> list[list[str]]:
     """Return a header and a line for each run: steps, reward of the first and last quarter, mean times and lengths."""
     lines = [["run", "steps", "reward first→last quarter", "rollout s/step", "tokens/pass", "length", "longest"]]
@@ -192,6 +201,11 @@ def run_table(runs: Sequence[Run]) -> list[list[str]]:
             ]
         )
     return lines
+
+
+def changed(folder: Path) -> float:
+    """Return when a run's newest file was written, in seconds since the epoch."""
+    return max((file.stat().st_mtime for file in folder.iterdir()), default=folder.stat().st_mtime)
 
 
 def mean_of(run: Run, key: str, form: str) -> str:
@@ -227,13 +241,14 @@ def main() -> None:
         "runs", nargs="+", metavar="RUN", help="a run's folder, FOLDER:ARM, or an offline-run-* folder of W&B"
     )
     parser.add_argument(
-        "--figure", type=Path, default=Path("curves.png"), help="PNG file for the curves (default: curves.png)"
+        "--figure", type=Path, help="PNG file for the curves (default: curves.png in the newest run's folder)"
     )
     parser.add_argument("--page", type=Path, help="HTML file for all panels, the table and the differences")
     arguments = parser.parse_args()
     try:
         runs = gather(arguments.runs)
-        differences = compare_runs(runs, arguments.figure, arguments.page)
+        figure = arguments.figure or max((run.folder for run in runs), key=changed) / "curves.png"
+        differences = compare_runs(runs, figure, arguments.page)
     except NotARun as error:
         stop(str(error))
     except OSError as error:
@@ -241,7 +256,7 @@ def main() -> None:
     print(aligned(run_table(runs)), "", sep="\n")
     for each in differences:
         print(*each.lines, "", sep="\n")
-    print(f"curves: {arguments.figure}" + (f"\npage: {arguments.page}" if arguments.page else ""))
+    print(f"curves: {figure}" + (f"\npage: {arguments.page}" if arguments.page else ""))
 
 
 if __name__ == "__main__":

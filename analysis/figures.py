@@ -1,5 +1,6 @@
 """The figures of a comparison, and the style that all figures share. Its colours are colour-blind safe (Okabe-Ito)."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +51,9 @@ def colour(name: str) -> str:
 def colours_of(names: Sequence[str]) -> dict[str, str]:
     """Return a colour for each name: an arm's own, and for other names the colours that no arm of the figure has, in
     order."""
-    free = iter([*(c for arm, c in COLOURS.items() if arm not in names), *OTHER_COLOURS, *COLOURS.values()])
+    reserved = [COLOURS["none"], COLOURS["stock"]]
+    others = [c for arm, c in COLOURS.items() if arm not in names and c not in reserved]
+    free = itertools.cycle([*others, *OTHER_COLOURS, *reserved])
     return {name: COLOURS[name] if name in COLOURS else next(free) for name in names}
 
 

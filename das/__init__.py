@@ -2,17 +2,23 @@
 
 - `das.speculate()` speeds up the trainers of a TRL script.
 - `das.install()` and `das.engine_arguments()` do the same for your own vLLM engine.
+- `das.rollout_sentence(report)` says how the drafts of a rollout did.
 - `das.drafter.HistoryDrafter` is the drafter itself, which also works without an engine.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from das.known_warnings import silence_known
+
 if TYPE_CHECKING:
     from das.engine.build import engine_arguments as engine_arguments
     from das.engine.install import install as install
+    from das.engine.rollouts.report import sentence as rollout_sentence
     from das.trl.speculate import speculate as speculate
 
-__all__ = ["engine_arguments", "install", "speculate"]
+silence_known()  # on import, so that a script that imports das before TRL is spared TRL's warnings
+
+__all__ = ["engine_arguments", "install", "rollout_sentence", "speculate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,6 +35,10 @@ def __getattr__(name: str) -> Any:
             from das.engine.install import install
 
             return install
+        case "rollout_sentence":
+            from das.engine.rollouts.report import sentence
+
+            return sentence
         case "engine_arguments":
             from das.engine.build import engine_arguments
 

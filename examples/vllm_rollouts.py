@@ -27,4 +27,5 @@ for step in range(4):
     (report,) = llm.collective_rpc("das_end_rollout", args=(step + 1,))  # these responses become history
     tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
     print(f"step {step}: {tokens} tokens, {tokens / report['passes']:.2f} a pass, {report['drafted']} drafted")
+    print(das.rollout_sentence(report))
     print([output.outputs[0].token_ids for output in outputs], file=sys.stderr)

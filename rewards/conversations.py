@@ -63,7 +63,25 @@ class JudgedConversations:
             self._judge = None
 
 
-ConversationReward = BrevityConversations | JudgedConversations
+class OwnConversations:
+    """A user's reward function, called as TRL calls it. It runs in the training process, without workers."""
+
+    def __init__(self, function: Callable[..., Sequence[float]]):
+        self._function = function
+
+    def __call__(self, completions: list[Sequence[Mapping[str, str]]], **columns: Any) -> list[float]:
+        """Return one reward for each conversation."""
+        return [float(reward) for reward in self._function(completions, **columns)]
+
+    def take_counts(self) -> dict[str, int]:
+        """Return a count of zero for every kind of failure of workers."""
+        return no_counts()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+ConversationReward = OwnConversations | BrevityConversations | JudgedConversations
 
 
 def _last_turns(completions: list[Sequence[Mapping[str, str]]]) -> list[str]:

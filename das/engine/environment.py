@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
+from das.known_warnings import silence_known
+
 
 def set_environment(
     kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False, stock: bool = False
@@ -17,6 +19,7 @@ def set_environment(
     OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU). stock: the
     engine is vLLM as it comes. It gets the same threads and cache, and chooses its model runner and kernels itself.
     """
+    silence_known()
     if threads is None:
         threads = int(os.environ.get("OMP_NUM_THREADS", "1").split(",")[0])  # "4,2" nests: the first level counts
     torch.set_num_threads(threads)  # torch is loaded already, so it no longer reads OMP_NUM_THREADS

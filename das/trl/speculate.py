@@ -32,6 +32,7 @@ from das.trl.trainers import (
     full_name,
     method_that_rolls_out,
 )
+from das.trl.wandb_record import WandbRecord
 
 LOGGED = ("rollout_s", "tokens_per_pass", "drafted", "accepted", "draft_share")  # in TRL's logs, as das/NAME
 LAG = 2  # the default lag of AsyncGRPOTrainer: the smallest one at which rollouts run while the policy trains
@@ -150,6 +151,7 @@ def _build(
     with trl_trainers.generation_backend(backend, trainer):
         original(trainer, *args, **kwargs)
     require_backend(trainer)
+    trainer.add_callback(WandbRecord(trainer.vllm_generation.engine))
     follow_turns(trainer)
     # Set on the trainer, not on its class, so that the trainer still announces its rows after das.speculate("off").
     method = method_that_rolls_out(trainer)

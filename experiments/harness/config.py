@@ -71,11 +71,12 @@ class DataConfig:
 class RewardConfig:
     """The settings of configs/reward."""
 
-    name: str  # maths | code | reasoning_gym | brevity
+    name: str  # maths | code | reasoning_gym | brevity | own
     parallel: int = 1  # number of worker processes; for code, of judges
     timeout_s: float = 0.0  # seconds for one response; code has limits instead
     isolation: str = ""  # code only: full | weak
     limits: Settings | None = None  # code only: the limits of one solution
+    function: str = ""  # own only: module:function
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written
 ROLLOUT = re.compile(r"step_(?P<step>\d+)\.(timeline\.json|jsonl)\.gz(?P<partial>\.tmp)?")  # files of a step's rollout
 SHOWN = 5  # number of differences that a message names
+LOCK = "lock"  # file that a run in its folder holds locked
 RECORDS = ("overrides.json", "meta.json", "metrics.jsonl", "result.json")  # a folder with one of them holds a run
 
 
@@ -114,7 +115,7 @@ def hold(folder: Path) -> IO[str]:
     Raises UserError if another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / "lock").open("w")
+    file = (folder / LOCK).open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

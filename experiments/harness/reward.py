@@ -1,11 +1,14 @@
 """Make the configured reward, and the sandbox in which it runs code."""
 
+from collections.abc import Callable
 from dataclasses import fields
+from importlib import import_module
+from typing import Any
 
 from experiments.harness.config import RewardConfig
 from experiments.run.errors import UserError
 from rewards.code import CodeReward
-from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations
+from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations, OwnConversations
 from rewards.isolation import Limits
 from rewards.library import LibraryReward
 from rewards.maths import MathsReward
@@ -33,13 +36,31 @@ def make_reward(config: RewardConfig) -> ConversationReward:
         "reasoning_gym": JudgedConversations(library_workers, "entry"),
         "brevity": BrevityConversations(),
     }
+    if config.name == "own":
+        return OwnConversations(load_function(config.function))
     if config.name not in rewards:
-        raise UserError(f"reward={config.name}: choose {', '.join(rewards)}")
+        raise UserError(f"reward={config.name}: choose {', '.join([*rewards, 'own'])}")
     return rewards[config.name]
 
 
+def load_function(name: str) -> Callable[..., Any]:
+    """Import and return the reward function `name`, "module:function". Raises UserError if there is none."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute, None) if module and attribute else None
+    except ModuleNotFoundError as error:
+        raise UserError(f"reward.function={name}: no module {error.name!r}; put its folder on PYTHONPATH") from error
+    if not callable(found):
+        raise UserError(f"reward.function={name}: give module:function, such as my_rewards:digits")
+    function: Callable[..., Any] = found
+    return function
+
+
 def check_judge(config: RewardConfig) -> None:
-    """Raise UserError if this machine does not allow the sandbox of reward=code. Other rewards need no check."""
+    """Raise UserError if this machine does not allow the sandbox of reward=code, or if there is no function for
+    reward=own. Other rewards need no check."""
+    if config.name == "own":
+        load_function(config.function)
     if config.name == "code":
         try:
             make_sandbox(config, parallel=1).close()

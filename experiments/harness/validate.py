@@ -209,7 +209,7 @@ def check_reward(config: RunConfig) -> None:
     reward, judge = config.reward, config.data.judged_by
     if judge not in COLUMNS:
         raise UserError(f"data.judged_by={judge}: choose {', '.join(COLUMNS)}")
-    if reward.name not in (judge, "brevity"):
+    if reward.name not in (judge, "brevity", "own"):
         raise UserError(f"reward={reward.name} cannot judge data={config.data.name}: choose {judge} or brevity")
     check_judge(reward)
 

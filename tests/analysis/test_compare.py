@@ -161,7 +161,7 @@ def test_the_command_prints_draws_and_writes_the_page(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "a/none 2 0.100 → 0.200 0.5 2.00 12.5 20" in " ".join(done.stdout.split())
     assert "identical: yes  (b/none against a/none)" in done.stdout
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "b" / "curves.png").read_bytes().startswith(b"\x89PNG"), "in the newer run's folder"
     text = (tmp_path / "page.html").read_text()
     assert "identical: yes" in text
     assert text.count("<svg") == 1
@@ -223,3 +223,15 @@ def test_a_wandb_run_records_what_made_it_and_resumes_under_its_id(tmp_path: Pat
     assert end["exit_code"] == 1
     files = [path.name for path in file.parent.rglob("*") if path.is_file()]
     assert not [name for name in files if name.endswith((".patch", ".py"))]
+
+
+def test_runs_on_different_data_are_not_comparable(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / name, [row(1, completions_digest=name)], {"data": {"name": data}})
+        for name, data in (("a", "puzzles"), ("b", "arithmetic"), ("c", "puzzles"))
+    ]
+    other_data, other_tokens = compare(runs)
+    assert other_data.identical is None
+    why = "b/none and a/none ran on different data: data.name puzzles and arithmetic"
+    assert other_data.lines[-1] == f"identical: not comparable  ({why})"
+    assert other_tokens.identical is False, "on the same data a difference is a difference"

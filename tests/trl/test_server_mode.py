@@ -1,6 +1,7 @@
 """TRL with vllm_mode="server" on a CPU: two servers, with drafts and without, and what a trainer makes with them."""
 
 import json
+import socket
 import threading
 import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 import torch
 from engine.servers import running
 from scripts import run_script
@@ -213,3 +215,15 @@ def test_a_server_that_others_can_reach_is_warned_of(
         warn_if_exposed(url)
     assert len(caught) == warned
     assert all("--host 127.0.0.1" in str(one.message) for one in caught)
+
+
+def test_a_server_that_is_not_there_is_named_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    client = object.__new__(ServerClient)
+    client.base_url, client.session = f"http://127.0.0.1:{port}", requests.Session()
+    with (
+        pytest.warns(RuntimeWarning, match=f"no server answers at http://127.0.0.1:{port} .*python -m das serve"),
+        pytest.raises(requests.exceptions.ConnectionError),
+    ):
+        client.check_server(0.0)

@@ -118,6 +118,20 @@ class RolloutReport:
         return cls(**values, traces=traces)
 
 
+def sentence(plain: Mapping[str, Any]) -> str:
+    """Return a sentence that says whether a rollout's drafts went well: the share of accepted tokens and the passes
+    that they saved. plain: the result of das_end_turn or das_end_rollout.
+    """
+    passes, drafted = int(plain.get("passes", 0)), int(plain.get("drafted", 0))
+    accepted = sum(plain.get("step_emitted", ())) - passes
+    if not drafted:
+        return f"das: nothing was drafted in {passes} passes; drafts need text that comes again"
+    return (
+        f"das: {accepted} of {drafted} drafted tokens were accepted ({accepted / drafted:.0%}); {passes} passes in "
+        f"place of {passes + accepted}, {accepted / max(1, passes + accepted):.0%} saved"
+    )
+
+
 def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
     """Returns the costs of each request, by vLLM's internal id. plain: the result of das_end_turn or
     das_end_rollout."""

@@ -25,6 +25,7 @@ from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.errors import EngineError
 from das.weights.gloo_transfer import PATIENCE_S, TRAINER, join
 
+KNOCK_S = 5.0  # seconds that a server has to accept a connection before the user hears of it
 CONNECTIONS = 256  # requests that are sent at once
 ONCE = ("init_weight_transfer_engine", "update_weights", "collective_rpc")  # paths whose requests are never repeated
 LOGPROBS_MODE = "processed_logprobs"  # what TRL's importance-sampling correction expects
@@ -60,6 +61,22 @@ class ServerClient(VLLMClient):
         super().__init__(*args, **kwargs)
         for path in ONCE:  # TRL repeats failed requests, and the server would do these twice
             self.session.mount(f"{self.base_url}/{path}", HTTPAdapter())
+
+    def check_server(self, total_timeout: float = 0.0, retry_interval: float = 2.0) -> None:
+        """Wait for the server as TRL does, but say at once that nothing answers there."""
+        address = urlparse(self.base_url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+        try:
+            socket.create_connection((address.hostname or "localhost", port), timeout=KNOCK_S).close()
+        except OSError as error:
+            warnings.warn(
+                f"no server answers at {self.base_url} ({error.strerror or error}): start it with `python -m das serve "
+                f"POLICY` (docs/parallel.md), or correct the address; waiting {total_timeout:.0f} s for it "
+                "(vllm_server_timeout)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        super().check_server(total_timeout, retry_interval)
 
     def require_das(self, method: str) -> str:
         """Check how the server was started, and return its dtype.

@@ -99,10 +99,11 @@ def build(task: DictConfig) -> tuple[Case, list[str]]:
         form, source = step_table(task.step_ms), "measured step times"
     tokens = sum(len(work.tokens) for work in steps)
     lines = [
-        f"rollouts: {recorded} steps in {task.rollouts}; simulated: {len(steps)} steps of {len(steps[-1])} responses, "
+        f"rollouts: {counted(recorded)} in {task.rollouts}; simulated: {counted(len(steps))} of "
+        f"{len(steps[-1])} responses, "
         f"{tokens} tokens, mean {tokens / sum(len(w) for w in steps):.0f}, longest {longest}",
-        f"engines: {task.engines}, each with {per_engine:.0f} requests per step, {task.max_num_seqs} at once; every "
-        f"simulated request stands for {scale:.1f}",
+        f"engines: {task.engines}, each with {per_engine:.0f} requests per step, {task.max_num_seqs} at once; a "
+        f"simulated request stands for {scale:g} real one{'s' * (scale != 1)}",
         f"time of a pass: {source}",
     ]
     if is_text(Path(task.rollouts)):
@@ -128,6 +129,11 @@ def build(task: DictConfig) -> tuple[Case, list[str]]:
         derived=source.endswith(DERIVED),
     )
     return case, lines
+
+
+def counted(steps: int) -> str:
+    """Return a number of steps in words: "1 step", "3 steps"."""
+    return f"{steps} step{'s' * (steps != 1)}"
 
 
 def _check(task: DictConfig) -> None:

@@ -53,8 +53,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Simulate every arm on a sample of the rollouts. Prints a table and one line of advice, and writes the page."""
     start = time.perf_counter()
     progress = Progress(0)
-    run_folder = RunFolder(Path(folder), config)
     case, facts = build(config.task)
+    run_folder = RunFolder(Path(folder), config)  # after the input was checked: a failure leaves no folder
     for line in facts:
         progress.note(line)
     # The drafters that are models come first: they report bad settings at once, and the others take longer.

@@ -1,6 +1,7 @@
 """Rewards that cannot judge the data, and impossible limits, are refused. The others work end to end."""
 
 import random
+from pathlib import Path
 
 import pytest
 from composed import composed_run
@@ -54,3 +55,20 @@ def test_puzzles_are_rewarded() -> None:
     row = dataset(config, "")[0]
     completions = [[{"role": "assistant", "content": text}] for text in (f"\\boxed{{{row['answer']}}}", "\\boxed{99}")]
     assert make_reward(config.reward)(completions=completions, answer=[row["answer"]] * 2) == [1.0, 0.0]
+
+
+def test_a_function_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user_rewards.py").write_text(
+        "def digits(completions, answer, **columns):\n"
+        "    return [sum(c.isdigit() for c in turns[-1]['content']) for turns in completions]\n"
+        "nothing = 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = composed_run("reward=own", "reward.function=user_rewards:digits")
+    check_reward(config)
+    reward = make_reward(config.reward)
+    assert reward([[{"content": "a1b22"}], [{"content": "none"}]], answer=["1", "2"], prompts=["p", "q"]) == [3.0, 0.0]
+    reward.close()
+    for name, words in (("nowhere:f", "no module 'nowhere'"), ("user_rewards:nothing", "give module:function")):
+        with pytest.raises(UserError, match=words):
+            check_reward(composed_run("reward=own", f"reward.function={name}"))
