@@ -12,7 +12,7 @@ PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile
 
 .PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray real-policy \
-	gpu-requirements check-gpu-requirements check-gpu clean
+	docs gpu-requirements check-gpu-requirements check-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -30,7 +30,7 @@ nightly: smoke ray env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test
 	IDENTITY_EXAMPLES=48 $(PYTEST) $(wildcard tests/engine/test_*_identity.py)
 
-# Everything that only a GPU can tell, in a quarter of an hour, in the Python that is active (docs/gpu.md). Without a GPU
+# Everything that only a GPU can tell, in a quarter of an hour, in the Python that is active (docs/install.md). Without a GPU
 # it tests itself.
 check-gpu:
 	"$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))" run.py task=check_gpu $(ARGS)
@@ -104,6 +104,17 @@ real-policy: env
 ray: env
 	$(INSTALL) --no-deps -r requirements/ray.txt
 
+# The site of docs/, into the folder site, which any static host serves. A broken link stops it. It needs no .venv:
+# docstrings are read, not imported.
+docs: .docs/.docs-env
+	PYTHONPATH="$(CURDIR)/.docs" NO_MKDOCS_2_WARNING=1 "$(PYTHON)" -m mkdocs build
+	@echo "site/index.html"
+
+.docs/.docs-env: requirements/docs.txt
+	rm -rf .docs
+	"$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-deps --target .docs -r requirements/docs.txt
+	@touch $@
+
 # Resolve requirements/gpu.in into gpu.txt for CUDA machines, or check that every pin and dependency is to be had. Both
 # need the package index, and download metadata only.
 gpu-requirements:
@@ -113,4 +124,4 @@ check-gpu-requirements:
 	"$(PYTHON)" requirements/resolve.py
 
 clean:
-	rm -rf .venv .dev .peers .real das/_build das/*/_build
+	rm -rf .venv .dev .docs .peers .real site das/_build das/*/_build

@@ -11,6 +11,7 @@ torchrun --nproc_per_node 2 run.py task=train engine.processes=2
 
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import hydra
@@ -25,7 +26,11 @@ from experiments.run import checks
 from experiments.run.compose import explain_config_error
 from experiments.run.errors import UserError, one_line_errors
 
-DATE = "%Y-%m-%d_%H-%M-%S"
+
+def now() -> str:
+    """Returns date and time to the millisecond: runs that start in the same second get folders of their own."""
+    seconds, milliseconds = divmod(time.time_ns() // 10**6, 1000)
+    return f"{time.strftime('%Y-%m-%d_%H-%M-%S', time.localtime(seconds))}.{milliseconds:03d}"
 
 
 def resolve_folders(started: str) -> None:
@@ -37,21 +42,28 @@ def resolve_folders(started: str) -> None:
     OmegaConf.register_new_resolver("started", lambda: started, replace=True)
 
 
-resolve_folders(time.strftime(DATE))
+resolve_folders(now())
 
 
 @hydra.main(version_base=None, config_path="configs", config_name="config")
 def main(config: DictConfig) -> None:
     hydra_config = HydraConfig.get()
-    overrides, folder = list(hydra_config.overrides.task), hydra_config.runtime.output_dir
-    with one_line_errors(lambda: resume.hint(Path(folder))):
+    overrides, folder = list(hydra_config.overrides.task), Path(hydra_config.runtime.output_dir)
+    with one_line_errors(lambda: resume.hint(folder)), ExitStack() as stack:
+        again = False
+        with ranks.main_first():
+            if ranks.is_main():
+                stack.enter_context(resume.hold(folder))
+                again = config.resume is None and resume.goes_on(folder, config, overrides)
+        if ranks.gather(again)[0]:
+            config.resume = str(folder)
         if config.resume is not None:
-            config, overrides = resume.recall(Path(folder), overrides)
+            config, overrides = resume.recall(folder, overrides)
         if ranks.count() > 1 and config.task.name != "train":
             with ranks.main_first():
                 raise UserError(f"task={config.task.name} runs in one process: start it with python run.py")
         checks.check_values(config)
-        TASKS[config.task.name].load()(config, overrides, folder)
+        TASKS[config.task.name].load()(config, overrides, str(folder))
 
 
 if __name__ == "__main__":
@@ -59,7 +71,7 @@ if __name__ == "__main__":
         print(usage())
         sys.exit()
     ranks.join()
-    resolve_folders(ranks.gather(time.strftime(DATE))[0])  # the main rank's time names the folder of all ranks
+    resolve_folders(ranks.gather(now())[0])  # the main rank's time names the folder of all ranks
     with ranks.main_first():
         explain_config_error(sys.argv[1:])
     main()

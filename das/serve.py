@@ -28,8 +28,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `python -m das serve`. Unknown options are passed on to vLLM."""
     parser.add_argument("policy", help="directory or hub id")
     parser.add_argument("--method", default="das", help="what drafts (docs/model_drafters.md; default: das)")
-    parser.add_argument("--drafter", type=_group, default={}, help='JSON, such as {"window": 8} (docs/serving.md)')
-    parser.add_argument("--budget", type=_group, help='JSON, such as {"name": "fixed", "tokens": 8} (docs/budgets.md)')
+    parser.add_argument("--drafter", type=_group, default={}, help='JSON, such as {"window": 8} (docs/vllm.md)')
+    parser.add_argument("--budget", type=_group, help='JSON, such as {"name": "fixed"} (docs/drafters_and_budgets.md)')
     parser.add_argument(
         "--speculative",
         type=_group,

@@ -58,7 +58,7 @@ class Sandbox:
         except WorkerError as error:
             raise SandboxError(
                 f"reward.isolation={isolation} does not work here: {error}; full needs user namespaces (or root) and "
-                "Linux 5.12, weak needs neither, both need x86_64 (docs/rewards.md)"
+                "Linux 5.12, weak needs neither, both need x86_64 (docs/data_and_rewards.md)"
             ) from error
 
         (verdict,) = self.run([_RIGHT])

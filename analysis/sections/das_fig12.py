@@ -44,7 +44,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
         "das_unlimited.",
         lines,
         "On this CPU a drafted token costs a sixth of a pass with one request, so drafting without a limit is "
-        "expensive (docs/budgets.md). The paper's GPUs verify draft tokens nearly for free.",
+        "expensive (docs/drafters_and_budgets.md). The paper's GPUs verify draft tokens nearly for free.",
         figures,
         orderings=orderings,
     )

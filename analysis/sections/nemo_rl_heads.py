@@ -67,7 +67,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
             cells,
         ),
         differs="The general head reads text that is further from the run's than chat is from maths. "
-        "In 8 steps online training makes up a part of the difference (docs/notes/2026-11-23-eagle3.md has 16).",
+        "In 8 steps online training makes up a part of the difference (docs/log.md#eagle-3-heads-2026-11-23 has 16).",
         figures=["heads.png"],
         orderings=[
             *(

@@ -34,8 +34,8 @@ def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
     Options that are left out have the defaults of the policy's constructor. The option `over` holds the settings of
     another policy, which the named one switches on and off.
 
-    A name "module:Class" stands for a class of the user (docs/write_a_budget.md). Raises ValueError with a one-line
-    message if the name is unknown or a value is impossible, and TypeError if an option is unknown.
+    A name "module:Class" stands for a class of the user (docs/drafters_and_budgets.md). Raises ValueError with a
+    one-line message if the name is unknown or a value is impossible, and TypeError if an option is unknown.
     """
     options: dict[str, Any] = {key: value for key, value in settings.items() if key != "name"}
     name = settings["name"]

@@ -12,7 +12,7 @@ import numpy as np
 from das.drafter.draft import Drafts
 
 # The history is confident while the joint probability of its tokens is at least this.
-# Tried: 0.6, 0.7, 0.8, 0.9 (docs/notes/2026-11-23-model-drafters.md).
+# Tried: 0.6, 0.7, 0.8, 0.9 (docs/log.md#self-drafts-and-the-hybrid-2026-11-23).
 SURE = 0.8
 
 

@@ -1,6 +1,6 @@
 """Constants shared by the history drafter's two implementations, native and reference. They are not options.
 
-The values were chosen by replaying parts of recorded traces (docs/notes/2026-11-21-drafter-second-pass.md).
+The values were chosen by replaying parts of recorded traces (docs/log.md#the-drafter-second-pass-2026-11-21).
 
 A fallback lookup searches the texts of other problems, or continues a draft when no occurrence agrees with it any more.
 It visits fewer occurrences than the lookup for a draft's first token.

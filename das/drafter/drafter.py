@@ -1,4 +1,4 @@
-"""The base class of drafters. docs/write_a_drafter.md explains how to write one."""
+"""The base class of drafters. docs/drafters_and_budgets.md explains how to write one."""
 
 from __future__ import annotations
 

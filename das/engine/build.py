@@ -107,7 +107,7 @@ def engine_arguments(
     only on seed, position and token): `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
     For the parameters see EngineSettings. drafter, budget: a string stands for {"name": string}, such as
-    drafter="my_module:MyDrafter" (docs/write_a_drafter.md). This only builds arguments and changes nothing.
+    drafter="my_module:MyDrafter" (docs/drafters_and_budgets.md). This only builds arguments and changes nothing.
     Raises EngineError for the method stock, an unknown method or a missing package. Raises ValueError or TypeError for
     a bad drafter or budget, or for too few branch blocks.
     """

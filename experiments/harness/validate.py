@@ -7,7 +7,7 @@ from math import lcm
 from das import ranks
 from das.cluster.local_ray import require_listener
 from das.cluster.messages import ClusterError
-from das.engine.build import check_draft_model
+from das.engine.build import EngineSettings, check_draft_model
 from das.engine.contract.versions import require_supported
 from das.trl.lag import ahead_problem
 from das.trl.support import QUANTIZED, unsupported
@@ -25,6 +25,7 @@ from experiments.run.errors import CONFIGS, UserError
 
 TRAINING = ("compare", "train")  # tasks that roll out with TRL, which calls tools
 TRAIN = (*TRAINING, "audit", "soak")  # all tasks that train
+DRAFTING = (*TRAINING, "rollout")  # tasks that fail if an arm that should draft does not
 WITH_CLUSTER = (*TRAINING, "rollout", "audit")  # tasks that roll out on a cluster
 WANDB_MODES = ("online", "offline", "off")
 
@@ -55,6 +56,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     check_mtp(config)
     check_cold_start(config)
     settings = engine_settings(config, str(config.policy.path))
+    check_drafts(config, settings)
     if settings.row.model == "head":
         heads.check_head(config)
     elif settings.row.keyed:
@@ -78,6 +80,16 @@ def check_sizes(config: RunConfig) -> None:
         raise UserError(
             f"trainer.max_completion_length={config.trainer.max_completion_length} leaves no room for a prompt: "
             f"raise engine.max_model_len={config.engine.max_model_len} above it"
+        )
+
+
+def check_drafts(config: RunConfig, settings: EngineSettings) -> None:
+    """Refuse settings with which the arm cannot draft although it should. Raises UserError."""
+    if "speculative_config" in settings.extra:
+        raise UserError("engine.extra.speculative_config: the arm makes vLLM's speculative_config; set arm.speculative")
+    if config.arm.row.proposes and settings.budget["name"] == "none" and config.task["name"] in DRAFTING:
+        raise UserError(
+            f"budget=none: arm {config.arm.name} would draft nothing; choose another budget, or use arm=none"
         )
 
 
@@ -142,7 +154,7 @@ def check_processes(config: RunConfig) -> None:
     if of_engine > 1:
         raise UserError(
             f"engine.tensor_parallel_size={of_engine}: run.py trains with engines of one process each; set it to 1, or "
-            "use das.speculate() in a script of TRL (docs/parallel.md)"
+            "use das.speculate() in a script of TRL (docs/trl.md)"
         )
     if launched == 1 < wanted:
         raise UserError(

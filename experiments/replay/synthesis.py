@@ -26,7 +26,7 @@ from das.replay.workload import Workload, workload
 
 # Standard deviation of the logarithm of a run's length. Tried: 0.5, 1, 1.5 and 2, with one value for all traces. With 1
 # and 1.5 the `marginal` budget gets within 2.5 % of what it gets from recorded text, when fixed drafts get the same
-# (docs/notes/2026-11-21-synthetic-text.md).
+# (docs/log.md#synthetic-text-2026-11-21).
 SPREAD = 1.0
 # Long responses repeat others less. So the mean run of a response falls with this power of its length / its problem's
 # mean length. Tried: 0, 0.3 and 0.6. With 0.3 and fixed drafts, the times of three traces are within 5 % (same note).

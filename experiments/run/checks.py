@@ -15,6 +15,7 @@ EXAMPLES: dict[str, Any] = {
     "resume": "outputs/compare/DATE",
     "paper": "das",
     "arm.speculative.model": "folder",
+    "trainer.model_init_kwargs": {},
     "cluster.address": "127.0.0.1:6379",
     "data.path": "problems.jsonl",
     "policy.cold_start": "words",
@@ -115,9 +116,11 @@ def check_values(config: DictConfig) -> None:
     given = {str(name): _get(config, str(name)) for name in config if name != "hydra"}
     check_keys(given)
     needed = (*plain_tree(CONFIGS / "config.yaml"), *GROUPS, "task")
+    examples = _examples(str(config.task.name))
     for key, value in leaves({name: given.get(name) for name in needed}):
         plain_key = key.replace("arm.budget.", "budget.").replace("budget.over.", "budget.")
-        _check(key, plain_key, value, _examples(str(config.task.name)).get(plain_key, []))
+        _refuse_group(plain_key, examples)
+        _check(key, plain_key, value, examples.get(plain_key, []))
 
 
 def at_least_one(task: DictConfig, *names: str) -> None:
@@ -148,6 +151,16 @@ def _examples(task: str) -> dict[str, list[Any]]:
     for key, value in EXAMPLES.items():
         examples.setdefault(key, []).append(value)
     return examples
+
+
+def _refuse_group(key: str, examples: dict[str, list[Any]]) -> None:
+    """Refuse a key below a setting that is a single value, such as data.kinds.walk.a."""
+    above = ""
+    for part in key.split(".")[:-1]:
+        above = f"{above}.{part}".removeprefix(".")
+        known = examples.get(above, [{}])
+        if not any(isinstance(example, dict | None) for example in known):
+            raise UserError(f"{above}: must be {_kinds(known)}, not a group of settings")
 
 
 def _check(key: str, plain_key: str, value: Any, examples: list[Any]) -> None:

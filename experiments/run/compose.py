@@ -8,7 +8,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import YAMLError, safe_load
 
 from experiments.registry import TASKS
 from experiments.run.checks import check_values
@@ -83,6 +83,8 @@ def explain_config_error(arguments: list[str]) -> None:
     for argument in arguments:
         if new_name := renamed(argument):
             stop(f"{argument}: this setting is now called {new_name}", USER_ERROR)
+    if refusal := _no_choice(arguments):
+        stop(refusal, USER_ERROR)
     with initialize_config_dir(str(CONFIGS), version_base=None):
         try:
             config = compose("config", overrides=arguments, return_hydra_config=True)
@@ -92,6 +94,19 @@ def explain_config_error(arguments: list[str]) -> None:
     if config.resume is not None and not Path(str(config.resume)).is_dir():  # Hydra would create it
         stop(f"resume={config.resume}: no such folder", USER_ERROR)
     _require_writable(folder)
+
+
+def _no_choice(arguments: list[str]) -> str:
+    """Return an error line for a group that is given null, a number or a truth value, where Hydra wants the name of one
+    of its files. Empty if there is none."""
+    for argument in arguments:
+        group, _, value = argument.lstrip("+").partition("=")
+        if not (CONFIGS / group).is_dir() or not isinstance(safe_load(value or "text"), int | float | None):
+            continue
+        choices = ", ".join(sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")))
+        without = " (leave it out for none)" if group in ("setting", "experiment") else ""
+        return f"{argument}: choose {choices}{without}"
+    return ""
 
 
 def _require_writable(folder: Path) -> None:

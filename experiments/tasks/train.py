@@ -28,7 +28,6 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     progress = Progress(config.trainer.max_steps)
     if not ranks.is_main():
         progress.terminal = open(os.devnull, "w")  # noqa: SIM115  it stays open until the process ends
-    lock = resume.hold(path) if ranks.is_main() else None
     start = 0
     with ranks.main_first():
         check_processes(config)
@@ -48,11 +47,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         if ranks.is_main():
             progress.terminal = terminal
         train_arm(ArmRun(config, policy, path, group, Barrier(progress.step), start=start))
-    if lock is None:
+    if not ranks.is_main():
         return
     progress.terminal = sys.stdout
     metrics = read.metrics(path)
     result = {"baseline": config.arm.name, "arms": {config.arm.name: arm_result(metrics)}, **cluster_result(metrics)}
     write_text(path / "result.json", json.dumps(result, indent=1))
-    lock.close()
     progress.note(f"run: {folder}")

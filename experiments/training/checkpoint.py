@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.run.errors import CheckpointError
+from experiments.run.run_folder import flush
 
 KIND = "das checkpoint 1"
 MANIFEST = "manifest.json"
@@ -117,15 +118,6 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def flush(path: Path) -> None:
-    """Make the disk store a file's content, or the names of a folder's files (fsync)."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _digest(manifest: Any) -> str:

@@ -1,5 +1,6 @@
 """Train once (task.train_once): the first arm of a comparison trains, and the other arms take its weights."""
 
+import os
 import time
 from copy import copy
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_file, save_model
 from transformers import TrainerCallback
 from trl import GRPOConfig
 
@@ -24,11 +25,13 @@ class WeightsFile:
         self.path = path
 
     def write(self, model: torch.nn.Module, step: int) -> None:
-        """Write the weights of `model` after `step`, in place of those of an earlier step."""
-        save_model(model, str(self.path), {"step": str(step), "digest": weights_digest(model)})
+        """Write the weights of `model` after `step` into a new file, because models use the old one as their memory."""
+        new = self.path.with_suffix(".new")
+        save_model(model, str(new), {"step": str(step), "digest": weights_digest(model)})
+        os.replace(new, self.path)
 
     def load(self, model: torch.nn.Module, step: int) -> None:
-        """Load the weights after `step` into `model`, bit for bit.
+        """Give `model` the weights after `step`, bit for bit. The file becomes their memory, which all arms share.
 
         Raises RunFailed if the file cannot be read, or if the model now has other weights than the first arm after
         that step.
@@ -36,7 +39,9 @@ class WeightsFile:
         try:
             with safe_open(self.path, "pt") as file:
                 written = file.metadata()
-            load_model(model, self.path)
+            parameters = model.state_dict(keep_vars=True)
+            for name, tensor in load_file(self.path).items():
+                parameters[name].data = tensor
         except (OSError, SafetensorError) as error:
             raise RunFailed(f"the first arm's weights of step {step} cannot be read: {error}") from error
         if (written["step"], written["digest"]) != (str(step), weights_digest(model)):

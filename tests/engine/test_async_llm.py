@@ -31,7 +31,7 @@ def prompts() -> list[list[int]]:
 
 
 def engine_kwargs(method: str, runner: str | None) -> dict[str, Any]:
-    """What a user writes under actor_rollout_ref.rollout.engine_kwargs.vllm (docs/neighbours.md)."""
+    """What a user writes under actor_rollout_ref.rollout.engine_kwargs.vllm (docs/vllm.md)."""
     arguments = engine_arguments(method, {"min_prob": 0.005}, {"name": "fixed", "tokens": 8}, runner=runner)
     del arguments["async_scheduling"], arguments["logprobs_mode"]  # verl leaves out what is false, and sets the other
     return {**arguments, "no_async_scheduling": True}

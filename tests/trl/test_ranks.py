@@ -123,8 +123,8 @@ def test_processes_must_be_as_configured(
 
 
 def commands() -> list[str]:
-    """The arguments that docs/paper_scale.md gives to run.py after a launcher."""
-    text = (ROOT / "docs" / "paper_scale.md").read_text().replace("\\\n", " ")
+    """The arguments that docs/reproduce.md gives to run.py after a launcher."""
+    text = (ROOT / "docs" / "reproduce.md").read_text().replace("\\\n", " ")
     return [line.split(" run.py ")[1] for line in text.splitlines() if "num_processes" in line and " run.py " in line]
 
 
@@ -134,7 +134,7 @@ def test_the_documented_launches_compose() -> None:
         overrides = [word for word in shlex.split(command) if not word.startswith("hydra.")]
         with initialize_config_dir(str(CONFIGS), version_base=None):
             config = run_config(compose_config(overrides))
-        assert f"--num_processes {config.engine.processes}" in (ROOT / "docs" / "paper_scale.md").read_text()
+        assert f"--num_processes {config.engine.processes}" in (ROOT / "docs" / "reproduce.md").read_text()
         assert config.problems_per_step % config.engine.processes == 0
         assert not config.task["lock_step"]
 

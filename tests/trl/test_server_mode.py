@@ -20,7 +20,7 @@ from das.trl.engines.server_client import ServerClient, warn_if_exposed
 from das.weights import gloo_transfer as weight_transfer
 
 EXACT = ("tokens", "logprobs", "losses")
-# As docs/parallel.md starts it, for the sizes of rank_run.py.
+# As docs/trl.md starts it, for the sizes of rank_run.py.
 START = (
     *("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}), "--drafter", json.dumps({"window": 2})),
     *("--budget", json.dumps({"name": "fixed", "tokens": 8}), "--max-num-batched-tokens", "4096"),

@@ -3,7 +3,7 @@
 vLLM's own tiles were tuned for a 1.7B model's shapes. Any other shape gets one fixed tile, which is far too large for
 the few rows of a decode pass. Here each shape gets the tiles of the tuned shape that is most like it. Every tile of a
 shape has the same inner block, so a row's sum has the same order whatever the batch is: tiles change how long a pass
-takes, but a row has the same bits in every pass. Nobody has measured them on these shapes yet (docs/gpu.md).
+takes, but a row has the same bits in every pass. Nobody has measured them on these shapes yet (docs/install.md).
 """
 
 import math

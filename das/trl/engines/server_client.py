@@ -68,7 +68,7 @@ class ServerClient(VLLMClient):
         server does not run das, uses another method, or returns other log-probs than TRL expects.
         """
         config = self.get_server_info()
-        start = f"start it with `python -m das serve POLICY --method {method}` (docs/parallel.md)"
+        start = f"start it with `python -m das serve POLICY --method {method}` (docs/trl.md)"
         if config["parallel_config"]["worker_cls"] != WORKER:
             raise EngineError(f"the server at {self.base_url} does not run das: {start}")
         mode = config["model_config"]["logprobs_mode"]

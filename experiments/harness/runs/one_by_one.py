@@ -12,7 +12,7 @@ from pathlib import Path
 
 from analysis import read
 from experiments.harness.config import RunConfig
-from experiments.harness.resume import arguments, hint, hold, interleaved, set_metrics
+from experiments.harness.resume import arguments, hint, hold, interleaved, set_rows
 from experiments.run import child
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
@@ -44,7 +44,7 @@ def run_arms(
             shutil.rmtree(path)  # files of a run that was stopped before its first checkpoint
             path.mkdir(parents=True)
         train(config, own_command(config, overrides[name], path, folder.name), path, progress)
-    set_metrics(folder, interleaved([read.metrics(folder / "arms" / name) for name in arms]))
+    set_rows(folder / "metrics.jsonl", interleaved([read.metrics(folder / "arms" / name) for name in arms]))
 
 
 def finished(path: Path, config: RunConfig) -> bool:

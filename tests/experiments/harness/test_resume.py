@@ -4,16 +4,21 @@ Runs that are really killed: tests/trl/test_survival.py and task=kill_test.
 """
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from composed import composed_arm
 from hydra import initialize_config_dir
+from omegaconf import DictConfig
+from steps_on_disk import write_steps
 
 from analysis import read
 from experiments.harness import resume
 from experiments.harness.config import RunConfig
 from experiments.harness.validate import check_checkpoints
+from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError
 from experiments.training import checkpoint
 
@@ -37,6 +42,7 @@ def test_the_newest_checkpoint_that_every_arm_completed(tmp_path: Path) -> None:
     notes: list[str] = []
     assert resume.newest(arms, notes.append) == 0
     for arm, settings in arms.items():
+        write_steps(arm, 24)
         for step in (8, 16):
             save(arm, step, settings)
     save(tmp_path / "none", 24, arms[tmp_path / "none"])  # the other arm was killed before
@@ -50,6 +56,7 @@ def test_the_newest_checkpoint_that_every_arm_completed(tmp_path: Path) -> None:
 
 
 def test_checkpoints_of_another_run_are_refused_by_name(tmp_path: Path) -> None:
+    write_steps(tmp_path, 8)
     save(tmp_path, 8, config())
     assert resume.newest({tmp_path: config("wandb=off", "checkpoint.every=4")}, print) == 8
     other = config("seed=1", "trainer.learning_rate=0.5", "budget=fixed")
@@ -63,6 +70,7 @@ def test_checkpoints_of_another_run_are_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_an_arm_that_does_not_train_cannot_go_on_training(tmp_path: Path) -> None:
+    write_steps(tmp_path, 8)
     save(tmp_path, 8, config("task.train_once=true"))
     with pytest.raises(UserError, match=r"these differ: task\.train_once \(True there, absent here\)"):
         resume.newest({tmp_path: config()}, print)
@@ -76,13 +84,16 @@ def test_the_folder_goes_back_to_the_step(tmp_path: Path) -> None:
     rollouts = tmp_path / "rollouts"
     rollouts.mkdir()
     kept = ["step_00004.jsonl.gz", "step_00004.timeline.json.gz"]
+    kept.append("notes of the user.txt")
     for name in (*kept, "step_00005.jsonl.gz", "step_00006.jsonl.gz.tmp"):
         (rollouts / name).touch()
+    (tmp_path / "engines.jsonl").write_text(text)
     save(tmp_path, 4, config())
     save(tmp_path, 5, config())
     (tmp_path / resume.SCRATCH / "checkpoint-6").mkdir(parents=True)
     assert resume.rewind(tmp_path, 4) == rows[:4] == read.metrics(tmp_path)
-    assert sorted(path.name for path in rollouts.iterdir()) == kept
+    assert sorted(path.name for path in rollouts.iterdir()) == sorted(kept)
+    assert read.lines(tmp_path / "engines.jsonl") == rows[:4]
     assert checkpoint.steps(tmp_path / resume.CHECKPOINTS) == [4]
     assert not (tmp_path / resume.SCRATCH).exists()
 
@@ -106,6 +117,73 @@ def test_a_run_that_is_still_running_is_not_resumed(tmp_path: Path) -> None:
     with resume.hold(tmp_path), pytest.raises(UserError, match="still running"):
         resume.hold(tmp_path)
     resume.hold(tmp_path).close()
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        return compose_config(list(overrides))
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def torn_row(path: Path) -> None:
+    path.write_text(path.read_text()[:-4])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "reason"),
+    [
+        ("rollouts/step_00012.jsonl.gz", Path.unlink, "rollout of step 12"),
+        ("rollouts/step_00012.jsonl.gz", cut_short, "rollout of step 12"),
+        ("rollouts/step_00012.timeline.json.gz", cut_short, "rollout of step 12"),
+        ("metrics.jsonl", torn_row, "ends with step 15"),
+    ],
+)
+def test_a_checkpoint_behind_a_damaged_step_is_not_used(
+    tmp_path: Path, name: str, damage: Callable[[Path], None], reason: str
+) -> None:
+    write_steps(tmp_path, 16)
+    for step in (8, 16):
+        save(tmp_path, step, config())
+    notes: list[str] = []
+    assert resume.newest({tmp_path: config()}, notes.append) == 16
+    damage(tmp_path / name)
+    assert resume.newest({tmp_path: config()}, notes.append) == 8
+    assert reason in notes[0]
+    assert len(notes) == 1
+    shutil.rmtree(tmp_path / resume.CHECKPOINTS / "step_00008")
+    with pytest.raises(UserError, match=f"no checkpoint can be used: .*{reason}"):
+        resume.newest({tmp_path: config()}, notes.append)
+
+
+def test_a_run_started_again_in_its_folder_goes_on(tmp_path: Path) -> None:
+    """A cluster that starts a job again repeats its command."""
+    mine = ["task=train", "seed=3"]
+    assert not resume.goes_on(tmp_path, composed(*mine), mine)
+    resume.remember(tmp_path, mine)
+    assert resume.goes_on(tmp_path, composed(*mine), mine[::-1])
+    for other in (["task=train", "seed=4"], ["task=compare", "seed=3"]):
+        with pytest.raises(UserError, match=r"already holds a run with other settings \(.*: continue it with resume="):
+            resume.goes_on(tmp_path, composed(*other), other)
+
+
+def test_a_task_that_cannot_be_resumed_does_not_add_to_a_run(tmp_path: Path) -> None:
+    (tmp_path / "meta.json").touch()
+    for task in ("rollout", "replay", "force", "evaluate", "bench_drafter"):
+        with pytest.raises(UserError, match=f"already holds a run, and task={task} cannot be resumed"):
+            resume.goes_on(tmp_path, composed(f"task={task}"), [f"task={task}"])
+    assert not resume.goes_on(tmp_path, composed("task=reproduce"), ["task=reproduce"]), "a store of several runs"
+
+
+def test_the_task_of_a_folder_is_fixed(tmp_path: Path) -> None:
+    resume.remember(tmp_path, ["task=train"])
+    with (
+        initialize_config_dir(str(CONFIGS), version_base=None),
+        pytest.raises(UserError, match="holds a run of task=train, which task=compare cannot continue"),
+    ):
+        resume.recall(tmp_path, [f"resume={tmp_path}", "task=compare"])
 
 
 def test_the_command_line_is_remembered(tmp_path: Path) -> None:

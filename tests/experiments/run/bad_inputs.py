@@ -1,4 +1,4 @@
-"""Bad configs and policies, by the kinds of docs/inputs.md. Bad files and runs are in bad_records.py."""
+"""Bad configs and policies, by the kinds of docs/survival.md. Bad files and runs are in bad_records.py."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from experiments.harness import resume
 
 Made = tuple[list[str], str]  # a command line, and words that the error line must contain
 Make = Callable[[Path, Path], Made]  # makes a case from an empty folder and a policy
-CASES: dict[str, list[Made | Make]] = {}  # kind of input, as in docs/inputs.md
+CASES: dict[str, list[Made | Make]] = {}  # kind of input, as in docs/survival.md
 WEIGHTS = "model.safetensors"
 SHORT = ("engine.max_model_len=320", "trainer.max_completion_length=64")  # what the tests' policy can hold
 
@@ -62,6 +62,9 @@ kind(
 kind(
     "unknown choice",
     (["budget=psychic"], "budget=psychic: choose classes"),
+    (["policy=3"], "policy=3: choose qwen3_8b"),
+    (["budget=true"], "budget=true: choose classes"),
+    (["setting=null"], "(leave it out for none)"),
     (["setting=huge"], "setting=huge: choose agent_small"),
     (["experiment=fig99"], "experiment=fig99: choose ablation_batch"),
     (["task=experiment", "experiment=das_fig12", "profile=huge"], "profile=huge: choose small, smoke, paper"),
@@ -93,6 +96,13 @@ kind(
     (["engine.enforce_eager=7"], "engine.enforce_eager=7: must be true or false"),
 )
 kind("list for a number", (["budget.tokens=[1,2]"], "budget.tokens=[1, 2]: must be a whole number"))
+kind(
+    "group of settings for a single value",
+    (["data.kinds.walk={a:1}"], "data.kinds.walk: must be a whole number, not a group of settings"),
+    (["+trainer.model_init_kwargs=7"], "trainer.model_init_kwargs=7: must be a group of settings"),
+    (["task=train", "+arm.budget.short=7"], "arm.budget.name must be given"),
+    (["task=train", "+arm.budget.name={}"], "arm.budget.name must be given"),
+)
 kind("null for a number", (["trainer.learning_rate=null"], "trainer.learning_rate=null: must be a number"))
 kind(
     "NaN or infinite",
@@ -137,6 +147,9 @@ kind(
 )
 kind(
     "values that contradict each other",
+    (["task=train", "arm=das", "budget=none"], "budget=none: arm das would draft nothing"),
+    (["arms=[none,das_self]", "budget=none"], "budget=none: arm das_self would draft nothing"),
+    (["+engine.extra.speculative_config=null"], "engine.extra.speculative_config: the arm makes vLLM's"),
     (["trainer.max_completion_length=1024"], "trainer.max_completion_length=1024 leaves no room for a prompt"),
     (["trainer.per_device_train_batch_size=10"], "must be a multiple of trainer.num_generations=8"),
     (["data=arithmetic", "data.weights=[1]"], "data.chain_steps and data.weights must be equally long"),

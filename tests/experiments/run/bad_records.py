@@ -1,4 +1,4 @@
-"""Bad data files, rollouts, histories and checkpoints, by the kinds of docs/inputs.md."""
+"""Bad data files, rollouts, histories and checkpoints, by the kinds of docs/survival.md."""
 
 import gzip
 import json
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from composed import composed_arm
 from damages import Damage, halve, halved, linked, removed, written
+from steps_on_disk import write_steps
 
 from das.drafter import HistoryDrafter
 from das.drafter.distributions import NO_PAIR
@@ -253,7 +254,7 @@ def stopped_run(tmp: Path, policy: Path) -> tuple[list[str], Path]:
                  "trainer.max_steps=4", "checkpoint.every=2", "reward=brevity", "wandb=off"]  # fmt: skip
     resume.remember(run, overrides)
     (run / "meta.json").write_text('{"versions": {}}')
-    (run / "metrics.jsonl").write_bytes(json_lines({"step": 1}, {"step": 2}))
+    write_steps(run, 2)
     scratch = run / "scratch"
     scratch.mkdir()
     (scratch / WEIGHTS).write_bytes(b"weights")
@@ -300,10 +301,10 @@ LEARNING_RATE = ("trainer.learning_rate=0.5",)
 checkpoint_case("checkpoint of another policy", "belong to another run; these differ: the policy's first weights")
 checkpoint_case("checkpoint of another config", "learning_rate (5e-05 there, 0.5 here)", settings=LEARNING_RATE)
 checkpoint_case("checkpoint of another number of processes", "engine.processes=2, not 1", rewritten(of_two_processes))
-checkpoint_case("checkpoint with an altered byte", "every checkpoint is damaged", written(WEIGHTS, b"weightz"))
+checkpoint_case("checkpoint with an altered byte", "no checkpoint can be used", written(WEIGHTS, b"weightz"))
 checkpoint_case("checkpoint without its manifest", "manifest.json is missing or damaged", removed(checkpoint.MANIFEST))
 checkpoint_case("checkpoint whose manifest names a path outside", "../outside is missing", *OUTSIDE)
 checkpoint_case(ELSEWHERE, "model.safetensors is not a plain file", lambda place: linked(place / WEIGHTS))
 checkpoint_case(ELSEWHERE, "step_00002 is a link", linked)
 checkpoint_case(RESUMED, "metrics.jsonl line 1 is not JSON", written(METRICS, b'{"step": 1\n{"step": 2}\n'))
-checkpoint_case(RESUMED, "metrics.jsonl lacks steps", written(METRICS, b'{"step": 2}\n'))
+checkpoint_case(RESUMED, "has no row of step 1", written(METRICS, b'{"step": 2}\n'))

@@ -1,0 +1,180 @@
+"""Every code block of the README and of the guides runs, or composes; a page says of the others what they need."""
+
+import ast
+import importlib.util
+import inspect
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from argparse import ArgumentParser
+from itertools import dropwhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trl
+import trl.experimental.async_grpo
+import vllm
+import yaml
+from hydra import compose, initialize_config_dir
+
+import das
+from das import serve
+from das.engine.engine_config import DasOptions
+from experiments.registry import TASKS
+from experiments.run.errors import CONFIGS
+
+ROOT = CONFIGS.parent
+GUIDES = ("trl", "vllm", "drafters_and_budgets", "clusters", "reproduce", "model_drafters", "settings", "install")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in GUIDES))
+# What the paragraph before a block says if the block cannot run here.
+ELSEWHERE = re.compile(r"needs (a GPU|\d+ GPUs|several machines|conda)")
+KNOWN = {"das": das, "GRPOConfig": trl.GRPOConfig, "GRPOTrainer": trl.GRPOTrainer, "LLM": vllm.LLM}
+KNOWN |= {name: getattr(trl.experimental.async_grpo, name) for name in ("AsyncGRPOTrainer", "AsyncGRPOConfig")}
+
+
+class Block(NamedTuple):
+    """A code block: the paragraph before it, its language, its code, and the line on which the code begins."""
+
+    before: str
+    language: str
+    code: str
+    line: int
+
+
+def read_blocks(page: str) -> list[Block]:
+    """The code blocks of a page."""
+    parts = re.split(
+        r"^```(\w*)$\n?", (ROOT / page).read_text(), flags=re.MULTILINE
+    )  # text, language, code, "", text ...
+    found, line = [], 1
+    for before, language, code, _ in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=False):
+        line += before.count("\n") + 1
+        found.append(
+            Block(before.rpartition("\n#")[2].strip().rpartition("\n\n")[2].replace("\n", " "), language, code, line)
+        )
+        line += code.count("\n") + 1
+    return found
+
+
+def blocks(*languages: str) -> list[Any]:
+    """The code in these languages that can run here, each with its page and line as id."""
+    return [
+        pytest.param(block.code, id=f"{page}:{block.line}")
+        for page in PAGES
+        for block in read_blocks(page)
+        if block.language in languages and not ELSEWHERE.search(block.before)
+    ]
+
+
+def test_every_block_says_its_language() -> None:
+    for page in PAGES:
+        assert {block.language for block in read_blocks(page)} <= {"python", "sh", "yaml", "toml", "text"}, page
+
+
+def is_program(code: str) -> bool:
+    """A block that takes a model from its command line is a program; others are parts of one."""
+    return "sys.argv" in code
+
+
+PROGRAMS = [block for block in blocks("python") if is_program(block.values[0])]
+
+
+def test_the_readme_and_the_vllm_guide_have_a_program() -> None:
+    assert [str(program.id).split(":")[0] for program in PROGRAMS] == ["README.md", "docs/vllm.md"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_runs(program: str, repetitive_policy: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, str(ROOT / "tests" / "fixed_budget.py"), "program.py", repetitive_policy]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, (run.stdout + run.stderr)[-3000:]
+    if "das_end_rollout" in program:
+        drafted, saved, tokens = map(int, re.findall(r"\d+", run.stdout.splitlines()[-1]))
+        assert drafted > 0
+        assert 0 < saved < 100
+        assert tokens > 0
+    else:
+        assert "das/drafted" in run.stdout
+
+
+@pytest.mark.parametrize("code", [block for block in blocks("python") if not is_program(block.values[0])])
+def test_a_part_of_a_program_has_arguments_that_exist(code: str) -> None:
+    """Calls of das, TRL and vLLM bind to their signatures; das builds the engine's arguments that a page shows."""
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    checked = 0
+    for call in calls:
+        name, _, method = ast.unparse(call.func).partition(".")
+        if name not in KNOWN:
+            continue
+        function = getattr(KNOWN[name], method) if method else KNOWN[name]
+        keywords = {word.arg for word in call.keywords if word.arg is not None}
+        parameters = inspect.signature(function).parameters
+        further = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+        assert further or keywords <= parameters.keys(), ast.unparse(call)
+        if function is das.engine_arguments and ":" not in ast.unparse(call):
+            function(*map(ast.literal_eval, call.args), **{w.arg: ast.literal_eval(w.value) for w in call.keywords})
+        checked += 1
+    assert checked
+
+
+def lines() -> list[Any]:
+    """Every command of the shell blocks that can run here, without its comment."""
+    found = []
+    for block in blocks("sh"):
+        code = block.values[0].replace("\\\n", " ")
+        found += [pytest.param(line, id=f"{block.id} {line[:40]}") for line in code.splitlines() if line.strip()]
+    return found
+
+
+@pytest.mark.parametrize("line", lines())
+def test_a_command_composes(line: str) -> None:
+    words = list(dropwhile(lambda word: "=" in word, shlex.split(line, comments=True)))  # variables come first
+    if "run.py" in words:
+        overrides = [word for word in words[words.index("run.py") + 1 :] if "=" in word and not word.startswith("-")]
+        if "-m" in words[words.index("run.py") :]:  # a sweep: its first job
+            overrides = [re.sub(r"^([^\[]*?),.*", r"\1", word) for word in overrides]
+        with initialize_config_dir(str(CONFIGS), version_base=None):
+            assert compose("config", overrides=overrides).task.name in TASKS
+    elif words[0] == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert {word for word in words[1:] if "=" not in word} <= set(targets)
+    elif words[1:4] == ["-m", "das", "serve"]:
+        parser = ArgumentParser()
+        serve.add_arguments(parser)
+        given, further = parser.parse_known_args(words[4:])
+        options = {name: value for name, value in vars(given).items() if name != "print"}
+        assert serve.command_line(**options, further=further)
+    elif words[1:2] == ["-m"]:
+        assert importlib.util.find_spec(words[2])
+    elif words[0].endswith("python") or words[0] in ("accelerate", "pip"):
+        scripts = [word for word in words if word.endswith(".py") and "/" in word]
+        assert all((ROOT / script).exists() for script in scripts)
+    else:
+        assert words[0] in ("git", "cd"), line
+
+
+@pytest.mark.parametrize("code", blocks("yaml", "toml"))
+def test_a_framework_gets_the_arguments_of_an_engine(code: str) -> None:
+    """What a page writes into another framework's config are the arguments that das builds."""
+    settings = tomllib.loads(code) if code.startswith("[") else yaml.safe_load(code)
+    found: dict[str, Any] = {}
+
+    def look(node: Any) -> None:
+        if isinstance(node, dict):
+            found.update({key: node[key] for key in node if key in das.engine_arguments()})
+            for child in node.values():
+                look(child)
+
+    look(settings)
+    expected = das.engine_arguments()
+    assert found["worker_cls"] == expected["worker_cls"]
+    assert found["speculative_config"] == expected["speculative_config"]
+    assert found["logprobs_mode"] == expected["logprobs_mode"]
+    assert DasOptions(**found["additional_config"]["das"])
