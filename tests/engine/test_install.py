@@ -77,11 +77,11 @@ def test_the_model_runner_that_has_no_hooks_is_refused(monkeypatch: pytest.Monke
     from das.engine import worker
 
     def build(worker: Any, vllm_config: Any) -> None:
-        worker.vllm_config, worker.use_v2_model_runner = vllm_config, True
+        worker.vllm_config = vllm_config
 
     monkeypatch.setattr(worker.PlatformWorker, "__init__", build)
     with pytest.raises(versions.NotInstalled, match="needs vLLM's first model runner"):
-        worker.DasWorker(SimpleNamespace(additional_config={}, speculative_config=None))
+        worker.DasWorker(SimpleNamespace(additional_config={}, speculative_config=None, use_v2_model_runner=True))
     with pytest.raises(ValueError, match=r'additional_config\["das"\] must be'):
         worker.DasWorker(SimpleNamespace(additional_config={"das": {"drafters": {}}}))
 

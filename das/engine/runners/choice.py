@@ -28,12 +28,10 @@ def check_choice(vllm_config: Any) -> None:
 
 def _not_ported(vllm_config: Any) -> str:
     """Returns what of this engine is not ported to the second runner; empty if all of it is."""
-    parallel, options = vllm_config.parallel_config, das_options(vllm_config)
-    method = getattr(vllm_config.speculative_config, "method", None)
+    options, method = das_options(vllm_config), getattr(vllm_config.speculative_config, "method", None)
     lacking = {
         "draft heads": options.head is not None,
         f"method {method}": not drafts_by_das(vllm_config) and method not in (None, "ngram", "suffix"),
-        "tensor parallelism": parallel.tensor_parallel_size > 1,
         "LoRA": vllm_config.lora_config is not None,
         "asynchronous scheduling": bool(vllm_config.scheduler_config.async_scheduling),
         "sleep mode": bool(vllm_config.model_config.enable_sleep_mode),

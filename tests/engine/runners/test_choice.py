@@ -20,7 +20,7 @@ def config(runner: str | None = "second", has_second: bool = True, **changes: An
         "additional_config": {"das": options | changes.pop("das", {})},
         "use_v2_model_runner": has_second,
         "speculative_config": None,
-        "parallel_config": SimpleNamespace(worker_cls=WORKER, tensor_parallel_size=1),
+        "parallel_config": SimpleNamespace(worker_cls=WORKER),
         "lora_config": None,
         "scheduler_config": SimpleNamespace(async_scheduling=False),
         "model_config": SimpleNamespace(enable_sleep_mode=False),
@@ -68,7 +68,8 @@ def test_an_engine_runs_on_the_runner_that_it_names() -> None:
     ("changes", "lacking"),
     [
         ({"lora_config": object()}, "LoRA"),
-        ({"parallel_config": SimpleNamespace(worker_cls=WORKER, tensor_parallel_size=2)}, "tensor parallelism"),
+        ({"model_config": SimpleNamespace(enable_sleep_mode=True)}, "sleep mode"),
+        ({"scheduler_config": SimpleNamespace(async_scheduling=True)}, "asynchronous scheduling"),
         ({"speculative_config": SimpleNamespace(method="eagle3", model="head")}, "method eagle3"),
     ],
 )
