@@ -12,8 +12,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from das.engine.contract.versions import installed
-from das.engine.engine_config import RUNNERS
+from das.engine.contract.versions import RUNNERS, installed
 
 
 def environment() -> dict[str, str]:

@@ -8,11 +8,11 @@ from typing import Any
 from das.budget import DEFAULT_BUDGET, make_budget
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import check_drafter
+from das.engine.contract.versions import RUNNERS
 from das.engine.drafters.support import check_options
 from das.heads import on_disk as heads
 
 WORKER = "das.engine.worker.DasWorker"
-RUNNERS = ("first", "second")  # vLLM's model runners
 
 
 @dataclass(frozen=True)

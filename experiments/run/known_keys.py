@@ -67,9 +67,10 @@ def _check_group(group: str, prefix: str, node: Any) -> None:
     known = _keys(group, choice)
     for key, value in node.items():
         if f"{group}.{key}" in BUDGETS and isinstance(value, dict):
+            if isinstance(value.get("name"), str | None):
+                _check_group("budget", f"{prefix}.{key}", value)
             if not isinstance(value.get("name"), str):
                 raise UserError(f"{prefix}.{key}.name must be given, and must be one of configs/budget")
-            _check_group("budget", f"{prefix}.{key}", value)
             continue
         for leaf, _ in leaves(value, key):
             parents = {leaf[:end] for end, letter in enumerate(leaf) if letter == "."}

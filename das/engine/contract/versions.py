@@ -7,6 +7,7 @@ VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1")
 # Versions in which those tests could not run, and why.
 UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"}
 BRANCHES = ("0.32.0",)  # the versions of vLLM with which scratch blocks (branching drafts, self-drafts) were checked
+RUNNERS = ("first", "second")  # vLLM's model runners
 SECOND_RUNNER = ("0.32.0",)  # the versions of vLLM on whose second model runner das was checked
 DAS_EAGLE3 = ("0.32.0",)  # the versions of vLLM with which the method das_eagle3 was checked
 TRL = ("1.16.0",)

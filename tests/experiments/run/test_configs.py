@@ -11,7 +11,10 @@ from experiments.run.errors import CONFIGS
 
 CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONFIGS.glob("*/*.yaml"))]
 
-NEEDED = {"drafter=own": ["drafter.name=history"]}  # what a user must say besides
+NEEDED = {
+    "drafter=own": ["drafter.name=history"],
+    "reward=own": ["reward.function=operator:length_hint"],
+}  # what a user must say besides
 
 
 @pytest.mark.parametrize("choice", CHOICES)
