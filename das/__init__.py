@@ -8,15 +8,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from das.known_warnings import silence_known
-
 if TYPE_CHECKING:
     from das.engine.build import engine_arguments as engine_arguments
     from das.engine.install import install as install
     from das.engine.rollouts.report import sentence as rollout_sentence
     from das.trl.speculate import speculate as speculate
-
-silence_known()  # on import, so that a script that imports das before TRL is spared TRL's warnings
 
 __all__ = ["engine_arguments", "install", "rollout_sentence", "speculate"]
 

@@ -1,6 +1,8 @@
 """Known warnings of other libraries are silent; others are not."""
 
 import logging
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -26,3 +28,13 @@ def test_only_known_warnings_are_dropped(caplog: pytest.LogCaptureFixture) -> No
             logger.warning("something new")
     assert [record.getMessage() for record in caplog.records] == ["something new"] * len(VLLM)
     assert len(PYTHON) == 2
+
+
+def test_engines_that_did_not_ask_keep_their_warnings() -> None:
+    """vLLM loads das's plug-in in every process, also in one that never asks for das."""
+    code = (
+        "import logging, warnings; before = list(warnings.filters); import das, das.engine.plugin; "
+        "from das.known_warnings import VLLM; assert warnings.filters == before; "
+        "assert not any(logging.getLogger(name).filters for name in VLLM)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
