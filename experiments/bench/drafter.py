@@ -6,9 +6,10 @@ traces.NAME.tree_N: drafts that branch, of N nodes: tokens_per_pass, ratio (to a
 (tokens that a pass verifies if branches share no rows), query_us_per_request, query_ratio (to arctic's query),
 drafted_per_pass; traces.NAME.rows_N: trees cut at N rows; traces.NAME.distributions and
 distributions_tree_N: as das and tree_N, with a history that remembers distributions, if a run of das recorded the trace
-with them; traces.NAME.ratio_to_generous: unbranched drafts of das relative to arctic at the better of two settings with
-long drafts (GENEROUS); batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array:
-comparison to a suffix array.
+with them; traces.NAME.matches: of such a trace, a row for each length of
+match (experiments/bench/matches.py); traces.NAME.ratio_to_generous: unbranched drafts of das relative to arctic at the
+better of two settings with long drafts (GENEROUS); batches: cost of a query by batch size; sizes: cost and memory by
+indexed tokens; array: comparison to a suffix array.
 """
 
 import resource
@@ -25,6 +26,7 @@ from omegaconf import DictConfig
 
 from analysis.drafter_figure import drafter_figure
 from das.drafter import HistoryDrafter
+from experiments.bench.matches import by_match_length
 from experiments.recorded.drafter_replay import (
     Arctic,
     Das,
@@ -160,7 +162,11 @@ def bench_trace(
         row[f"rows_{rows}"] = {key: value for key, value in summary.items() if key not in TIMES}
     if "arctic" in row:
         add_ratios(row, problems, task)
-    for which, values in row.items():
+    shown = dict(row)
+    if "distributions" in row:
+        row["matches"] = by_match_length(problems, recorded, task.group)
+        shown |= {f"matches of {m['match']} tokens or more": m for m in row["matches"]}
+    for which, values in shown.items():
         numbers = "  ".join(f"{k} {v:.4g}" for k, v in values.items() if isinstance(v, float))
         progress.note(f"{name} {which}: {numbers}")
     return row

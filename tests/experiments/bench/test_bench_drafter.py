@@ -5,12 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from composed import composed
 
 from das.drafter import Draft
-from das.drafter.distributions import Distributions
+from das.drafter.distributions import Distributions, packed
+from das.replay.workload import Sampling
+from das.verify.noise import keyed_argmax
 from experiments.bench import drafter as bench_drafter
-from experiments.recorded.drafter_replay import PROMPT, Tally, made_up_problems, replay_problem
+from experiments.bench.matches import by_match_length
+from experiments.recorded.drafter_replay import PROMPT, Tally, made_up_problems, replay_problem, request_name
 
 
 class Oracle:
@@ -85,3 +89,25 @@ def test_a_trace_with_distributions_is_also_replayed_with_them(tmp_path: Path) -
     assert row["distributions"]["tokens"] == row["das"]["tokens"] == 800
     assert row["distributions_tree_4"]["tokens"] == 800
     assert 1.2 < row["distributions"]["tokens_per_pass"] != row["das"]["tokens_per_pass"]
+    assert sum(m["positions"] for m in row["matches"]) > 500
+    assert all(m["coupled"] == m["likeliest"] == m["came"] for m in row["matches"])  # each distribution has one token
+
+
+def test_tokens_drawn_from_the_true_distributions_are_foretold_by_the_noise_alone() -> None:
+    """Texts whose every token is drawn from the same two: with the noise all are known, without it half of them."""
+    count, group = 400, 2
+    pairs = np.tile(packed(np.array([[1, 2, 0, 0]]), np.log([[0.5, 0.5, 1e-9, 1e-9]])), (count, 1))
+    logits = torch.full((count, 3), -torch.inf)
+    logits[:, 1:] = np.log(0.5)
+    texts, recorded = [], {}
+    for i in range(2 * group):
+        drawn = keyed_argmax(logits, np.full(count, i), np.arange(count)).numpy().astype(np.int32)
+        texts.append(drawn)
+        recorded[request_name("p", group, i)] = (drawn, Sampling(Distributions.of(drawn, pairs), seed=i))
+    rows = by_match_length([("p", texts)], recorded, group)
+    assert [row["match"] for row in rows] == [32, 16, 8, 4, 2, 1]
+    assert sum(row["positions"] for row in rows) > 3 * count
+    for row in rows:
+        if row["positions"] > 100:
+            assert row["coupled"] == 1
+            assert 0.4 < row["likeliest"] < 0.6
