@@ -11,6 +11,13 @@ COPY pyproject.toml setup.py README.md LICENSE ./
 COPY das das
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
+FROM scratch AS harness
+COPY run.py /
+COPY configs /configs
+COPY experiments /experiments
+COPY rewards /rewards
+COPY analysis /analysis
+
 # This base has gcc, with which Triton compiles its launchers. torch brings CUDA's libraries, the host its driver.
 FROM python:3.11.13-bookworm AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -20,11 +27,7 @@ COPY --from=wheel /wheels /wheels
 RUN pip install --no-cache-dir --no-deps /wheels/*.whl && useradd --create-home --uid 1000 das
 USER 1000
 WORKDIR /home/das
-COPY --chown=1000 run.py ./
-COPY --chown=1000 configs configs
-COPY --chown=1000 experiments experiments
-COPY --chown=1000 rewards rewards
-COPY --chown=1000 analysis analysis
+COPY --from=harness --chown=1000 / ./
 CMD ["python", "-m", "das", "doctor"]
 
 FROM python:3.11.13-slim-bookworm AS cpu
@@ -41,9 +44,5 @@ COPY --from=wheel /wheels /wheels
 RUN pip install --no-cache-dir --no-deps /wheels/*.whl && useradd --create-home --uid 1000 das
 USER 1000
 WORKDIR /home/das
-COPY --chown=1000 run.py ./
-COPY --chown=1000 configs configs
-COPY --chown=1000 experiments experiments
-COPY --chown=1000 rewards rewards
-COPY --chown=1000 analysis analysis
+COPY --from=harness --chown=1000 / ./
 CMD ["python", "run.py"]
