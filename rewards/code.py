@@ -16,10 +16,8 @@ from typing import Any
 
 from rewards.sandbox import Sandbox, Verdict
 
-# Matches a line that opens a fenced block: indentation or other text, the fence, the language, attributes.
-_OPENING = re.compile(
-    r"(?P<before>.*?)(?<![`~])(?P<fence>`{3,}+|~{3,}+)[ \t]*(?P<language>[\w+#-]*)(?P<attributes>[^`]*)$"
-)
+_FENCE = re.compile(r"(?<![`~])(?:`{3,}+|~{3,}+)")
+_LANGUAGE = re.compile(r"[ \t]*([\w+#-]*)")  # after a fence; attributes follow
 _PYTHON = ("", "python", "python3", "py", "py3")
 
 
@@ -35,16 +33,21 @@ class _Block:
     @classmethod
     def opened_by(cls, line: str) -> _Block | None:
         """Return the block that this line opens, or None. line: a line outside of all blocks. If other text precedes
-        the fence, the line opens a block only if the block's language is Python or not given."""
-        match = _OPENING.match(line)
-        if match is None:
+        the fence, the line opens a block only if the block's language is Python or not given.
+
+        After the fence come the language and attributes, without backticks. The time grows with the line's length.
+        """
+        last = line.rfind("`")
+        fence = next((found for found in _FENCE.finditer(line) if found.end() > last), None)
+        if fence is None:
             return None
-        before, language = match["before"], match["language"].lower()
-        python = language in _PYTHON and (bool(language) or not match["attributes"].strip())
+        before, info = line[: fence.start()], next(_LANGUAGE.finditer(line, fence.end()))
+        language, attributes = info[1].lower(), line[info.end() :]
+        python = language in _PYTHON and (bool(language) or not attributes.strip())
         at_start = not before.strip()
-        if not at_start and (not python or match["fence"][0] == "~" or before.count("```") % 2):
+        if not at_start and (not python or fence[0][0] == "~" or before.count("```") % 2):
             return None
-        return cls(match["fence"], before if at_start else "", python)
+        return cls(fence[0], before if at_start else "", python)
 
     def is_closed_by(self, line: str) -> bool:
         """Return whether a line closes this block: it starts with the fence, and only white space follows the fence."""

@@ -34,7 +34,6 @@ BLOCK = 100  # number of problems made with one seed; some tasks make all of the
 _PATIENCE = 10  # seconds by the clock that a worker may take for each second of its CPU time
 _CHECK_S = 0.05  # time between two checks of a child
 _LIMITS = {"memory_mb": 2048, "file_mb": 0}  # further limits of a child, beside its CPU time
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _BRACES = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
 
 
@@ -45,16 +44,28 @@ def library_command(*arguments: str) -> list[str]:
 
 
 def final_answer(completion: str) -> str | None:
-    r"""Return the text in the last complete <answer>...</answer> or \boxed{...}, whichever ends later; None if none."""
-    ends = [(match.end(), match[1]) for match in _TAGGED.finditer(completion)]
+    r"""Return the text in the last complete <answer>...</answer> or \boxed{...}, whichever ends later; None if none.
+
+    The time grows with the length of the text, whatever the policy writes.
+    """
+    last: tuple[int, int, int] | None = None  # where the last complete answer ends, and where its text begins and ends
+    opening = completion.find("<answer>")
+    while opening >= 0:
+        begin = opening + len("<answer>")
+        end = completion.find("</answer>", begin)
+        if end < 0:
+            break
+        last = (end + len("</answer>"), begin, end)
+        opening = completion.find("<answer>", last[0])
     opened: list[tuple[int, bool]] = []  # where the text of each open brace begins, and whether it is a box
     for token in _BRACES.finditer(completion):
         if token[0] == "}" and opened:
             begin, is_box = opened.pop()
-            ends += [(token.end(), completion[begin : token.start()])] * is_box
+            if is_box and (last is None or token.end() > last[0]):
+                last = (token.end(), begin, token.start())
         elif token[0].endswith("{") and token[0] != "\\{":
             opened.append((token.end(), token[0] != "{"))
-    return max(ends)[1].strip() if ends else None
+    return completion[last[1] : last[2]].strip() if last else None
 
 
 def digest(question: str) -> str:
