@@ -1,7 +1,8 @@
 """Find differences in notation that math-verify overlooks when it takes different answers for equal.
 
-math-verify drops the base of a numeral (52_8 becomes 52), reads the set {0, 1} like the pair (0, 1), and computes with
-infinity, so that twice infinity is infinity. These checks can make an answer wrong, but never right.
+math-verify drops the base of a numeral (52_8 becomes 52), reads the set {0, 1} like the pair (0, 1) and 5, 5 as the set
+{5}, computes with infinity, so that twice infinity is infinity, and skips words. These checks can make an answer wrong,
+but never right.
 """
 
 from __future__ import annotations
@@ -9,24 +10,62 @@ from __future__ import annotations
 import re
 
 _SPACING = re.compile(r"\s|\$|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-zA-Z])")
-# Matches a numeral with a subscript: 52_8, 52_{8}, {52}_8, \text{52}_{\text{eight}}, 1A_{16}. Not the 5 of C^5_3.
+_TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
+_OPERATOR = re.compile(r"\\(?:cdot|times|div|pm)(?![a-zA-Z])")
+# Matches a base in words: \text{ (base 8)}, \text{base }8, \text{ in base eight}.
+_WORDED_BASE = re.compile(r"\\(?:text|mathrm)\{\s*\(?\s*(?:in\s+)?base[\s-]*(?:(\w+)\s*\)?\s*\}|\}\s*\{?(\w+)\}?)")
+# Matches a numeral with a subscript: 52_8, 52_{8}, {52}_8, 52^1_8, \text{52}_{\text{eight}}, 1A_{16}. Not C^5_3's 5.
 _NUMERAL = re.compile(
-    r"(?<![\w^{}.])(?:(?:\\(?:text|mathrm|mathbf))?\{)?\d[\dA-F.]*\}?_(?:\{(?:\\(?:text|mathrm)\{)?([^{}]*)\}|(.))"
+    r"(?<![\w^{}.])(?:(?:\\(?:text|mathrm|mathbf))?\{)?\d[\dA-F.]*\}?(?:\^(?:\{[^{}]*\}|.))?"
+    r"_(?:\{(?:\\(?:text|mathrm)\{)?([^{}]*)\}|(.))"
 )
+_HEXADECIMAL = re.compile(r"(?<![\w\\])\d[\dA-Fa-f]*h(?![a-zA-Z])")  # 53h; a unit stands apart: 53 h, 53\text{ h}
 _NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _BASES = {word: str(number) for number, word in enumerate(_NUMBERS, start=2)}
 _BRACED_INFINITY = re.compile(r"\{([+-]?\\infty)\}")
-_INFINITE = re.compile(r"[+-]?\\infty")
+_INFINITE = re.compile(r"\(?[+-]?\\infty\)?")
+# Matches an infinity that is a bound, an element or a side of a relation: nothing is computed with it.
+_PLAIN_INFINITY = re.compile(
+    r"(?:^|[(\[,;=<>|{]|\\(?:in|to|le|leq|lt|ge|geq|gt|cup|cap|setminus))[+-]?\\infty(?![\w({^*/!+-]|\\d?frac)"
+)
 
 
 def may_be_equal(answer: str, gold: str) -> bool:
     """Return whether the notation of two answers allows that they are equal. answer, gold: LaTeX without a box."""
-    answer, gold = (_BRACED_INFINITY.sub(r"\1", _SPACING.sub("", text)).rstrip(".") for text in (answer, gold))
-    if _bases(gold) not in (_bases(answer), _bases(answer.rsplit("=", 1)[-1])):  # 52_8=42_{10} may say 42
+    if _names_another_case(answer) and not _names_another_case(gold):
+        return False
+    if bool(_HEXADECIMAL.search(answer)) != bool(_HEXADECIMAL.search(gold)):
+        return False
+    answer, gold = _plain(answer), _plain(gold)
+    last = answer.rsplit("=", 1)[-1]
+    if _bases(gold) not in (_bases(answer), _bases(last)):  # 52_8=42_{10} may say 42
         return False
     if (_is_set(answer) and _is_tuple(gold)) or (_is_tuple(answer) and _is_set(gold)):
         return False
-    return not _INFINITE.fullmatch(gold) or bool(_INFINITE.fullmatch(answer.rsplit("=", 1)[-1]))
+    elements = gold.split(",")
+    if len(set(elements)) < len(elements) and len(answer.split(",")) != len(elements):  # a double root: 5,5
+        return False
+    if _computes_with_infinity(answer) and not _computes_with_infinity(gold):
+        return False
+    return not _INFINITE.fullmatch(gold) or bool(_INFINITE.fullmatch(_TEXT.sub("", last)))
+
+
+def _plain(text: str) -> str:
+    """Return the text without spacing, with bases as subscripts, and with * for each operator that is a command."""
+    text = _WORDED_BASE.sub(lambda base: f"_{{{base[1] or base[2]}}}", text)
+    text = _OPERATOR.sub("*", _SPACING.sub("", text)).rstrip(".")
+    return _BRACED_INFINITY.sub(r"\1", text)
+
+
+def _names_another_case(text: str) -> bool:
+    r"""Return whether words offer a choice that is no formula: 53 \text{ or none}."""
+    choices = [set(re.findall("[a-z]+", inside.lower())) for inside in _TEXT.findall(text)]
+    return any("or" in words and words - {"or", "and"} for words in choices)
+
+
+def _computes_with_infinity(text: str) -> bool:
+    r"""Return whether an infinity is part of a sum, product or power: 2\infty, \infty+1."""
+    return text.count("\\infty") > len(_PLAIN_INFINITY.findall(text))
 
 
 def _bases(text: str) -> set[str]:
