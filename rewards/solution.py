@@ -10,6 +10,7 @@ import os
 import random
 import struct
 import sys
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -72,6 +73,22 @@ def _start() -> None:
     random.seed(0)  # Python would draw a new seed in every forked process
     sys.setrecursionlimit(_MAX_RECURSION)
     sys.argv = ["solution"]
+    vars(threading)["Thread"] = _Thread
+
+
+class _Thread(threading.Thread):
+    """A thread that runs in the thread that starts it.
+
+    Contest programs start one thread for a larger stack, and join it. A solution may not start threads, and its own
+    stack is large already.
+    """
+
+    def start(self) -> None:
+        with suppress(SystemExit):  # it ends a thread, and not the program
+            self.run()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Return at once, because the thread's function has returned."""
 
 
 def answer_calls(source: str, entry: str, requests: int, replies: int) -> None:

@@ -33,6 +33,20 @@ sys.__stdout__.write(sys.stdout.getvalue())""",
     "a binary file of its own": "out = open(1, 'wb')\nout.write(b'%d' % (int(input()) ** 2))",
     "no standard output left": "import sys\nprint(int(input()) ** 2, flush=True)\nsys.stdout = None",
     "exit": "print(int(input()) ** 2)\nexit()",
+    "a thread with a large stack": """
+import sys, threading
+def depth(n):
+    return depth(n - 1) + 1 if n else 0
+def main():
+    n = int(input())
+    assert depth(50_000) == 50_000
+    print(n ** 2)
+    sys.exit(0)
+sys.setrecursionlimit(1 << 20)
+threading.stack_size(1 << 27)
+thread = threading.Thread(target=main)
+thread.start()
+thread.join()""",
 }
 
 
