@@ -22,7 +22,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from das.arrays import token_array
-from das.drafter import calls, checks, distributions, native
+from das.drafter import calls, checks, distributions, fork, native
 from das.drafter.constants import (
     AGREEING,
     CROSS_PROBLEM_CANDIDATES,
@@ -113,6 +113,7 @@ class HistoryDrafter(RememberingDrafter):
             places=PLACES,
             agreeing=AGREEING,
             remembers=self.remembers,
+            key=native.Key.random(),
             min_prob=min_prob,
         )
         self._config.visits[:] = VISITS
@@ -122,6 +123,7 @@ class HistoryDrafter(RememberingDrafter):
             raise MemoryError("history drafter: out of memory")
         # The core is not freed at exit: a daemon thread may still draft then, and the memory is freed anyway.
         weakref.finalize(self, self._lib.das_free, self._core).atexit = False
+        fork.DRAFTERS.add(self)
         self._restart(native.prior_weights())
         if warm is not None:
             self.load(Path(warm), restart=True)
@@ -145,6 +147,16 @@ class HistoryDrafter(RememberingDrafter):
         self._history_tokens = self._live_tokens = 0
 
     # ---- requests ----
+
+    def hold(self) -> None:
+        """Wait until no other thread uses the drafter, and let none begin before `release` (fork.py)."""
+        self._lock.acquire()
+        self._lib.das_hold(self._core)
+
+    def release(self, in_child: bool) -> None:
+        """Undo `hold`. in_child: whether this is the child of a fork that followed it."""
+        self._lib.das_release(self._core, in_child)
+        self._lock.release()
 
     @_locked
     def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
@@ -170,16 +182,7 @@ class HistoryDrafter(RememberingDrafter):
         remembered: the distributions from which they were sampled (das.drafter.distributions), uint32 [tokens, PAIRS].
         Raises ValueError if the request is not live, and for token ids outside 0..2**31-1.
         """
-        with self._lock:
-            live = self._one(request)
-            flat = array("i")
-            checks.append_tokens(tokens, flat)
-            count = len(flat)
-            beside = distributions.rows(remembered, count)
-            address = None if beside is None else beside.ctypes.data
-            native.check(self._lib.das_extend(self._core, live.handle, flat.buffer_info()[0], address, count, 1))
-            live.length += count
-            self._live_tokens += count
+        self.observe_batch([request], [tokens], remembered)
 
     @_locked
     def observe_batch(

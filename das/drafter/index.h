@@ -4,7 +4,8 @@
  * A store keeps its tokens in blocks of 32 positions. Each sequence owns a doubly linked list of blocks, so a
  * position is one uint32 and siblings that grow in turns need not be moved. For each order n, a hash table maps an
  * n-gram to the newest position that follows it, and next[] chains that position to the older ones, newest first.
- * Slots hold positions only: n-grams are compared in the text itself, so a chain never mixes two n-grams. If a
+ * Slots hold positions only: n-grams are compared in the text itself, so a chain never mixes two n-grams. Hashes have a
+ * secret key, so that nobody can write a text whose n-grams all get the same slots. If a
  * request's own text must not give candidates, others[] skips it: it leads to the next older position of another
  * sequence.
  *
@@ -34,6 +35,7 @@ static const int ORDERS[N_ORDERS] = {1, 2, MAX_ORDER};
 
 enum { FREE, LIVE, HISTORY, DEAD };                    /* states of a sequence */
 
+typedef struct { uint64_t factor; uint32_t start; } Key;   /* of hashes; the factor is odd */
 typedef struct { uint32_t *slots; uint32_t size, used; } Table;
 typedef struct { int32_t seq; uint32_t prev, next; } Block;
 typedef struct { uint32_t next[N_ORDERS]; } Links;     /* by order: the next older position with the n-gram */
@@ -47,6 +49,7 @@ typedef struct {
     uint64_t pair_room;              /* number of pairs for which all blocks have room */
     uint32_t n_blocks, cap_blocks, free_block;
     Table tables[N_ORDERS];
+    Key key;
     uint64_t dead, alive;            /* numbers of tokens */
     int32_t next_free;               /* the next unused store */
 } Store;
@@ -65,6 +68,7 @@ typedef struct {
     Store *stores; int32_t n_stores, free_store;       /* the free list is threaded through Store.next_free */
     Seq *seqs; int32_t n_seqs, cap_seqs, free_seq;     /* the free list is threaded through Seq.store */
     int32_t generation;              /* generation of the newest sequence */
+    Key key;                         /* of all stores */
     int skip_own;                    /* 1: stores have `others` */
     int remembers;                   /* 1: stores have `heads` and `pairs` */
 } Index;
@@ -77,8 +81,8 @@ static int32_t place_of(const Index *x, int64_t handle) {
     return i < x->n_seqs && x->seqs[i].generation == (int32_t)(handle >> 32) ? i : NOT_LIVE;
 }
 
-static uint32_t hash_step(uint32_t h, int32_t tok) {
-    uint64_t x = (uint64_t)(h ^ (uint32_t)tok) * 0x9E3779B97F4A7C15ull + (uint64_t)(uint32_t)tok * 0xD6E8FEB9u;
+static uint32_t hash_step(uint64_t factor, uint32_t h, int32_t tok) {
+    uint64_t x = (uint64_t)(h ^ (uint32_t)tok) * factor + (uint64_t)(uint32_t)tok * 0xD6E8FEB9u;
     return (uint32_t)(x >> 32) ^ (uint32_t)x;
 }
 /* The slot at which the search for a hash starts. Table sizes need not be powers of two. */
@@ -111,10 +115,10 @@ static int same_context(const Store *s, uint32_t pos, const int32_t *end, int n)
 }
 
 /* Writes, by order, the hashes of the last 1, 2 and 4 tokens before `end`. Only `available` tokens precede it. */
-static void hashes(const int32_t *end, int64_t available, uint32_t *out) {
-    uint32_t h = 0;
+static void hashes(const Store *s, const int32_t *end, int64_t available, uint32_t *out) {
+    uint32_t h = s->key.start;
     for (int i = 1, o = 0; i <= MAX_ORDER && i <= available; i++) {
-        h = hash_step(h, end[-i]);
+        h = hash_step(s->key.factor, h, end[-i]);
         if (i == ORDERS[o]) out[o++] = h;
     }
 }
@@ -138,7 +142,7 @@ static int table_rebuild(Store *s, int o, uint64_t size) {
         int32_t context[MAX_ORDER];
         uint32_t pos = t->slots[i], h[N_ORDERS];
         for (int j = 1; j <= ORDERS[o]; j++) context[MAX_ORDER - j] = s->toks[pos = step_back(s, pos)];
-        hashes(context + MAX_ORDER, ORDERS[o], h);
+        hashes(s, context + MAX_ORDER, ORDERS[o], h);
         uint32_t k = slot_of(h[o], fresh.size);
         while (fresh.slots[k] != NONE) k = k + 1 < fresh.size ? k + 1 : 0;
         fresh.slots[k] = t->slots[i];
@@ -175,6 +179,7 @@ static int32_t store_new(Index *x) {
     }
     int32_t i = x->free_store;
     x->free_store = x->stores[i].next_free;
+    x->stores[i].key = x->key;
     return i;
 }
 static void store_free(Index *x, int32_t i) {
@@ -282,7 +287,7 @@ static int append(Index *x, int32_t seq, const int32_t *toks, const uint32_t *pa
             s->pair_room += (uint64_t)grown;
         }
         s->links[pos] = (Links){{NONE, NONE, NONE}};
-        hashes(context + available, available, h);
+        hashes(s, context + available, available, h);
         for (int o = first_order; o < N_ORDERS && ORDERS[o] <= available; o++) {
             int rc = table_reserve(s, o);
             if (rc) return rc;

@@ -18,6 +18,7 @@ typedef struct {
     int32_t places;                  /* max_candidates of drafts that use the noise, unless that is smaller */
     int32_t agreeing;                /* see go_on */
     int32_t remembers;               /* 1: distributions are remembered, and drafts use the sampling noise */
+    Key key;                         /* of the index's hashes */
     double min_prob;                 /* a draft ends before its cumulative probability falls below this */
 } Config;
 
@@ -108,7 +109,7 @@ typedef struct {
 
 /* Stage 1: hashes the context and prefetches the slots. */
 static void lookup_start(Lookup *l) {
-    hashes(l->end, l->limit, l->hash);
+    hashes(l->s, l->end, l->limit, l->hash);
     for (int o = 0; o < N_ORDERS; o++) {
         const Table *t = &l->s->tables[o];
         l->walks[o].n = 0;

@@ -28,6 +28,23 @@ static void leave(pthread_rwlock_t **lock) { pthread_rwlock_unlock(*lock); }
 #define HOLD_EXCLUSIVE(d) HOLD(d, 1)
 #define HOLD_SHARED(d) HOLD(d, 0)
 
+static void init_locks(Drafter *d) {
+    pthread_mutex_init(&d->turnstile, NULL);
+    pthread_rwlock_init(&d->lock, NULL);
+}
+/* Wait until no call is running, and let none begin. A process forks between the two, so that no lock stays with a thread
+ * that the child does not have. */
+void das_hold(Drafter *d) {
+    pthread_mutex_lock(&d->turnstile);
+    pthread_rwlock_wrlock(&d->lock);
+}
+/* in_child: 1 in the child, where a lock does not know its owner any more. */
+void das_release(Drafter *d, int in_child) {
+    if (in_child) { init_locks(d); return; }
+    pthread_rwlock_unlock(&d->lock);
+    pthread_mutex_unlock(&d->turnstile);
+}
+
 static void fill_tables(void) {
     fill_logs();
     fill_probs();
@@ -40,7 +57,7 @@ static void clear(Drafter *d) {
     for (int32_t i = 0; i < d->x.n_stores; i++) store_clear(&d->x.stores[i]);
     free(d->x.stores); free(d->x.seqs);
     d->x = (Index){.free_seq = -1, .free_store = -1, .generation = d->x.generation, .skip_own = d->c.exclude_own,
-                   .remembers = d->c.remembers};
+                   .remembers = d->c.remembers, .key = d->c.key};
 }
 
 void das_free(Drafter *d) { clear(d); free(d); }
@@ -64,8 +81,7 @@ Drafter *das_new(const Config *config) {
     Drafter *d = calloc(1, sizeof *d);
     if (!d) return NULL;
     d->c = *config;
-    pthread_mutex_init(&d->turnstile, NULL);
-    pthread_rwlock_init(&d->lock, NULL);
+    init_locks(d);
     return d;
 }
 

@@ -7,6 +7,7 @@ threads draft at the same time, but only one thread at a time change anything.
 from __future__ import annotations
 
 import ctypes
+import secrets
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -18,6 +19,17 @@ from das.native import load_native
 
 BUSY = -5  # error of the drafting calls: a request is named twice
 SOURCE = Path(__file__).with_name("native.c")
+
+
+class Key(ctypes.Structure):
+    """The key of an index's hashes. Mirrors the C struct `Key` of index.h."""
+
+    _fields_ = [("factor", ctypes.c_uint64), ("start", ctypes.c_uint32)]
+
+    @classmethod
+    def random(cls) -> Key:
+        """Returns a new key. Drafts do not depend on it."""
+        return cls(secrets.randbits(64) | 1, secrets.randbits(32))
 
 
 class Config(ctypes.Structure):
@@ -33,6 +45,7 @@ class Config(ctypes.Structure):
         ("places", ctypes.c_int32),
         ("agreeing", ctypes.c_int32),
         ("remembers", ctypes.c_int32),
+        ("key", Key),
         ("min_prob", ctypes.c_double),
     ]
 
@@ -42,6 +55,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_new": (_PTR, [ctypes.POINTER(Config)]),
     "das_restart": (_I32, [_PTR, _PTR]),
     "das_free": (None, [_PTR]),
+    "das_hold": (None, [_PTR]),
+    "das_release": (None, [_PTR, _I32]),
     "das_weights": (None, [_PTR, _PTR]),
     "das_store_new": (_I32, [_PTR]),
     "das_store_end": (_I32, [_PTR, _I32]),
