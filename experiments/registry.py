@@ -58,6 +58,7 @@ TASKS = {
         # Reproduce the papers.
         Task("reproduce", "experiments.tasks.reproduce"),
         Task("experiment", "experiments.tasks.experiment"),
+        Task("recordings", "experiments.tasks.recordings"),
         # Simulate rollouts at any scale.
         Task("replay", "experiments.tasks.replay"),
         Task("advise", "experiments.tasks.advise.task"),

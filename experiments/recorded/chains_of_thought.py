@@ -18,7 +18,7 @@ def chains_of_thought(folder: Path, problems: int) -> Workload:
     """
     files = [folder / f"{name}.jsonl.gz" for name in TRACES]
     if not all(file.exists() for file in files):
-        raise UserError(f"task.traces={folder}: the recorded traces {', '.join(TRACES)} are not there")
+        raise UserError(f"task.traces={folder}: {', '.join(TRACES)} are not there: run task=recordings")
     names, responses, offset = [], [], 0
     for trace, file in zip(TRACES, files, strict=True):
         (recorded,) = read_rollouts(file)

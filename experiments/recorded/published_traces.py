@@ -1,5 +1,4 @@
-"""What tasks must know about some published traces (in shared/data/traces): runs to leave out, prompts of each
-problem."""
+"""Published traces (recordings.json) that need care: runs to leave out, and problems with several prompts."""
 
 import re
 

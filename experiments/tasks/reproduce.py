@@ -111,9 +111,7 @@ def replay_runs(composed: DictConfig, overrides: Sequence[str], progress: Progre
         for paper in ("efficient_rollout", "nemo_rl")
     }
     if not Path(composed.task.traces).exists():
-        progress.note(
-            f"skipped: the replay of {PAPERS['das']} needs recorded rollouts, task.traces={composed.task.traces}"
-        )
+        progress.note(f"skipped: the replay of {PAPERS['das']} needs {composed.task.traces}: run task=recordings first")
         return runs
     return {"das": Run(("task=reproduce", "paper=das", *settings), MINUTES["das"]), **runs}
 

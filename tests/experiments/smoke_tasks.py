@@ -65,6 +65,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.similarity_problems=2",
     ),
     "experiment": ("experiment=das_fig12", "profile=smoke"),
+    "recordings": ("task.only=[]", "task.folder={made}/recordings"),
     "replay": ("task.run={compare}",),
     "show": ("task.run={compare}",),
     "advise": ("task.rollouts={compare}",),
@@ -139,6 +140,7 @@ TESTED = {
     "bench_sampler": "tests/experiments/tasks/test_audit.py",
     "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
     "soak": "tests/experiments/tasks/test_soak_run.py",
+    "recordings": "tests/experiments/recorded/test_recordings.py",
     **{
         name: f"tests/experiments/tasks/test_{name}.py"
         for name in ("force", "check_gpu", "replay", "advise", "compatibility")
