@@ -14,11 +14,26 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from rewards.answers import MAX_CHARACTERS
 from rewards.sandbox import Sandbox, Verdict
 
-_FENCE = re.compile(r"(?<![`~])(?:`{3,}+|~{3,}+)")
-_LANGUAGE = re.compile(r"[ \t]*([\w+#-]*)")  # after a fence; attributes follow
+_TILDES = re.compile(r"(?<![`~])~{3,}")
+_LANGUAGE = re.compile(r"[ \t]*([\w+#-]*)")
 _PYTHON = ("", "python", "python3", "py", "py3")
+
+
+def _opening(line: str) -> slice | None:
+    """Return where the first fence stands in a line that no backtick follows. None if there is none.
+
+    A fence is three backticks or tildes or more, with neither of them before it. Only the line's last backticks and the
+    tildes behind them can be such a fence, so no other characters are tried.
+    """
+    stop = line.rfind("`") + 1
+    start = len(line[:stop].rstrip("`"))
+    if stop - start >= 3 and line[start - 1 : start] != "~":
+        return slice(start, stop)
+    tildes = _TILDES.search(line, stop)
+    return slice(*tildes.span()) if tildes else None
 
 
 @dataclass
@@ -33,21 +48,18 @@ class _Block:
     @classmethod
     def opened_by(cls, line: str) -> _Block | None:
         """Return the block that this line opens, or None. line: a line outside of all blocks. If other text precedes
-        the fence, the line opens a block only if the block's language is Python or not given.
-
-        After the fence come the language and attributes, without backticks. The time grows with the line's length.
-        """
-        last = line.rfind("`")
-        fence = next((found for found in _FENCE.finditer(line) if found.end() > last), None)
+        the fence, the line opens a block only if the block's language is Python or not given."""
+        fence = _opening(line)
         if fence is None:
             return None
-        before, info = line[: fence.start()], next(_LANGUAGE.finditer(line, fence.end()))
-        language, attributes = info[1].lower(), line[info.end() :]
-        python = language in _PYTHON and (bool(language) or not attributes.strip())
+        before, after = line[: fence.start], line[fence.stop :]
+        word = _LANGUAGE.match(after)
+        assert word is not None  # it may be empty
+        python = word[1].lower() in _PYTHON and (bool(word[1]) or not after.strip())
         at_start = not before.strip()
-        if not at_start and (not python or fence[0][0] == "~" or before.count("```") % 2):
+        if not at_start and (not python or line[fence.start] == "~" or before.count("```") % 2):
             return None
-        return cls(fence[0], before if at_start else "", python)
+        return cls(line[fence], before if at_start else "", python)
 
     def is_closed_by(self, line: str) -> bool:
         """Return whether a line closes this block: it starts with the fence, and only white space follows the fence."""
@@ -68,12 +80,15 @@ class _Block:
 
 
 def code_of(completion: str) -> str:
-    """Return the last complete fenced block whose language is Python or not given. Empty if there is none.
+    """Return the last complete fenced block whose language is Python or not given. Empty if there is none, or if the
+    response has more than MAX_CHARACTERS (rewards/answers.py).
 
     So an unfinished response has no answer. A block ends at a line that starts with its fence. If there is no such
     line, the block ends at its fence in the middle of a line.
     """
     answer = ""
+    if len(completion) > MAX_CHARACTERS:
+        return answer
     block: _Block | None = None
     for line in [*completion.replace("\r\n", "\n").split("\n"), None]:
         if block is not None and line is not None and block.is_closed_by(line):

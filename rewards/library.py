@@ -15,7 +15,6 @@ import hashlib
 import json
 import math
 import os
-import re
 import select
 import signal
 import sys
@@ -27,6 +26,7 @@ from importlib.metadata import version
 from typing import Any, NoReturn, TextIO
 
 from das.process import die_with_parent
+from rewards.answers import final_answer
 from rewards.isolation import Limits, confine
 from rewards.workers import FAILURES, Workers, command
 
@@ -34,38 +34,12 @@ BLOCK = 100  # number of problems made with one seed; some tasks make all of the
 _PATIENCE = 10  # seconds by the clock that a worker may take for each second of its CPU time
 _CHECK_S = 0.05  # time between two checks of a child
 _LIMITS = {"memory_mb": 2048, "file_mb": 0}  # further limits of a child, beside its CPU time
-_BRACES = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
 
 
 def library_command(*arguments: str) -> list[str]:
     """Return the command line of a worker, or of a process that makes problems. arguments: see `main`."""
     # One thread only: a forked child loses its parent's threads, and may not start its own.
     return ["env", "PYTHONHASHSEED=0", "OPENBLAS_NUM_THREADS=1", "OMP_NUM_THREADS=1", *command("library", *arguments)]
-
-
-def final_answer(completion: str) -> str | None:
-    r"""Return the text in the last complete <answer>...</answer> or \boxed{...}, whichever ends later; None if none.
-
-    The time grows with the length of the text, whatever the policy writes.
-    """
-    last: tuple[int, int, int] | None = None  # where the last complete answer ends, and where its text begins and ends
-    opening = completion.find("<answer>")
-    while opening >= 0:
-        begin = opening + len("<answer>")
-        end = completion.find("</answer>", begin)
-        if end < 0:
-            break
-        last = (end + len("</answer>"), begin, end)
-        opening = completion.find("<answer>", last[0])
-    opened: list[tuple[int, bool]] = []  # where the text of each open brace begins, and whether it is a box
-    for token in _BRACES.finditer(completion):
-        if token[0] == "}" and opened:
-            begin, is_box = opened.pop()
-            if is_box and (last is None or token.end() > last[0]):
-                last = (token.end(), begin, token.start())
-        elif token[0].endswith("{") and token[0] != "\\{":
-            opened.append((token.end(), token[0] != "{"))
-    return completion[last[1] : last[2]].strip() if last else None
 
 
 def digest(question: str) -> str:

@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 from das.process import die_with_parent
+from rewards.answers import boxes
 from rewards.notation import may_be_equal
 from rewards.workers import RETIRES, Workers, address_space, command
 
@@ -127,41 +128,36 @@ def _has_box(completion: str) -> bool:
     return "\\boxed" in completion
 
 
-_TOKENS = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
 _AND = re.compile(r"[\s$]*(,|(,\s*)?(and|or|\\text\{\s*(and|or)\s*\}))[\s$]*")
 
 
-def _boxed(completion: str) -> str:
-    """Return the last complete box, with the boxes before it that only a comma, "and" or "or" separates from it.
+def _boxed(completion: str) -> tuple[str, str]:
+    """Return the last complete box, with the boxes before it that only a comma, "and" or "or" separates from it, and
+    the texts in these boxes, separated by commas.
 
     By itself math-verify reads all boxes of a text as one set, so an intermediate result in a box would make a right
     answer wrong. If there is no complete box, it reads any formula, so an unfinished text could count as right.
     """
-    opened: list[tuple[int, bool]] = []  # position of each open brace, and whether it opens a box
-    boxes: list[tuple[int, int]] = []  # begin and end of each box that is inside no other box
-    for token in _TOKENS.finditer(completion):
-        if token[0] == "}" and opened:
-            begin, is_box = opened.pop()
-            while is_box and boxes and boxes[-1][0] > begin:
-                boxes.pop()
-            if is_box:
-                boxes.append((begin, token.end()))
-        elif token[0].endswith("{") and token[0] != "\\{":
-            opened.append((token.start(), token[0] != "{"))
-    if not boxes:
-        return ""
-    first = len(boxes) - 1
-    while first and _AND.fullmatch(completion, boxes[first - 1][1], boxes[first][0]):
+    found: list[tuple[int, int, int]] = []  # of each box that is inside no other box: begin, begin of its text, end
+    for box in boxes(completion):
+        while found and found[-1][0] > box[0]:
+            found.pop()
+        found.append(box)
+    if not found:
+        return "", ""
+    first = len(found) - 1
+    while first and _AND.fullmatch(completion, found[first - 1][2], found[first][0]):
         first -= 1
-    return completion[boxes[first][0] : boxes[-1][1]].replace("\n", " ")
+    texts = ",".join(completion[text : end - len("}")] for _, text, end in found[first:])
+    return completion[found[first][0] : found[-1][2]].replace("\n", " "), texts
 
 
 def _is_right(completion: str, answer: str) -> bool:
     if not _has_box(completion):
         return False
     gold = _gold(answer)  # before the response is parsed, which may take much memory
-    boxed = _boxed(completion)
-    if not may_be_equal(boxed.removeprefix("\\boxed{").removesuffix("}"), answer):
+    boxed, texts = _boxed(completion)
+    if not may_be_equal(texts, answer):
         return False
     return any(_equal(*pair) for pair in product(gold, _parse(boxed, "first_match")))
 

@@ -1,8 +1,5 @@
-"""The CPU limit is precise, also for a solution that sleeps over the clock ticks by which the kernel counts. What runs
-without a limit takes linear time."""
+"""The CPU limit is precise, also for a solution that sleeps over the clock ticks by which the kernel counts."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -100,24 +97,3 @@ def test_many_small_writes_are_not_charged_more_than_they_use(sandbox: Sandbox) 
     source = "import os, time\nwhile time.process_time() < 0.85: os.write(1, b' ')\nprint(36)"
     (verdict,) = sandbox.run([job(source, program_tests([("", "36")]))])
     assert (verdict.passed, verdict.why) == (True, "passed")
-
-
-ATTACKS = {
-    "fences": "``` " * 250_000,
-    "tildes": "~~~ " * 250_000 + "`",
-    "a long language": "~~~" + "a" * 1_000_000 + "`",
-    "spaces": "~~~" + " " * 1_000_000 + "`",
-    "answers that never end": "<answer>" * 125_000,
-    "nested boxes": "\\boxed{" * 125_000 + "}" * 125_000,
-}
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_the_scanners_of_responses_take_linear_time(attack: str) -> None:
-    """They run in the trainer's process. Quadratic ones would take minutes here, and linear ones take a second."""
-    program = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_CPU, (20, 20));"
-        "from rewards.code import code_of; from rewards.library import final_answer;"
-        "text = sys.stdin.read(); code_of(text); final_answer(text)"
-    )
-    subprocess.run([sys.executable, "-c", program], input=ATTACKS[attack], text=True, check=True)

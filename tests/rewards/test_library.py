@@ -7,41 +7,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rewards.library import LibraryReward, _problem, confined, digest, final_answer
+from rewards.library import LibraryReward, _problem, confined, digest
 from rewards.workers import DEATHS, FAILURES, TIMEOUTS
 
 needs_library = pytest.mark.skipif(
     find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed: make reasoning-gym"
 )
-
-
-@pytest.mark.parametrize(
-    ("completion", "answer"),
-    [
-        ("so \\boxed{12}", "12"),
-        ("<answer> 12 </answer>", "12"),
-        ("<answer>1</answer> no: \\boxed{2}", "2"),
-        ("\\boxed{1} no: <answer>2</answer>", "2"),
-        ("<answer>\n1 2\n3 4\n</answer>.", "1 2\n3 4"),
-        ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
-        ("\\boxed{\\{1\\}}", "\\{1\\}"),
-        ("\\boxed{3} and \\boxed{4", "3"),
-        ("<answer>5</answer><answer>6", "5"),
-        ("the answer is 12", None),
-        ("", None),
-    ],
-)
-def test_the_last_complete_answer_counts(completion: str, answer: str | None) -> None:
-    assert final_answer(completion) == answer
-
-
-@given(st.text(alphabet="\\boxed{}<answr/> 1", max_size=60))
-def test_any_text_has_an_answer_or_none(completion: str) -> None:
-    answer = final_answer(completion)
-    assert answer is None or answer in completion
 
 
 def entry(task: str, index: int, **options: int) -> tuple[str, str]:

@@ -1,0 +1,50 @@
+r"""Find where a response gives its answer: in boxes, or between tags. Each character is read a fixed number of times.
+
+The trainer's process reads the responses, so a response that is written to be slow would hold up a training step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+# A longer response has no answer. 16,384 tokens have some 60,000 characters, and at most this many if none of them is
+# longer than 64.
+MAX_CHARACTERS = 1 << 20
+_BRACES = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
+_OPEN, _CLOSE = "<answer>", "</answer>"
+
+
+def boxes(completion: str) -> Iterator[tuple[int, int, int]]:
+    r"""Yield each complete \boxed{...} in the order in which they end: where the box and its text begin, and where the
+    box ends. Yields nothing for a response of more than MAX_CHARACTERS."""
+    if len(completion) > MAX_CHARACTERS:
+        return
+    opened: list[tuple[int, int, bool]] = []  # of each open brace: begin, begin of its text, whether it opens a box
+    for token in _BRACES.finditer(completion):
+        if token[0] == "}" and opened:
+            begin, text, is_box = opened.pop()
+            if is_box:
+                yield begin, text, token.end()
+        elif token[0].endswith("{") and token[0] != "\\{":
+            opened.append((token.start(), token.end(), token[0] != "{"))
+
+
+def final_answer(completion: str) -> str | None:
+    r"""Return the text in the last complete <answer>...</answer> or \boxed{...}, whichever ends later; None if there is
+    none, or if the response has more than MAX_CHARACTERS."""
+    if len(completion) > MAX_CHARACTERS:
+        return None
+    begin = end = 0  # of the text that was found last
+    for _, text, box_end in boxes(completion):
+        begin, end = text, box_end - len("}")
+    after = 0
+    while (opened := completion.find(_OPEN, after)) >= 0:
+        text = opened + len(_OPEN)
+        closed = completion.find(_CLOSE, text)
+        if closed < 0:  # no later tag is closed either
+            break
+        after = closed + len(_CLOSE)
+        if closed > end:
+            begin, end = text, closed
+    return completion[begin:end].strip() if begin else None
