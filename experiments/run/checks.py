@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.known_keys import GROUPS, check_keys, leaves, plain_tree
+from experiments.run.trl_arguments import TAKEN
 
 LARGEST = 2**31 - 1  # largest value of any number that is not in LIMITS
 
@@ -43,6 +44,15 @@ EXAMPLES: dict[str, Any] = {
     "task.eagle_tau": 2.77,
     "task.mtp_rates": [0.9, 0.8],
     "task.step_ms": [[1, 9.5]],
+    **{f"trainer.{name}": value for name, value in TAKEN.items()},
+}
+# Texts of which a key's value must be one.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "engine.dtype": ("float32", "bfloat16", "float16", "auto"),
+    "trainer.loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo"),
+    "trainer.importance_sampling_level": ("token", "sequence"),
+    "trainer.scale_rewards": ("group", "batch", "none"),
+    "trainer.vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
 # Keys that may be fractions, although configs/ has whole numbers for them.
 FRACTIONS = {"budget.ratio", "budget.margin", "reward.timeout_s", "reward.limits.wall_s", "data.weights"}
@@ -114,6 +124,7 @@ def check_values(config: DictConfig) -> None:
     large. Raises UserError.
     """
     given = {str(name): _get(config, str(name)) for name in config if name != "hydra"}
+    _check_names(given)
     check_keys(given)
     needed = (*plain_tree(CONFIGS / "config.yaml"), *GROUPS, "task")
     examples = _examples(str(config.task.name))
@@ -121,6 +132,17 @@ def check_values(config: DictConfig) -> None:
         plain_key = key.replace("arm.budget.", "budget.").replace("budget.over.", "budget.")
         _refuse_group(plain_key, examples)
         _check(key, plain_key, value, examples.get(plain_key, []))
+
+
+def _check_names(given: dict[str, Any]) -> None:
+    """Refuse names of groups that are no text. Such a name says which file of configs/ was chosen."""
+    for group, settings in given.items():
+        if group in GROUPS and not isinstance(settings, dict):
+            raise UserError(f"{group}={_short(settings)}: must be a group of settings")
+        if isinstance(settings, dict) and not isinstance(name := settings.get("name", ""), str):
+            raise UserError(f"{group}.name={_short(name)}: must be text, one of configs/{group}")
+    if not (CONFIGS / "task" / f"{given['task']['name']}.yaml").exists():
+        raise UserError(f"task.name={given['task']['name']}: must be one of configs/task; choose with task=NAME")
 
 
 def at_least_one(task: DictConfig, *names: str) -> None:
@@ -175,6 +197,8 @@ def _check(key: str, plain_key: str, value: Any, examples: list[Any]) -> None:
         return
     items = _flat(value)
     _check_kind(key, plain_key, value, [example for example in examples if example is not None])
+    if value not in (choices := CHOICES.get(plain_key, (value,))):
+        raise UserError(f"{key}={_short(value)}: choose {', '.join(choices)}")
     smallest, largest = LIMITS.get(plain_key, (0, LARGEST))
     for item in items:
         if _is_number(item) and not smallest <= item <= largest:  # NaN is never between them

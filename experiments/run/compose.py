@@ -2,13 +2,15 @@
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError, safe_load
+from yaml import YAMLError
 
 from experiments.registry import TASKS
 from experiments.run.checks import check_values
@@ -97,15 +99,20 @@ def explain_config_error(arguments: list[str]) -> None:
 
 
 def _no_choice(arguments: list[str]) -> str:
-    """Return an error line for a group that is given null, a number or a truth value, where Hydra wants the name of one
-    of its files. Empty if there is none."""
+    """Return an error line for a group that is given null, a number, a truth value or a group of settings, where Hydra
+    wants the name of one of its files. Empty if there is none."""
+    parser = OverridesParser.create()
     for argument in arguments:
-        group, _, value = argument.lstrip("+").partition("=")
-        if not (CONFIGS / group).is_dir() or not isinstance(safe_load(value or "text"), int | float | None):
+        group = argument.lstrip("+").partition("=")[0]
+        if not (CONFIGS / group).is_dir():
             continue
-        choices = ", ".join(sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")))
-        without = " (leave it out for none)" if group in ("setting", "experiment") else ""
-        return f"{argument}: choose {choices}{without}"
+        with suppress(HydraException):  # Hydra itself says what it cannot parse
+            value = parser.parse_override(argument).value()
+            if all(isinstance(name, str) for name in (value if isinstance(value, list) else [value])):
+                continue
+            choices = ", ".join(sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")))
+            without = " (leave it out for none)" if group in ("setting", "experiment") else ""
+            return f"{argument}: choose {choices}{without}"
     return ""
 
 

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from das.drafter.options import DrafterOptions
 from experiments.run.errors import CONFIGS, UserError
+from experiments.run.trl_arguments import TAKEN, instead
 
 GROUPS = ("policy", "data", "reward", "trainer", "engine", "cluster", "drafter", "head", "budget", "arm")
 # Groups whose files have different settings; `name` says which file was chosen. `arm` is not among them, because in a
@@ -84,8 +85,10 @@ def _refusal(group: str, choice: str | None, prefix: str, leaf: str) -> str:
     choices = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml") if leaf in _keys(group, path.stem))
     if choice is not None and choices:
         return f"{prefix}.{leaf}: only {group}={' or '.join(choices)} has this setting"
+    if group == "trainer" and (advice := instead(leaf)):
+        return f"{prefix}.{leaf}: a run does not take this argument of TRL; {advice}"
     known = {*_keys(group, None), *_fields(group)} if group != "task" else _keys(group, choice)
-    more = ", or at the fields of TRL's GRPOConfig" if group == "trainer" else ""
+    more = ", or at TAKEN in experiments/run/trl_arguments.py" if group == "trainer" else ""
     return _no_such(f"{prefix}.", leaf, known, f"look at configs/{group}{more}")
 
 
@@ -130,7 +133,5 @@ def _fields(group: str) -> frozenset[str]:
     if group == "drafter":
         return frozenset(field.name for field in fields(DrafterOptions))
     if group == "trainer":
-        from trl.trainer.grpo_config import GRPOConfig  # takes seconds, and is rarely needed
-
-        return frozenset(field.name for field in fields(GRPOConfig))
+        return frozenset(TAKEN)
     return frozenset()

@@ -49,6 +49,13 @@ kind(
     (["+trust=1"], "trust: there is no such setting; look at configs/config.yaml"),
 )
 kind(
+    "unknown key",
+    (["+trainer.shuffle_dataset=false"], "trainer.shuffle_dataset: a run does not take this argument"),
+    (["+trainer.remove_unused_columns=true"], "trainer.remove_unused_columns: a run does not take this argument"),
+    (["+trainer.resume_from_checkpoint=x"], "resume=FOLDER goes on with a run"),
+    (["+trainer.vllm_gpu_memory_utilization=2"], "the engine's settings are in configs/engine"),
+)
+kind(
     "key of another choice",
     (["cluster.engines=2"], "cluster.engines: only cluster=ray has this setting"),
     (["cluster=none", "+cluster.engines=2"], "cluster.engines: only cluster=ray has this setting"),
@@ -77,6 +84,10 @@ kind(
     (["arms=[stock,das]"], "stock samples other tokens, so it cannot be the baseline"),
     (["task=audit", "arm=stock"], "arm=stock drafts nothing, so there is nothing to audit"),
     (["task=audit", "arm=none"], "nothing to audit"),
+    (["engine.dtype=foo"], "engine.dtype=foo: choose float32, bfloat16, float16, auto"),
+    (["+trainer.loss_type=foo"], "trainer.loss_type=foo: choose grpo"),
+    (["+head=-inf"], "+head=-inf: choose eagle3"),
+    (["task.name=foo"], "task.name=foo: must be one of configs/task"),
     (["schedule=random"], "schedule=random: choose longest_first or given"),
     (["drafter.unit=hour"], "drafter.unit=hour: choose epoch or step"),
     (["wandb=maybe"], "wandb=maybe: choose one of online, offline, off"),
@@ -90,6 +101,8 @@ kind(
 kind(
     "number for text, list or group",
     (["policy.path=7"], "policy.path=7: must be text"),
+    (["cluster.name=[1]"], "cluster.name=[1]: must be text, one of configs/cluster"),
+    (["task=train", "+trainer.top_p=foo"], "trainer.top_p=foo: must be a number"),
     (["wandb_project=7"], "wandb_project=7: must be text"),
     (["arms=das"], "arms=das: must be a list (text)"),
     (["checkpoint=7"], "checkpoint=7: must be a group of settings"),
