@@ -30,17 +30,16 @@ def make_reward(config: RewardConfig) -> ConversationReward:
     def library_workers() -> LibraryReward:
         return LibraryReward(config.parallel, config.timeout_s)
 
-    rewards: dict[str, ConversationReward] = {
-        "maths": JudgedConversations(maths_workers, "answer"),
-        "code": JudgedConversations(judges, "tests"),
-        "reasoning_gym": JudgedConversations(library_workers, "entry"),
-        "brevity": BrevityConversations(),
+    rewards: dict[str, Callable[[], ConversationReward]] = {
+        "maths": lambda: JudgedConversations(maths_workers, "answer"),
+        "code": lambda: JudgedConversations(judges, "tests"),
+        "reasoning_gym": lambda: JudgedConversations(library_workers, "entry"),
+        "brevity": BrevityConversations,
+        "own": lambda: OwnConversations(load_function(config.function)),
     }
-    if config.name == "own":
-        return OwnConversations(load_function(config.function))
     if config.name not in rewards:
-        raise UserError(f"reward={config.name}: choose {', '.join([*rewards, 'own'])}")
-    return rewards[config.name]
+        raise UserError(f"reward={config.name}: choose {', '.join(rewards)}")
+    return rewards[config.name]()
 
 
 def load_function(name: str) -> Callable[..., Any]:
