@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.run.errors import CONFIGS, UserError
-from experiments.run.known_keys import GROUPS, check_keys, leaves, plain_tree
+from experiments.run.known_keys import GROUPS, OPEN, check_keys, leaves, plain_tree
 from experiments.run.trl_arguments import TAKEN
 
 LARGEST = 2**31 - 1  # largest value of any number that is not in LIMITS
@@ -170,7 +170,7 @@ def _examples(task: str) -> dict[str, list[Any]]:
             *parents, _ = key.split(".")
             for depth in range(1, len(parents) + 1):
                 examples.setdefault(".".join(parents[:depth]), []).append({})
-    for key, value in EXAMPLES.items():
+    for key, value in (*EXAMPLES.items(), *((name, {}) for name in OPEN)):
         examples.setdefault(key, []).append(value)
     return examples
 
@@ -180,8 +180,9 @@ def _refuse_group(key: str, examples: dict[str, list[Any]]) -> None:
     above = ""
     for part in key.split(".")[:-1]:
         above = f"{above}.{part}".removeprefix(".")
-        known = examples.get(above, [{}])
-        if not any(isinstance(example, dict | None) for example in known):
+        known = examples.get(above, [])
+        values = [example for example in known if example is not None]
+        if values and not any(isinstance(example, dict) for example in values):
             raise UserError(f"{above}: must be {_kinds(known)}, not a group of settings")
 
 

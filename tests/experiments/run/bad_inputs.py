@@ -112,6 +112,8 @@ kind("list for a number", (["budget.tokens=[1,2]"], "budget.tokens=[1, 2]: must 
 kind(
     "group of settings for a single value",
     (["data.kinds.walk={a:1}"], "data.kinds.walk: must be a whole number, not a group of settings"),
+    (["+drafter.warm={name:7}"], "drafter.warm: must be null or text, not a group of settings"),
+    (["task=train", "++engine.extra=1"], "engine.extra=1: must be a group of settings"),
     (["+trainer.model_init_kwargs=7"], "trainer.model_init_kwargs=7: must be a group of settings"),
     (["task=train", "+arm.budget.short=7"], "arm.budget.name must be given"),
     (["task=train", "+arm.budget.name={}"], "arm.budget.name must be given"),
