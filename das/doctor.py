@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from das.engine.contract.gpus import OLDEST, invariance
 from das.engine.contract.versions import TRL, VLLM, installed
 
 IDENTITY_LIMIT_S = 300  # seconds after which the comparison of tokens (two tiny engines) counts as failed
@@ -148,8 +149,9 @@ def check_batch_invariance(capability: int | None) -> Check:
     if capability is None:
         return Check("batch invariance", "ok", "yes, in float32, by the settings that das makes on a CPU")
     if capability >= 90:
-        return Check("batch invariance", "ok", "yes, by vLLM's batch-invariant kernels")
-    if capability >= 80:
+        claim = invariance(installed("vllm"))
+        return Check("batch invariance", "note", f"{claim.state}, and no GPU has run it: {claim.what} ({claim.why})")
+    if capability >= OLDEST:
         reason = "vLLM's batch-invariant mode replaces torch's matrix products in the whole process below SM90"
         return Check(
             "batch invariance", "note", f"in rollouts only: {reason}, and these have no backward pass for a trainer"
@@ -249,8 +251,12 @@ def what_works(report: Report, capability: int | None) -> list[str]:
     if not report.healthy:
         failed = ", ".join(check.name for check in report.checks if check.state == "FAIL")
         return [*lines, f"vLLM rollouts and TRL training with das: no, until this is repaired: {failed}"]
-    exact = capability is None or capability >= 80
-    lines.append(f"vLLM rollouts with drafts: yes{', the same tokens as without' if exact else ', tokens may differ'}")
+    same = (
+        ", the same tokens as without"
+        if capability is None
+        else "; measure whether tokens stay the same: task=check_gpu"
+    )
+    lines.append(f"vLLM rollouts with drafts: yes{same}")
     if installed("trl") not in TRL:
         lines.append(f"TRL training (das.speculate): no, install trl=={TRL[0]}")
     elif capability is None:
@@ -260,7 +266,7 @@ def what_works(report: Report, capability: int | None) -> list[str]:
     elif capability < 90:
         lines.append("TRL training (das.speculate): only with batch_invariant=False or on a server (see above)")
     else:
-        lines.append("TRL training (das.speculate): expected to work; check it with `run.py task=audit engine=gpu`")
+        lines.append("TRL training (das.speculate): unmeasured on GPUs; check it with `run.py task=audit engine=gpu`")
     return lines
 
 

@@ -4,6 +4,7 @@ A stock engine has vLLM's own sampler and model runner, and asynchronous schedul
 other tokens than engines of das, but from the same distribution.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -14,6 +15,7 @@ from das.engine.build import EngineSettings, build_engine
 from das.engine.patches.weights import kept_weights
 from das.engine.rollouts.meter import RequestCounts, RolloutMeter
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
+from das.errors import EngineError
 
 
 @dataclass
@@ -53,8 +55,12 @@ def build_stock(settings: EngineSettings, trained: bool = False, **overrides: An
 
     trained: whether the engine will get new weights. vLLM's CPU build packs the weights and drops the originals, so new
     weights could not be loaded. With trained=True it keeps the originals too. It still computes with the packed ones,
-    so this costs memory and no time. overrides: further arguments of vllm.LLM. Raises the errors of build_engine.
+    so this costs memory and no time. overrides: further arguments of vllm.LLM. Raises the errors of build_engine, and
+    EngineError where an engine of das left its kernels in this process.
     """
+    for name in ("VLLM_BATCH_INVARIANT", "VLLM_USE_BREAKABLE_CUDAGRAPH"):
+        if os.environ.get(name) == "1":
+            raise EngineError(f"stock is vLLM as it comes, and this process has {name}=1: build it in a new process")
     from vllm.platforms import current_platform
 
     with kept_weights() if trained and current_platform.is_cpu() else nullcontext():

@@ -86,6 +86,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         refuse_head(self.vllm_config)
         gpu.keep_norms_invariant(self.vllm_config)
+        if not current_platform.is_cpu():
+            gpu.choose_attention(self.vllm_config)
         if envs.VLLM_BATCH_INVARIANT:
             gpu.tune_matmuls()  # a worker may be a process of its own
         self._das_proposers: dict[str, Any] = {}  # by the names given to das_use_proposer
@@ -98,7 +100,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def init_device(self) -> None:
         """Build vLLM's model runner, and put das's hooks on it."""
-        with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config):
+        with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config), gpu.bmm_kept():
             super().init_device()
         self.das_runner = add_das(self.model_runner)
         speculative_config = self.vllm_config.speculative_config

@@ -6,7 +6,9 @@ from typing import Any
 
 from das import ranks
 
-HOPPER = 90  # from this compute capability on, batch-invariant kernels do not replace the trainer's products
+# From this compute capability on, batch-invariant kernels leave the trainer its matrix products. They still replace its
+# batched products, softmax, log_softmax and means, whose backward passes remain torch's.
+HOPPER = 90
 QUANTIZED = "das cannot sync quantized weights into the engine: load the model without quantization"
 
 

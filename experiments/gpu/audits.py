@@ -1,8 +1,10 @@
 """Checks that tokens and logits do not depend on drafts, on the batch, or on the engine's sleep mode.
 
 One engine with random weights rolls out the same requests, with the same seeds, three times: all together without
-drafts, in halves without drafts, and with drafts of 0 to 16 tokens, which differ between requests. Its drafter
-remembers the first rollouts, so most drafts are right, and a request has 0 to 16 extra rows in a pass (vllm#54506).
+drafts, in halves without drafts, and with drafts of 0 to 32 tokens, which differ between requests. Its drafter
+remembers the first rollouts, so most drafts are right, and a request has 0 to 32 extra rows in a pass (vllm#54506).
+On a GPU the model has 8B's width, so that it takes the kernels of 7B and 8B models: their tiles, both of
+FlashAttention's kernels (which change with the rows of a request), norms of more than 256 rows, contexts up to 4k.
 """
 
 from typing import Any
@@ -10,8 +12,11 @@ from typing import Any
 from experiments.gpu.verdict import Scale, Verdict
 from experiments.harness.agreement import LISTED, listed_response, sample_agreement
 
-LIMITS = (0, 1, 2, 5, 16)  # draft limits in tokens; the requests take them in turn
-PROBLEMS, SIBLINGS = 4, 4
+LIMITS = (0, 1, 2, 5, 16, 32)  # draft limits in tokens; the requests take them in turn
+PROBLEMS, SIBLINGS = 4, 8
+SHAPE = "8b_thin"  # on a GPU
+PROMPTS = (31, 700, 31, 3700)  # tokens of each problem's prompt on a GPU
+TOKENS = 256  # tokens of a response on a GPU
 
 
 def eager(scale: Scale) -> Verdict:
@@ -94,7 +99,7 @@ def _engine(
     das.install(batch_invariant=invariant and scale.gpu)
     from vllm import LLM
 
-    shape, dtype = scale.pick("0.6b", "tiny"), scale.pick("bfloat16", "float32")
+    shape, dtype = scale.pick(SHAPE, "tiny"), scale.pick("bfloat16", "float32")
     policy = random_policy(shape, shape_of(shape).vocabulary or 512, dtype, scale.cache / "policies")
     arguments = das.engine_arguments(method, budget={"name": "fixed", "tokens": max(LIMITS)}, **options)
     return LLM(
@@ -105,7 +110,7 @@ def _engine(
             "dtype": dtype,
             "enforce_eager": enforce_eager,
             "gpu_memory_utilization": scale.pick(0.25, 0.1),
-            "max_model_len": 512,
+            "max_model_len": scale.pick(max(PROMPTS) + TOKENS, 512),
             "max_num_seqs": PROBLEMS * SIBLINGS,
             "logprobs_mode": "raw_logits",
             "max_logprobs": LISTED,
@@ -125,12 +130,12 @@ def _roll_out(
     from das.verify.admission import LIMIT_KEY, PROBLEM_KEY
 
     llm.reset_prefix_cache()
-    requests = [(problem, sibling) for problem in range(PROBLEMS) for sibling in range(SIBLINGS)]
+    requests = [(problem, sibling) for problem in range(PROBLEMS) for sibling in range(scale.pick(SIBLINGS, 4))]
     params = [
         SamplingParams(
             seed=100 * problem + sibling,
             temperature=1.0,
-            max_tokens=scale.pick(256, 32),
+            max_tokens=scale.pick(TOKENS, 32),
             ignore_eos=True,
             detokenize=False,
             logprobs=LISTED,
@@ -141,7 +146,11 @@ def _roll_out(
         )
         for i, (problem, sibling) in enumerate(requests)
     ]
-    prompts: list[Any] = [{"prompt_token_ids": [3 + problem, *range(10, 40)]} for problem, _ in requests]
+    lengths = scale.pick(PROMPTS, (31, 70, 31, 40))
+    prompts: list[Any] = [
+        {"prompt_token_ids": [3 + problem, *(10 + i % 400 for i in range(lengths[problem] - 1))]}
+        for problem, _ in requests
+    ]
     responses: list[dict[str, Any]] = []
     llm.collective_rpc("das_begin_rollout", args=(len(requests),))
     size = len(requests) // groups
@@ -152,8 +161,16 @@ def _roll_out(
     return responses, report
 
 
+def wake(llm: Any) -> None:
+    """Wake an engine that slept at level 2, in TRL's order: the weights, which are loaded again, then the cache."""
+    llm.wake_up(tags=["weights"])
+    llm.collective_rpc("reload_weights")
+    llm.wake_up(tags=["kv_cache"])
+
+
 def sleep(scale: Scale) -> Verdict:
-    """Check that sleep mode frees the engine's memory and changes no token afterwards. CPUs have no sleep mode."""
+    """Check that sleep mode at level 2, which TRL uses, frees the engine's memory, weights included, and changes no
+    token afterwards. CPUs have no sleep mode."""
     from das.errors import EngineError
     from das.trl.colocated_generation import require_sleep_mode
 
@@ -166,9 +183,9 @@ def sleep(scale: Scale) -> Verdict:
     llm = _engine(scale, "none", sleeps=True)
     before, _ = _roll_out(llm, scale, [0])
     awake = torch.cuda.mem_get_info()[0]
-    llm.sleep(level=1)
+    llm.sleep(level=2)
     given_back = (torch.cuda.mem_get_info()[0] - awake) / 2**30
-    llm.wake_up()
+    wake(llm)
     after, _ = _roll_out(llm, scale, [0])
     found = sample_agreement(before, after)
     line = f"{given_back:.1f} GiB given back while it slept; afterwards {_agreement(found)}"

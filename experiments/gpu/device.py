@@ -46,8 +46,8 @@ def sampler(scale: Scale) -> Verdict:
         differing += int((plain != ours).sum())
         rows_compared += rows
         times[str(rows)] = {
-            "keyed_us": 1e6 * _seconds(partial(keyed_argmax, logits, seeds, positions, greedy), device),
-            "softmax_us": 1e6 * _seconds(partial(torch.softmax, logits, -1), device),
+            "keyed_us": 1e6 * median_seconds(partial(keyed_argmax, logits, seeds, positions, greedy), device),
+            "softmax_us": 1e6 * median_seconds(partial(torch.softmax, logits, -1), device),
         }
     level_1 = distribution(scale.pick(1_000_000, 20_000))
     widest = times[str(scale.pick(256, 7))]
@@ -59,7 +59,7 @@ def sampler(scale: Scale) -> Verdict:
     return Verdict(not differing and level_1["p_value"] > UNLIKELY, line, {"times": times, "distribution": level_1})
 
 
-def _seconds(call: Callable[[], Any], device: Any) -> float:
+def median_seconds(call: Callable[[], Any], device: Any) -> float:
     """Return the median seconds that a call takes until the device has done its work."""
     import torch
 

@@ -36,6 +36,7 @@ SHAPES = {
     "0.6b": Shape(1024, 28, 16, 8, 128, 3072, 151936, cpu_live=8),  # Qwen3-0.6B
     "1.7b": Shape(2048, 28, 16, 8, 128, 6144, 151936, cpu_live=8),  # Qwen3-1.7B
     "7b": Shape(3584, 28, 28, 4, 128, 18944, 152064),  # DeepSeek-R1-Distill-Qwen-7B's sizes, in Qwen3's architecture
+    "8b_thin": Shape(4096, 4, 32, 8, 128, 12288, 151936),  # Qwen3-8B's width, and so its kernels, in four layers
     "8b": Shape(4096, 36, 32, 8, 128, 12288, 151936),  # Qwen3-8B
 }
 

@@ -57,11 +57,12 @@ ARITHMETIC = SmallPolicyConfig(
 
 
 def policy_key(config: SmallPolicyConfig) -> str:
-    """Return the name of the policy's folder in the cache: a hash of its configuration and of the code."""
+    """Return the name of the policy's folder in the cache: a hash of its configuration and of the code. A policy made
+    with another torch has other weights under the same name, so that it can be carried to another machine."""
     folders = {Path(__file__).parent, Path(inspect.getfile(type(config.corpus))).parent}
     sources = sorted(path for folder in folders for path in folder.glob("*.py"))
     code = b"".join(path.read_bytes() for path in sources if path.name != "measure.py")
-    text = json.dumps(asdict(config), sort_keys=True) + torch.__version__
+    text = json.dumps(asdict(config), sort_keys=True)
     return hashlib.sha256(code + text.encode()).hexdigest()[:16]
 
 

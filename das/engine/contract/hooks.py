@@ -115,6 +115,12 @@ v1.attention.backend: queries in pieces (CPU)
 # A GPU's kernels.
 config.compilation: norms that are batch-invariant (GPU)
     CompilationConfig: custom_ops
+model_executor.layers.layernorm: the norm after a residual add up to 0.26 (GPU)
+    rms_norm_batch_invariant
+v1.attention.backends.registry: attention with heads below 128 (GPU)
+    AttentionBackendEnum: TRITON_ATTN
+config.attention: the same
+    AttentionConfig: backend
 
 [tuned batch-invariant kernels of 7B and 8B models]
 model_executor.determinism.batch_invariant_configs: tiles for more shapes (GPU)

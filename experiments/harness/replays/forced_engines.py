@@ -98,14 +98,16 @@ def _engine_process(plain_config: Any, policy: str, sizes: dict[str, Any], log: 
 
 
 def set_seats(llm: Any, live: int) -> None:
-    """Let `live` requests run at once, at most as many as the engine was built for.
+    """Let `live` requests run at once, at most as many as the engine was built for. No request may be running.
 
     Raises EngineError if vLLM is too old for it.
     """
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-    if not hasattr(scheduler, "max_num_active_reqs"):
-        raise EngineError("task=force needs vLLM's Scheduler.max_num_active_reqs: install a newer vLLM")
-    scheduler.max_num_active_reqs = live
+    for name in ("max_num_active_reqs", "max_num_running_reqs"):  # the second: vLLM up to 0.27
+        if hasattr(scheduler, name):
+            setattr(scheduler, name, live)
+            return
+    raise EngineError("task=force needs vLLM's Scheduler.max_num_active_reqs: install a newer vLLM")
 
 
 def as_recorded(responses: Sequence[Sequence[int]], work: Workload, only_lengths: bool = False) -> bool:

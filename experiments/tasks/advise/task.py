@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 
 from analysis import advice_page as page
 from das.budget.latency_forms import Form
+from das.engine.contract.gpus import INVARIANCE_COST, to_stock
 from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
@@ -241,7 +242,7 @@ def advice(
             f"{das['tokens_per_pass']:.2f} with das."
         )
     if case.derived:
-        more += " Step times are derived: measure yours (task.step_ms) for a narrower range."
+        more += f" {against_stock(das)} Step times are derived: measure yours (task.step_ms) for a narrower range."
     if gain >= WORTH and certain_gain >= 0:
         return (
             f"Turn it on with arm=das {settings}: rollouts should take {gain:.0%} less time ({certain_gain:.0%} to "
@@ -258,6 +259,18 @@ def advice(
         f"{where(pays, pays_dearer)}, and {das['tokens_per_pass']:.2f} tokens per pass do not make up for what drafts "
         f"cost.{more}"
     )
+
+
+def against_stock(das: Mapping[str, float]) -> str:
+    """Return a sentence that compares the chosen arm with `stock` on a GPU. das: the row of the arm."""
+    low, high = to_stock(1 + das["rollout_change"])
+    cost = f"{INVARIANCE_COST[0]:.0%} to {INVARIANCE_COST[1]:.0%} of throughput upstream, 1.7B on an H20"
+    range_ = f"{low:.2f} to {high:.2f} of the time of stock"
+    if low >= 1:
+        verdict = "exactness costs more than drafts gain"
+    else:
+        verdict = "drafts gain more than exactness costs" if high < 1 else "drafts gain about what exactness costs"
+    return f"All of this is against exact decoding without drafts. With exactness ({cost}) it is {range_}: {verdict}."
 
 
 def where(pays: int, pays_dearer: int) -> str:

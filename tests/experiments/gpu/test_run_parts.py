@@ -79,7 +79,10 @@ def test_no_part_begins_when_the_time_is_over(tmp_path: Path) -> None:
         ({"name": None}, "sees no GPU"),
         ({"gpu_vllm": False}, "vLLM is not the build for GPUs"),
         ({"capability": 75}, "compute capability 7.5"),
-        ({"free_gib": 22.0}, r"22 GiB .* too few for audit_eager.*task.parts=\[environment,sampler,policy,memory,"),
+        (
+            {"free_gib": 22.0},
+            r"22 GiB .* too few for audit_eager.*task.parts=\[kernels,environment,sampler,policy,memory,",
+        ),
     ],
 )
 def test_a_machine_that_lacks_something_gets_one_line(change: dict[str, Any], said: str) -> None:

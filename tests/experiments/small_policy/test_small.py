@@ -100,3 +100,9 @@ def test_measuring_is_reproducible(policy: Path) -> None:
     assert first["responses"] == 6
     assert first["lengths"] == [len(ids) for ids in first["ids"]]
     assert all(1 <= length <= 12 for length in first["lengths"])
+
+
+def test_a_policy_made_with_another_torch_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = policy_key(TINY)
+    monkeypatch.setattr(torch, "__version__", "2.11.0")
+    assert policy_key(TINY) == name

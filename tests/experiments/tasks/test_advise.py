@@ -138,6 +138,21 @@ def test_the_line_agrees_with_the_table(
     assert advise.pays_up_to([(1, 2.0), (2, 1.03), (4, 1.0), (8, 1.5)]) == 2
 
 
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        (-0.2, "1.16 to 1.23 of the time of stock: exactness costs more than drafts gain"),
+        (-0.33, "0.97 to 1.03 of the time of stock: drafts gain about what exactness costs"),
+        (-0.6, "0.58 to 0.62 of the time of stock: drafts gain more than exactness costs"),
+    ],
+)
+def test_derived_times_of_gpus_are_compared_with_stock(change: float, verdict: str) -> None:
+    das = {"rollout_change": change, "high_change": 0.0, "low_change": 0.0, "step_change": 0.0, "tokens_per_pass": 2.0}
+    for derived in (True, False):
+        case = Case([], FORM, 1.0, 1, 1, 0.0, 0.0, derived=derived)
+        assert (verdict in advise.advice(das, "SETTINGS", 64, 16, ("eagle", das, "measured"), case)) == derived
+
+
 def test_ones_own_acceptance_takes_the_place_of_what_is_known() -> None:
     known = acceptances(composed("task=advise", "task.acceptance=measured").task)
     assert {arm: row.basis for arm, row in known.items()} == {

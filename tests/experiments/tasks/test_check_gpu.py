@@ -13,10 +13,10 @@ from experiments.run.errors import CONFIGS
 pytestmark = pytest.mark.slow
 
 
-# Making the small policy takes minutes; task=compare, which the part `grpo` is, has tests of its own. On a CPU the
-# parts pass_times are the same, and so are the audits captured, variant and eager.
-LEFT_OUT = ("policy", "grpo", "pass_times_8b", "pass_times_1.7b", "audit_captured", "audit_variant")
-QUICK = [name for name in PARTS if name not in LEFT_OUT]
+# Making the small policy takes minutes. The parts environment, forced, pass_times_7b and grpo are the doctor and the
+# tasks force, calibrate and compare, which have tests of their own.
+LEFT_OUT = ("policy", "grpo", "environment", "forced", "pass_times_7b")
+QUICK = [part.name for part in PARTS.values() if part.like is None and part.name not in LEFT_OUT]
 
 
 def test_every_quick_part_runs_on_a_cpu(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_what_the_machine_or_the_policy_cannot_do_is_refused(monkeypatch: pytest
 def test_large_shapes_are_bfloat16_unless_the_user_wants_another_type() -> None:
     small = {"tiny", "30m", "100m"}
     assert {name: shape.dtype for name, shape in SHAPES.items()} == {
-        name: "float32" if name in small else "bfloat16" for name in (*small, "0.6b", "1.7b", "7b", "8b")
+        name: "float32" if name in small else "bfloat16" for name in (*small, "0.6b", "1.7b", "7b", "8b", "8b_thin")
     }
     assert SHAPES["0.6b"].vocabulary == 151_936
     for overrides, dtype in (([], "bfloat16"), (["engine.dtype=float32", "arm=das"], "float32")):
@@ -188,5 +188,8 @@ def test_a_vllm_without_seats_is_refused() -> None:
     scheduler = SimpleNamespace(max_num_active_reqs=8)
     set_seats(engine(scheduler), 2)
     assert scheduler.max_num_active_reqs == 2
+    older = SimpleNamespace(max_num_running_reqs=8)
+    set_seats(engine(older), 2)
+    assert older.max_num_running_reqs == 2
     with pytest.raises(EngineError, match="install a newer vLLM"):
         set_seats(engine(SimpleNamespace()), 2)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
 from das.verify.host_copies import on_device
@@ -27,7 +26,7 @@ from das.verify.noise import (
     noise_inputs,
 )
 from das.verify.sampler import KeyedSampler
-from das.verify.sampling_parameters import GREEDY_BELOW
+from das.verify.sampling_parameters import GREEDY_BELOW, keep_likeliest
 
 if TYPE_CHECKING:
     from das.engine.runners.second.runner import SecondRunner
@@ -55,9 +54,7 @@ class Draws:
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest, skip_top_k_top_p=True
         ).to(torch.float32)
         top_k, top_p = sampler.sampling_states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np)
-        if top_p is not None:  # a request with top-p 1.0 keeps all tokens, also beside one with lower top-p
-            top_p = torch.where(top_p >= 1.0, 2.0, top_p)
-        return apply_top_k_top_p_pytorch(logits, top_k, top_p)
+        return keep_likeliest(logits, top_k, top_p)
 
     def keys(self, requests: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Returns the seed and the position of each request's next token, int64, and which requests are greedy, bool;

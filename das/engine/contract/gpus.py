@@ -1,0 +1,84 @@
+"""The state of exactness on GPUs, by version of vLLM, head size, dtype and sampler. No GPU has run das yet.
+
+`python -m das doctor` reads this table, and docs/compatibility.md has it in full. A row is changed when a GPU has run
+`task=check_gpu`, and not before.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from das.engine.contract.versions import BRANCHES, DAS_EAGLE3, SECOND_RUNNER, VLLM
+
+State = Literal["expected by reading", "proved by compile", "unmeasured", "refused"]
+
+# vLLM's batch-invariant norm after a residual add takes fewer threads a row from 256 rows on in these versions.
+NORMS_BY_ROWS = ("0.26.0", "0.25.1")
+INVARIANT_HEAD = 128  # the head size for which FlashAttention 3 should be batch-invariant under vLLM's flag
+OLDEST = 80  # ten times the lowest compute capability with batch-invariant kernels
+# Throughput that vLLM's flag for batch invariance costs, as shares: measured upstream with a 1.7B policy on an H20.
+INVARIANCE_COST = (0.31, 0.35)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is known of one use on GPUs. versions: of vLLM. why: the ground for the state, or what is done."""
+
+    what: str
+    versions: tuple[str, ...]
+    state: State
+    why: str
+
+
+_TABLES = ("0.32.0",)  # versions of vLLM with a table of tiles
+TABLE = (
+    Claim(
+        "level 2: dense model, heads of 128, bfloat16, without top-p, Hopper",
+        tuple(version for version in VLLM if version not in NORMS_BY_ROWS),
+        "expected by reading",
+        "vLLM's flag; against `stock` it may be slower, drafts included",
+    ),
+    Claim(
+        "the same",
+        NORMS_BY_ROWS,
+        "expected by reading",
+        "vLLM's fused norm depends on the rows from 256 on; das adds first, then takes vLLM's Triton norm",
+    ),
+    Claim("heads below 128", VLLM, "unmeasured", "FlashAttention 3 is not invariant there; das takes Triton's"),
+    Claim("heads above 128", VLLM, "unmeasured", "vLLM chooses the attention"),
+    Claim("float16, float32", VLLM, "unmeasured", "Triton's float32 products are set to IEEE"),
+    Claim("top-p", VLLM, "unmeasured", "torch sums one row and many by other algorithms; das groups rows, doubles one"),
+    Claim("the keyed sampler's kernel", VLLM, "proved by compile", "nothing fused for sm_90; interpreted: C's tokens"),
+    Claim("tiles for 7B and 8B shapes", _TABLES, "proved by compile", "wgmma on sm_90, all; bits and times unmeasured"),
+    Claim("vLLM's tiles for 1.7B shapes", _TABLES, "unmeasured", "mma.sync below 64 rows, wgmma from there on"),
+    Claim("MoE", VLLM, "unmeasured", "not tried"),
+    Claim("drafts that branch", BRANCHES, "unmeasured", "two blocking copies a pass; refused with other versions"),
+    Claim(
+        "self-drafts",
+        BRANCHES,
+        "unmeasured",
+        "passes run eagerly, some 400 launches each: no gain expected for few requests; float32 is refused",
+    ),
+    Claim("das_eagle3", DAS_EAGLE3, "refused", "on CPUs only so far"),
+    Claim("the second model runner", SECOND_RUNNER, "unmeasured", "refused with other versions"),
+    Claim("a colocated trainer from 9.0 on", VLLM, "unmeasured", "vLLM replaces its batched products, softmax, means"),
+    Claim("a colocated trainer below 9.0", VLLM, "refused", "the products that vLLM puts there have no backward pass"),
+    Claim("compute capability below 8.0", VLLM, "refused", "vLLM has no batch-invariant kernels there"),
+)
+
+
+def invariance(version: str | None) -> Claim:
+    """Returns the claim about level 2 with this version of vLLM. An unknown version has the claim of the newest."""
+    return TABLE[1] if version in NORMS_BY_ROWS else TABLE[0]
+
+
+def markdown() -> str:
+    """Returns the table, for docs/compatibility.md."""
+    rows = (f"| {row.what} | {', '.join(row.versions)} | {row.state} | {row.why} |" for row in TABLE)
+    return "\n".join(("| on GPUs | vLLM | state | why |", "|---|---|---|---|", *rows))
+
+
+def to_stock(ratio_to_none: float) -> tuple[float, float]:
+    """Returns the range of an exact engine's rollout time over that of `stock` on a GPU, from its ratio to `none`.
+    `none` has batch-invariant kernels too, so it is slower than `stock` (INVARIANCE_COST)."""
+    low, high = (ratio_to_none / (1 - cost) for cost in INVARIANCE_COST)
+    return low, high

@@ -1,0 +1,38 @@
+"""The audits of task=check_gpu reach the kernels that 7B and 8B models take on a GPU, as far as sizes tell."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from das.engine.patches.tuned_matmuls import LARGE
+from experiments.gpu import audits
+from experiments.gpu.parts import PARTS
+from experiments.small_policy.shapes import shape_of
+from experiments.tasks import check_gpu
+
+
+def test_the_audits_take_the_kernels_of_large_models() -> None:
+    shape = shape_of(audits.SHAPE)
+    requests = audits.PROBLEMS * audits.SIBLINGS
+    rows = sum(1 + audits.LIMITS[i % len(audits.LIMITS)] for i in range(requests))
+    assert rows > 256, "the fused norm changes at 256 rows"
+    assert (1 + max(audits.LIMITS)) * shape.heads // shape.key_value_heads > 64, "FlashAttention 3 changes there"
+    assert (2 * shape.intermediate, shape.hidden) in LARGE
+    assert shape.head_dim == 128
+    assert len(audits.PROMPTS) == audits.PROBLEMS
+    assert {31, 700} <= set(audits.PROMPTS)
+    assert max(audits.PROMPTS) + audits.TOKENS > 3900
+
+
+def test_an_engine_wakes_as_trl_wakes_it() -> None:
+    calls: list[Any] = []
+    audits.wake(SimpleNamespace(wake_up=lambda tags: calls.append(*tags), collective_rpc=calls.append))
+    assert calls == ["weights", "reload_weights", "kv_cache"]
+
+
+@pytest.mark.parametrize("version", ["0.25.1", "0.26.0", "0.27.1", "0.32.0"])
+def test_parts_that_a_version_refuses_are_left_out(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_gpu, "installed", lambda *names: version)
+    left_out = set() if version == "0.32.0" else {"branches", "self_draft"}
+    assert set(PARTS) - {part.name for part in check_gpu.chosen(None)} == left_out
