@@ -117,13 +117,12 @@ SMOKE: dict[str, tuple[str, ...]] = {
     "compatibility": ("task.wheels=[]", "task.page={made}/compatibility.md"),
     # One stop of six; the settings of the run that is killed go before the user's, which win.
     "kill_test": ("task.runs=1", "task.kinds=[run]", TINY, "trainer.max_steps=4", "checkpoint.every=1"),
-    # One fault of twenty.
+    # Eight faults of fourteen kinds, in random order.
     "fault_test": (
-        "task.faults=1",
-        "task.kinds=[kill]",
+        "task.faults=8",
         "cluster=ray",
         TINY,
-        "trainer.max_steps=2",
+        "trainer.max_steps=3",
         "checkpoint.every=1",
     ),
     "soak": (TINY, "checkpoint.every=0", "task.minutes=0.5", "task.warm_up_minutes=0"),
