@@ -84,5 +84,6 @@ class OwnConversations:
 ConversationReward = OwnConversations | BrevityConversations | JudgedConversations
 
 
-def _last_turns(completions: list[Sequence[Mapping[str, str]]]) -> list[str]:
-    return [conversation[-1]["content"] for conversation in completions]
+def _last_turns(completions: list[Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return the text of each conversation's last turn: "" for a turn without text, such as a call of a tool."""
+    return [conversation[-1].get("content") or "" for conversation in completions]

@@ -35,6 +35,7 @@ typedef struct {
     double reach, floor;             /* P(the whole chain is accepted); its lower bound */
     double branch_floor;             /* in a tree: lower bound for a node that already has a sibling */
     int n_cand, needs_lookup, done;
+    int sees_others;                 /* whether occurrences in texts of other problems are looked up */
     int is_traced;                   /* 0: the draft continues hypothetical tokens; nothing is learned from it */
     Lookup own, shared;              /* lookups in the problem's store, and in that of all problems' newest texts */
 } Work;
@@ -55,6 +56,7 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
     w->floor = floor > d->c.min_prob ? floor : d->c.min_prob;
     w->branch_floor = branch_floor > w->floor ? branch_floor : w->floor;
     w->n_cand = 0; w->done = 0;
+    w->sees_others = d->c.cross_problem_candidates && !w->t->alone;
 }
 
 /* Does what start_work does, for a draft that continues `given` hypothetical tokens. */
@@ -73,7 +75,6 @@ static void start_behind(const Drafter *d, Work *w, int32_t seq, int64_t limit, 
 
 /* Runs the lookups of token j, stage by stage, for all requests that have no candidates left. */
 static void look_up(const Drafter *d, Work *work, int32_t n, int64_t j) {
-    int shared = d->c.cross_problem_candidates;
     for (int32_t r = 0; r < n; r++) {
         Work *w = &work[r];
         w->done |= j >= w->limit;
@@ -84,24 +85,24 @@ static void look_up(const Drafter *d, Work *work, int32_t n, int64_t j) {
         w->own.max_visits = j ? d->c.fallback_visits : w->pairs ? d->c.places : MAX_VISITS;
         w->shared.max_visits = d->c.fallback_visits;
         lookup_start(&w->own);
-        if (shared) lookup_start(&w->shared);
+        if (w->sees_others) lookup_start(&w->shared);
     }
     for (int32_t r = 0; r < n; r++) {
         if (!work[r].needs_lookup) continue;
         lookup_slots(&work[r].own);
-        if (shared) lookup_slots(&work[r].shared);
+        if (work[r].sees_others) lookup_slots(&work[r].shared);
     }
     for (int32_t r = 0; r < n; r++) {
         if (!work[r].needs_lookup) continue;
         lookup_heads(&work[r].own);
-        if (shared) lookup_heads(&work[r].shared);
+        if (work[r].sees_others) lookup_heads(&work[r].shared);
     }
     for (int i = 0, goes_on = 1; goes_on && i < MAX_VISITS; i++) {
         goes_on = 0;
         for (int32_t r = 0; r < n; r++) {
             if (!work[r].needs_lookup) continue;
             goes_on |= lookup_step(d, &work[r].own, i);
-            if (shared) goes_on |= lookup_step(d, &work[r].shared, i);
+            if (work[r].sees_others) goes_on |= lookup_step(d, &work[r].shared, i);
         }
     }
 }
@@ -112,7 +113,7 @@ static void collect(const Drafter *d, Work *w, int64_t j) {
     if (w->pairs && d->c.places < room) room = d->c.places;
     if (j && d->c.fallback_visits < room) room = d->c.fallback_visits;
     w->n_cand = lookup_collect(d, &w->own, w->seq, w->cand, room);
-    if (!d->c.cross_problem_candidates) return;
+    if (!w->sees_others) return;
     w->n_cand += lookup_collect(d, &w->shared, w->seq, w->cand + w->n_cand, d->c.cross_problem_candidates);
 }
 

@@ -37,7 +37,7 @@ from das.drafter.draft import Draft, Drafts, TreeDrafts
 from das.drafter.drafter import RememberingDrafter
 from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.saved import SavedHistory, SavedText, read_history
-from das.drafter.texts import IndexedRequest, SharedTexts, Stores
+from das.drafter.texts import IndexedRequest, SharedTexts, Stores, private_part
 
 __all__ = ["HistoryDrafter"]
 
@@ -407,7 +407,7 @@ class HistoryDrafter(RememberingDrafter):
         has its own store."""
         if self.scope == "own":
             return f"request {request}"
-        return "all" if self.scope == "global+request" else f"problem {problem}"
+        return f"all {private_part(problem)}" if self.scope == "global+request" else f"problem {problem}"
 
     def _remember(self, finished: IndexedRequest, history_tick: int) -> None:
         """Add a finished response to the history of a tick, and make its copy for other problems."""

@@ -396,6 +396,11 @@ class DasProposer:
         seed: int | None = sampler.seeds.of(name)
         return seed
 
+    def end_over(self) -> None:
+        """End the requests that vLLM has no more."""
+        if self.requests.live:
+            self._end(self.requests.over(self._runner.requests))
+
     def _end(self, names: Iterable[str]) -> None:
         """End these requests, which join the history."""
         for name in names:

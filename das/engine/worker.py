@@ -183,14 +183,19 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.draft_blocks = range(own + for_branches, own + for_branches + for_passes)
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a pass. Before that, take new weights into use, or end an unannounced rollout that is long enough."""
+        """Run a pass. Before that, take new weights into use, or end an unannounced rollout that is long enough. A call
+        without a pass only says which requests have ended: they join the history now, not with the next pass."""
         if self._das_new_weights:
             self._take_new_weights()
         elif not self._das_announced:
             meter = self.das_runner.meter
             if len(meter.step_time_s) >= MAX_PASSES or len(meter.requests) >= MAX_REQUESTS:
                 self._end_unannounced_rollout()
-        return super().execute_model(*args, **kwargs)
+        output = super().execute_model(*args, **kwargs)
+        scheduled = kwargs["scheduler_output"] if "scheduler_output" in kwargs else args[0]
+        if not scheduled.total_num_scheduled_tokens and self._das_proposer is not None:
+            self._das_proposer.end_over()
+        return output
 
     def _note_new_weights(self) -> None:
         self._das_new_weights = True

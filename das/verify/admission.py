@@ -7,18 +7,22 @@ from typing import Any
 PROBLEM_KEY = "das_problem"
 LIMIT_KEY = "das_limit"
 FORCED_KEY = "das_forced"
+SALT_KEY = "das_salt"  # the request's `cache_salt`, which vLLM does not hand to workers; the front end sets it
 MAX_PROBLEM_ID = 512  # characters; an id names a problem and is no place for its text
 MAX_LIMIT = 2**31 - 1
-KEYS = (PROBLEM_KEY, LIMIT_KEY, FORCED_KEY)
+OF_CLIENTS = (PROBLEM_KEY, LIMIT_KEY)
 # Of vLLM's second model runner; it adds the policy's own end tokens to the 120.
 MOST_TOKENS = {"allowed_token_ids": 1024, "logit_bias": 1024, "stop_token_ids": 120}
 # Features that das's sampler cannot combine with drafts. Requests are refused, since the sampler would stop the engine.
 REFUSED = {"logprob_token_ids": "ask for logprobs=N", "thinking_token_budget": "leave it unset"}
 
 
-def admit(params: Any) -> None:
+def admit(params: Any, may_force: bool = False) -> None:
     """Check a request's parameters. Raises VLLMValidationError with a one-line message if an engine of das cannot
-    answer the request; vLLM's server then replies with HTTP status 400."""
+    answer the request; vLLM's server then replies with HTTP status 400.
+
+    may_force: whether the request may emit a recorded response.
+    """
     from vllm.exceptions import VLLMValidationError
 
     for name, instead in REFUSED.items():
@@ -29,9 +33,12 @@ def admit(params: Any) -> None:
         raise VLLMValidationError(f"seed must fit into 64 bits, for all n={params.n} responses, got {str(seed)[:80]}")
     extra = getattr(params, "extra_args", None) or {}
     # With a misspelled key a request would draft from the wrong history or without its limit, and nobody would notice.
-    unknown = [str(key) for key in extra if str(key).startswith("das_") and key not in KEYS]
+    keys = (*OF_CLIENTS, FORCED_KEY) if may_force else OF_CLIENTS
+    unknown = [str(key) for key in extra if str(key).startswith("das_") and key not in keys]
     if unknown:
-        raise VLLMValidationError(f"{unknown[0][:80]!r} is no key of das: choose {PROBLEM_KEY} or {LIMIT_KEY}")
+        raise VLLMValidationError(
+            f"{unknown[0][:80]!r} is no key that a request may have: choose {PROBLEM_KEY} or {LIMIT_KEY}"
+        )
     problem, limit = extra.get(PROBLEM_KEY, ""), extra.get(LIMIT_KEY, 0)
     if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID or not _is_text(problem):
         if isinstance(problem, str):

@@ -47,7 +47,7 @@ def emitted_logprobs(
     listed = values.gather(-1, listed_tokens)
     ranks = (values >= listed).sum(dim=-1)
     if num_logprobs > 0:
-        top, top_tokens = values.topk(num_logprobs, dim=-1)
+        top, top_tokens = _top(values, num_logprobs)
         listed, listed_tokens = torch.cat((listed, top), dim=1), torch.cat((listed_tokens, top_tokens), dim=1)
     listed_tokens = listed_tokens.to(torch.int32)
     if cells is not None:  # cells without an emitted token stay 0, and vLLM drops them
@@ -56,3 +56,16 @@ def emitted_logprobs(
             for compact in (listed_tokens, listed, ranks)
         )
     return LogprobsTensors(listed_tokens, listed, ranks)
+
+
+def _top(values: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the `count` greatest values of each row and their tokens, both [rows, count]. Of equal values the ones
+    with the smallest token ids come first. `topk` alone would choose among them by the shape of the batch."""
+    least = values.topk(count, dim=-1).values[:, -1:]
+    is_equal = values == least
+    room = count - (values > least).sum(dim=-1, keepdim=True)
+    is_chosen = (values > least) | (is_equal & (is_equal.cumsum(dim=-1) <= room))
+    ids = torch.arange(values.shape[-1], device=values.device)
+    tokens = torch.where(is_chosen, -ids, -len(ids)).topk(count, dim=-1).indices  # by rising id
+    top, order = values.gather(-1, tokens).sort(dim=-1, descending=True, stable=True)
+    return top, tokens.gather(-1, order)

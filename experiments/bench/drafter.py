@@ -9,7 +9,8 @@ distributions_tree_N: as das and tree_N, with a history that remembers distribut
 with them; traces.NAME.matches: of such a trace, a row for each length of
 match (experiments/bench/matches.py); traces.NAME.ratio_to_generous: unbranched drafts of das relative to arctic at the
 better of two settings with long drafts (GENEROUS); batches: cost of a query by batch size; sizes: cost and memory by
-indexed tokens; array: comparison to a suffix array.
+indexed tokens; crafted: cost of a text that was crafted against the index's hash, and of its tokens in random order;
+array: comparison to a suffix array.
 """
 
 import resource
@@ -27,6 +28,7 @@ from omegaconf import DictConfig
 from analysis.drafter_figure import drafter_figure
 from das.drafter import HistoryDrafter
 from experiments.bench.matches import by_match_length
+from experiments.recorded.crafted import crafted_cost
 from experiments.recorded.drafter_replay import (
     Arctic,
     Das,
@@ -70,6 +72,8 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     result["sizes"] = [cost_by_size(int(tokens)) for tokens in task.sizes]
     for row in result["sizes"]:
         progress.note("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
+    result["crafted"] = crafted_cost(int(task.crafted), config.seed)
+    progress.note("crafted text: " + "  ".join(f"{key} {value:.4g}" for key, value in result["crafted"].items()))
     if not result["arctic"]:
         progress.note("arctic-inference is not installed (make peers): only das is measured")
     traces: dict[str, Problems] = {}

@@ -4,7 +4,8 @@ file.
 DAS_FAULT=sync:N kills the run during a process's Nth weight sync, when the engine holds the new weights and has not
 packed them yet. DAS_FAULT=engine:N makes the Nth decode pass raise an error; DAS_FAULT=memory:N makes it raise the
 error of exhausted memory. DAS_FAULT=store:N puts twice the size of Ray's object store into it before the Nth weights
-are sent. With DAS_FAULT=KIND:N:FILE the fault happens in one process only: the first that creates FILE.
+are sent. The kinds of DEATHS kill the process at the Nth call of their function. With DAS_FAULT=KIND:N:FILE the fault
+happens in one process only, the first that creates FILE; one of EVERYWHERE happens in all.
 """
 
 import os
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import reduce
 from typing import Any
 
 # Kind of fault -> the function in which it happens: its module and its name.
@@ -22,6 +24,17 @@ PLACES = {
 }
 PLACES["memory"] = PLACES["engine"]
 PLACES["store"] = ("das.cluster.pool", "weights_checksum")
+# Of an engine of a cluster: before it is built, when it gets other engines' texts, and in a broadcast before it meets
+# the others, when a part has come, and when all has been loaded.
+DEATHS = {
+    "start": ("das.cluster.rollout_engine", "build_engine"),
+    "history": ("das.engine.proposer", "DasProposer.add_history"),
+    "meet": ("das.cluster.rollout_engine", "received"),
+    "part": ("das.cluster.broadcast", "split"),
+    "loaded": ("das.engine.worker", "lost_weights"),
+}
+PLACES |= DEATHS
+EVERYWHERE = ("start",)
 PUT = 32 * 2**20  # bytes
 _kept: list[Any] = []  # the objects that fill the object store; kept until the process ends
 
@@ -29,17 +42,20 @@ _kept: list[Any] = []  # the objects that fill the object store; kept until the 
 def _plant(kind: str, count: int, once: str) -> None:
     """Wait until the module of this kind of fault is imported. Then replace the function by one whose call number
     `count` causes the fault. once: see `_first`; "": every process has the fault."""
-    module, name = PLACES[kind]
-    while not hasattr(sys.modules.get(module), name):
+    module, path = PLACES[kind]
+    *owners, name = path.split(".")
+    while not hasattr(owner := reduce(lambda at, part: getattr(at, part, None), owners, sys.modules.get(module)), name):
         time.sleep(0.01)
-    original = getattr(sys.modules[module], name)
+    original = getattr(owner, name)
     calls_left = count
 
     def strike(*args: Any) -> Any:
         nonlocal calls_left
         calls_left -= 1
-        if calls_left or (once and not _first(once)):
+        if calls_left or (once and not _first(once) and kind not in EVERYWHERE):
             return original(*args)
+        if kind in DEATHS:
+            os.kill(os.getpid(), signal.SIGKILL)
         if kind == "sync":
             os.killpg(0, signal.SIGKILL)
         if kind == "store":
@@ -47,7 +63,7 @@ def _plant(kind: str, count: int, once: str) -> None:
             return original(*args)
         raise (MemoryError if kind == "memory" else RuntimeError)("a fault that a test put here")
 
-    setattr(sys.modules[module], name, strike)
+    setattr(owner, name, strike)
 
 
 def _first(path: str) -> bool:

@@ -28,11 +28,20 @@ from experiments.training import checkpoint
 
 # Kind of fault here -> its kind in experiments/faults/sitecustomize.py, and the range from which the number of the pass
 # or weight sync that it strikes is drawn.
-PASSES, SYNCS = range(20, 100), range(1, 4)
-FROM_INSIDE = {"raise": ("engine", PASSES), "memory": ("memory", PASSES), "store": ("store", SYNCS)}
-KINDS = ("kill", "freeze", "slow", "driver", "gcs", *FROM_INSIDE)
+PASSES, SYNCS, EXCHANGES = range(20, 100), range(1, 4), range(2, 12)
+BROADCAST = ("meet", "part", "loaded")  # the phases of a broadcast of weights
+FROM_INSIDE = {
+    "raise": ("engine", PASSES),
+    "memory": ("memory", PASSES),
+    "store": ("store", SYNCS),
+    "start": ("start", range(1, 2)),
+    "history": ("history", EXCHANGES),
+    **{phase: (phase, SYNCS) for phase in BROADCAST},
+}
+KINDS = ("kill", "freeze", "pause", "slow", "driver", "gcs", *FROM_INSIDE)
 ENGINE, GCS = "ray::EngineActor", "gcs_server"  # names of Ray's processes
 STOPPED_S, RUNNING_S = 0.4, 0.1  # seconds that a slow engine stops and runs, in turn: it takes 5 times as long
+PAUSED_S = 30.0  # seconds for which an engine and the trainer are stopped
 STRUCK = "struck"  # this file in a run's folder says that a fault of FROM_INSIDE has struck
 EXACT = ("completions_digest", "rewards_digest", "loss", "grad_norm")  # metrics that must be equal
 
@@ -65,8 +74,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     rng = random.Random(composed.seed)
     faults: list[Fault] = []
     counts = {"tried": 0, "survived": 0, "one_line": 0, "orphans": 0}
+    order: list[str] = []  # kinds in random order, each once before one comes again
     for number in range(composed.task.faults):
-        fault = strike(kinds[number % len(kinds)], arguments, path / f"struck_{number}", whole, rng)
+        order = order or rng.sample(kinds, len(kinds))
+        fault = strike(order.pop(), arguments, path / f"struck_{number}", whole, rng)
         missed = "" if fault.struck else "not struck, "
         progress.note(f"{fault.kind:6s} after step {fault.step}: {missed}{fault.ended} {' '.join(fault.orphans)}")
         faults.append(fault)
@@ -93,6 +104,8 @@ def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: 
         fault, counts = FROM_INSIDE[kind]
         folder.mkdir()
         environment = {"DAS_FAULT": f"{fault}:{rng.choice(counts)}:{folder / STRUCK}"}
+    if kind in BROADCAST:
+        arguments = [*arguments, "cluster.weights=broadcast"]
     process = start(arguments, folder, environment)
     driver = psutil.Process(process.pid)
     metrics = folder / "metrics.jsonl"
@@ -103,6 +116,8 @@ def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: 
     struck = kind not in FROM_INSIDE and bool(victims) and process.poll() is None
     if struck and kind == "slow":
         slow_down(rng.choice(victims), process)
+    elif struck and kind == "pause":
+        pause(rng.sample([driver, rng.choice(victims)], 2))
     elif struck:
         os.kill(rng.choice(victims).pid, signal.SIGSTOP if kind == "freeze" else signal.SIGKILL)
     done = finish(process)
@@ -130,6 +145,17 @@ def slow_down(victim: psutil.Process, run: Any) -> None:
             time.sleep(STOPPED_S)
             victim.resume()
             time.sleep(RUNNING_S)
+
+
+def pause(victims: Sequence[psutil.Process]) -> None:
+    """Stop these processes for PAUSED_S seconds, then let them go in the same order."""
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):
+            victim.suspend()
+    time.sleep(PAUSED_S)
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):
+            victim.resume()
 
 
 def of_ray(driver: int) -> list[psutil.Process]:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from experiments.harness.runs.struck_runs import ORPHAN_S, finish, leave_alone, 
 from experiments.run.checks import at_least_one
 from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress
-from experiments.run.run_folder import RunFolder
+from experiments.run.run_folder import RunFolder, responses_file
 from experiments.training import checkpoint
 
-KINDS = ("run", "parent", "arm", "checkpoint", "sync", "engine")  # "engine" kills nothing: the engine raises an error
+# "engine" kills nothing: the engine raises an error. "damage" is "run", and then a file is damaged.
+KINDS = ("run", "parent", "arm", "checkpoint", "sync", "engine", "damage")
 FROM_INSIDE = ("sync", "engine")  # experiments/faults/sitecustomize.py does these, inside the process
 CLOCK = ("draft_share", "pass_time_error")  # metrics that depend on times, beside those whose names end in _s
 BYTES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # of the last checkpoint
@@ -55,8 +57,10 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     leave_alone(arguments, undisturbed)
     rng = random.Random(composed.seed)
     runs: list[dict[str, Any]] = []
-    num_equal = 0
-    for number in range(composed.task.runs):
+    num_equal, began = 0, time.monotonic()
+    for number in count():
+        if number >= composed.task.runs and time.monotonic() - began >= composed.task.minutes * 60:
+            break
         killed = path / f"killed_{number}"
         order = rng.sample(kinds, len(kinds))
         kills = kill_in_turn(order, arguments, killed, len(read.metrics(undisturbed)), rng, progress)
@@ -66,7 +70,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         num_equal += 0 if differences else sum(not kill.wrong for kill in kills)
         runs.append({"kills": [vars(kill) for kill in kills], "differences": differences})
         run_folder.write_result({"runs": runs, "bit_identical": num_equal})
-    total = composed.task.runs * len(kinds)
+    total = len(runs) * len(kinds)
     progress.note(f"{num_equal} of {total} stops: resumed bit for bit, and no process left behind")
     if num_equal < total:
         raise RunFailed(f"{total - num_equal} of {total} stops left a difference or a process: see {path}/result.json")
@@ -97,7 +101,7 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
     time.sleep(rng.random() * (0.05 if kind == "checkpoint" else 1.0))
     wrong = []
     offspring = victim.children(recursive=True) if process.poll() is None else []
-    if kind in ("run", "checkpoint"):
+    if kind in ("run", "checkpoint", "damage"):
         os.killpg(process.pid, signal.SIGKILL)
     elif kind == "parent":
         victim.kill()
@@ -114,10 +118,34 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
         wrong.append(f"ended with {done.returncode} instead of {expected}")
     if says_one_line and len(done.stderr.splitlines()) != 1:
         wrong.append(f"no one clear line: {done.stderr[-300:]}")
+    if kind == "damage":
+        damage(folder, rng)
     _, alive = psutil.wait_procs(offspring, timeout=ORPHAN_S)
     if alive:
         wrong.append(f"left {len(alive)} processes")
     return Kill(kind, len(read.metrics(folder)) if (folder / "metrics.jsonl").exists() else 0, wrong)
+
+
+def damage(folder: Path, rng: random.Random) -> None:
+    """Damage a file of a stopped run. It is a torn row of metrics.jsonl or, if the arms have two checkpoints, a file of
+    the newer one or the responses of its step."""
+    arms = sorted(folder.glob("arms/*"))
+    if not arms:
+        return
+    common = sorted(set.intersection(*(set(checkpoint.steps(arm / CHECKPOINTS)) for arm in arms)))
+    arm = rng.choice(arms)
+    how = rng.choice(("row", "checkpoint", "responses")) if len(common) > 1 else "row"
+    if how == "row":
+        with (arm / "metrics.jsonl").open("a") as metrics:
+            metrics.write('{"step": ')
+        return
+    victim = responses_file(arm, common[-1])
+    if how == "checkpoint":
+        files = checkpoint.step_folder(arm / CHECKPOINTS, common[-1]).rglob("*")
+        victim = rng.choice(sorted(path for path in files if path.is_file()))
+    content = bytearray(victim.read_bytes())
+    content[rng.randrange(len(content)) if how == "checkpoint" else -1] ^= 1
+    victim.write_bytes(content)
 
 
 def ready(kind: str, folder: Path, rows: int) -> bool:

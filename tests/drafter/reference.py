@@ -29,6 +29,7 @@ class _Request:
     prompt: tuple[int, ...]
     mixture: Mixture
     seed: int | None  # of its noise, if drafts are made with it
+    private: bool  # whether it neither sees texts of other problems nor shows them its own
     trace: Mixed | None = None  # the first position of the last draft, to learn from
 
 
@@ -52,6 +53,11 @@ class _Store:
 
     def remove(self, text: Text) -> None:
         self.log = [(t, i) for t, i in self.log if t is not text]
+
+
+def part_of(problem: str) -> str:
+    """Of a private problem, the part that its secret decides; otherwise ""."""
+    return problem.rpartition(":")[0] if problem.startswith("private:") else ""
 
 
 class ReferenceDrafter:
@@ -83,7 +89,9 @@ class ReferenceDrafter:
     def begin(self, request: str, problem: str, prompt: Sequence[int], seed: int | None = None) -> None:
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
-        store_key = {"own": f"request {request}", "global+request": "all"}.get(self.scope, f"problem {problem}")
+        store_key = {"own": f"request {request}", "global+request": f"all {part_of(problem)}"}.get(
+            self.scope, f"problem {problem}"
+        )
         store = self._stores.setdefault(store_key, _Store())
         prompt_key = tuple(int(t) for t in prompt)
         if self.scope != "problem" and prompt_key:
@@ -98,7 +106,7 @@ class ReferenceDrafter:
         if not self.remembers:
             seed = None
         mixture = self._mixture if seed is None else self._noisy
-        self._requests[request] = _Request(store_key, text, prompt_key, mixture, seed)
+        self._requests[request] = _Request(store_key, text, prompt_key, mixture, seed, bool(part_of(problem)))
 
     def observe(self, request: str, tokens: Sequence[int], remembered: Sequence[list[int]] | None = None) -> None:
         live = self._requests[request]
@@ -139,7 +147,8 @@ class ReferenceDrafter:
                 store.remove(text)
         live.text.history_tick = self.history_tick
         if keep and self.window:
-            self._share(live.text)
+            if not live.private:
+                self._share(live.text)
         else:
             store.remove(live.text)
 
@@ -294,7 +303,7 @@ class ReferenceDrafter:
         visits = [min(n, most) for n in constants.VISITS] if is_first else fallback
         room = min(self.max_candidates, most if is_first else constants.FALLBACK_VISITS)
         in_problem = self._in_problem(request, context, visits)[:room]
-        return in_problem + self._in_other_problems(request, context, fallback)
+        return in_problem if request.private else in_problem + self._in_other_problems(request, context, fallback)
 
     def _in_problem(self, request: _Request, context: list[int], visits: Sequence[int]) -> list[Occurrence]:
         """Occurrences of the context's end, each once: longest order first, newest first within an order."""

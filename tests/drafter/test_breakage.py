@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from das.drafter import HistoryDrafter
+from das.drafter import HistoryDrafter, native
+from experiments.recorded.crafted import FACTOR, START, crafted_text, shuffled, structured_texts
 from tests.drafter.counted import counted_core
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,8 @@ def run_script(script: str) -> subprocess.CompletedProcess[str]:
 
 ENDED_AND_REUSED = """
 from collections import UserList
-from das.drafter import HistoryDrafter
+from das.drafter import HistoryDrafter, native
+from experiments.recorded.crafted import FACTOR, START, crafted_text, shuffled, structured_texts
 drafter = HistoryDrafter()
 class Meanwhile(UserList):  # what another thread does while propose runs
     def __iter__(self):
@@ -51,7 +53,8 @@ def test_a_request_that_ends_while_its_draft_is_made(prompt: str) -> None:
 DRAFTING_AT_EXIT = """
 import threading, time
 import numpy as np
-from das.drafter import HistoryDrafter
+from das.drafter import HistoryDrafter, native
+from experiments.recorded.crafted import FACTOR, START, crafted_text, shuffled, structured_texts
 drafter = HistoryDrafter(min_prob=0.0)
 names = [str(i) for i in range(64)]
 for name in names:
@@ -139,6 +142,34 @@ def test_begin_costs_the_same_however_many_problems_there_are(monkeypatch: pytes
         drafter.observe("r", [7, 8, 9])
         drafter.end("r")
     assert np.median(costs[-100:]) < 1.05 * np.median(costs[100:200])
+
+
+def blocks_for(text: np.ndarray, core: Any) -> int:
+    """The basic blocks in which a new drafter indexes a text and looks up its end."""
+    drafter = HistoryDrafter(cross_problem_tokens=0)
+    drafter.begin("r", "p", [])
+    before = core.executed()
+    drafter.observe("r", text)
+    drafter.propose(["r"], [16])
+    return int(core.executed() - before)
+
+
+def test_a_crafted_text_costs_no_more_than_its_shuffled_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bigrams fall into one 64th of the slots if the hash has the key that it was crafted for."""
+    core = counted_core(monkeypatch)
+    crafted = crafted_text(4_000, seed=0)
+    usual = blocks_for(shuffled(crafted, seed=0), core)
+    assert blocks_for(crafted, core) < 1.2 * usual
+    known = native.Key(FACTOR, START)
+    monkeypatch.setattr(native.Key, "random", lambda: known)
+    assert blocks_for(crafted, core) > 10 * usual  # the attack works where the key is known
+
+
+def test_no_pattern_is_slow_under_random_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = counted_core(monkeypatch)
+    for text in structured_texts(4_000):
+        usual = blocks_for(shuffled(text, seed=0), core)
+        assert max(blocks_for(text, core) for _ in range(5)) < 2 * usual
 
 
 # ---- wrong types: one line, and nothing has changed ----

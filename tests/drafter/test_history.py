@@ -1,12 +1,15 @@
 """The history drafter keeps its window and scopes, learns, saves and loads, and refuses misuse."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
 
 from das.arrays import load_arrays
 from das.drafter import HistoryDrafter
+from das.drafter.texts import private_id
 
 
 def test_repeated_token_drafts_to_the_limit() -> None:
@@ -27,6 +30,12 @@ def drafts_text(drafter: HistoryDrafter, prompt: list[int] | None = None) -> boo
     (draft,) = drafter.propose(["probe"], [1])
     drafter.end("probe", keep=False)
     return draft.tokens == [TEXT[6]]
+
+
+def reloaded(drafter: HistoryDrafter, **options: Any) -> HistoryDrafter:
+    with TemporaryDirectory() as folder:
+        drafter.save(Path(folder) / "history.npz")
+        return HistoryDrafter(warm=Path(folder) / "history.npz", **options)
 
 
 def finish(drafter: HistoryDrafter, keep: bool = True) -> None:
@@ -95,6 +104,25 @@ def test_other_problems_are_a_fallback(options: dict, seen: bool) -> None:
     assert drafts_text(drafter) == seen
     drafter.end_step(drafter.window + 1)
     assert not drafts_text(drafter)
+
+
+@pytest.mark.parametrize("scope", ["problem+request", "global+request"])
+def test_private_problems_see_and_show_only_texts_of_their_own_part(scope: str) -> None:
+    """Also after they were saved and loaded, where they meet other problems' texts again."""
+    ids = {"p": "p", "of a": private_id("a", "p"), "of b": private_id("b", "p")}
+    for problem in ids.values():
+        drafter = HistoryDrafter(scope=scope)
+        drafter.begin("done", problem, [])
+        drafter.observe("done", TEXT)
+        drafter.end("done")
+        for _ in range(2):
+            for other in ids.values():
+                drafter.begin("probe", other, [])
+                drafter.observe("probe", TEXT[:6])
+                (draft,) = drafter.propose(["probe"], [1])
+                drafter.end("probe", keep=False)
+                assert bool(draft.tokens) == (other == problem)
+            drafter = reloaded(drafter, scope=scope)
 
 
 def test_the_oldest_texts_of_other_problems_make_room() -> None:

@@ -13,10 +13,11 @@ from reference_mix import exp_of, log_of
 from das.drafter import Draft, HistoryDrafter, TreeDrafts
 from das.drafter.distributions import NO_PAIR, PAIRS
 from das.drafter.options import REMEMBERED, SCOPES
+from das.drafter.texts import private_id
 
 BIG = 2**31 - 1
 ALPHABETS = ([7], [0, 1], [0, 1, 2, BIG], list(range(BIG - 40, BIG + 1)), [k * 7919 % BIG for k in range(1000)])
-PROBLEMS = ("p", "q")
+PROBLEMS = ("p", "q", private_id("secret", "p"), private_id("secret", "q"), private_id("other", "p"))
 ACTIONS = {
     "begin": 0.15,
     "observe": 0.15,
@@ -80,7 +81,7 @@ class Pair:
         request = f"r{self.num_begun}"
         self.num_begun += 1
         prompt = self.prompts[self.rng.integers(3)]
-        problem = PROBLEMS[self.rng.integers(2)]
+        problem = PROBLEMS[self.rng.integers(len(PROBLEMS))]
         seed = int(self.rng.integers(-(2**63), 2**63)) if self.rng.integers(4) else None
         for d in (self.fast, self.slow):
             d.begin(request, problem, prompt, seed)

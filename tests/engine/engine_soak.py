@@ -52,7 +52,7 @@ def sizes(worker: Any) -> dict[str, int]:
         "lengths": len(proposer.lengths._problems),
         "passes": len(runner.meter.step_time_s) + len(proposer._record.measured_s),
         "requests": len(runner.meter.requests) + len(proposer._record.predicted_length) + len(proposer.requests.live),
-        "live": len(proposer.requests.live),  # those that have ended leave with the next pass
+        "live": len(proposer.requests.live),  # of an LLM, those that have ended leave with the next pass
         "prompts": len(seeds._requests_of),
         "seeds": len(runner.sampler.seeds._seeded),
         "weight_version": seeds.weight_version,

@@ -115,15 +115,14 @@ SMOKE: dict[str, tuple[str, ...]] = {
     # Two parts of sixteen; tests/experiments/tasks/test_check_gpu.py runs all.
     "check_gpu": ("task.device=cpu", "task.parts=[memory,self_draft]", "task.folder={made}/check_gpu"),
     "compatibility": ("task.wheels=[]", "task.page={made}/compatibility.md"),
-    # One stop of six; the settings of the run that is killed go before the user's, which win.
-    "kill_test": ("task.runs=1", "task.kinds=[run]", TINY, "trainer.max_steps=4", "checkpoint.every=1"),
-    # One fault of twenty.
+    # Two stops of seven; the settings of the run that is killed go before the user's, which win.
+    "kill_test": ("task.runs=1", "task.kinds=[run,damage]", TINY, "trainer.max_steps=4", "checkpoint.every=1"),
+    # Eight faults of fourteen kinds, in random order.
     "fault_test": (
-        "task.faults=1",
-        "task.kinds=[kill]",
+        "task.faults=8",
         "cluster=ray",
         TINY,
-        "trainer.max_steps=2",
+        "trainer.max_steps=3",
         "checkpoint.every=1",
     ),
     "soak": (TINY, "checkpoint.every=0", "task.minutes=0.5", "task.warm_up_minutes=0"),

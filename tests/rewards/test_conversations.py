@@ -37,6 +37,16 @@ def test_the_judge_starts_at_the_first_call_and_its_counts_are_its_own() -> None
     reward.close()
 
 
+def test_a_last_turn_without_text_scores_as_an_empty_one() -> None:
+    """A policy may end with a call of a tool: its content is null, or missing."""
+    tool_calls = [{"type": "function", "function": {"name": "add", "arguments": {}}}]
+    ends = [[{"role": "assistant", "content": None, "tool_calls": tool_calls}], [{"role": "assistant"}]]
+    judged = JudgedConversations(lambda: MathsReward(1, 30.0), "answer")
+    assert judged(completions=ends, answer=["3", "3"], prompts=["", ""]) == [0.0, 0.0]
+    assert BrevityConversations()(completions=ends, answer=["3", "3"]) == [1.0, 1.0]
+    judged.close()
+
+
 def test_brevity_uses_no_workers() -> None:
     reward = BrevityConversations()
     assert reward(completions=conversations("", "x" * 100), answer=["1", "1"]) == [1.0, 0.5]

@@ -8,6 +8,7 @@ from conftest import Engines, roll
 from vllm import SamplingParams
 
 from das.drafter.distributions import Distributions
+from das.engine.patches.front_end import let_force
 from das.verify.admission import FORCED_KEY
 
 END = 260  # ends a response
@@ -16,6 +17,7 @@ END = 260  # ends a response
 def force(
     llm: Any, responses: dict[str, list[int]], tick: int, remembered: dict[str, np.ndarray] | None = None
 ) -> tuple[list[list[int]], dict[str, Any]]:
+    let_force(llm)
     llm.collective_rpc("das_force", args=(responses, remembered))
     llm.collective_rpc("das_begin_rollout", args=(len(responses) + 1,))
     shared = {"temperature": 1.0, "max_tokens": 80, "stop_token_ids": [END]}

@@ -65,6 +65,20 @@ def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:
     assert single.logprobs[0].min() > -math.inf
 
 
+@pytest.mark.parametrize("count", [1, 6])
+def test_equal_top_log_probs_are_listed_by_token_id(count: int) -> None:
+    """Where a mask leaves few tokens, most of the listed ones have the log-prob -inf."""
+    allowed = [700, 3, 31]
+    params = [SamplingParams(seed=i, logprobs=8, allowed_token_ids=allowed) for i in range(count)]
+    runner: Any = plain_runner(params, 1000)
+    logits = torch.full((count, 1000), 0.5)
+    logits[:, 31] = 1.0
+    found = KeyedSampler(0, "processed_logprobs").sample(runner, logits, None).logprobs_tensors
+    assert found is not None
+    assert found.logprob_token_ids[:, 1:].tolist() == [[31, 3, 700, 0, 1, 2, 4, 5]] * count
+    assert found.logprobs.isfinite()[:, 1:].sum(dim=1).tolist() == [3] * count
+
+
 def seeds_of(sampler: KeyedSampler, runner: Any) -> list[int]:
     seeds: list[int] = sampler.seeds.of_batch(runner).tolist()
     return seeds

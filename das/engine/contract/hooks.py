@@ -15,6 +15,10 @@ TABLE = """
 # The front end.
 v1.engine.input_processor: refuses requests that the sampler cannot answer, accepts min_p and logit_bias with drafts
     InputProcessor: __init__(self, vllm_config), _validate_params(self, params, supported_tasks), speculative_config
+v1.engine.input_processor: histories are parted as the prefix cache is
+    InputProcessor: process_inputs
+v1.engine: the same
+    EngineCoreRequest: cache_salt, sampling_params
 exceptions: how a request is refused
     VLLMValidationError: __init__(self, message)
 sampling_params: what a request asks for

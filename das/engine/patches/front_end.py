@@ -3,17 +3,19 @@
 - InputProcessor.__init__, replaced by `patch_front_end` once in each process. It is the one method of a shared class
   that is replaced for good: the front end checks requests, and may run in another process than the worker. The
   replacement does nothing for engines with another worker class. For engines of das it refuses requests that the worker
-  could only answer by stopping, and accepts min_p and logit_bias, which vLLM refuses with drafts.
+  could only answer by stopping, accepts min_p and logit_bias, which vLLM refuses with drafts, and hands a request's
+  `cache_salt` on to the worker.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from das.engine.contract.versions import NotInstalled, require_vllm
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
 from das.engine.patches.model_runner import asks_for_second, let_engines_choose
 from das.engine.patches.replace import patch
-from das.verify.admission import admit, admit_to_arrays
+from das.verify.admission import SALT_KEY, admit, admit_to_arrays
 
 _applied = False
 
@@ -48,15 +50,30 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
     das_options(vllm_config)  # refuses options of another form here, in one line; a worker may be another process
     if drafts_by_das(vllm_config):
         front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
-    patch(front_end, "_validate_params", _validate_params)
+    front_end.das_may_force = False
+    patch(front_end, "_validate_params", partial(_validate_params, front_end))
+    patch(front_end, "process_inputs", _hand_on_salt)
     if asks_for_second(vllm_config):
         patch(front_end, "_validate_params", _validate_for_arrays)
 
 
-def _validate_params(original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
+def let_force(llm: Any) -> None:
+    """Let requests of this LLM emit recorded responses (das/verify/forced.py). Clients of a server never may."""
+    llm.llm_engine.input_processor.das_may_force = True
+
+
+def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
     resolved = original(params, *args, **kwargs)
-    admit(params)
+    admit(params, front_end.das_may_force)
     return resolved
+
+
+def _hand_on_salt(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    request = original(*args, **kwargs)
+    if request.cache_salt and request.sampling_params is not None:
+        params = request.sampling_params
+        params.extra_args = {**(params.extra_args or {}), SALT_KEY: request.cache_salt}
+    return request
 
 
 def _validate_for_arrays(original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:

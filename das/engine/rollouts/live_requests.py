@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from das.budget import LiveRequest
-from das.verify.admission import LIMIT_KEY, PROBLEM_KEY
+from das.drafter.texts import private_id
+from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, SALT_KEY
 from das.verify.seeds import default_problem
 
 
@@ -18,9 +19,12 @@ def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) 
     limit = int(extra.get(LIMIT_KEY, longest_draft))
     prompt: Sequence[int] = state.prompt_token_ids or ()
     problem = default_problem(prompt) if prompt else f"request-{name}"  # a prompt of embeddings has no token ids
+    problem = extra.get(PROBLEM_KEY, problem)
+    if SALT_KEY in extra:  # vLLM's prefix cache is parted by it too: times tell no client what another one has asked
+        problem = private_id(extra[SALT_KEY], problem)
     return LiveRequest(
         name=name,
-        problem=extra.get(PROBLEM_KEY, problem),
+        problem=problem,
         prompt=len(prompt) if prompt else int(state.num_prompt_tokens),
         limit=limit,
         untracked=limit <= 0 and PROBLEM_KEY not in extra,

@@ -125,6 +125,7 @@ def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool) 
     """
     from vllm import SamplingParams
 
+    from das.engine.patches.front_end import let_force
     from das.engine.stock import roll_out_stock
     from das.verify.admission import FORCED_KEY
 
@@ -160,6 +161,7 @@ def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool) 
     )
     if not keyed:
         return roll_out_stock(llm, request, seats=asked.live)[1]
+    let_force(llm)
     llm.collective_rpc("das_force", args=(responses, remembered))
     return roll_out(llm, request)[1]
 

@@ -50,7 +50,7 @@ def test_replay_counts_passes_drafted_and_accepted() -> None:
 
 
 def test_result_has_its_keys(tmp_path: Path) -> None:
-    small = "problems=2 group=2 sizes=[20000] array_sizes=[2000] batches=[1,4] min_probs=[0.2]"
+    small = "problems=2 group=2 sizes=[20000] array_sizes=[2000] batches=[1,4] min_probs=[0.2] crafted=2000"
     config = composed("task=bench_drafter", *(f"task.{option}" for option in small.split()))
     bench_drafter.run(config, [], str(tmp_path))
     result = json.loads((tmp_path / "result.json").read_text())
@@ -73,6 +73,7 @@ def test_result_has_its_keys(tmp_path: Path) -> None:
         assert row["ratio_to_generous"]["tokens_per_pass"] > 0.9
     assert set(result["batches"]) == {"1", "4"}
     assert result["sizes"][0]["tokens"] == 20000
+    assert result["crafted"].keys() == {"tokens", "crafted_us_per_token", "shuffled_us_per_token", "ratio"}
     assert (tmp_path / "drafter.png").exists()
 
 

@@ -1,4 +1,4 @@
-"""Bad data files, rollouts, histories and checkpoints, by the kinds of docs/survival.md."""
+"""Bad data files, rollouts, histories and checkpoints, by the kinds of docs/reliability.md."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Bad input of the kinds in docs/survival.md: each ends in one clear line that names it, and exit code 2.
+"""Bad input of the kinds in docs/reliability.md: each ends in one clear line that names it, and exit code 2.
 
 All go through run.py (or analysis.compare) as a user starts it, but in this process: refused input is only read.
 tests/experiments/run/test_bad_input.py does the same in processes of their own.
@@ -93,7 +93,7 @@ def test_what_vllm_refuses_is_reported_in_one_line(tiny_policy: str) -> None:
 
 
 def test_the_examples_of_the_documentation_are_kinds_that_are_tried() -> None:
-    section = (ROOT / "docs" / "survival.md").read_text().partition("\n## Bad input\n")[2]
+    section = (ROOT / "docs" / "reliability.md").read_text().partition("\n## Bad input\n")[2]
     listed = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line[:2] == "| "]
     assert len(listed) > 1
     assert set(listed[1:]) <= CASES.keys()
