@@ -24,10 +24,11 @@ reproduce: env
 smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
 
-# What CI leaves out: every experiment, the tasks that kill runs and engines again and again, and a longer search for a
-# request that drafts change.
+# What CI leaves out: every experiment, the tasks that kill runs and engines again and again, and longer searches for
+# settings that end in a traceback and for a request that drafts change.
 nightly: smoke ray env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test
+	RANDOM_OVERRIDES=2000 $(PYTEST) tests/experiments/run/test_random_overrides.py
 	IDENTITY_EXAMPLES=48 $(PYTEST) $(wildcard tests/engine/test_*_identity.py)
 
 # Everything that only a GPU can tell, in a quarter of an hour, in the Python that is active (docs/install.md). Without a GPU

@@ -6,11 +6,10 @@ traces.NAME.tree_N: drafts that branch, of N nodes: tokens_per_pass, ratio (to a
 (tokens that a pass verifies if branches share no rows), query_us_per_request, query_ratio (to arctic's query),
 drafted_per_pass; traces.NAME.rows_N: trees cut at N rows; traces.NAME.distributions and
 distributions_tree_N: as das and tree_N, with a history that remembers distributions, if a run of das recorded the trace
-with them; traces.NAME.matches: of such a trace, a row for each length of
-match (experiments/bench/matches.py); traces.NAME.ratio_to_generous: unbranched drafts of das relative to arctic at the
-better of two settings with long drafts (GENEROUS); batches: cost of a query by batch size; sizes: cost and memory by
-indexed tokens; crafted: cost of a text that was crafted against the index's hash, and of its tokens in random order;
-array: comparison to a suffix array.
+with them; traces.NAME.matches: of such a trace, a row for each length of match (experiments/recorded/matches.py);
+traces.NAME.ratio_to_generous: unbranched drafts of das relative to arctic at the better of two settings with long
+drafts (GENEROUS); batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; crafted: cost of a
+text that was crafted against the index's hash, and of its tokens in random order; array: comparison to a suffix array.
 """
 
 import resource
@@ -27,7 +26,6 @@ from omegaconf import DictConfig
 
 from analysis.drafter_figure import drafter_figure
 from das.drafter import HistoryDrafter
-from experiments.bench.matches import by_match_length
 from experiments.recorded.crafted import crafted_cost
 from experiments.recorded.drafter_replay import (
     Arctic,
@@ -44,6 +42,7 @@ from experiments.recorded.drafter_replay import (
     replay_problem,
     request_name,
 )
+from experiments.recorded.matches import by_match_length
 from experiments.recorded.rollouts import sampled_responses_of
 from experiments.recorded.suffix_array import against_array
 from experiments.recorded.tree_replay import TreeTally

@@ -34,8 +34,8 @@ def kernels(scale: Scale) -> Verdict:
             digest, seconds = measured(operation, given)
             found[name, rows] = digest
             with path.open("a") as lines:
-                line = {"operation": name, "rows": rows, "digest": digest, "us": 1e6 * seconds, "made": made}
-                lines.write(json.dumps(line) + "\n")
+                row = {"operation": name, "rows": rows, "digest": digest, "us": 1e6 * seconds, "made": made}
+                lines.write(json.dumps(row) + "\n")
     names = sorted({name for name, _ in found})
     differing = {name: first_difference(name, rows_of, found) for name in names}
     broken = [name for name in names if differing[name] is not None and not name.startswith("torch ")]
@@ -99,13 +99,13 @@ def operations(scale: Scale) -> Iterator[tuple[str, int, Operation]]:
     device, dtype = scale.pick("cuda", "cpu"), scale.pick(torch.bfloat16, torch.float32)
     for outputs, width in scale.pick(LARGE, ((48, 32),)):
         weight = torch.randn(outputs, width, generator=torch.Generator().manual_seed(1)).to(device, dtype)
-        yield f"torch linear {outputs}x{width}", width, partial(_linear, torch.nn.functional.linear, weight)
+        yield f"torch linear {outputs}x{width}", width, partial(_with_weight, torch.nn.functional.linear, weight)
         if invariant is not None:
-            yield f"linear {outputs}x{width}", width, partial(_linear, invariant.linear_batch_invariant, weight)
+            yield f"linear {outputs}x{width}", width, partial(_with_weight, invariant.linear_batch_invariant, weight)
     if invariant is not None:
         for width in (3584, 4096):
             ones = torch.ones(width, device=device, dtype=dtype)
-            yield f"norm {width}", width, lambda x, w=ones: invariant.rms_norm_batch_invariant(x.to(w.dtype), w)
+            yield f"norm {width}", width, partial(_with_weight, invariant.rms_norm_batch_invariant, ones)
     vocab = scale.pick(151936, 600)
     yield "torch cumsum", vocab, lambda x: x.softmax(-1).cumsum(-1)
     yield "torch sort", vocab, lambda x: x.sort(-1).values
@@ -114,7 +114,7 @@ def operations(scale: Scale) -> Iterator[tuple[str, int, Operation]]:
     yield "top-p", vocab, lambda x: keep_likeliest(x.clone(), None, torch.full((len(x),), 0.95, device=x.device))
 
 
-def _linear(function: Callable[[Any, Any], Any], weight: Any, x: Any) -> Any:
+def _with_weight(function: Callable[[Any, Any], Any], weight: Any, x: Any) -> Any:
     return function(x.to(weight.dtype), weight)
 
 

@@ -13,8 +13,8 @@ from das.drafter.distributions import Distributions, packed
 from das.replay.workload import Sampling
 from das.verify.noise import keyed_argmax
 from experiments.bench import drafter as bench_drafter
-from experiments.bench.matches import by_match_length
 from experiments.recorded.drafter_replay import PROMPT, Tally, made_up_problems, replay_problem, request_name
+from experiments.recorded.matches import by_match_length
 
 
 class Oracle:
