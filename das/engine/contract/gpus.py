@@ -48,7 +48,7 @@ TABLE = (
     Claim("float16, float32", VLLM, "unmeasured", "Triton's float32 products are set to IEEE"),
     Claim("top-p", VLLM, "unmeasured", "torch sums one row and many by other algorithms; das groups rows, doubles one"),
     Claim("the keyed sampler's kernel", VLLM, "proved by compile", "nothing fused for sm_90; interpreted: C's tokens"),
-    Claim("tiles for 7B and 8B shapes", _TABLES, "proved by compile", "wgmma on sm_90, all; bits and times unmeasured"),
+    Claim("tiles for 7B and 8B shapes", _TABLES, "expected by reading", "64 rows and more, wgmma; all else unmeasured"),
     Claim("vLLM's tiles for 1.7B shapes", _TABLES, "unmeasured", "mma.sync below 64 rows, wgmma from there on"),
     Claim("MoE", VLLM, "unmeasured", "not tried"),
     Claim("drafts that branch", BRANCHES, "unmeasured", "two blocking copies a pass; refused with other versions"),

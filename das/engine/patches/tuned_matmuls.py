@@ -3,8 +3,8 @@
 vLLM's own tiles were tuned for a 1.7B model's shapes. Any other shape gets one fixed tile, which is far too large for
 the few rows of a decode pass. Here each shape gets those tiles of the tuned shape most like it that have 64 rows or
 more. Every tile of a shape has the same inner block. That alone does not give a row the same bits in every pass: for
-Hopper, tiles of 16 and 32 rows compile to mma.sync and larger ones to wgmma, which may sum in another order
-(tests/engine/patches/test_tiles.py). Nobody has measured these tiles on these shapes yet (docs/install.md).
+Hopper, tiles of 16 and 32 rows compile to mma.sync and larger ones to wgmma, which may sum in another order. Nobody has
+measured these tiles on these shapes yet (docs/install.md).
 """
 
 import math
