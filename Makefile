@@ -12,7 +12,7 @@ PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile
 
 .PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray real-policy \
-	docs wheel gpu-requirements check-gpu-requirements check-gpu clean
+	docs look wheel gpu-requirements check-gpu-requirements check-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -39,7 +39,7 @@ check-gpu:
 # Compare all arms in two steps, and run every task that has no whole test of its own in its
 # smallest setting, without the test packages: does `make run` install all that tasks need?
 smoke-tasks: env
-	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache
+	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache --pages outputs/pages
 
 # The inner loop, under 90 s: lint, types, layers, and the tests of what changed since the last commit.
 check: lint
@@ -116,6 +116,16 @@ docs: .docs/.docs-env
 	"$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-deps --target .docs -r requirements/docs.txt
 	@touch $@
 
+# Open the site and the pages of small runs, which `make docs smoke-tasks` leaves, in headless Chromium: no error on the
+# console, no missing picture, nothing wider than a phone or a laptop. Skipped where there is no Chromium.
+look: .look/.look-env
+	PYTHONPATH="$(CURDIR)/.look" "$(PYTHON)" tests/look.py site outputs/pages
+
+.look/.look-env: requirements/look.txt
+	rm -rf .look
+	"$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-deps --target .look -r requirements/look.txt
+	@touch $@
+
 # The library as a wheel with its C cores compiled, in dist/. tests/test_wheel.py (make test-slow) runs the README's
 # programs from such a wheel on a machine without gcc.
 wheel: env
@@ -131,4 +141,4 @@ check-gpu-requirements:
 	"$(PYTHON)" requirements/resolve.py
 
 clean:
-	rm -rf .venv .dev .docs .peers .real site build dist das/_build das/*/_build
+	rm -rf .venv .dev .docs .look .peers .real site build dist das/_build das/*/_build

@@ -11,7 +11,7 @@ from analysis.arms import full_table
 from analysis.regime import COLUMNS, regime_lines, regime_note
 from analysis.verdict import verdict_lines
 
-WIDE = "body{max-width:75rem}"
+WIDE = "body{max-width:75rem}.wide svg{min-width:48rem}"  # on a phone the panels scroll sideways, to be read
 MEANINGS = (  # of the columns of the long table; docs/metrics.md has the rest
     "drafted, accepted: tokens that a drafter proposed, and those of them that equalled the policy's own. tokens/pass: "
     "emitted tokens of a request per pass of the policy. draft share: the part of the rollout time that drafting took. "
@@ -67,4 +67,4 @@ def _panels(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     picture = io.StringIO()
     panels.draw(runs, panels.PANELS, picture, "svg")
     svg = picture.getvalue()
-    return ["<h2>Panels</h2>", svg[svg.index("<svg") :]]
+    return ["<h2>Panels</h2>", f"<div class='wide'>{svg[svg.index('<svg') :]}</div>"]

@@ -1,7 +1,6 @@
-"""Draw figures of docs/ from kept measurements: python -m analysis.docs_figures
+"""Draw all figures of docs/ from kept measurements: python -m analysis.docs_figures
 
-docs/benchmarks/data/ holds the measurements, each file with its command, commit and date. Other figures of docs/ are
-drawn by the commands that the pages beside them name.
+docs/benchmarks/data/ holds the measurements, each file with its command, commit and date.
 """
 
 import json

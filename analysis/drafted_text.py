@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.page import document
+
 # Orange on white, and underlined: it can be told from plain text without seeing colours.
 CSS = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
-    "pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#fafafa;border:1px solid #ddd;padding:.7rem}"
+    "pre{white-space:pre-wrap;overflow-wrap:anywhere}"
     "mark{background:#f7d9a8;color:#000;border-bottom:2px solid #b35900}h2{margin-top:2.5rem}h3{margin-bottom:.2rem}"
     "p.facts{margin:0;color:#555}"
 )
@@ -47,17 +48,9 @@ class DraftedText:
         return f"<h3>{html.escape(self.title)}</h3><p class='facts'>{facts}</p><pre>{text}</pre>"
 
 
-def page(sections: Sequence[tuple[str, Sequence[DraftedText]]]) -> str:
-    """Returns the page. sections: a heading, and the responses below it."""
-    body = "".join(
-        f"<h2>{html.escape(heading)}</h2>{''.join(text.html() for text in texts)}" for heading, texts in sections
-    )
-    return (
-        "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-        f"<title>Drafted tokens</title><style>{CSS}</style><h1>Which tokens were drafted</h1>{LEGEND}{body}</html>"
-    )
-
-
 def write(path: Path, sections: Sequence[tuple[str, Sequence[DraftedText]]]) -> None:
-    """Write the page; see `page`."""
-    path.write_text(page(sections), encoding="utf-8")
+    """Write the page. sections: a heading, and the responses below it."""
+    body = [LEGEND]
+    for heading, texts in sections:
+        body += [f"<h2>{html.escape(heading)}</h2>", *(text.html() for text in texts)]
+    path.write_text(document("Which tokens were drafted", body, CSS), encoding="utf-8")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file
+from scripts import SIZES
 
 from das.trl.speculate import LOGGED
 
@@ -130,7 +131,35 @@ def test_advise_own_rollouts(tmp_path: Path) -> None:
     assert (result.parent / "advice.html").stat().st_size > 0
 
 
+@pytest.mark.slow
+def test_first_rollouts(repetitive_policy: str, tmp_path: Path) -> None:
+    """The notebook, in Jupyter's kernel, with a tiny policy."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(ROOT / "examples" / "first_rollouts.ipynb", as_version=4)
+    settings = [*SIZES, f"policy.path={repetitive_policy}", f"cache={tmp_path}"]
+    setup = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    for written, here in {"SETTINGS = []": f"SETTINGS = {settings}", '"outputs/notebook"': f'"{tmp_path}"'}.items():
+        assert written in setup.source
+        setup.source = setup.source.replace(written, here)
+    folder = {"metadata": {"path": str(ROOT / "examples")}}
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=folder).execute()
+    shown = nbformat.writes(notebook)
+    assert "equal: True (" in shown
+    assert shown.count("<mark>") > 0
+    assert len(re.findall(r"^(?:none|das|at most 2) +yes ", "\n".join(texts_of(notebook)), re.MULTILINE)) == 3
+    assert "identical: yes" in shown
+
+
+def texts_of(notebook: Any) -> list[str]:
+    """What the cells of an executed notebook printed."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [output.text for output in outputs if output.output_type == "stream"]
+
+
 def test_no_example_is_left_out() -> None:
     tests: dict[str, Callable[..., None] | Any] = globals()
-    for example in (ROOT / "examples").glob("*.py"):
+    examples = ROOT / "examples"
+    for example in (*examples.glob("*.py"), *examples.glob("*.ipynb")):
         assert f"test_{example.stem}" in tests, example

@@ -29,19 +29,21 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         raise UserError(
             f"{arm} holds rollouts of steps {recorded or 'none'}: choose task.arm and task.steps among them"
         )
-    policy = task.tokenizer
-    if policy is None:
-        policy = policy_directory(run_config(arm_config_of(arm)), progress.note)
-    sections = [(f"step {step}", _texts(arm, step, int(task.responses), policy)) for step in steps]
+    sections = [(f"step {step}", texts(arm, step, int(task.responses), task.tokenizer)) for step in steps]
     path = Path(task.run) / PAGE
     drafted_text.write(path, sections)
     progress.note(f"page: {path}")
 
 
-def _texts(arm: Path, step: int, count: int, policy: str) -> list[drafted_text.DraftedText]:
+def texts(arm: Path, step: int, count: int, tokenizer: str | None = None) -> list[drafted_text.DraftedText]:
+    """Return the first `count` responses of a step.
+
+    arm: the folder of an arm. tokenizer: a folder or hub id; None: the tokenizer of the arm's policy. Raises UserError
+    for a rollout of which nobody recorded which tokens were drafted.
+    """
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(policy)
+    loaded = AutoTokenizer.from_pretrained(tokenizer or policy_directory(run_config(arm_config_of(arm)), print))
     with reading(arm / "rollouts" / f"step_{step:05d}.jsonl.gz"):
         rows = read.rollout(arm, step)[:count]
     if any(row["drafted"] and "emitted" not in row for row in rows):
@@ -49,7 +51,7 @@ def _texts(arm: Path, step: int, count: int, policy: str) -> list[drafted_text.D
     return [
         drafted_text.DraftedText(
             f"{row['problem_id']}, reward {row['reward']}",
-            pieces(tokenizer, row["response_ids"]),
+            pieces(loaded, row["response_ids"]),
             row.get("emitted", [1] * row["passes"]),
             row["drafted"],
         )

@@ -3,9 +3,10 @@
     python tests/experiments/smoke_tasks.py                  all but TESTED and NIGHTLY, some minutes on 2 cores
     python tests/experiments/smoke_tasks.py replay audit     these two, and the tasks whose runs they need
     python tests/experiments/smoke_tasks.py --cache outputs/cache     use policies that were made before
+    python tests/experiments/smoke_tasks.py --pages outputs/pages     keep the HTML pages of the runs there
 
 Prints a line per task and exits with 1 if one fails. It needs no pytest, so it also runs where no test package is
-installed. Nothing is written outside the scratch folder, which is removed if all tasks pass.
+installed. Nothing else is written outside the scratch folder, which is removed if all tasks pass.
 """
 
 import argparse
@@ -140,10 +141,7 @@ TESTED = {
     "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
     "soak": "tests/experiments/tasks/test_soak_run.py",
     "recordings": "tests/experiments/recorded/test_recordings.py",
-    **{
-        name: f"tests/experiments/tasks/test_{name}.py"
-        for name in ("force", "check_gpu", "replay", "advise", "compatibility")
-    },
+    **{name: f"tests/experiments/tasks/test_{name}.py" for name in ("force", "check_gpu", "replay", "compatibility")},
 }
 # `make nightly` runs them: repeated kills, and one of the experiments, all of which `make smoke` runs. Tests that hold
 # what they show: tests/trl/test_survival.py, tests/cluster/test_cluster_training.py and
@@ -203,10 +201,19 @@ def run_tasks(names: list[str], scratch: Path, cache: Path, timeout_s: float, jo
     return [name for name in names if not works[name]]
 
 
+def keep_pages(scratch: Path, folder: Path) -> None:
+    """Copy the HTML pages of all runs into a folder, which is made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for page in scratch.rglob("*.html"):
+        shutil.copy(page, folder / f"{page.parent.name}_{page.name}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run tasks once, with the smoke settings of the registry.")
     parser.add_argument("tasks", nargs="*", help="tasks to run; all without a whole test if none is named")
     parser.add_argument("--cache", type=Path, help="folder of policies made before; by default they are made anew")
+    parser.add_argument("--pages", type=Path, help="folder to keep the HTML pages of the runs in")
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds that a task may take (1200)")
     parser.add_argument("--jobs", type=int, default=2, help="tasks that run at once (2)")
     chosen = parser.parse_args()
@@ -225,6 +232,8 @@ def main() -> int:
     if failed:
         print(f"failed: {', '.join(failed)}; their runs are in {scratch}")
         return 1
+    if chosen.pages is not None:
+        keep_pages(scratch, chosen.pages)
     shutil.rmtree(scratch)
     return 0
 
