@@ -17,21 +17,11 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from das.verify.batch import RunningBatch
+from das.verify.draw import draw, draw_inputs
 from das.verify.host_copies import on_device
 from das.verify.layout import DraftRows, Layout
 from das.verify.logprobs import emitted_logprobs
-from das.verify.noise import (
-    REJECTED,
-    accept_inputs,
-    device_accept,
-    device_argmax,
-    emitted_cells,
-    keyed_argmax,
-    keyed_verify,
-    keyed_walk,
-    likeliest,
-    noise_inputs,
-)
+from das.verify.noise import REJECTED, likeliest
 from das.verify.sampling_parameters import GREEDY_BELOW, Rows, applied_temperature, has_custom_processors
 from das.verify.sampling_pieces import joined, max_piece_rows, pieces_of
 from das.verify.seeds import DefaultSeeds, RequestSeeds
@@ -152,23 +142,7 @@ class KeyedSampler:
         if not metadata.all_greedy:
             logits = rows.apply_after_temperature(logits, work.temperature, work.greedy)
 
-        cells = None  # row of each emitted token
-        if layout is None:
-            tokens = device_argmax(logits, inputs) if inputs else keyed_argmax(logits, seeds, positions, greedy)
-            emitted = tokens[:, None].to(torch.int32)
-        elif layout.parents is None:
-            if inputs:
-                emitted = device_accept(device_argmax(logits, inputs), layout.draft_tokens, inputs)
-            else:
-                emitted = keyed_verify(
-                    logits, layout.num_drafted, layout.draft_tokens, seeds, positions, greedy, work.width
-                )
-            cells = emitted_cells(layout.num_drafted, work.width) if wants_logprobs or self.remembers else None
-        else:
-            emitted, cells = keyed_walk(
-                logits, layout.num_drafted, layout.draft_tokens, layout.parents, layout.offset, seeds, positions,
-                greedy, work.width,
-            )  # fmt: skip
+        emitted, cells = draw(logits, layout, seeds, positions, greedy, work.width, inputs)
         if self.remembers:
             self.remember(logits, emitted, cells)
         logprobs = None
@@ -202,18 +176,12 @@ class KeyedSampler:
 
         seeds, positions, greedy: for each of the piece's requests, [requests].
         """
+        inputs = draw_inputs(layout, seeds, positions, greedy, work.width)
+        if layout is not None:
+            inputs["owner"] = layout.owner
         temperature = applied_temperature(work.temperature, work.greedy)
-        if layout is None:
-            inputs = noise_inputs(seeds, positions, greedy)
-            return inputs if temperature is None else {**inputs, "temperature": temperature}
-        owner = layout.own_request
-        inputs = {"owner": layout.owner}
         if temperature is not None:
-            inputs["temperature"] = temperature[layout.owner]
-        if layout.parents is None:
-            own_greedy = None if greedy is None else greedy[owner]
-            inputs |= noise_inputs(seeds[owner], positions[owner] + layout.offset, own_greedy)
-            inputs |= accept_inputs(layout.num_drafted, work.width)
+            inputs["temperature"] = temperature if layout is None else temperature[layout.owner]
         return inputs
 
     def seeds_of(self, runner: RunningBatch, rows: np.ndarray) -> np.ndarray:

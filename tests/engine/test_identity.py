@@ -132,12 +132,12 @@ def plain_parameters() -> list[Any]:
     return [SamplingParams(**{**kind, "seed": i, "max_tokens": 40, "logprobs": 0}) for i, kind in enumerate(kinds)]
 
 
-def ngram_in_its_own_process(policy: str, runner: str) -> tuple[Any, Any, int, str, int]:
-    """Two rollouts with vLLM's ngram drafter, its error message for min_p, and torch's threads afterwards.
+def in_its_own_process(policy: str, method: str, runner: str) -> tuple[Any, Any, int, str, int]:
+    """Two rollouts with one of vLLM's drafters, its error message for min_p, and torch's threads afterwards.
 
-    The ngram drafter imports numba, after which vLLM 0.32 cannot build another engine in the same process.
+    These drafters import numba, after which vLLM 0.32 cannot build another engine in the same process.
     """
-    llm = Engines().build(policy, method="ngram", runner=runner, speculative=NGRAM)
+    llm = Engines().build(policy, method=method, runner=runner, speculative=SPECULATIVE[method])
     results = two_rollouts(llm, plain_parameters)
     refusal = ""
     try:
@@ -147,15 +147,21 @@ def ngram_in_its_own_process(policy: str, runner: str) -> tuple[Any, Any, int, s
     return *results, refusal, torch.get_num_threads()
 
 
-NGRAM = {"num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+SPECULATIVE = {
+    "ngram": {"num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3},
+    "suffix": {"num_speculative_tokens": 8},
+}
 
 
 @pytest.mark.parametrize("runner", ["first", "second"])
+@pytest.mark.parametrize("method", SPECULATIVE)
 def test_vllms_own_drafts_change_nothing_and_keep_their_refusals(
-    engines: Engines, tiny_policy: str, runner: str
+    engines: Engines, tiny_policy: str, method: str, runner: str
 ) -> None:
+    if method == "suffix":
+        pytest.importorskip("arctic_inference")  # `make peers` installs it
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        first, second, num_accepted, refusal, threads = pool.apply(ngram_in_its_own_process, (tiny_policy, runner))
+        first, second, num_accepted, refusal, threads = pool.apply(in_its_own_process, (tiny_policy, method, runner))
     undrafted = two_rollouts(engines.build(tiny_policy), plain_parameters)
     assert num_accepted > 20
     assert (first, second) == undrafted[:2]

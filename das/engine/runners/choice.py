@@ -5,7 +5,6 @@ from typing import Any
 
 from das.engine.contract.versions import NotInstalled, require_second_runner
 from das.engine.engine_config import das_options, drafts_by_das
-from das.engine.runners.first import runner as first
 from das.engine.runners.protocol import Runner
 
 
@@ -41,9 +40,11 @@ def _not_ported(vllm_config: Any) -> str:
 
 def runner_under_construction(vllm_config: Any) -> AbstractContextManager[None]:
     """Inside the `with` block, a model runner that is built is one to which das can be added."""
-    if not vllm_config.use_v2_model_runner:
+    if not vllm_config.use_v2_model_runner:  # each part is imported where it is needed: no vLLM keeps both for ever
+        from das.engine.runners.first import runner as first
+
         return first.runner_under_construction(vllm_config)
-    from das.engine.runners.second import runner as second  # not every vLLM has it
+    from das.engine.runners.second import runner as second
 
     return second.runner_under_construction(vllm_config)
 
@@ -51,6 +52,8 @@ def runner_under_construction(vllm_config: Any) -> AbstractContextManager[None]:
 def add_das(model_runner: Any) -> Runner:
     """Add das to vLLM's model runner of either kind."""
     if not model_runner.vllm_config.use_v2_model_runner:
+        from das.engine.runners.first import runner as first
+
         return first.FirstRunner(model_runner)
     from das.engine.runners.second import runner as second
 

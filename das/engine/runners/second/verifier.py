@@ -12,19 +12,10 @@ import numpy as np
 import torch
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
+from das.verify.draw import draw, draw_inputs
 from das.verify.host_copies import on_device
 from das.verify.layout import DraftRows, Layout
-from das.verify.noise import (
-    REJECTED,
-    accept_inputs,
-    device_accept,
-    device_argmax,
-    emitted_cells,
-    keyed_argmax,
-    keyed_verify,
-    keyed_walk,
-    noise_inputs,
-)
+from das.verify.noise import REJECTED, accept_inputs
 from das.verify.sampler import KeyedSampler
 from das.verify.sampling_parameters import GREEDY_BELOW, keep_likeliest
 
@@ -56,12 +47,20 @@ class Draws:
         top_k, top_p = sampler.sampling_states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np)
         return keep_likeliest(logits, top_k, top_p)
 
-    def keys(self, requests: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Returns the seed and the position of each request's next token, int64, and which requests are greedy, bool;
-        None if none is. requests: their indices in vLLM's arrays, int [requests]."""
-        states = self.vllm_sampler.sampling_states
+    def draw(
+        self, logits: torch.Tensor, layout: Layout | None, requests: np.ndarray, width: int
+    ) -> tuple[torch.Tensor, Any]:
+        """Draw the tokens of a piece of the pass (das/verify/draw.py), and let the drafter remember their
+        distributions. requests: the indices of the piece's requests in vLLM's arrays, int [requests]."""
+        states, das_sampler = self.vllm_sampler.sampling_states, self.das_runner.sampler
         greedy = states.temperature.np[requests] < GREEDY_BELOW
-        return states.seeds.np[requests], self.das_runner.positions[requests], greedy if greedy.any() else None
+        keys = states.seeds.np[requests], self.das_runner.positions[requests], greedy if greedy.any() else None, width
+        on_host = logits.device.type == "cpu"
+        inputs = {} if on_host else on_device(logits.device, draw_inputs(layout, *keys))
+        emitted, cells = draw(logits, layout, *keys, inputs)
+        if das_sampler.remembers:
+            das_sampler.remember(logits, emitted, cells)
+        return emitted, cells
 
     def sample(
         self,
@@ -77,10 +76,8 @@ class Draws:
         das_sampler = self.das_runner.sampler
         das_sampler.begin_pass(self.das_runner, logits, [0] * len(logits), np.zeros(len(logits), np.int64))
         logits = self.processed(logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest)
-        tokens = keyed_argmax(logits, *self.keys(idx_mapping_np))
-        if das_sampler.remembers:
-            das_sampler.remember(logits, tokens[:, None], None)
-        return tokens, logits
+        tokens, _ = self.draw(logits, None, idx_mapping_np, 1)
+        return tokens[:, 0].to(torch.int64), logits
 
 
 class SecondSampler(KeyedSampler):
@@ -144,30 +141,21 @@ class KeyedVerifier(RejectionSampler):
         sampled are moved there. verify_draft_sampled: the input token of each row; behind a request's first row, its
         drafted tokens, or -1 where a grammar rules the token out.
         """
-        raw, das_sampler, width = logits, self.draws.das_runner.sampler, self.num_speculative_steps + 1
+        raw = logits
         logits = self.draws.processed(
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, draft_sampled, expanded_local_pos,
             seq_lens_upper_bound_np,
         )  # fmt: skip
         layout = self._next_layout(len(idx_mapping_np), verify_draft_sampled)
-        keys = self.draws.keys(idx_mapping_np)
-        if layout.parents is None:
-            emitted = _accepted(logits, layout, *keys, width)
-            cells = emitted_cells(layout.num_drafted, width)
-        else:
-            walked = keyed_walk(
-                logits, layout.num_drafted, layout.draft_tokens, layout.parents, layout.offset, *keys, width
-            )
-            emitted, cells = walked[0].to(logits.device), walked[1]
-        if das_sampler.remembers:
-            das_sampler.remember(logits, emitted, cells)
+        emitted, cells = self.draws.draw(logits, layout, idx_mapping_np, self.num_speculative_steps + 1)
         if layout.parents is not None:
-            request, place = (walked[0].numpy() != REJECTED).nonzero()
+            request, place = (emitted.numpy() != REJECTED).nonzero()
             moved = {"to": layout.first_row[request] + place, "cells": cells[request, place]}
             rows = on_device(logits.device, moved)
             raw[rows["to"]] = raw[rows["cells"]]
             if logits is not raw:
                 logits[rows["to"]] = logits[rows["cells"]]
+            emitted = emitted.to(logits.device)
         return logits, emitted.to(torch.int64), (emitted != REJECTED).sum(dim=1, dtype=torch.int32)
 
     def _next_layout(self, num_requests: int, inputs: torch.Tensor) -> Layout:
@@ -180,21 +168,3 @@ class KeyedVerifier(RejectionSampler):
         start = int(self._num_drafted[:first].sum())
         parents = None if self._parents is None else self._parents[start : start + len(behind_first)]
         return Layout(num_drafted, drafted, parents)
-
-
-def _accepted(
-    logits: torch.Tensor,
-    layout: Layout,
-    seeds: np.ndarray,
-    positions: np.ndarray,
-    greedy: np.ndarray | None,
-    width: int,
-) -> torch.Tensor:
-    """Returns the tokens that are emitted where no draft branches, int32 [requests, width], with REJECTED behind
-    them."""
-    if logits.device.type == "cpu":
-        return keyed_verify(logits, layout.num_drafted, layout.draft_tokens, seeds, positions, greedy, width)
-    owner = layout.own_request
-    keys = noise_inputs(seeds[owner], positions[owner] + layout.offset, None if greedy is None else greedy[owner])
-    inputs = on_device(logits.device, keys | accept_inputs(layout.num_drafted, width))
-    return device_accept(device_argmax(logits, inputs), layout.draft_tokens, inputs)
