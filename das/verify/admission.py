@@ -39,7 +39,8 @@ def admit(params: Any, may_force: bool = False) -> None:
     unknown = [str(key) for key in extra if str(key).startswith("das_") and key not in keys]
     if unknown:
         raise VLLMValidationError(
-            f"{unknown[0][:80]!r} is no key that a request may have: choose {PROBLEM_KEY}, {LIMIT_KEY} or {SET_ASIDE_KEY}"
+            f"{unknown[0][:80]!r} is no key that a request may have: choose {', '.join(OF_CLIENTS[:-1])} or "
+            f"{OF_CLIENTS[-1]}"
         )
     problem, limit = extra.get(PROBLEM_KEY, ""), extra.get(LIMIT_KEY, 0)
     if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID or not _is_text(problem):
