@@ -1,9 +1,10 @@
-"""`python -m das doctor` checks which uses of das work on this machine. `python -m das serve` starts a server."""
+"""`python -m das doctor` checks which uses of das work on this machine. `python -m das serve` starts a server.
+`python -m das run` runs a training script with das."""
 
 import argparse
 import sys
 
-from das import serve
+from das import run, serve
 from das.doctor import as_json, as_text, examine
 
 
@@ -17,6 +18,8 @@ def main() -> int:
         "serve", help="start vLLM's server with drafts; further options are vLLM's", allow_abbrev=False
     )
     serve.add_arguments(server)
+    script = commands.add_parser("run", help="run a training script of TRL or verl with das, as it is")
+    run.add_arguments(script)
     first = sys.argv[2:3] if sys.argv[1:2] == ["serve"] else []
     if first and first[0].startswith("-") and first[0] not in ("-h", "--help"):
         # The parser does not know vLLM's options, so it would take the value of one of them for the policy.
@@ -24,6 +27,8 @@ def main() -> int:
     arguments, further = parser.parse_known_args()
     if arguments.command == "serve":
         return serve.serve(arguments, further)
+    if arguments.command == "run":
+        return run.run(arguments)
     if further:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
     report = examine()

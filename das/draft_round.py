@@ -12,6 +12,7 @@ import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.drafter import Drafter, Drafts, RememberingDrafter, TreeDrafts
+from das.set_aside import SetAsideTokens
 
 UNLIMITED = 2**31
 BLOCKS_A_TREE = 8  # KV blocks that the branches of a draft may need
@@ -48,6 +49,7 @@ class DraftRound:
         self.budget = budget
         self.max_draft_tokens = budget.max_draft_tokens if max_draft_tokens is None else max_draft_tokens
         self.branch_blocks = branch_blocks
+        self.set_aside = SetAsideTokens()
 
     def begin_step(self, num_requests: int) -> None:
         """Note that a rollout of `num_requests` requests begins."""
@@ -68,6 +70,8 @@ class DraftRound:
         else:
             self.drafter.begin(request.name, request.problem, prompt)
         self.budget.begin(request)
+        if request.set_aside:
+            self.set_aside.begin(request, earlier_tokens, self.drafter.vocab)
         if earlier_tokens:
             self.drafter.observe(request.name, earlier_tokens)
             request.generated = len(earlier_tokens)
@@ -90,6 +94,8 @@ class DraftRound:
         the order of `tokens` (das.drafter.distributions); None: unknown.
         """
         for request, drafted, accepted, new in zip(requests, num_drafted, num_accepted, tokens, strict=True):
+            if request.set_aside:
+                self.set_aside.observe(request, drafted, accepted, new)
             request.num_drafted += drafted
             request.num_accepted += accepted
             request.passes += 1
@@ -115,6 +121,11 @@ class DraftRound:
             return None
         names = [request.name for request in requests]
         floors = self.budget.floors(requests)
+        own = [len(request.set_aside) > request.generated for request in requests]
+        if any(own):  # these requests draft the tokens that were set aside; the others draft as ever
+            asked = [0 if has_own else limit for has_own, limit in zip(own, limits, strict=True)]
+            drafts = self.set_aside.draft(requests, limits, self.drafter.propose_batch(names, asked, floors))
+            return Proposal(drafts, self.budget.trim(requests, drafts))
         if BLOCKS_A_TREE * len(requests) <= self.branch_blocks:
             trees = self.drafter.propose_tree(names, limits, floors, self.budget.branch_floor())
             return Proposal(trees, self.budget.trim(requests, trees.as_chains()))

@@ -26,6 +26,7 @@ class LiveRequest:
     limit: int = 2**31  # the longest draft that the caller allows, in tokens
     untracked: bool = False  # True: the drafter does not know it, so it gets no drafts and siblings do not see its text
     stop_tokens: frozenset[int] = frozenset()
+    set_aside: Sequence[int] = ()  # tokens that it emitted before it was put aside; empty once it emits another one
     generated: int = 0  # number of response tokens so far
     num_drafted: int = 0  # number of draft tokens verified so far
     num_accepted: int = 0  # number of these that were accepted

@@ -17,6 +17,7 @@ require_vllm()  # first, because another version may lack what is imported next
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from vllm import envs  # noqa: E402
+from vllm.distributed import get_tp_group  # noqa: E402
 from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 
@@ -31,6 +32,7 @@ from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
 from das.engine.rollouts.report import Plain  # noqa: E402
+from das.engine.rollouts.totals import add_to_totals  # noqa: E402
 from das.engine.runners.choice import add_das, check_choice, runner_under_construction  # noqa: E402
 from das.engine.runners.draft_passes import blocks_needed  # noqa: E402
 from das.engine.runners.protocol import Runner  # noqa: E402
@@ -211,6 +213,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._end_unannounced_rollout()
 
     def _end_unannounced_rollout(self) -> None:
+        self._count(self.das_runner.meter.report().plain())
         self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:
             for alarm in self._das_proposer.end_unannounced_step():
@@ -258,7 +261,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         costs = self._costs(meter.requests)
         report = meter.report() if self._das_proposer is None else self._das_proposer.end_turn(meter)
         self.das_runner.meter = RolloutMeter()
-        return report.plain() | {"requests": costs}
+        return self._count(report.plain()) | {"requests": costs}
 
     def das_use_proposer(self, name: str, options: DasOptions | None) -> None:
         """Draft with the proposer of this name from now on. This lets one engine compare drafters and budgets.
@@ -314,7 +317,13 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         else:
             report = meter.report()
         self.das_runner.meter = RolloutMeter()  # the next rollout's, for callers that never call das_begin_rollout
-        return report.plain() | {"requests": costs}
+        return self._count(report.plain()) | {"requests": costs}
+
+    def _count(self, report: Plain) -> Plain:
+        """Add a rollout to the totals of `das run`, once for all ranks of the engine. Returns its report."""
+        if get_tp_group().is_first_rank:
+            add_to_totals(report)
+        return report
 
     def _costs(self, requests: Iterable[str]) -> dict[str, Plain]:
         """Returns the costs so far of these requests of the running rollout or turn, by their names."""

@@ -1,0 +1,151 @@
+"""`python -m das run -- COMMAND`: a training script with das, without a change of the script.
+
+All processes of the command inherit its environment variables: das/start is first on their module path, so that they
+call `das.speculate()` when TRL's trainers are imported, and their engines write totals into a folder. verl builds its
+engines by its configuration, so its command gets das's engine arguments as overrides.
+"""
+
+import inspect
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from argparse import REMAINDER, ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from das import start
+from das.budget import DEFAULT_BUDGET, make_budget
+from das.cluster.settings import ClusterSettings
+from das.drafter import check_drafter
+from das.engine.methods import find_method
+from das.engine.rollouts.report import sentence
+from das.engine.rollouts.totals import FOLDER, read_totals
+from das.serve import environment
+from das.start.sitecustomize import OPTIONS
+
+GROUPS = ("drafter", "budget", "engine", "cluster")  # arguments of das.speculate() that are dictionaries
+VERL = "verl.trainer.main_ppo"
+VERL_ROLLOUT = "actor_rollout_ref.rollout"
+VERL_ENGINE = f"{VERL_ROLLOUT}.engine_kwargs.vllm"
+ISOLATED = "-I, -E and -S hide das from Python: leave them out"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of `python -m das run`."""
+    parser.add_argument("--method", default="das", help="what drafts (docs/model_drafters.md; default: das)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of das.speculate(), such as drafter.window=4 or lag=1; may be repeated",
+    )
+    parser.add_argument("words", nargs=REMAINDER, metavar="-- COMMAND ...", help="the command, after --")
+
+
+def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
+    """Returns the arguments of das.speculate(). settings: texts such as "drafter.window=4"; values are JSON, or text.
+
+    Raises ValueError, TypeError or EngineError with a one-line message if they are impossible.
+    """
+    found: dict[str, Any] = {"method": method}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        group, _, key = name.partition(".")
+        if not equals or not ((key and group in GROUPS) or name == "lag"):
+            raise ValueError(f"--set {setting}: give lag=1, or GROUP.NAME=VALUE with a group of {', '.join(GROUPS)}")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        if name == "lag":
+            found["lag"] = value
+        else:
+            found.setdefault(group, {})[key] = value
+    if not find_method(method).keyed:
+        raise ValueError(f"--method {method} is vLLM as it comes: run the command without das")
+    if "budget" in found:
+        found["budget"] = {**({} if "name" in found["budget"] else DEFAULT_BUDGET), **found["budget"]}
+        make_budget(found["budget"])
+    check_drafter({key: value for key, value in found.get("drafter", {}).items() if key != "unit"})
+    ClusterSettings(**found.get("cluster", {}))
+    return found
+
+
+def command_with_das(words: Sequence[str], chosen: Mapping[str, Any]) -> list[str]:
+    """Returns the command to start. chosen: what `options` returned.
+
+    Raises ValueError with a one-line message if the command cannot run with das.
+    """
+    command = list(words)
+    if not command:
+        raise ValueError("say what to run: python -m das run -- python train.py")
+    if shutil.which(command[0]) is None:
+        raise ValueError(f"{command[0]}: no such program; give the command after --, such as -- python train.py")
+    if Path(command[0]).name.startswith("python"):
+        flags = command[1 : 1 + next((i for i, word in enumerate(command[1:]) if not word.startswith("-")), 0)]
+        if any(set(flag) & set("IES") for flag in flags if flag[:2] not in ("--", "-X", "-W", "-m", "-c")):
+            raise ValueError(f"{' '.join(command[:2])}: {ISOLATED}")
+    return command + (_of_verl(chosen) if VERL in command else [])
+
+
+def _of_verl(chosen: Mapping[str, Any]) -> list[str]:
+    """Returns the overrides with which verl builds engines of das. chosen: what `options` returned."""
+    refused = [name for name in ("engine", "cluster", "lag") if name in chosen]
+    if refused or "unit" in chosen.get("drafter", {}):
+        raise ValueError(f"verl builds its engines itself: leave out --set {', '.join(refused or ['drafter.unit'])}")
+    from das.engine.build import engine_arguments  # imports torch, which takes seconds
+
+    arguments = engine_arguments(chosen["method"], chosen.get("drafter"), chosen.get("budget", DEFAULT_BUDGET))
+    own = [f"++{VERL_ROLLOUT}.logprobs_mode={arguments.pop('logprobs_mode')}"]  # an option of verl's own
+    arguments["no_async_scheduling"] = not arguments.pop("async_scheduling")  # some versions pass no false values on
+    return own + [f"++{VERL_ENGINE}.{name}={_hydra(value)}" for name, value in arguments.items() if value is not None]
+
+
+def _hydra(value: Any) -> str:
+    """Returns a value in the grammar of Hydra's overrides, where keys of dictionaries are not quoted."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_hydra(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_hydra, value)) + "]"
+    return json.dumps(value)
+
+
+def run(arguments: Namespace) -> int:
+    """Run the command, and say at its end what the drafts saved. Returns its exit code; 2 if it is refused."""
+    words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
+    try:
+        chosen = options(arguments.method, arguments.set)
+        command = command_with_das(words, chosen)
+    except (ValueError, TypeError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="das_run_") as folder:
+        path = [str(Path(inspect.getfile(start)).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        variables = {OPTIONS: json.dumps(chosen), FOLDER: folder, "PYTHONPATH": os.pathsep.join(path)}
+        defaults = environment() if VERL in command else {}  # for TRL das.speculate() sets them
+        process = subprocess.Popen(command, env={**defaults, **os.environ, **variables})
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the command, too
+        signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
+        code = process.wait()
+        totals = read_totals(Path(folder))
+    print(summary(totals, VERL in command), file=sys.stderr)
+    return code if code >= 0 else 128 - code
+
+
+def summary(totals: Mapping[str, int], verl: bool = False) -> str:
+    """Returns one line about all rollouts of a run: what was accepted and saved, or why nothing. totals: of
+    `read_totals`."""
+    if totals["rollouts"]:
+        return sentence({**totals, "step_emitted": [totals["emitted"]]}) + f", in {totals['rollouts']} rollouts"
+    if verl:
+        return "das: no rollout of verl ended here; with a Ray that ran before, its workers did not inherit das"
+    return (
+        "das: no engine rolled out with das; it needs a trainer of TRL with use_vllm=True (docs/trl.md), or "
+        f"python -m {VERL} as the command itself"
+    )

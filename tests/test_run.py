@@ -1,0 +1,113 @@
+"""`python -m das run`: a script with das, as it is. Nothing but the rollouts of trainers that das knows may change."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from das.engine.build import engine_arguments
+from das.run import VERL, VERL_ENGINE, command_with_das, options, summary
+
+ROOT = Path(__file__).resolve().parents[1]
+FIXED = ("--set", "budget.name=fixed", "--set", "budget.tokens=8")  # reads no clock
+
+
+def das_run(*words: str | Path, path: str = "") -> Any:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))}
+    command = [sys.executable, "-m", "das", "run", *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_options_are_those_of_speculate() -> None:
+    settings = ["drafter.window=4", "drafter.remember=tokens", "budget.tokens=8", "budget.name=fixed", "lag=1"]
+    assert options("das", settings) == {
+        "method": "das",
+        "drafter": {"window": 4, "remember": "tokens"},
+        "budget": {"name": "fixed", "tokens": 8},
+        "lag": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "say what to run"),
+        (("--", "no_such_program"), "no_such_program: no such program; give the command after --"),
+        (("--", sys.executable, "-I", "train.py"), "-I, -E and -S hide das from Python: leave them out"),
+        (("--method", "magic", "--", "true"), "choose none, das"),
+        (("--method", "stock", "--", "true"), "run the command without das"),
+        (
+            ("--set", "window=4", "--", "true"),
+            "--set window=4: give lag=1, or GROUP.NAME=VALUE with a group of drafter",
+        ),
+        (("--set", "drafter.window=-1", "--", "true"), "window must be in 0"),
+        (("--set", "budget.name=generous", "--", "true"), "unknown budget 'generous'"),
+        (("--set", "cluster.engines=0", "--", "true"), "cluster.engines=0"),
+        (("--set", "lag=1", "--", "python", "-m", VERL), "verl builds its engines itself: leave out --set lag"),
+    ],
+)
+def test_refused_in_one_line_before_anything_starts(words: tuple[str, ...], message: str) -> None:
+    run = das_run(*words)
+    assert run.returncode == 2
+    assert message in run.stderr
+    assert run.stderr.startswith("error: ")
+    assert run.stderr.count("\n") == 1
+
+
+def test_other_programs_keep_their_start_and_their_exit_code(tmp_path: Path) -> None:
+    """They import nothing of das, and the sitecustomize that they had before."""
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.of_others = True")
+    script = "import sys; print(of_others, {name.split('.')[0] for name in sys.modules} & {'das', 'torch'}); exit(3)"
+    run = das_run("--", sys.executable, "-c", script, path=str(tmp_path))
+    assert (run.returncode, run.stdout) == (3, "True set()\n")
+    assert run.stderr == (
+        "das: no engine rolled out with das; it needs a trainer of TRL with use_vllm=True (docs/trl.md), or "
+        f"python -m {VERL} as the command itself\n"
+    )
+
+
+def test_a_signal_reaches_the_command() -> None:
+    script = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
+    assert das_run("--", sys.executable, "-c", script).returncode == 128 + 15
+
+
+def test_verl_gets_the_engine_arguments_as_overrides() -> None:
+    command = ["python", "-m", VERL, "trainer.nnodes=1"]
+    found = command_with_das(command, options("das", ["drafter.window=4", "budget.name=fixed"]))
+    assert found[:4] == command
+    parsed = {each.key_or_group: each.value() for each in OverridesParser.create().parse_overrides(found[4:])}
+    wanted = engine_arguments("das", {"window": 4}, {"name": "fixed"})
+    mode, in_background = wanted.pop("logprobs_mode"), wanted.pop("async_scheduling")
+    wanted["no_async_scheduling"] = not in_background
+    of_engine = {f"{VERL_ENGINE}.{name}": value for name, value in wanted.items()}
+    assert parsed == {"actor_rollout_ref.rollout.logprobs_mode": mode, **of_engine}
+
+
+def test_summary_of_verl_without_rollouts() -> None:
+    assert "with a Ray that ran before" in summary({"rollouts": 0}, verl=True)
+
+
+@pytest.mark.slow
+def test_weights_are_those_of_speculate_in_the_script(repetitive_policy: str, tmp_path: Path) -> None:
+    """The example calls das.speculate(); without these lines it knows nothing of das."""
+    script = (ROOT / "examples" / "trl_grpo.py").read_text()
+    call = next(line for line in script.splitlines() if line.strip().startswith("das.speculate("))
+    plain = script.replace(call, call.split("das.")[0] + "pass")
+    assert "das.speculate(" not in plain.split('"""', 2)[2]
+    (tmp_path / "plain.py").write_text(plain)
+    told, run_by = tmp_path / "told", tmp_path / "run_by"
+    subprocess.run(
+        [sys.executable, ROOT / "examples" / "trl_grpo.py", repetitive_policy, told, "das"],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True,
+    )  # fmt: skip
+    run = das_run(*FIXED, "--", sys.executable, tmp_path / "plain.py", repetitive_policy, run_by)
+    assert run.returncode == 0, run.stderr[-3000:]
+    told_weights, weights = (folder / "checkpoint-4" / "model.safetensors" for folder in (told, run_by))
+    assert weights.read_bytes() == told_weights.read_bytes()
+    assert "drafted tokens were accepted" in run.stderr.splitlines()[-1]
+    assert run.stderr.splitlines()[-1].endswith("in 4 rollouts")
+    assert not run.stderr.splitlines()[-1].startswith("das: 0 of")
