@@ -13,6 +13,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m das", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="check versions, hooks, device and memory; compare tokens (20 seconds)")
+    doctor.add_argument("model", nargs="?", help="compare this model's tokens; without it, a tiny random model's")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of words")
     server = commands.add_parser(
         "serve", help="start vLLM's server with drafts; further options are vLLM's", allow_abbrev=False
@@ -31,7 +32,7 @@ def main() -> int:
         return run.run(arguments)
     if further:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
-    report = examine()
+    report = examine(arguments.model)
     print(as_json(report) if arguments.json else as_text(report))
     return 0 if report.healthy else 1
 

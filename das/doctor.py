@@ -1,10 +1,9 @@
-"""Check which parts of das work on this machine. Nothing is downloaded, and no check ends in a traceback."""
+"""Check which parts of das work on this machine, and with a given model. No check ends in a traceback."""
 
 import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
@@ -15,8 +14,8 @@ from typing import Any, Literal
 
 from das.engine.contract.gpus import OLDEST, invariance
 from das.engine.contract.versions import TRL, VLLM, installed
+from das.engine.self_test import run_apart
 
-IDENTITY_LIMIT_S = 300  # seconds after which the comparison of tokens (two tiny engines) counts as failed
 GIB = 2**30
 
 State = Literal["ok", "note", "FAIL"]
@@ -49,8 +48,11 @@ class Report:
         return all(states.get(name, "FAIL") != "FAIL" for name in names)
 
 
-def examine() -> Report:
-    """Run all checks. The last one builds two small engines in a separate process."""
+def examine(model: str | None = None) -> Report:
+    """Run all checks. The last one builds two engines in a separate process.
+
+    model: directory or hub id of the model that they roll out; None: a tiny one. Only a hub id is ever downloaded.
+    """
     python = check_python()
     if sys.platform != "linux":  # the other checks read what only Linux has
         return Report([python])
@@ -58,7 +60,7 @@ def examine() -> Report:
     report = Report([python, check_torch(), check_vllm(), check_trl(), device])
     report.checks += [check_batch_invariance(capability), check_compiler(), check_memory(), check_disk()]
     if report.passed("torch", "vllm", "device", "compiler"):
-        report.checks += check_engine()
+        report.checks += check_engine(model)
     else:
         report.checks.append(Check("identity", "FAIL", "not tried: see the lines above"))
     report.works = what_works(report, capability)
@@ -199,48 +201,30 @@ def check_disk() -> Check:
     return Check("disk", "ok", line)
 
 
-def check_engine() -> list[Check]:
+def check_engine(model: str | None = None) -> list[Check]:
     """Run das/engine/self_test.py in another process. It checks that vLLM has all names that das patches, and that
-    drafts change no token."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
-        try:
-            run = subprocess.run(
-                command,
-                env=os.environ | {"HF_HUB_OFFLINE": "1"},
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=IDENTITY_LIMIT_S,
-                check=False,
-            )
-            ended = f"ended with {run.returncode}: {last_line(run.stderr)}"
-        except subprocess.TimeoutExpired:
-            ended = f"did not end within {IDENTITY_LIMIT_S} s: is the machine very busy?"
-        missing, identity = (
-            json.loads(file.read_text()) if file.exists() else None
-            for file in (Path(folder) / "hooks.json", Path(folder) / "identity.json")
-        )
-    if missing is None:
-        return [Check("hooks", "FAIL", f"the process that looks for them {ended}")]
-    if missing:
-        return [Check("hooks", "FAIL", f"missing in this vLLM: {'; '.join(missing)}")]
+    drafts change no token of the model; None: of a tiny one."""
+    found = run_apart(None if model is None else {"model": model})
+    if found.missing is None:
+        return [Check("hooks", "FAIL", f"the process that looks for them {found.ended}")]
+    if found.missing:
+        return [Check("hooks", "FAIL", f"missing in this vLLM: {'; '.join(found.missing)}")]
     checks = [Check("hooks", "ok", "all found")]
-    if identity is None:
-        return [*checks, Check("identity", "FAIL", f"the process with the tiny engines {ended}")]
-    return [*checks, judge_identity(identity)]
+    if found.identity is None:
+        return [*checks, Check("identity", "FAIL", f"the process with the two engines {found.ended}")]
+    return [*checks, judge_identity(found.identity, model or "a random model")]
 
 
-def judge_identity(found: dict[str, Any]) -> Check:
-    """Judge the result of das/engine/self_test.py: tokens with and without drafts must be equal, and some drafts must
-    have been accepted."""
+def judge_identity(found: dict[str, Any], model: str = "a random model") -> Check:
+    """Judge the result of das/engine/self_test.py: tokens and log-probs with and without drafts must be equal, and some
+    drafts must have been accepted."""
     drafts = f"{found['accepted']} of {found['drafted']} drafted tokens accepted"
     if found["differing_requests"]:
         line = f"{found['differing_requests']} of {found['requests']} requests got other tokens with drafts ({drafts})"
-        return Check("identity", "FAIL", f"{line}: do not use das on this machine, and report it")
+        return Check("identity", "FAIL", f"{line}: do not use das with {model} on this machine, and report it")
     if not found["drafted"] or not found["accepted"]:
         return Check("identity", "FAIL", f"tokens are equal, but drafting does not work: {drafts}")
-    line = f"{found['tokens']} tokens of a random model are equal with and without drafts; {drafts}"
+    line = f"{found['tokens']} tokens of {model} are equal with and without drafts; {drafts}"
     return Check("identity", "ok", f"{line} ({found['seconds']:.0f} s)")
 
 
@@ -286,9 +270,3 @@ def as_json(report: Report) -> str:
 def one_line(error: Exception) -> str:
     """Returns an exception's message in one line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-def last_line(text: str) -> str:
-    """Returns the last line of a process's output, where Python puts the error."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"

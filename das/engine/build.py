@@ -87,28 +87,6 @@ def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
         )
 
 
-def check_head_size(model: str) -> None:
-    """Raise EngineError if vLLM has no CPU attention for the size of this model's heads. On GPUs, and for hub ids,
-    vLLM's own check comes later.
-    """
-    from vllm.platforms import current_platform
-
-    config = Path(model) / "config.json"
-    if not current_platform.is_cpu() or not config.is_file():
-        return
-    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
-
-    values = json.loads(config.read_text())
-    heads = values.get("num_attention_heads")
-    size = values.get("head_dim") or (values.get("hidden_size", 0) // heads if heads else None)
-    sizes = CPUAttentionBackend.get_supported_head_sizes()
-    if size and size not in sizes:
-        raise EngineError(
-            f"{model}: its attention heads have size {size}, and vLLM's attention on a CPU knows "
-            f"{', '.join(map(str, sizes))}: take a model with other heads, or a GPU"
-        )
-
-
 def _vocabulary(folder: str) -> int | None:
     """Returns the vocabulary size of the model in this folder; None if there is no config.json, or if it lacks the
     size."""
@@ -174,7 +152,6 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     das_arguments = _arguments(settings)
     if settings.row.model == "draft model":
         check_draft_model(settings.speculative, settings.model)
-    check_head_size(settings.model)
     from vllm import LLM
 
     arguments: dict[str, Any] = {

@@ -1,17 +1,25 @@
-"""Roll out a tiny random model without and with drafts, to check that tokens are equal and that drafts are accepted.
+"""Roll out a model without and with drafts, to check that tokens and log-probs are equal and that drafts are accepted.
 
-`python -m das doctor` runs it in a process of its own, so that neither a crash nor vLLM's environment reaches the
-caller. Nothing is downloaded: the model has random weights and no tokenizer.
+The model is the caller's, or a tiny one with random weights. `run_apart` does it in a process of its own, so that
+neither a crash nor vLLM's environment reaches the caller.
 """
 
 import gc
 import json
+import os
 import random
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+LIMIT_S = 300  # seconds after which the comparison (two engines) counts as failed
+RUNNING = "DAS_SELF_TEST"  # environment variable of the process that compares
+OF_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # the process is no rank of a training
 VOCABULARY = 256
 PROMPTS, SIBLINGS, TOKENS, ROUNDS = 3, 4, 48, 2
 
@@ -43,10 +51,49 @@ def make_model(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
-def roll_out(model: Path, method: str, on_cpu: bool) -> dict[str, Any]:
-    """Roll out several rounds. Returns all token ids, and how many tokens were drafted and accepted.
+@dataclass(frozen=True)
+class Found:
+    """The result of `run_apart`. missing: names that vLLM lacks; None if the process ended before it knew. identity:
+    what `compare` returned; None if it did not. ended: how the process ended, in words."""
 
-    Half of the seeds are the same in every round; the others are new.
+    missing: list[str] | None
+    identity: dict[str, Any] | None
+    ended: str
+
+
+def run_apart(policy: Mapping[str, Any] | None = None) -> Found:
+    """Look for missing hooks and compare, in another process. policy: see `compare`."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
+        environment = {name: value for name, value in os.environ.items() if name not in OF_RANKS} | {RUNNING: "1"}
+        if policy is None:
+            environment["HF_HUB_OFFLINE"] = "1"
+        else:
+            command.append(json.dumps(dict(policy)))
+        try:
+            run = subprocess.run(
+                command, env=environment, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False
+            )
+            ended = f"ended with {run.returncode}: {last_line(run.stderr)}"
+        except subprocess.TimeoutExpired:
+            ended = f"did not end within {LIMIT_S} s: is the machine very busy?"
+        missing, identity = (
+            json.loads(file.read_text()) if file.exists() else None
+            for file in (Path(folder) / "hooks.json", Path(folder) / "identity.json")
+        )
+    return Found(missing, identity, ended)
+
+
+def last_line(text: str) -> str:
+    """Returns the last line of a process's output, where Python puts the error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it said nothing"
+
+
+def roll_out(policy: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """Roll out several rounds. Returns all token ids and log-probs, and how many tokens were drafted and accepted.
+
+    Half of the seeds are the same in every round; the others are new. policy: see `compare`.
     """
     from vllm import LLM, SamplingParams
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
@@ -54,11 +101,9 @@ def roll_out(model: Path, method: str, on_cpu: bool) -> dict[str, Any]:
     import das
 
     llm = LLM(
-        str(model),
+        **policy,
         skip_tokenizer_init=True,
-        dtype="float32" if on_cpu else "bfloat16",
         enforce_eager=True,
-        gpu_memory_utilization=0.1,
         max_model_len=128,
         max_num_seqs=PROMPTS * SIBLINGS,
         **das.engine_arguments(method, budget={"name": "fixed", "tokens": 8}),
@@ -66,7 +111,7 @@ def roll_out(model: Path, method: str, on_cpu: bool) -> dict[str, Any]:
     generator = random.Random(0)
     prompts = [[generator.randrange(2, VOCABULARY) for _ in range(8)] for _ in range(PROMPTS)]
     requests = [(problem, sibling) for problem in range(PROMPTS) for sibling in range(SIBLINGS)]
-    tokens, passes, drafted = [], 0, 0
+    tokens, logprobs, passes, drafted = [], [], 0, 0
     for tick in range(ROUNDS):
         params = [
             SamplingParams(
@@ -75,6 +120,7 @@ def roll_out(model: Path, method: str, on_cpu: bool) -> dict[str, Any]:
                 max_tokens=TOKENS,
                 ignore_eos=True,
                 detokenize=False,
+                logprobs=0,
                 extra_args={"das_problem": f"problem {problem}"},
             )
             for problem, sibling in requests
@@ -82,17 +128,21 @@ def roll_out(model: Path, method: str, on_cpu: bool) -> dict[str, Any]:
         outputs = llm.generate([{"prompt_token_ids": prompts[i]} for i, _ in requests], params, use_tqdm=False)
         (report,) = llm.collective_rpc("das_end_rollout", args=(tick + 1,))
         tokens += [list(output.outputs[0].token_ids) for output in outputs]
+        logprobs += [output.outputs[0].cumulative_logprob for output in outputs]
         passes += report["passes"]
         drafted += report["drafted"]
     llm.llm_engine.engine_core.shutdown()
     del llm
     cleanup_dist_env_and_memory()
     gc.collect()
-    return {"tokens": tokens, "drafted": drafted, "accepted": sum(map(len, tokens)) - passes}
+    return {"tokens": tokens, "logprobs": logprobs, "drafted": drafted, "accepted": sum(map(len, tokens)) - passes}
 
 
-def compare(folder: Path) -> dict[str, Any]:
-    """Roll out the same requests without and with drafts. Returns the comparison, for identity.json."""
+def compare(folder: Path, policy: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Roll out the same requests without and with drafts. Returns the comparison, for identity.json.
+
+    policy: the model, and further arguments of vllm.LLM; None: a tiny model, which is written into `folder`.
+    """
     from vllm.platforms import current_platform
 
     import das
@@ -100,9 +150,13 @@ def compare(folder: Path) -> dict[str, Any]:
     start = time.perf_counter()
     on_cpu = current_platform.is_cpu()
     das.install(batch_invariant=not on_cpu)
-    make_model(folder / "model")
-    plain, drafting = (roll_out(folder / "model", method, on_cpu) for method in ("none", "das"))
-    differing = sum(one != other for one, other in zip(plain["tokens"], drafting["tokens"], strict=True))
+    if policy is None:
+        make_model(folder / "model")
+        dtype = "float32" if on_cpu else "bfloat16"
+        policy = {"model": str(folder / "model"), "dtype": dtype, "gpu_memory_utilization": 0.1}
+    plain, drafting = (roll_out(policy, method) for method in ("none", "das"))
+    pairs = (zip(found["tokens"], found["logprobs"], strict=True) for found in (plain, drafting))
+    differing = sum(one != other for one, other in zip(*pairs, strict=True))
     return {
         "requests": len(plain["tokens"]),
         "tokens": sum(map(len, plain["tokens"])),
@@ -114,14 +168,16 @@ def compare(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the missing hooks, and if none is missing the comparison, into the folder given as the first argument."""
+    """Write the missing hooks, and if none is missing the comparison, into the folder given as the first argument. The
+    second one is the policy as JSON, if the caller has one."""
     from das.engine.contract.hook_check import missing_hooks
 
-    folder = Path(sys.argv[1])
+    folder, *policy = sys.argv[1:]
     missing = missing_hooks()
-    (folder / "hooks.json").write_text(json.dumps(missing))
+    (Path(folder) / "hooks.json").write_text(json.dumps(missing))
     if not missing:
-        (folder / "identity.json").write_text(json.dumps(compare(folder)))
+        found = compare(Path(folder), *map(json.loads, policy))
+        (Path(folder) / "identity.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from das.engine.checked_policies import check_policy
 from das.engine.contract.versions import NotInstalled, require_vllm
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
 from das.engine.patches.model_runner import asks_for_second, let_engines_choose
@@ -48,6 +49,7 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
             )
         return
     das_options(vllm_config)  # refuses options of another form here, in one line; a worker may be another process
+    check_policy(vllm_config)
     if drafts_by_das(vllm_config):
         front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
     front_end.das_may_force = False

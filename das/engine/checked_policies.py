@@ -1,0 +1,89 @@
+"""The policies that das was checked with, and what happens to the others.
+
+A policy with which drafts are known to give other tokens is refused. A policy of an architecture that nobody has
+checked is first rolled out without and with drafts, in another process (das/engine/self_test.py).
+"""
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from das.engine import self_test
+from das.errors import EngineError
+
+# vLLM's names of the architectures whose tokens and log-probs are equal with drafts and without, and whose new weights
+# arrive, in tests with random weights (docs/exactness.md#policies names the tests).
+CHECKED = frozenset(
+    {
+        "Gemma3ForCausalLM",
+        "GptOssForCausalLM",
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+    }
+)
+_compared: set[tuple[str, str]] = set()  # policies, with their type, that passed the self-check in this process
+
+
+def check_policy(vllm_config: Any) -> None:
+    """Refuse or warn before an engine of das is built: raise EngineError with a one-line message if drafts change this
+    policy's tokens, and warn if das cannot tell.
+    """
+    model_config = vllm_config.model_config
+    if reason := refusal(model_config):
+        raise EngineError(f"{model_config.model}: {reason}")
+    name = model_config.architecture
+    if vllm_config.speculative_config is None or name in CHECKED or self_test.RUNNING in os.environ:
+        return
+    arguments = {
+        "model": model_config.model,
+        "dtype": str(model_config.dtype).removeprefix("torch."),
+        "gpu_memory_utilization": vllm_config.cache_config.gpu_memory_utilization,
+        "trust_remote_code": model_config.trust_remote_code,
+    }
+    if (arguments["model"], arguments["dtype"]) not in _compared:
+        _compare(name, arguments)
+        _compared.add((arguments["model"], arguments["dtype"]))
+
+
+def refusal(model_config: Any) -> str:
+    """Returns why engines of das do not take this policy, in words; empty if they do. model_config: vLLM's."""
+    from vllm.platforms import current_platform
+
+    name = model_config.architecture
+    if model_config.has_inner_state:
+        return f"das does not support the linear attention of {name}: drafts change its tokens; take stock vLLM"
+    if not current_platform.is_cpu():
+        return ""
+    if model_config.is_deepseek_mla:
+        return f"on a CPU, tokens of {name} depend on the batch (latent attention): take another policy, or a GPU"
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    size, sizes = model_config.get_head_size(), CPUAttentionBackend.get_supported_head_sizes()
+    if size not in sizes:
+        known = ", ".join(map(str, sizes))
+        return (
+            f"its attention heads have size {size}, and vLLM's attention on a CPU knows {known}: take a model with "
+            "other heads, or a GPU"
+        )
+    return ""
+
+
+def _compare(name: str, arguments: Mapping[str, Any]) -> None:
+    found = self_test.run_apart(arguments)
+    if found.identity is None:
+        outcome = f"and could not compare its tokens with and without drafts: the self-check {found.ended}"
+    elif found.identity["differing_requests"]:
+        raise EngineError(
+            f"{arguments['model']}: drafts change tokens or log-probs of {name} in "
+            f"{found.identity['differing_requests']} of {found.identity['requests']} requests: take the method none"
+        )
+    else:
+        outcome = (
+            f"but {found.identity['tokens']} tokens of this model were equal with and without drafts just now "
+            f"({found.identity['accepted']} drafted ones accepted)"
+        )
+    warnings.warn(f"das was not checked with {name}, {outcome}", RuntimeWarning, stacklevel=2)
