@@ -15,14 +15,22 @@ MAX_PROMPTS = 2**18  # prompts that are counted one by one under the current wei
 BUCKETS = 2**16  # counters for all further prompts
 
 
-def prompt_digest(tokens: Sequence[int]) -> int:
-    """Returns 64 bits that identify a prompt. tokens: its token ids."""
-    return int.from_bytes(hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=8).digest(), "little")
+def features_of(state: Any) -> list[str]:
+    """Returns vLLM's hashes of a request's images and other features. state: vLLM's CachedRequestState."""
+    return [feature.identifier for feature in getattr(state, "mm_features", None) or ()]
 
 
-def default_problem(tokens: Sequence[int]) -> str:
-    """Returns the problem id of a request that brings none. Equal prompts get equal ids."""
-    return f"prompt-{prompt_digest(tokens):016x}"
+def prompt_digest(tokens: Sequence[int], features: Sequence[str] = ()) -> int:
+    """Returns 64 bits that identify a prompt. tokens: its token ids. features: see `features_of`."""
+    digest = hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=8)
+    if features:
+        digest.update(repr(list(features)).encode())
+    return int.from_bytes(digest.digest(), "little")
+
+
+def default_problem(tokens: Sequence[int], features: Sequence[str] = ()) -> str:
+    """Returns the problem id of a request that brings none. Equal prompts with equal features get equal ids."""
+    return f"prompt-{prompt_digest(tokens, features):016x}"
 
 
 class DefaultSeeds:
@@ -49,9 +57,10 @@ class DefaultSeeds:
         self._requests_of.clear()
         self._requests_in = None
 
-    def draw(self, tokens: Sequence[int]) -> int:
-        """Returns the seed of a new request with this prompt, a signed 64-bit integer, and counts the request."""
-        digest = prompt_digest(tokens)
+    def draw(self, tokens: Sequence[int], features: Sequence[str] = ()) -> int:
+        """Returns the seed of a new request with this prompt and these features, a signed 64-bit integer, and counts
+        the request."""
+        digest = prompt_digest(tokens, features)
         counted_alone = digest in self._requests_of or len(self._requests_of) < self.max_prompts
         if counted_alone:
             occurrence = self._requests_of.get(digest, 0)
@@ -117,7 +126,7 @@ class RequestSeeds:
                 return before
             turn = before.turn + 1
         if params.seed is None:
-            seed = self.defaults.draw(state.prompt_token_ids or ())
+            seed = self.defaults.draw(state.prompt_token_ids or (), features_of(state))
         elif turn:
             mixed = splitmix64(splitmix64(np.array([params.seed & 0xFFFFFFFFFFFFFFFF], np.uint64)) ^ np.uint64(turn))
             seed = int(mixed[0])

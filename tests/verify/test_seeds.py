@@ -1,10 +1,12 @@
 """Seeds and problem ids that requests get if they bring none."""
 
+from types import SimpleNamespace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from das.verify.seeds import DefaultSeeds, default_problem
+from das.verify.seeds import DefaultSeeds, default_problem, features_of
 
 PROMPTS = st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=60)
 
@@ -50,3 +52,19 @@ def test_counts_are_bounded() -> None:
 def test_equal_prompts_are_one_problem() -> None:
     assert default_problem([1, 2, 3]) == default_problem((1, 2, 3)) == default_problem(np.array([1, 2, 3]))
     assert len({default_problem(prompt) for prompt in ([], [0], [0, 0], [1], [256], [2**31 - 1])}) == 6
+
+
+def test_two_images_with_the_same_text_are_two_problems() -> None:
+    """Neither the problem id nor the seed of one depends on which image came first."""
+    prompt, cat, dog = [1, 2, 3], "hash of a cat", "hash of a dog"
+    states = [
+        SimpleNamespace(mm_features=[SimpleNamespace(identifier=name) for name in names])
+        for names in ([], [cat], [dog], [cat, dog], [dog, cat])
+    ]
+    features = [features_of(state) for state in states]
+    assert len({default_problem(prompt, each) for each in features}) == 5
+    assert default_problem(prompt, []) == default_problem(prompt)
+    first, second = DefaultSeeds(0), DefaultSeeds(0)
+    seeds = {name: first.draw(prompt, [name]) for name in (cat, dog)}
+    assert seeds == {name: second.draw(prompt, [name]) for name in (dog, cat)}
+    assert len(set(seeds.values())) == 2

@@ -80,7 +80,9 @@ v1.worker.utils: where the attention's builders are
 v1.worker.gpu_input_batch: the requests of a pass
     InputBatch: req_ids, num_reqs, generators, sampling_metadata, temperature_cpu, num_tokens_no_spec,
         num_prompt_tokens, update_async_output_token_ids(self)
-    CachedRequestState: prompt_token_ids, output_token_ids, sampling_params
+    CachedRequestState: prompt_token_ids, output_token_ids, sampling_params, mm_features
+multimodal.inputs: two images with the same text are two problems
+    MultiModalFeatureSpec: identifier
 v1.sample.metadata: the sampling parameters of a pass
     SamplingMetadata: all_greedy, all_random, top_p, top_k, max_num_logprobs, logprob_token_ids, no_penalties,
         prompt_token_ids, frequency_penalties, presence_penalties, repetition_penalties, output_token_ids,
@@ -107,6 +109,8 @@ v1.sample.ops.bad_words: bad words
 # The CPU's kernels.
 model_executor.layers.utils: packed weights that can be packed again (CPU)
     dispatch_cpu_unquantized_gemm(layer, remove_weight)
+model_executor.layers.fused_moe.experts.cpu_moe: the same of experts (CPU)
+    CPUUnquantizedExperts: process_weights_after_loading(self, layer), apply
 model_executor.layers.quantization.base_config: layers that whoever loaded weights lets vLLM process again (CPU)
     QuantizeMethodBase: process_weights_after_loading(self, layer)
 distributed.device_communicators.cpu_communicator: ranks that torchrun launched meet in shared memory of their own (CPU)
@@ -262,7 +266,7 @@ v1.outputs: the same
     DraftTokenIds
 v1.core.sched.output: which requests come and go
     SchedulerOutput: finished_req_ids, preempted_req_ids, scheduled_new_reqs
-    NewRequestData: req_id, prompt_token_ids, prefill_token_ids, prompt_len, sampling_params
+    NewRequestData: req_id, prompt_token_ids, prefill_token_ids, prompt_len, sampling_params, mm_features
 
 [the second model runner on a CPU]
 v1.worker.cpu.model_runner: the runner itself

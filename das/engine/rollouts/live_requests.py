@@ -6,7 +6,7 @@ from typing import Any
 from das.budget import LiveRequest
 from das.drafter.texts import private_id
 from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, SALT_KEY, SET_ASIDE_KEY
-from das.verify.seeds import default_problem
+from das.verify.seeds import default_problem, features_of
 
 
 def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) -> LiveRequest:
@@ -18,7 +18,8 @@ def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) 
     extra = params.extra_args or {}
     limit = int(extra.get(LIMIT_KEY, longest_draft))
     prompt: Sequence[int] = state.prompt_token_ids or ()
-    problem = default_problem(prompt) if prompt else f"request-{name}"  # a prompt of embeddings has no token ids
+    # A prompt of embeddings has no token ids.
+    problem = default_problem(prompt, features_of(state)) if prompt else f"request-{name}"
     problem = extra.get(PROBLEM_KEY, problem)
     if SALT_KEY in extra:  # vLLM's prefix cache is parted by it too: times tell no client what another one has asked
         problem = private_id(extra[SALT_KEY], problem)

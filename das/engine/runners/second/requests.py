@@ -17,6 +17,7 @@ class KnownRequest:
     num_prompt_tokens: int
     sampling_params: Any
     output_token_ids: list[int]
+    mm_features: list[Any]
 
 
 @dataclass
@@ -64,11 +65,11 @@ class Requests:
         for new in scheduled.scheduled_new_reqs:
             known = self.known.get(new.req_id)
             if known is None:
-                known = self.known[new.req_id] = KnownRequest(new.prompt_token_ids, new.prompt_len, None, [])
+                known = self.known[new.req_id] = KnownRequest(new.prompt_token_ids, new.prompt_len, None, [], [])
             goes_on = new.req_id in self._preempted and known.num_prompt_tokens == new.prompt_len
             self._preempted.discard(new.req_id)
             if not goes_on:
                 known.prompt_token_ids, known.num_prompt_tokens = new.prompt_token_ids, new.prompt_len
-                known.sampling_params = new.sampling_params
+                known.sampling_params, known.mm_features = new.sampling_params, new.mm_features
             known.output_token_ids = list(new.prefill_token_ids[new.prompt_len :])
         return [new.req_id for new in scheduled.scheduled_new_reqs]
