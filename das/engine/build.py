@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from das.budget import DEFAULT_BUDGET
+from das.engine.checked_policies import head_refusal
 from das.engine.engine_config import WORKER, DasOptions
 from das.engine.methods import Method, find_method
 from das.errors import EngineError
@@ -153,6 +154,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     if settings.row.model == "draft model":
         check_draft_model(settings.speculative, settings.model)
     from vllm import LLM
+    from vllm.engine.arg_utils import EngineArgs
 
     arguments: dict[str, Any] = {
         "model": settings.model,
@@ -175,6 +177,11 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         gc.unfreeze()
         gc.collect()
     try:
+        if not settings.row.keyed:  # engines of das check it themselves, wherever they are built
+            trusted = bool(settings.extra.get("trust_remote_code", False))
+            model_config = EngineArgs(settings.model, trust_remote_code=trusted).create_model_config()
+            if reason := head_refusal(model_config):
+                raise EngineError(f"{settings.model}: {reason}")
         return LLM(**arguments | dict(settings.extra) | overrides)
     except ValueError as error:  # raised by vLLM's own checks
         raise EngineError(f"vLLM refuses the engine: {' '.join(str(error).split())[:400]}") from error

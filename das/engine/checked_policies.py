@@ -56,20 +56,29 @@ def refusal(model_config: Any) -> str:
     name = model_config.architecture
     if model_config.has_inner_state:
         return f"das does not support the linear attention of {name}: drafts change its tokens; take stock vLLM"
+    if current_platform.is_cpu() and model_config.is_deepseek_mla:
+        return f"on a CPU, tokens of {name} depend on the batch (latent attention): take another policy, or a GPU"
+    return head_refusal(model_config)
+
+
+def head_refusal(model_config: Any) -> str:
+    """Returns why vLLM's attention on a CPU cannot compute this policy, in words; empty if it can, or on a GPU. The
+    stock engine needs this too. model_config: vLLM's.
+    """
+    from vllm.platforms import current_platform
+
     if not current_platform.is_cpu():
         return ""
-    if model_config.is_deepseek_mla:
-        return f"on a CPU, tokens of {name} depend on the batch (latent attention): take another policy, or a GPU"
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     size, sizes = model_config.get_head_size(), CPUAttentionBackend.get_supported_head_sizes()
-    if size not in sizes:
-        known = ", ".join(map(str, sizes))
-        return (
-            f"its attention heads have size {size}, and vLLM's attention on a CPU knows {known}: take a model with "
-            "other heads, or a GPU"
-        )
-    return ""
+    if size in sizes or model_config.is_deepseek_mla or model_config.is_attention_free:
+        return ""
+    known = ", ".join(map(str, sizes))
+    return (
+        f"its attention heads have size {size}, and vLLM's attention on a CPU knows {known}: take a model with other "
+        "heads, or a GPU"
+    )
 
 
 def _compare(name: str, arguments: Mapping[str, Any]) -> None:

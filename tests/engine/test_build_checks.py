@@ -62,6 +62,14 @@ def test_policies_whose_tokens_drafts_change_are_refused_in_one_line(
         assert "\n" not in str(refused.value)
 
 
+def test_a_stock_engine_takes_no_unknown_heads_either(tmp_path: Path) -> None:
+    _, config, line = REFUSED[-1]
+    config.architectures = ["Qwen3ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    with pytest.raises(EngineError, match=line):
+        build_engine(EngineSettings(str(tmp_path), "stock"), skip_tokenizer_init=True)
+
+
 @pytest.mark.parametrize(
     ("identity", "words"),
     [
