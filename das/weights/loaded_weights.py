@@ -34,6 +34,10 @@ def lost_weights(model: torch.nn.Module, tensors: Iterable[tuple[str, torch.Tens
     for name, layer in model.named_modules():
         if _is_packed(layer) and layer.weight.untyped_storage().data_ptr() in touched and not _repacked(layer, turn):
             return f"{name} computes with an older copy of its weights"
+        places = (getattr(layer, weights, None) for weights in ("w13_weight", "w2_weight"))
+        of_experts = {place.untyped_storage().data_ptr() for place in places if isinstance(place, torch.Tensor)}
+        if hasattr(layer, "das_experts") and of_experts & touched and layer.das_experts.stale():
+            return f"{name} computes with an older copy of its experts"
     return ""
 
 

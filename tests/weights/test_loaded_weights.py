@@ -7,8 +7,17 @@ import pytest
 import torch
 from conftest import Engines
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PretrainedConfig, Qwen2Config
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GptOssConfig,
+    LlamaConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3MoeConfig,
+)
 
+from das.engine.contract.versions import NotInstalled
 from das.weights.loaded_weights import cached_blocks
 from das.weights.weight_check import LOGPROB_TOLERANCE, logprob_difference
 
@@ -143,3 +152,34 @@ def test_other_models_arrive_whole(
     last = list(dict(model.named_parameters()))[-1]
     engine_model(llm).get_parameter(last if not tied else "model.norm.weight").data.view(torch.int32).flatten()[2] ^= 1
     assert f"{last} differs in 1 of" in lost(llm, model)
+
+
+EXPERTS = {"num_experts_per_tok": 2, "head_dim": 32}
+OF_QWEN = {"num_experts": 4, "moe_intermediate_size": 64, "decoder_sparse_step": 1}
+OF_GPT = {"num_local_experts": 4, "intermediate_size": 64, "layer_types": ["sliding_attention", "full_attention"]}
+
+
+@pytest.mark.parametrize(("config", "more"), [(Qwen3MoeConfig, OF_QWEN), (GptOssConfig, OF_GPT)])
+def test_experts_arrive_and_are_packed_again(
+    config: type[PretrainedConfig], more: dict[str, Any], tiny_policy: str, engines: Engines, tmp_path: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
+    tokenizer.save_pretrained(tmp_path)
+    torch.manual_seed(1)
+    settings = config(vocab_size=len(tokenizer), **{**SIZES, **EXPERTS, **more})
+    AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path)
+    with pytest.raises(NotInstalled, match="self-drafts: experts cannot be quantized yet"):
+        engines.build(str(tmp_path), method="self_draft")
+    llm = engines.build(str(tmp_path))
+    model = trained(str(tmp_path), 0.01)
+    load(llm, model)
+    assert lost(llm, model) == ""
+    assert logprob_difference(model, llm.generate, seed=1) < LOGPROB_TOLERANCE[torch.float32]
+    (experts,) = (
+        each for name, each in engine_model(llm).named_modules() if hasattr(each, "das_experts") and ".1." in name
+    )
+    experts.das_experts._packed[1].view(torch.int32).flatten()[5] ^= 1
+    assert "computes with an older copy of its experts" in lost(llm, model)
+    llm.collective_rpc("das_use_new_weights")
+    experts.w2_weight.data.view(torch.int32).flatten()[5] ^= 1
+    assert "differs in 1 of" in lost(llm, model)

@@ -29,6 +29,8 @@ def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
 
     require_branches()  # scratch blocks hold what the draft passes compute
     _require_plain("self-drafts", vllm_config)
+    if vllm_config.model_config.is_moe:
+        raise NotInstalled("self-drafts: experts cannot be quantized yet; choose another method, such as das")
     dtype = vllm_config.model_config.dtype
     if current_platform.is_cpu():
         if not _custom_ops._supports_onednn:

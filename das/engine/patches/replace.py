@@ -1,6 +1,7 @@
 """Replace functions of vLLM and TRL: for good on an object, or for a while in a module that others share."""
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,11 +30,16 @@ def replaced(owner: ModuleType | type, name: str, replacement: Callable[..., Any
     so that the original comes back."""
     with _replacing:
         original = required(owner, name)
-        setattr(owner, name, functools.partial(replacement, original))
+        held = inspect.getattr_static(owner, name)
+
+        def replacing(*args: Any, **kwargs: Any) -> Any:
+            return replacement(original, *args, **kwargs)
+
+        setattr(owner, name, staticmethod(replacing) if isinstance(held, staticmethod) else replacing)
         try:
             yield
         finally:
-            setattr(owner, name, original)
+            setattr(owner, name, held)
 
 
 def required(owner: Any, name: str) -> Any:

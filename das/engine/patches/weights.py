@@ -5,11 +5,13 @@
 - dispatch_cpu_unquantized_gemm, replaced only while weights are loaded, and quant_method.process_weights_after_loading
   of each linear layer (CPU): vLLM packs the weights and drops the originals, so a load of new weights crashes or leaves
   stale ones. Also, a single row of a wide layer gets other bits than a row among several (cpu_invariance.py).
+- CPUUnquantizedExperts.process_weights_after_loading, replaced only while weights are loaded, and `apply` of each such
+  object: vLLM puts packed weights of experts in the place of the plain ones, where a load would write plain ones.
 """
 
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -49,16 +51,21 @@ def kept_under_load() -> AbstractContextManager[None]:
     return kept_weights(invariant=True) if current_platform.is_cpu() else nullcontext()
 
 
-def kept_weights(invariant: bool = False) -> AbstractContextManager[None]:
-    """Inside the `with` block, linear layers of the CPU keep their weights beside the packed ones, so that they can be
-    packed again.
+@contextmanager
+def kept_weights(invariant: bool = False) -> Iterator[None]:
+    """Inside the `with` block, linear layers and experts of the CPU keep their weights beside the packed ones, so that
+    they can be packed again.
 
     invariant: the layers give a single row the same bits as one of several rows; if False, they compute as in vLLM.
     """
     from vllm.model_executor.layers import utils as linear_utils
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 
     pack = _pack_invariant if invariant else _pack
-    return replaced(linear_utils, "dispatch_cpu_unquantized_gemm", functools.partial(_packed_linear, pack))
+    linears = replaced(linear_utils, "dispatch_cpu_unquantized_gemm", functools.partial(_packed_linear, pack))
+    experts = replaced(CPUUnquantizedExperts, "process_weights_after_loading", _packed_experts)
+    with linears, experts:
+        yield
 
 
 def _packed_linear(pack: Callable[..., None], original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
@@ -78,8 +85,47 @@ def _pack_invariant(original: Callable[..., Any], layer: Any) -> None:
         layer.cpu_linear = double_single_rows(layer.cpu_linear)
 
 
+class PackedExperts:
+    """The experts of one layer: the layer keeps plain weights, and this object the packed ones that compute.
+
+    process: vLLM's function that puts packed weights in the place of the layer's plain ones.
+    """
+
+    def __init__(self, process: Callable[[Any, Any], None], experts: Any, layer: Any):
+        self._process, self._experts, self._layer = process, experts, layer
+        self._packed = self._pack()
+        patch(experts, "apply", self._apply)
+
+    def repack(self) -> None:
+        """Pack the layer's current weights."""
+        self._packed = self._pack()
+
+    def stale(self) -> bool:
+        """Returns whether the packed weights are not those of the layer."""
+        return not all(map(torch.equal, self._packed, self._pack()))
+
+    def _pack(self) -> tuple[torch.Tensor, torch.Tensor]:
+        layer = self._layer
+        plain = layer.w13_weight, layer.w2_weight
+        self._process(self._experts, layer)
+        packed = layer.w13_weight.data, layer.w2_weight.data
+        layer.w13_weight, layer.w2_weight = plain
+        return packed
+
+    def _apply(self, compute: Callable[..., None], **arguments: Any) -> None:
+        """Compute with the packed weights in place of those that vLLM passes, which are the layer's."""
+        w1, w2 = self._packed
+        compute(**arguments | {"w1": w1, "w2": w2})
+
+
+def _packed_experts(process: Callable[[Any, Any], None], experts: Any, layer: Any) -> None:
+    layer.das_experts = PackedExperts(process, experts, layer)
+    layer.das_repack = layer.das_experts.repack
+    experts.process_weights_after_loading = lambda layer: layer.das_repack()  # as for linear layers
+
+
 def repack_linear_layers(model: torch.nn.Module) -> None:
-    """Pack the current weights of all linear layers again. The CPU needs this after every load_weights."""
+    """Pack the current weights of all linear layers and experts again. The CPU needs this after every load_weights."""
     for module in model.modules():
         repack: Any = getattr(module, "das_repack", None)
         if repack is not None:
