@@ -55,7 +55,7 @@ def test_the_installed_vllm_has_every_hook(sources: dict[str, str]) -> None:
             "class RequestProcessor",
             {
                 f"{INPUT_PROCESSOR}.InputProcessor.{name}": "missing"
-                for name in ("__init__", "_validate_params", "speculative_config")
+                for name in ("__init__", "_validate_params", "speculative_config", "process_inputs")
             },
         ),
         (VERIFIER, r"def _verify\(", "def _check(", {f"{VERIFIER}.RejectionSampler._verify": "missing"}),
