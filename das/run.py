@@ -19,10 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from das import start
-from das.budget import DEFAULT_BUDGET, make_budget
 from das.cluster.settings import ClusterSettings
-from das.drafter import check_drafter
-from das.engine.methods import find_method
 from das.engine.rollouts.report import sentence
 from das.engine.rollouts.totals import FOLDER, read_totals
 from das.serve import environment
@@ -53,6 +50,11 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
 
     Raises ValueError, TypeError or EngineError with a one-line message if they are impossible.
     """
+    # These need numpy, and `python -m das doctor` says in one line that it is missing.
+    from das.budget import DEFAULT_BUDGET, make_budget
+    from das.drafter import check_drafter
+    from das.engine.methods import find_method
+
     found: dict[str, Any] = {"method": method}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -99,6 +101,7 @@ def _of_verl(chosen: Mapping[str, Any]) -> list[str]:
     refused = [name for name in ("engine", "cluster", "lag") if name in chosen]
     if refused or "unit" in chosen.get("drafter", {}):
         raise ValueError(f"verl builds its engines itself: leave out --set {', '.join(refused or ['drafter.unit'])}")
+    from das.budget import DEFAULT_BUDGET
     from das.engine.build import engine_arguments  # imports torch, which takes seconds
 
     arguments = engine_arguments(chosen["method"], chosen.get("drafter"), chosen.get("budget", DEFAULT_BUDGET))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from das.engine import self_test
+from das.engine.contract.versions import EXPERTS, packs_experts
 from das.errors import EngineError
 
 # vLLM's names of the architectures whose tokens and log-probs are equal with drafts and without, and whose new weights
@@ -58,6 +59,8 @@ def refusal(model_config: Any) -> str:
         return f"das does not support the linear attention of {name}: drafts change its tokens; take stock vLLM"
     if current_platform.is_cpu() and model_config.is_deepseek_mla:
         return f"on a CPU, tokens of {name} depend on the batch (latent attention): take another policy, or a GPU"
+    if current_platform.is_cpu() and model_config.is_moe and not packs_experts():
+        return f"on a CPU, new weights of its experts do not arrive: take vLLM {' or '.join(EXPERTS)}, or a GPU"
     return head_refusal(model_config)
 
 

@@ -22,6 +22,7 @@ NAMED = ("policy", "data", "reward", "cluster", "budget", "task")
 # Groups in which every name is allowed: their settings are passed on unchanged, or checked by the code that reads them.
 OPEN = {
     *("arm.speculative", "engine.extra", "policy.chat_template_kwargs", "trainer.chat_template_kwargs"),
+    "trainer.model_init_kwargs",
     *("data.hub", "data.kinds", "data.options", "reward.limits", "task.policies", "vary", "experiment"),
 }
 BUDGETS = ("arm.budget", "budget.over")  # settings that contain the settings of a budget

@@ -21,6 +21,7 @@ TAKEN: dict[str, Any] = {
     "steps_per_generation": 1,
     "num_iterations": 1,
     # policy
+    "model_init_kwargs": {},
     "trust_remote_code": False,
     "disable_dropout": False,
     "cast_lm_head_to_fp32": False,

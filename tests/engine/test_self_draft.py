@@ -222,7 +222,7 @@ def test_floats_that_no_gpu_kernel_takes_are_refused(monkeypatch: pytest.MonkeyP
         parallel_config=SimpleNamespace(tensor_parallel_size=1, data_parallel_size=1),
         kv_transfer_config=None,
         lora_config=None,
-        model_config=SimpleNamespace(uses_mrope=False, quantization=None, dtype=torch.bfloat16),
+        model_config=SimpleNamespace(uses_mrope=False, is_moe=False, quantization=None, dtype=torch.bfloat16),
     )
     require_self_draft(config, {"weights": "w4", "passes": None})
     config.model_config.dtype = torch.float32

