@@ -17,9 +17,9 @@ from das import doctor
 
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN_VERIFIER = """
-import das.verify.sampler as sampler
-right = sampler.keyed_verify
-sampler.keyed_verify = lambda logits, num_drafted, drafts, seeds, positions, *rest: right(
+import das.verify.draw as draw
+right = draw.keyed_verify
+draw.keyed_verify = lambda logits, num_drafted, drafts, seeds, positions, *rest: right(
     logits, num_drafted, drafts, seeds, positions + 1, *rest)  # passes with drafts draw other noise
 """
 NO_DRAFTS = """

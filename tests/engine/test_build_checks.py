@@ -105,3 +105,9 @@ def test_a_rollouts_sentence_says_whether_it_went_well() -> None:
     sentence = das.rollout_sentence(report)
     assert sentence == ("das: 59 of 80 drafted tokens were accepted (74%); 1410 passes in place of 1469, 4% saved")
     assert "nothing was drafted in 9 passes" in das.rollout_sentence({"passes": 9, "drafted": 0})
+
+
+def test_head_sizes_are_those_of_vllm() -> None:
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    assert list(checked_policies.CPU_HEADS) == CPUAttentionBackend.get_supported_head_sizes()
