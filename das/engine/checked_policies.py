@@ -26,8 +26,8 @@ CHECKED = frozenset(
         "Qwen3MoeForCausalLM",
     }
 )
-# The sizes of heads that attention on a CPU knows, the same in all versions that das takes. vLLM is not asked, because to
-# import its attention before its worker changes which functions its modules hold, also in engines of others.
+# The sizes of heads that attention on a CPU knows, the same in all versions that das takes. vLLM is not asked, because
+# importing its attention before its worker changes which functions its modules hold, also in engines of others.
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 _compared: set[tuple[str, str]] = set()  # policies, with their type, that passed the self-check in this process
 
