@@ -14,6 +14,7 @@ import threading
 import weakref
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import wraps
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -131,6 +132,9 @@ class HistoryDrafter(RememberingDrafter):
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
         """Raise ValueError or TypeError if the options are wrong. See Drafter."""
+        known = [field.name for field in fields(DrafterOptions)]
+        if unknown := set(options) - set(known):
+            raise TypeError(f"drafter: no option {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
         DrafterOptions(**options)
 
     @classmethod

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from reference import ReferenceDrafter
 
 from das.budget import DEFAULT_BUDGET, POLICIES, make_budget
-from das.drafter import DEFAULT_UNIT, DRAFTERS, DrafterOptions, HistoryDrafter
+from das.drafter import DEFAULT_UNIT, DRAFTERS, DrafterOptions, HistoryDrafter, check_drafter
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 BUDGETS = sorted(path.stem for path in (CONFIGS / "budget").glob("*.yaml"))
@@ -70,3 +70,8 @@ def test_budget_config_holds_the_defaults(name: str) -> None:
 def test_the_default_budget_is_that_of_the_default_config() -> None:
     chosen = [group for group in read("config.yaml")["defaults"] if isinstance(group, dict) and "budget" in group]
     assert chosen == [{"budget": DEFAULT_BUDGET["name"]}]
+
+
+def test_an_unknown_option_is_named_with_those_that_exist() -> None:
+    with pytest.raises(TypeError, match=r"drafter: no option windw; choose from window, scope"):
+        check_drafter({"windw": 4})
