@@ -133,7 +133,7 @@ def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pat
             # Later arms are dashed and thinner, because equal curves would hide each other.
             reward_axes.plot(
                 [row["step"] for row in steps],
-                [row["reward"] for row in steps],
+                smoothed([row["reward"] for row in steps]),
                 color=colour(name),
                 label=name,
                 linewidth=max(1.0, 3.0 - 1.2 * order),
@@ -143,11 +143,11 @@ def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pat
             draw_accuracy(more[0], rows[name], colour(name), name, order)
         time_axes.set(
             xlabel="training step",
-            ylabel="rollout time (s a step)",
+            ylabel="seconds per step",
             ylim=(0, None),
             title=f"Rollout time, mean of {SMOOTH} steps",
         )
-        reward_axes.set(xlabel="training step", ylabel="mean reward", ylim=(0, 1), title="Reward per step")
+        reward_axes.set(xlabel="training step", ylabel="reward", ylim=(0, 1), title=f"Reward, mean of {SMOOTH} steps")
         for axes in (time_axes, reward_axes):
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4)  # below, where no curve is
 
