@@ -19,7 +19,7 @@ class SetAsideTokens:
     """Drafts the set-aside tokens of requests, and learns how probable it is that one of them is accepted."""
 
     def __init__(self) -> None:
-        self._accepted, self._rejected = 19.0, 1.0  # with a first guess: the policy changed little
+        self.counts = np.array([19.0, 1.0])  # accepted and rejected, with a first guess: the policy changed little
 
     def begin(self, request: LiveRequest, emitted: Sequence[int], vocab: int) -> None:
         """Note a request that begins. emitted: the tokens that it has already, because it decoded elsewhere before.
@@ -32,8 +32,7 @@ class SetAsideTokens:
         if len(request.set_aside) <= request.generated:
             return
         if num_drafted:
-            self._accepted += num_accepted
-            self._rejected += num_accepted < num_drafted
+            self.counts += num_accepted, num_accepted < num_drafted
         self._drop_if_other(request, request.generated, emitted)
 
     def _drop_if_other(self, request: LiveRequest, position: int, emitted: Sequence[int]) -> None:
@@ -52,5 +51,5 @@ class SetAsideTokens:
         tokens[:, : drafts.tokens.shape[1]], probs[:, : drafts.probs.shape[1]] = drafts.tokens, drafts.probs
         for row, draft in enumerate(own):
             tokens[row, : len(draft)] = draft
-            probs[row, : len(draft)] = self._accepted / (self._accepted + self._rejected)
+            probs[row, : len(draft)] = self.counts[0] / self.counts.sum()
         return Drafts(tokens, probs, counts + drafts.counts)

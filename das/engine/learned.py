@@ -1,7 +1,8 @@
 """Save and load what a DasProposer has learned.
 
-That is its history of texts, the lengths of responses, the calibrated probabilities of acceptance, and the scale s of
-coupled drafts (das/verify/coupled.py). A budget is not saved: within a few passes it measures the running engine anew.
+That is its history of texts, the lengths of responses, the calibrated probabilities of acceptance, the acceptance of
+set-aside tokens, and the scale s of coupled drafts (das/verify/coupled.py). A budget is not saved: within a few passes
+it measures the running engine anew.
 """
 
 from pathlib import Path
@@ -29,6 +30,7 @@ def save(proposer: "DasProposer", folder: Path) -> None:
     learned = {
         **proposer.lengths.state(),
         "calibration": proposer.calibration.counts,
+        "set_aside": proposer.draft_round.set_aside.counts,
         "usual": np.array(proposer.alarm.usual),
         "told_tick": np.array(proposer.clock.told),
     }
@@ -45,6 +47,8 @@ def load(proposer: "DasProposer", folder: Path) -> None:
     proposer.clock.told = int(learned.get("told_tick", proposer.draft_round.drafter.history_tick))  # old files lack it
     proposer.lengths.restore(learned)
     proposer.calibration.counts = learned["calibration"]
+    if "set_aside" in learned:  # old files lack it
+        proposer.draft_round.set_aside.counts = learned["set_aside"]
     if proposer.drafting_model is not None and proposer.model_drafter is not None:
         state = load_arrays(folder / COUPLED, COUPLED)
         proposer.drafting_model.sampler.restore(state)

@@ -27,6 +27,7 @@ from das.trl.dataset_rows import history_tick, problem_id
 from das.trl.determinism import algorithms_of_the_engine, random_states_kept
 from das.trl.engines.engines import Engines
 from das.trl.lag import FinishedRollout, Sync, done
+from das.trl.partial import Begun
 from das.trl.support import unsupported
 from das.weights.weight_check import WeightSample, check_together
 
@@ -64,6 +65,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self.step = 0
         self.evaluation = False
         self.problems: Sequence[str] = ()
+        self.begun: Begun | None = None  # if the announced rollout may put groups aside
         self.several_turns = False  # whether the announced rollout is over at `finish_turns` only
         self._turns: list[Turn] = []  # finished turns of the running rollout
         self.rollouts = 0  # number of the training's rollouts so far, including the one announced last
@@ -79,17 +81,24 @@ class SpeculativeGeneration(VLLMGeneration):
         self._logprobs_checked = True  # whether log-probs were checked with the present weights
         super().__init__(*args, **kwargs)
 
-    def announce(self, trainer: Any, rows: Sequence[Mapping[str, Any]], step: int | None = None) -> None:
+    def announce(
+        self,
+        trainer: Any,
+        rows: Sequence[Mapping[str, Any]],
+        step: int | None = None,
+        begun: Begun | None = None,
+    ) -> None:
         """Note that the trainer is about to generate a response for each of `rows`, which TRL does not tell its
         backend.
 
         The trainer tells the seed, the training step, whether it evaluates, and how far the training has come, which
         moves the drafter's window. The rows tell the problem ids. step: the step that will train on the responses;
-        None: the trainer's current step.
+        None: the trainer's current step. begun: what was put aside; None: all responses are new and are waited for.
         """
         self.run_seed = trainer.args.seed
         self.step = trainer.state.global_step if step is None else step
         self.evaluation = step is None and not trainer.model.training
+        self.begun = begun
         self.several_turns, self._turns = bool(getattr(trainer, "tools", None)), []
         writes_prompts = bool(getattr(trainer, "environment_factories", None))  # from all columns of a row
         self.problems = [problem_id(row, whole_row=writes_prompts) for row in rows]
@@ -97,7 +106,7 @@ class SpeculativeGeneration(VLLMGeneration):
             return
         self.rollouts += 1
         responses = getattr(trainer, "num_generations", 1)  # responses to each problem; distillation asks for one
-        problems = len(rows) * trainer.accelerator.num_processes // responses
+        problems = len(rows) * trainer.accelerator.num_processes // responses if begun is None else begun.enough.wanted
         dataset = trainer.train_dataset
         size = len(dataset) if hasattr(dataset, "__len__") else None
         self.history_tick = history_tick(self.history_unit, self.rollouts, size, problems)
@@ -148,15 +157,18 @@ class SpeculativeGeneration(VLLMGeneration):
         if not turn:
             self._count_responses(len(prompts))
         seeds = [request_seed(self.run_seed, self.step, self._first + row, self.evaluation, turn) for row in rows]
+        begun = self.begun
         request = RolloutRequest(
             prompts,
             sampling_params,
             [self.problems[row] for row in rows] if turn else self._gathered_problems(),
-            seeds=seeds,
+            seeds=seeds if begun is None else begun.seeds,
             step=self.step,
             next_history_tick=self.history_tick,
-            schedule=None if self.evaluation else self.schedule,
+            schedule=None if self.evaluation or begun is not None else self.schedule,
             evaluation=self.evaluation,
+            set_aside=None if begun is None else begun.tokens,
+            enough=None if begun is None else begun.enough,
         )
         if self.several_turns:
             outputs, rollout = self.engines.roll_out_turn(request, turn)
@@ -207,6 +219,17 @@ class SpeculativeGeneration(VLLMGeneration):
     def save_history(self, path: Path) -> None:
         """Write the drafter's history, a file that the option `drafter.warm` can read."""
         self.engines.save_history(path)
+
+    def roll_out_enough(
+        self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], begun: Begun, new_weights: bool
+    ) -> FinishedRollout:
+        """Roll out `rows` for the trainer's current step until enough groups are done. Responses that did not end have
+        the finish reason PUT_ASIDE. For the other arguments see `submit`."""
+        step = trainer.state.global_step
+        self.announce(trainer, rows, step, begun)
+        if new_weights:
+            self.sync_weights()
+        return self._roll_out_ahead(prompts, trainer.num_generations, step)
 
     def submit(
         self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int, new_weights: bool

@@ -60,8 +60,6 @@ def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes
     arguments: those of TRL's GRPOConfig. tools: whether rollouts have several turns. processes: how many train
     together.
     """
-    accumulated = arguments.get("gradient_accumulation_steps", 1)
-    per_generation = arguments.get("steps_per_generation", accumulated) * arguments.get("num_iterations", 1)
     if tools:
         return "rollouts in several turns call tools between their requests, and so cannot run ahead"
     if arguments.get("vllm_enable_sleep_mode", False):
@@ -71,14 +69,24 @@ def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes
             "older weights sample, so the loss needs the correction for them: set "
             "trainer.vllm_importance_sampling_correction=true"
         )
-    if per_generation != accumulated:
-        return (
-            f"each step needs a rollout of its own, and here {per_generation} micro-batches share one: leave out "
-            "trainer.steps_per_generation and trainer.num_iterations"
-        )
+    if problem := rollout_of_its_own(arguments):
+        return problem
     if processes > 1:
         return f"engine.processes={processes}: rollouts ahead need one process that trains; set engine.processes=1"
     return ""
+
+
+def rollout_of_its_own(arguments: Mapping[str, Any]) -> str:
+    """Returns one line that says that training steps share a rollout; empty if each step has its own. arguments: those
+    of TRL's GRPOConfig."""
+    accumulated = arguments.get("gradient_accumulation_steps", 1)
+    per_generation = arguments.get("steps_per_generation", accumulated) * arguments.get("num_iterations", 1)
+    if per_generation == accumulated:
+        return ""
+    return (
+        f"each step needs a rollout of its own, and here {per_generation} micro-batches share one: leave out "
+        "trainer.steps_per_generation and trainer.num_iterations"
+    )
 
 
 def save_ahead(folder: Path, ahead: Sequence[FinishedRollout]) -> None:

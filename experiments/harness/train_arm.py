@@ -199,6 +199,7 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
         history_unit=config.drafter.unit,
         trim_padding=config.trainer.trim_padding,
         lag=config.trainer.lag,
+        partial=config.trainer.partial,
         own_process=config.engine.own_process,
         cluster=config.cluster,
         tools=tools_of(config.data),

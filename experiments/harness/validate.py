@@ -10,6 +10,7 @@ from das.cluster.messages import ClusterError
 from das.engine.build import EngineSettings, check_draft_model
 from das.engine.contract.versions import require_supported
 from das.trl.lag import ahead_problem
+from das.trl.partial import partial_problem
 from das.trl.support import QUANTIZED, unsupported
 from experiments.harness import heads
 from experiments.harness.config import RunConfig
@@ -50,6 +51,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     make_schedule(config.schedule)
     check_checkpoints(config)
     check_ahead(config)
+    check_partial(config)
     check_reward(config)
     require_supported()
     heads.check_online(config)
@@ -202,6 +204,24 @@ def check_ahead(config: RunConfig) -> None:
         raise UserError("engine.own_process=true: engines of cluster=ray have processes of their own; leave it out")
     if engine.own_process and not config.arm.row.keyed:
         raise UserError("engine.own_process=true: arm=stock rolls out in the trainer's process; leave it out")
+
+
+def check_partial(config: RunConfig) -> None:
+    """Refuse groups that are put aside (trainer.partial), if this kind of run cannot have them. Raises UserError."""
+    trainer, engine = config.trainer, config.engine
+    if not trainer.partial:
+        return
+    setting = f"trainer.partial={trainer.partial}"
+    if config.task["name"] not in TRAINING:
+        raise UserError(f"{setting}: only {' and '.join(TRAINING)} put groups aside; leave it out")
+    beside = engine.own_process or config.cluster is not None
+    if problem := partial_problem(trainer.arguments, trainer.lag, config.data.name == AGENT, beside, engine.processes):
+        raise UserError(f"{setting}: {problem}")
+    if not config.arm.row.keyed:
+        raise UserError(f"{setting}: arm=stock has no noise by position, so nothing continues; leave it out")
+    live = config.responses_per_step + trainer.partial * trainer.num_generations
+    if engine.settings["max_num_seqs"] < live:
+        raise UserError(f"{setting}: {live} responses decode at the same time; set engine.max_num_seqs={live}")
 
 
 def check_reward(config: RunConfig) -> None:

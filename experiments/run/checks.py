@@ -69,6 +69,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "trainer.temperature": (0.01, 100),  # log-probs are divided by it
     "trainer.learning_rate": (0, 1),  # 0: the policy stays as it is
     "trainer.lag": (0, 8),  # training steps
+    "trainer.partial": (0, 2**16),  # groups
     "engine.threads": (1, 1024),
     "engine.kv_cache_gib": (1, 2**14),
     "engine.max_model_len": (2, 2**22),  # tokens

@@ -70,11 +70,8 @@ class RolloutsAhead:
     def _rows_from(self, number: int) -> Iterator[list[Mapping[str, Any]]]:
         """Yield the rows of the data set for rollout `number`, then for each later rollout. TRL's dataloader will give
         the same rows to the steps that train on these rollouts."""
-        trainer = self.trainer
-        sampler = GRPOTrainer._get_train_sampler(trainer)
-        sampler.repeat_count = 1  # TRL repeats the rows for each of a step's micro-batches
-        indexes = indexes_of_rollouts(sampler, trainer.args.generation_batch_size)
-        return ([trainer.train_dataset[i] for i in taken] for taken in islice(indexes, number, None))
+        rows = self.trainer.train_dataset
+        return ([rows[i] for i in taken] for taken in islice(indexes_of_steps(self.trainer), number, None))
 
     def _submit(self, number: int, rows: list[Mapping[str, Any]]) -> None:
         """Submit rollout `number`. It samples with the weights that the trainer has now."""
@@ -84,3 +81,10 @@ class RolloutsAhead:
         new_weights = trainer._last_loaded_step != step  # TRL's: the step at which the engine got its weights
         trainer._last_loaded_step = step
         self._submitted.append(trainer.vllm_generation.submit(trainer, rows, prompts, number, new_weights))
+
+
+def indexes_of_steps(trainer: GRPOTrainer) -> Iterator[list[int]]:
+    """Yield the indexes of the rows of each training step, from the first step on, as TRL's dataloader draws them."""
+    sampler = GRPOTrainer._get_train_sampler(trainer)
+    sampler.repeat_count = 1  # TRL repeats the rows for each of a step's micro-batches
+    return indexes_of_rollouts(sampler, trainer.args.generation_batch_size)

@@ -26,6 +26,7 @@ from experiments.training import checkpoint
 from experiments.training.ahead import RolloutsAhead
 from experiments.training.barrier import Barrier
 from experiments.training.checkpoint_writer import Checkpoints, CheckpointWriter, completed_epochs
+from experiments.training.partial import PartialRollouts
 from experiments.training.placement import PlacedSampler
 from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
 from experiments.training.trimmed import without_padding
@@ -61,6 +62,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         schedule: LongestFirst | None = None,
         trim_padding: bool = True,
         lag: int = 0,
+        partial: int = 0,
         own_process: bool = False,
         evaluate: Evaluate | None = None,
         head: OnlineHead | None = None,
@@ -74,13 +76,15 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         step; its result, unless None, is added to the row's `eval`. head: the drafter that is trained beside the
         policy; the engine must draft with it. trim_padding: leave padding out of forward passes; False gives the same
         bits as TRL. lag: training steps between the weights that sample and the update that uses the responses.
-        own_process: the engine has its own process, and rolls out while the policy trains. cluster: engines in other
-        processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer."""
+        partial: groups that roll out beside those on which a step trains; 0: each step waits for its own. own_process:
+        the engine has its own process, and rolls out while the policy trains. cluster: engines in other processes
+        (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer."""
         self.barrier = barrier
         self.on_step = on_step
         self.trim_padding = trim_padding
-        self.rollouts_ahead = RolloutsAhead(self, lag)
-        self.ahead = lag > 0 or own_process  # True: rollouts are submitted and taken; False: TRL's own code rolls out
+        self.rollouts_ahead = PartialRollouts(self, partial) if partial else RolloutsAhead(self, lag)
+        # True: rollouts are made before TRL asks for them, and taken then; False: TRL's own code rolls out.
+        self.ahead = lag > 0 or partial > 0 or own_process
         self.evaluate_policy = evaluate
         self._writer = CheckpointWriter(self, checkpoints)
         self._epochs_before = 0  # epochs that the run had completed when its checkpoint was saved
@@ -128,7 +132,10 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             self._measure_policy()
         self.barrier.before_rollout()
         self._began, self._waited, self._exposed_s = time.perf_counter(), self.barrier.waited_s, 0.0
-        if not (self.ahead and self.model.training):  # rollouts ahead are announced when they are submitted
+        if self.model.training and isinstance(self.rollouts_ahead, PartialRollouts):
+            inputs = self.rollouts_ahead.rows()
+            self._exposed_s += time.perf_counter() - self._began
+        elif not (self.ahead and self.model.training):  # rollouts ahead are announced when they are submitted
             self.vllm_generation.announce(self, inputs)
         return super()._generate_and_score_completions(inputs)
 
@@ -211,6 +218,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             "exposed_s": max(exposed_s),
             "step_s": time.perf_counter() - self._began - waited,
             **of_rollout(rollout, rewards),
+            **(self.rollouts_ahead.row() if isinstance(self.rollouts_ahead, PartialRollouts) else {}),
             **({} if head is None else head.row()),
         }
         self._measure_policy()

@@ -83,8 +83,11 @@ def outcome(folder: Path) -> dict[str, Any]:
     }
 
 
-def tokens_of_checkpoints(policy: str, folder: Path, lag: int) -> list[list[list[int]]]:
-    """What the plain engine samples, step for step, with the weights of the checkpoint that the lag asks for."""
+def tokens_of_checkpoints(policy: str, folder: Path, lag: int, recorded: bool = False) -> list[list[list[int]]]:
+    """What the plain engine samples, step for step, with the weights of the checkpoint that the lag asks for.
+
+    recorded: whether the seeds are those that the run recorded, and not those of the place in the step.
+    """
     from safetensors.torch import load_file
     from vllm import SamplingParams
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
@@ -107,12 +110,13 @@ def tokens_of_checkpoints(policy: str, folder: Path, lag: int) -> list[list[list
         model.load_weights(load_file(path / "model.safetensors").items())
         llm.reset_prefix_cache()
         llm.collective_rpc("das_use_new_weights")
-        problems = [response["problem_id"] for response in read.rollout(folder, row["step"])]
+        responses = read.rollout(folder, row["step"])
         params = [
-            SamplingParams(temperature=1.0, max_tokens=48, seed=request_seed(0, step, index), logprobs=0)
-            for index in range(len(problems))
+            SamplingParams(temperature=1.0, max_tokens=48, seed=seed, logprobs=0)
+            for index, response in enumerate(responses)
+            for seed in [response["seed"] if recorded else request_seed(0, step, index)]
         ]
-        outputs = llm.generate([prompts[problem] for problem in problems], params, use_tqdm=False)
+        outputs = llm.generate([prompts[response["problem_id"]] for response in responses], params, use_tqdm=False)
         steps.append([list(output.outputs[0].token_ids) for output in outputs])
     llm.llm_engine.engine_core.shutdown()
     del llm, model

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from das.budget.schedule import LongestFirst
+from das.engine.rollouts.enough import EnoughGroups, generate_enough
 from das.engine.rollouts.report import Plain, RequestCost, RolloutReport, costs_from_plain
-from das.verify.admission import PROBLEM_KEY
+from das.verify.admission import PROBLEM_KEY, SET_ASIDE_KEY
 from das.verify.noise import splitmix64
 
 # Groups of responses by length, as quantiles of the rollout's lengths.
@@ -33,6 +34,8 @@ class RolloutRequest:
     next_history_tick: int  # the drafter's history tick once this rollout is over
     schedule: LongestFirst | None = None  # orders the requests, and learns from their lengths; None: keep their order
     evaluation: bool = False  # the alarm does not compare an evaluation with the rollouts of the training
+    set_aside: Sequence[Sequence[int]] | None = None  # what each prompt's response had in an earlier rollout
+    enough: EnoughGroups | None = None  # the rollout is over when these groups are done; None: when all responses are
 
     def order(self) -> list[int]:
         """Returns the indices of the prompts, in the order in which they are handed to an engine."""
@@ -52,10 +55,14 @@ class RolloutRequest:
             raise ValueError(
                 f"{len(self.prompts)} prompts but {len(self.problems)} problem ids and {len(self.seeds)} seeds"
             )
-        return [
+        found = [
             own_parameters(self.sampling_params, seed, problem)
             for seed, problem in zip(self.seeds, self.problems, strict=True)
         ]
+        if self.set_aside is not None:
+            for own, tokens in zip(found, self.set_aside, strict=True):
+                own.extra_args[SET_ASIDE_KEY] = list(tokens)
+        return found
 
 
 def own_parameters(sampling_params: Any, seed: int, problem: str) -> Any:
@@ -176,11 +183,14 @@ def _generate(
     to call first.
     """
     parameters = request.parameters()
-    order = request.order()
+    order = request.order()  # that of the prompts if the rollout may end early: then all decode from its beginning
     generate = generate or llm.generate
     llm.collective_rpc(begin, args=(len(parameters),))
     start = time.perf_counter()
-    ordered_outputs = generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
+    if request.enough is not None:
+        ordered_outputs = generate_enough(llm, request.prompts, parameters, request.enough)
+    else:
+        ordered_outputs = generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
     rollout_s = time.perf_counter() - start
     by_prompt = sorted(zip(order, ordered_outputs, strict=True), key=lambda pair: pair[0])
     return [output for _, output in by_prompt], rollout_s

@@ -161,6 +161,16 @@ kind(
     (["arms=[none,stock]", "engine.own_process=true"], "arm=stock rolls out in the trainer's process"),
 )
 kind(
+    "groups that this kind of run cannot put aside",
+    (["trainer.partial=1"], "trainer.partial=1: 24 responses decode at the same time; set engine.max_num_seqs=24"),
+    (["trainer.partial=1", "trainer.lag=1"], "set trainer.lag=0"),
+    (["setting=agent_small", "trainer.partial=1"], "trainer.partial=1: rollouts in several turns call tools"),
+    (["trainer.partial=1", "engine.own_process=true"], "set engine.own_process=false cluster=none"),
+    (["trainer.partial=1", "cluster=ray"], "set engine.own_process=false cluster=none"),
+    (["arms=[none,stock]", "trainer.partial=1", "engine.max_num_seqs=24"], "arm=stock has no noise by position"),
+    (["task=rollout", "trainer.partial=1"], "only compare and train put groups aside; leave it out"),
+)
+kind(
     "values that contradict each other",
     (["task=train", "arm=das", "budget=none"], "budget=none: arm das would draft nothing"),
     (["arms=[none,das_self]", "budget=none"], "budget=none: arm das_self would draft nothing"),

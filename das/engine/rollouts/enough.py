@@ -1,0 +1,80 @@
+"""Roll out until enough groups are done, and put the others aside.
+
+Which groups these are depends on the number of tokens that each group needed, never on passes or on the clock. A
+rollout with drafts and one without thus choose the same groups, although drafts let some requests run ahead of others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PUT_ASIDE = "abort"  # finish reason of a response that did not end; vLLM's word
+
+
+@dataclass(frozen=True)
+class EnoughGroups:
+    """Chooses the `wanted` groups that need the fewest tokens. Request i belongs to group i // siblings.
+
+    progress: for each group, the tokens that each of its responses was granted in earlier steps. A group needs as many
+    tokens as its longest response has beyond these. Of groups that need equally many, the first is chosen.
+    """
+
+    wanted: int
+    siblings: int
+    progress: Sequence[int]
+
+    def done(self, lengths: Sequence[int], ended: Sequence[bool]) -> list[int]:
+        """Returns the best groups of those that are done, the best first: `wanted` of them, or fewer if fewer are done.
+
+        lengths: the tokens of each request so far. ended: whether its response is complete.
+        """
+        done = [group for group in range(len(self.progress)) if all(ended[self._requests(group)])]
+        return sorted(done, key=lambda group: self._rank(group, lengths))[: self.wanted]
+
+    def needs(self, group: int, lengths: Sequence[int]) -> int:
+        """Returns the tokens that a group with responses of these lengths needs beyond its progress."""
+        return max(0, max(lengths[self._requests(group)]) - self.progress[group])
+
+    def too_late(self, lengths: Sequence[int], ended: Sequence[bool]) -> list[int]:
+        """Returns the requests that run, and whose groups cannot be chosen any more, however soon they end."""
+        chosen = self.done(lengths, ended)
+        if len(chosen) < self.wanted:
+            return []
+        worst = self._rank(chosen[-1], lengths)
+        at_least = [length + (not over) for length, over in zip(lengths, ended, strict=True)]
+        late = {group for group in range(len(self.progress)) if self._rank(group, at_least) > worst}
+        return [request for request, over in enumerate(ended) if not over and request // self.siblings in late]
+
+    def _rank(self, group: int, lengths: Sequence[int]) -> tuple[int, int]:
+        return self.needs(group, lengths), group
+
+    def _requests(self, group: int) -> slice:
+        return slice(group * self.siblings, (group + 1) * self.siblings)
+
+
+def generate_enough(llm: Any, prompts: Sequence[Any], parameters: Sequence[Any], enough: EnoughGroups) -> list[Any]:
+    """Generate as vLLM's llm.generate does, but only until enough groups are done.
+
+    Returns an output for each prompt, in order. Responses that did not end have the finish reason PUT_ASIDE and the
+    tokens that they have so far.
+    """
+    engine = llm.llm_engine
+    names = [str(next(llm.request_counter)) for _ in prompts]
+    for name, prompt, own in zip(names, prompts, parameters, strict=True):
+        engine.add_request(name, prompt, own)
+    places = {name: place for place, name in enumerate(names)}
+    outputs: list[Any] = [None] * len(names)
+    lengths, ended = [0] * len(names), [False] * len(names)
+    running = set(places.values())
+    while running:
+        for output in engine.step():
+            place = places[output.request_id]
+            outputs[place], lengths[place] = output, len(output.outputs[0].token_ids)
+            ended[place] = output.finished
+        late = {place for place in enough.too_late(lengths, ended) if lengths[place]} & running
+        if late:
+            engine.abort_request([names[place] for place in late])
+        for place in late:
+            outputs[place].outputs[0].finish_reason = PUT_ASIDE
+        running = {place for place in running - late if not ended[place]}
+    return outputs

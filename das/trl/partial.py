@@ -1,0 +1,136 @@
+"""Partial rollouts: a step trains on the groups that are done first, and the others continue in the next step.
+
+They continue on-policy: each request begins anew with its seed, so its noise at each position is the same, and the
+tokens that it had are drafted (das/set_aside.py). The new weights verify them, so every token of a response is drawn by
+the weights of the step that trains on it. Without drafts the tokens are generated again, and are the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
+from das.engine.rollouts.enough import PUT_ASIDE, EnoughGroups
+from das.engine.rollouts.rollout import Rollout, request_seed
+from das.trl.lag import rollout_of_its_own
+
+STATE = "set_aside.npz"
+KIND = "groups set aside 1"
+
+
+@dataclass
+class Group:
+    """The responses to one problem, which roll out together until they are done."""
+
+    number: int  # the group's place in the order of the data, counted from 0
+    index: int  # of the problem's row in the data set
+    tokens: list[list[int]]  # what each response had when the group was put aside
+    progress: int = 0  # tokens granted to each response so far (EnoughGroups)
+    steps: int = 0  # training steps in which the group has rolled out
+
+
+@dataclass
+class SetAside:
+    """Counts of the tokens that were put aside and drafted in a step, for metrics.jsonl."""
+
+    groups: int = 0  # that the step put aside
+    old: dict[str, int] = field(default_factory=dict)  # tokens that were verified, by the group's steps before this one
+    kept: dict[str, int] = field(default_factory=dict)  # those of them that the new weights drew again
+
+    def count(self, group: Group, responses: Sequence[Sequence[int]], reasons: Sequence[str]) -> None:
+        """Count the tokens of a group that was put aside before. responses: what it has now."""
+        for old, new, reason in zip(group.tokens, responses, reasons, strict=True):
+            seen = len(new) if reason == PUT_ASIDE and list(old[: len(new)]) == list(new) else len(old)
+            age = str(group.steps)
+            self.old[age] = self.old.get(age, 0) + min(seen, len(old))
+            self.kept[age] = self.kept.get(age, 0) + shared(old, new)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What the backend must know of a rollout that may put groups aside: for each request its seed and its tokens."""
+
+    seeds: Sequence[int]
+    tokens: Sequence[Sequence[int]]
+    enough: EnoughGroups
+
+
+def begun(pool: Sequence[Group], run_seed: int, wanted: int, siblings: int) -> Begun:
+    """Describe the rollout of these groups. wanted: the number of groups on which a step trains.
+
+    A response has the seed that it would have if nothing were put aside: that of its place in the order of the data.
+    """
+    return Begun(
+        [
+            request_seed(run_seed, group.number // wanted, group.number % wanted * siblings + sibling)
+            for group in pool
+            for sibling in range(siblings)
+        ],
+        [tokens for group in pool for tokens in group.tokens],
+        EnoughGroups(wanted, siblings, [group.progress for group in pool]),
+    )
+
+
+def divide(pool: Sequence[Group], rollout: Rollout, enough: EnoughGroups) -> tuple[list[int], list[Group], SetAside]:
+    """Divide the groups of a rollout. Returns the places of those on which the step trains, in the order of the data,
+    the other groups, as they continue, and the counts of what was set aside."""
+    lengths = [len(response) for response in rollout.responses]
+    chosen = enough.done(lengths, [reason != PUT_ASIDE for reason in rollout.finish_reasons])
+    granted = enough.needs(chosen[-1], lengths)
+    counts, others = SetAside(len(pool) - len(chosen)), []
+    for place, group in enumerate(pool):
+        own = slice(place * enough.siblings, (place + 1) * enough.siblings)
+        responses = rollout.responses[own]
+        if group.steps:
+            counts.count(group, responses, rollout.finish_reasons[own])
+        if place not in chosen:
+            tokens = [longer(old, new) for old, new in zip(group.tokens, responses, strict=True)]
+            others.append(Group(group.number, group.index, tokens, group.progress + granted, group.steps + 1))
+    return sorted(chosen), others, counts
+
+
+def longer(old: Sequence[int], new: Sequence[int]) -> list[int]:
+    """Returns the tokens to draft next time: the new ones, or the old ones if these only go on where the new ones were
+    interrupted."""
+    return list(old if shared(old, new) == len(new) < len(old) else new)
+
+
+def shared(old: Sequence[int], new: Sequence[int]) -> int:
+    """Returns the number of first tokens in which two responses are equal."""
+    return next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+
+
+def partial_problem(arguments: Mapping[str, Any], lag: int, tools: bool, beside: bool, processes: int) -> str:
+    """Returns one line that says why a training cannot put groups aside; empty if it can.
+
+    arguments: those of TRL's GRPOConfig. tools: whether rollouts have several turns. beside: whether engines run in
+    other processes. processes: how many train together.
+    """
+    if lag:
+        return "what is put aside continues under the newest weights: set trainer.lag=0"
+    if tools:
+        return "rollouts in several turns call tools between their requests, and so cannot be put aside"
+    if beside:
+        return "only an engine in the training's process puts groups aside: set engine.own_process=false cluster=none"
+    if arguments.get("vllm_enable_sleep_mode", False):
+        return "it was never tried with an engine that sleeps: set vllm_enable_sleep_mode=false"
+    if processes > 1:
+        return f"engine.processes={processes}: groups are put aside in one process; set engine.processes=1"
+    return rollout_of_its_own(arguments)
+
+
+def save_groups(folder: Path, groups: Sequence[Group], drawn: int) -> None:
+    """Write the groups that are put aside, for a checkpoint. drawn: how many groups were begun so far."""
+    save_arrays(
+        folder / STATE,
+        {"kind": np.array(KIND), "drawn": np.array(drawn), "groups": pack_strings([vars(group) for group in groups])},
+    )
+
+
+def load_groups(folder: Path) -> tuple[list[Group], int]:
+    """Read what `save_groups` wrote. Raises ValueError for a damaged file."""
+    arrays = load_arrays(folder / STATE, KIND)
+    return [Group(**group) for group in unpack_strings(arrays["groups"])], int(arrays["drawn"])

@@ -1,0 +1,111 @@
+"""Train each step on the groups that are done first, and put the others aside (`trainer.partial`)."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from das.engine.rollouts.rollout import Rollout, rollout_row
+from das.trl.lag import FinishedRollout
+from das.trl.partial import Group, SetAside, begun, divide, load_groups, save_groups
+from experiments.training.ahead import indexes_of_steps
+
+if TYPE_CHECKING:
+    from experiments.training.trainer import SpeculativeGRPOTrainer
+
+OF_TRAINED = ("length_mean", "length_median", "length_max", "longest_over_mean")  # columns about the trained responses
+
+
+class PartialRollouts:
+    """Rolls out more groups than a step needs. The step trains on those that are done first (EnoughGroups)."""
+
+    def __init__(self, trainer: "SpeculativeGRPOTrainer", spare: int):
+        """spare: how many groups roll out beside those on which a step trains."""
+        self.trainer = trainer
+        self.spare = spare
+        self.taken: FinishedRollout | None = None  # the part of the rollout on which this step trains
+        self._whole: Rollout | None = None  # the rollout of all groups
+        self._counts = SetAside()
+        self._groups: list[Group] = []  # those that are put aside, in the order of the data
+        self._drawn = 0  # how many groups were begun so far
+        self._problems: Iterator[int] | None = None  # indexes of the problems of the groups that are not begun yet
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Roll out until enough groups are done. Returns the rows of the data set on which this step trains, one for
+        each response."""
+        trainer = self.trainer
+        siblings, step = trainer.num_generations, trainer.state.global_step
+        wanted = trainer.args.generation_batch_size // siblings
+        pool = self._filled(wanted + self.spare)
+        plan = begun(pool, trainer.args.seed, wanted, siblings)
+        rows = [trainer.train_dataset[group.index] for group in pool for _ in range(siblings)]
+        prompts = trainer._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
+        new_weights = trainer._last_loaded_step != step  # TRL's: the step at which the engine got its weights
+        trainer._last_loaded_step = step
+        whole = trainer.vllm_generation.roll_out_enough(trainer, rows, prompts, plan, new_weights)
+        chosen, self._groups, self._counts = divide(pool, whole.rollout, plan.enough)
+        self._whole = whole.rollout
+        places = [place * siblings + sibling for place in chosen for sibling in range(siblings)]
+        self.taken = _part(whole, places)
+        return [rows[place] for place in places]
+
+    def take(self, prompt_ids: list[list[int]]) -> FinishedRollout:
+        """Return the responses to the rows that `rows` returned. prompt_ids: their token ids."""
+        assert self.taken is not None
+        assert self.taken.prompts == prompt_ids
+        return self.taken
+
+    def row(self) -> dict[str, Any]:
+        """Return the columns of a step's metrics that are other than without groups that are put aside. Costs are those
+        of all groups; lengths are those of the trained responses."""
+        assert self.taken is not None
+        assert self._whole is not None
+        trained = rollout_row(self.taken.rollout)
+        return {
+            **rollout_row(self._whole),
+            **{name: trained[name] for name in OF_TRAINED},
+            "partial": {"trained_tokens": self.taken.rollout.tokens, **vars(self._counts)},
+        }
+
+    def wait(self) -> None:
+        """Do nothing: no rollout runs while the policy trains."""
+
+    def save(self, folder: Path) -> None:
+        """Write the groups that are put aside into the folder of a checkpoint."""
+        save_groups(folder, self._groups, self._drawn)
+
+    def resume(self, folder: Path, step: int) -> None:
+        """Load the groups that were put aside from the checkpoint of `step` in this folder."""
+        self._groups, self._drawn = load_groups(folder)
+
+    def _filled(self, size: int) -> list[Group]:
+        """Return `size` groups: those that are put aside, and new ones behind them."""
+        siblings = self.trainer.num_generations
+        if self._problems is None:
+            every = (index for indexes in indexes_of_steps(self.trainer) for index in indexes[::siblings])
+            self._problems = islice(every, self._drawn, None)
+        pool = list(self._groups)
+        while len(pool) < size:
+            pool.append(Group(self._drawn, next(self._problems), [[] for _ in range(siblings)]))
+            self._drawn += 1
+        return pool
+
+
+def _part(whole: FinishedRollout, places: list[int]) -> FinishedRollout:
+    """Return the part of a rollout that has these responses. Its report is that of the whole."""
+    rollout = whole.rollout
+    part = replace(
+        rollout,
+        problems=[rollout.problems[place] for place in places],
+        responses=[rollout.responses[place] for place in places],
+        finish_reasons=[rollout.finish_reasons[place] for place in places],
+        requests=[rollout.requests[place] for place in places],
+    )
+    return replace(
+        whole,
+        rollout=part,
+        logprobs=[whole.logprobs[place] for place in places],
+        prompts=[whole.prompts[place] for place in places],
+    )

@@ -1,0 +1,134 @@
+"""Groups that are put aside: drafts change no bit, the newest weights draw every token, a resumed run is the same.
+
+That tokens are equal wherever a response was interrupted is in tests/engine/test_set_aside_identity.py.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lag_runs import outcome, tokens_of_checkpoints, train_again, train_all
+
+from analysis import read
+from das.engine.rollouts.enough import PUT_ASIDE
+from das.engine.rollouts.report import RequestCost, RolloutReport
+from das.engine.rollouts.rollout import Rollout, request_seed
+from das.trl.partial import Group, begun, divide, load_groups, longer, partial_problem, save_groups, shared
+from experiments.tasks.kill_test import differing_files, timeless
+
+SPARES = (1, 3)
+
+
+def settings(spare: int) -> list[str]:
+    return [f"trainer.partial={spare}", f"engine.max_num_seqs={8 + 4 * spare}"]
+
+
+@pytest.fixture(scope="module")
+def trained(in_process: Callable[..., Any], repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("partial")
+    runs = {f"{arm}_{spare}": [arm, *settings(spare)] for spare in SPARES for arm in ("none", "das")}
+    in_process(train_all, runs, repetitive_policy, folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spare", SPARES)
+def test_drafts_change_no_bit(trained: Path, spare: int) -> None:
+    none, das = (outcome(trained / f"{arm}_{spare}") for arm in ("none", "das"))
+    assert das == none
+    rows = read.metrics(trained / f"das_{spare}")
+    assert [row["partial"]["groups"] for row in rows] == [spare] * len(rows)
+    assert sum(sum(row["partial"]["kept"].values()) for row in rows) > 0
+    assert sum(row["passes"] for row in rows) < sum(row["passes"] for row in read.metrics(trained / f"none_{spare}"))
+
+
+@pytest.mark.slow
+def test_the_newest_weights_draw_every_trained_token(
+    in_process: Callable[..., Any], trained: Path, repetitive_policy: str
+) -> None:
+    expected = in_process(tokens_of_checkpoints, repetitive_policy, trained / "das_3", 0, True)
+    assert outcome(trained / "das_3")["tokens"] == expected
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_the_same(
+    in_process: Callable[..., Any], trained: Path, repetitive_policy: str, tmp_path: Path
+) -> None:
+    whole, resumed = trained / "das_1", tmp_path / "resumed"
+    in_process(train_again, "das", repetitive_policy, whole, resumed, 3, *settings(1))
+    assert outcome(resumed) == outcome(whole)
+    assert timeless(read.metrics(resumed)) == timeless(read.metrics(whole))
+    assert list(differing_files(whole, resumed)) == []
+
+
+# ---- without an engine ----
+
+A, B, C = ([1, 2, 3], [4, 5]), ([6], [7]), ([8, 9], [10, 11, 12, 13])
+
+
+def rolled(*groups: tuple[list[int], list[int]], put_aside: set[int]) -> Rollout:
+    """A rollout of groups of two responses each. put_aside: the responses that did not end."""
+    responses = [response for group in groups for response in group]
+    reasons = [PUT_ASIDE if place in put_aside else "stop" for place in range(len(responses))]
+    return Rollout(0, ["p"] * len(responses), responses, reasons, [RequestCost(1, 0)] * 6, 1.0, RolloutReport(passes=6))
+
+
+def test_groups_that_are_not_chosen_are_granted_the_tokens_of_the_step() -> None:
+    pool = [Group(number, 10 + number, [[], []]) for number in range(3)]
+    plan = begun(pool, 7, 1, 2)
+    chosen, others, counts = divide(pool, rolled(A, B, C, put_aside={0, 4}), plan.enough)
+    assert chosen == [1]
+    assert others == [Group(0, 10, list(A), 1, 1), Group(2, 12, list(C), 1, 1)]
+    assert (counts.groups, counts.old, counts.kept) == (2, {}, {})
+    # In the next step the first group's responses are: equal as far as it came, and another one from its second token.
+    pool = [*others, Group(3, 13, [[], []])]
+    now = ([1, 2], [4, 6, 7]), ([8, 9, 1], [10, 11, 12, 13]), ([1], [2])
+    chosen, others, counts = divide(pool, rolled(*now, put_aside={0, 4}), begun(pool, 7, 1, 2).enough)
+    assert chosen == [1]
+    assert others == [Group(0, 10, [[1, 2, 3], [4, 6, 7]], 4, 2), Group(3, 13, [[1], [2]], 3, 1)]
+    assert (counts.old, counts.kept) == ({"1": 2 + 2 + 2 + 4}, {"1": 2 + 1 + 2 + 4})
+
+
+def test_seeds_follow_the_place_in_the_data() -> None:
+    pool = [Group(number, 0, [[], []]) for number in (1, 4)]
+    assert begun(pool, 7, 2, 2).seeds == [
+        request_seed(7, step, index) for step, index in ((0, 2), (0, 3), (2, 0), (2, 1))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ([1, 2, 3], [1, 2], [1, 2, 3]),
+        ([1, 2], [1, 2, 3], [1, 2, 3]),
+        ([1, 2, 3], [1, 4], [1, 4]),
+        ([1, 2, 3], [], [1, 2, 3]),
+        ([], [5], [5]),
+        ([1, 2], [1, 2], [1, 2]),
+    ],
+)
+def test_old_tokens_stay_unless_another_came(old: list[int], new: list[int], expected: list[int]) -> None:
+    assert longer(old, new) == expected
+    assert shared(old, new) == len([0 for a, b in zip(old, new, strict=False) if a == b])
+
+
+@pytest.mark.parametrize("groups", [[], [Group(3, 5, [[1, 2], []], 40, 2), Group(9, 0, [[7], [8]])]])
+def test_what_is_put_aside_is_kept(tmp_path: Path, groups: list[Group]) -> None:
+    save_groups(tmp_path, groups, 10)
+    assert load_groups(tmp_path) == (groups, 10)
+
+
+def test_impossible_combinations_are_refused_in_one_line() -> None:
+    assert not partial_problem({"gradient_accumulation_steps": 4}, 0, tools=False, beside=False, processes=1)
+    for arguments, lag, tools, beside, processes, words in (
+        ({}, 1, False, False, 1, "trainer.lag=0"),
+        ({}, 0, True, False, 1, "several turns"),
+        ({}, 0, False, True, 1, "cluster=none"),
+        ({"vllm_enable_sleep_mode": True}, 0, False, False, 1, "vllm_enable_sleep_mode=false"),
+        ({}, 0, False, False, 2, "engine.processes=1"),
+        ({"num_iterations": 2}, 0, False, False, 1, "2 micro-batches share one"),
+    ):
+        problem = partial_problem(arguments, lag, tools, beside, processes)
+        assert words in problem
+        assert "\n" not in problem
