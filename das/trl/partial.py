@@ -6,7 +6,7 @@ the weights of the step that trains on it. Without drafts the tokens are generat
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +32,13 @@ class Group:
     steps: int = 0  # training steps in which the group has rolled out
 
 
-@dataclass
-class SetAside:
-    """Counts of the tokens that were put aside and drafted in a step, for metrics.jsonl."""
+@dataclass(frozen=True)
+class Verified:
+    """A response that was put aside, after a step has drafted its tokens."""
 
-    groups: int = 0  # that the step put aside
-    old: dict[str, int] = field(default_factory=dict)  # tokens that were verified, by the group's steps before this one
-    kept: dict[str, int] = field(default_factory=dict)  # those of them that the new weights drew again
-
-    def count(self, group: Group, responses: Sequence[Sequence[int]], reasons: Sequence[str]) -> None:
-        """Count the tokens of a group that was put aside before. responses: what it has now."""
-        for old, new, reason in zip(group.tokens, responses, reasons, strict=True):
-            seen = len(new) if reason == PUT_ASIDE and list(old[: len(new)]) == list(new) else len(old)
-            age = str(group.steps)
-            self.old[age] = self.old.get(age, 0) + min(seen, len(old))
-            self.kept[age] = self.kept.get(age, 0) + shared(old, new)
+    steps: int  # training steps in which it had rolled out before
+    old: int  # its tokens that the new weights have verified, up to the first that differed and from there on all
+    kept: int  # those that the new weights drew again
 
 
 @dataclass(frozen=True)
@@ -74,22 +66,31 @@ def begun(pool: Sequence[Group], run_seed: int, wanted: int, siblings: int) -> B
     )
 
 
-def divide(pool: Sequence[Group], rollout: Rollout, enough: EnoughGroups) -> tuple[list[int], list[Group], SetAside]:
+def divide(pool: Sequence[Group], rollout: Rollout, enough: EnoughGroups) -> tuple[list[int], list[Group]]:
     """Divide the groups of a rollout. Returns the places of those on which the step trains, in the order of the data,
-    the other groups, as they continue, and the counts of what was set aside."""
+    and the other groups, as they continue."""
     lengths = [len(response) for response in rollout.responses]
     chosen = enough.done(lengths, [reason != PUT_ASIDE for reason in rollout.finish_reasons])
     granted = enough.needs(chosen[-1], lengths)
-    counts, others = SetAside(len(pool) - len(chosen)), []
+    others = []
     for place, group in enumerate(pool):
-        own = slice(place * enough.siblings, (place + 1) * enough.siblings)
-        responses = rollout.responses[own]
-        if group.steps:
-            counts.count(group, responses, rollout.finish_reasons[own])
         if place not in chosen:
-            tokens = [longer(old, new) for old, new in zip(group.tokens, responses, strict=True)]
+            found = rollout.responses[place * enough.siblings :][: enough.siblings]
+            tokens = [longer(old, new) for old, new in zip(group.tokens, found, strict=True)]
             others.append(Group(group.number, group.index, tokens, group.progress + granted, group.steps + 1))
-    return sorted(chosen), others, counts
+    return sorted(chosen), others
+
+
+def verified(pool: Sequence[Group], rollout: Rollout) -> list[Verified]:
+    """Returns an entry for each response of the rollout that had tokens from an earlier step."""
+    olds = [(group.steps, old) for group in pool for old in group.tokens]
+    entries = []
+    for (steps, old), new, reason in zip(olds, rollout.responses, rollout.finish_reasons, strict=True):
+        if old:
+            kept = shared(old, new)
+            interrupted = reason == PUT_ASIDE and kept == len(new)
+            entries.append(Verified(steps, kept if interrupted else len(old), kept))
+    return entries
 
 
 def longer(old: Sequence[int], new: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from das.engine.rollouts.rollout import Rollout, rollout_row
 from das.trl.lag import FinishedRollout
-from das.trl.partial import Group, SetAside, begun, divide, load_groups, save_groups
+from das.trl.partial import Group, Verified, begun, divide, load_groups, save_groups, verified
 from experiments.training.ahead import indexes_of_steps
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class PartialRollouts:
         self.spare = spare
         self.taken: FinishedRollout | None = None  # the part of the rollout on which this step trains
         self._whole: Rollout | None = None  # the rollout of all groups
-        self._counts = SetAside()
+        self._verified: list[Verified] = []  # the responses in it that had been put aside
         self._groups: list[Group] = []  # those that are put aside, in the order of the data
         self._drawn = 0  # how many groups were begun so far
         self._problems: Iterator[int] | None = None  # indexes of the problems of the groups that are not begun yet
@@ -45,8 +45,8 @@ class PartialRollouts:
         new_weights = trainer._last_loaded_step != step  # TRL's: the step at which the engine got its weights
         trainer._last_loaded_step = step
         whole = trainer.vllm_generation.roll_out_enough(trainer, rows, prompts, plan, new_weights)
-        chosen, self._groups, self._counts = divide(pool, whole.rollout, plan.enough)
-        self._whole = whole.rollout
+        chosen, self._groups = divide(pool, whole.rollout, plan.enough)
+        self._whole, self._verified = whole.rollout, verified(pool, whole.rollout)
         places = [place * siblings + sibling for place in chosen for sibling in range(siblings)]
         self.taken = _part(whole, places)
         return [rows[place] for place in places]
@@ -66,7 +66,13 @@ class PartialRollouts:
         return {
             **rollout_row(self._whole),
             **{name: trained[name] for name in OF_TRAINED},
-            "partial": {"trained_tokens": self.taken.rollout.tokens, **vars(self._counts)},
+            "partial": {
+                "groups": len(self._groups),
+                "trained_tokens": self.taken.rollout.tokens,
+                "old_tokens": sum(entry.old for entry in self._verified),
+                "kept_tokens": sum(entry.kept for entry in self._verified),
+                "verified": [[entry.steps, entry.old, entry.kept] for entry in self._verified],
+            },
         }
 
     def wait(self) -> None:

@@ -14,7 +14,18 @@ from analysis import read
 from das.engine.rollouts.enough import PUT_ASIDE
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, request_seed
-from das.trl.partial import Group, begun, divide, load_groups, longer, partial_problem, save_groups, shared
+from das.trl.partial import (
+    Group,
+    Verified,
+    begun,
+    divide,
+    load_groups,
+    longer,
+    partial_problem,
+    save_groups,
+    shared,
+    verified,
+)
 from experiments.tasks.kill_test import differing_files, timeless
 
 SPARES = (1, 3)
@@ -39,7 +50,7 @@ def test_drafts_change_no_bit(trained: Path, spare: int) -> None:
     assert das == none
     rows = read.metrics(trained / f"das_{spare}")
     assert [row["partial"]["groups"] for row in rows] == [spare] * len(rows)
-    assert sum(sum(row["partial"]["kept"].values()) for row in rows) > 0
+    assert 0 < sum(row["partial"]["kept_tokens"] for row in rows) < sum(row["partial"]["old_tokens"] for row in rows)
     assert sum(row["passes"] for row in rows) < sum(row["passes"] for row in read.metrics(trained / f"none_{spare}"))
 
 
@@ -77,17 +88,18 @@ def rolled(*groups: tuple[list[int], list[int]], put_aside: set[int]) -> Rollout
 def test_groups_that_are_not_chosen_are_granted_the_tokens_of_the_step() -> None:
     pool = [Group(number, 10 + number, [[], []]) for number in range(3)]
     plan = begun(pool, 7, 1, 2)
-    chosen, others, counts = divide(pool, rolled(A, B, C, put_aside={0, 4}), plan.enough)
-    assert chosen == [1]
-    assert others == [Group(0, 10, list(A), 1, 1), Group(2, 12, list(C), 1, 1)]
-    assert (counts.groups, counts.old, counts.kept) == (2, {}, {})
+    rollout = rolled(A, B, C, put_aside={0, 4})
+    others = [Group(0, 10, list(A), 1, 1), Group(2, 12, list(C), 1, 1)]
+    assert divide(pool, rollout, plan.enough) == ([1], others)
+    assert verified(pool, rollout) == []
     # In the next step the first group's responses are: equal as far as it came, and another one from its second token.
     pool = [*others, Group(3, 13, [[], []])]
-    now = ([1, 2], [4, 6, 7]), ([8, 9, 1], [10, 11, 12, 13]), ([1], [2])
-    chosen, others, counts = divide(pool, rolled(*now, put_aside={0, 4}), begun(pool, 7, 1, 2).enough)
-    assert chosen == [1]
-    assert others == [Group(0, 10, [[1, 2, 3], [4, 6, 7]], 4, 2), Group(3, 13, [[1], [2]], 3, 1)]
-    assert (counts.old, counts.kept) == ({"1": 2 + 2 + 2 + 4}, {"1": 2 + 1 + 2 + 4})
+    rollout = rolled(([1, 2], [4, 6, 7]), ([8, 9, 1], [10, 11, 12, 13]), ([1], [2]), put_aside={0, 4})
+    assert divide(pool, rollout, begun(pool, 7, 1, 2).enough) == (
+        [1],
+        [Group(0, 10, [[1, 2, 3], [4, 6, 7]], 4, 2), Group(3, 13, [[1], [2]], 3, 1)],
+    )
+    assert verified(pool, rollout) == [Verified(1, 2, 2), Verified(1, 2, 1), Verified(1, 2, 2), Verified(1, 4, 4)]
 
 
 def test_seeds_follow_the_place_in_the_data() -> None:
