@@ -97,6 +97,8 @@ class Tracker:
                 for evaluation in row.get("eval", []):
                     self.run.log(evaluation_values(evaluation), step=int(evaluation["step"]))
                 values |= cluster_values(row.get("cluster", {}))
+                counts = row.get("partial", {}).items()
+                values |= {f"partial/{name}": count for name, count in counts if isinstance(count, int)}
                 self.run.log({**values, "alarms": len(row["alarms"])}, step=int(row["step"]))
             except ConnectionError as error:
                 self._trouble.append(
