@@ -144,11 +144,13 @@ def test_the_memory_is_bounded_whatever_the_batch(
 
 
 class HostWaits(TorchDispatchMode):
-    """Counts what makes the host wait for a device: copies to or from it that block, and its values read one by one."""
+    """Counts copies to and from a device, and what makes the host wait for it: copies that block, and its values read
+    one by one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[str] = []
+        self.copies: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -157,8 +159,10 @@ class HostWaits(TorchDispatchMode):
             source = args[1] if name == "aten::copy_" else args[0]
             target = args[0].device if name == "aten::copy_" else torch.device(kwargs.get("device") or source.device)
             waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
-            if source.device != target and waits:
-                self.waits.append(f"{name} {tuple(source.shape)} {source.device} -> {target}")
+            if source.device != target:
+                copy = f"{name} {tuple(source.shape)} {source.device} -> {target}"
+                self.copies.append(copy)
+                self.waits += [copy] * waits
             if target.type == "cpu" and source.device.type == "meta":
                 return torch.zeros(source.shape, dtype=kwargs.get("dtype") or source.dtype)  # what the host would read
         if name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::is_nonzero"):
@@ -170,17 +174,19 @@ PENALTIES = {**ORDINARY, "repetition_penalty": 1.2}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "most"),
+    ("arguments", "kind", "most", "copies"),
     [
-        ({}, "none", 0),
-        ({"temperature": 0.6, "logprobs": 0}, "none", 0),
-        ({}, "chain", 0),
-        (ORDINARY, "chain", 1),
-        ({"temperature": 0.6, "logprobs": 0}, "tree", 1),
+        ({}, "none", 0, 1),
+        ({"temperature": 0.6, "logprobs": 0}, "none", 0, 1),
+        ({}, "chain", 0, 1),
+        (ORDINARY, "chain", 1, 3),
+        ({"temperature": 0.6, "logprobs": 0}, "tree", 1, 4),
     ],
 )
-def test_sampling_hardly_ever_waits_for_the_device(arguments: dict[str, Any], kind: str, most: int) -> None:
-    """On meta tensors, which run the path of devices that are no CPU."""
+def test_sampling_hardly_ever_waits_for_the_device(
+    arguments: dict[str, Any], kind: str, most: int, copies: int
+) -> None:
+    """A pass waits `most` times and makes `copies` copies, on meta tensors, which run the path of devices that are no CPU."""
     vocab, requests = 60, 5
     runner: Any = plain_runner(parameters(requests, **arguments), vocab)
     drafts = drafts_for(kind, requests, vocab)
@@ -198,6 +204,7 @@ def test_sampling_hardly_ever_waits_for_the_device(arguments: dict[str, Any], ki
     with HostWaits() as count:
         KeyedSampler(0, "processed_logprobs").sample(runner, logits, drafts)
     assert len(count.waits) <= most, count.waits
+    assert len(count.copies) <= copies, count.copies
 
 
 @pytest.mark.parametrize(("rows", "vocab", "groups"), [

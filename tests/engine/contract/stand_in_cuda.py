@@ -1,0 +1,203 @@
+"""Builds configurations of engines of das as on an H200 that is not there, and asks vLLM which pass takes which graph.
+
+Argument: a folder for policies without weights. Prints a row for each shape, runner and method: the settings that vLLM
+chose, or the line that refuses the engine. It is a process of its own, because vLLM keeps its platform.
+"""
+
+import inspect
+import json
+import os
+import sys
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from triton.backends.nvidia.driver import CudaDriver
+
+KERNELS = ("_C_stable_libtorch", "_moe_C_stable_libtorch", "vllm_flash_attn._vllm_fa2_C", "vllm_flash_attn._vllm_fa3_C")
+for name in KERNELS:  # kernels, which are not called
+    sys.modules[f"vllm.{name}"] = ModuleType(name)
+for name in (
+    "scaled_mm_supports_fp8",
+    "scaled_mm_supports_block_fp8",
+    "group_gemm_supported",
+    "scaled_mm_supports_fp4",
+):
+    setattr(torch.ops._C, f"cutlass_{name}", lambda capability: False)  # vLLM asks them when it is imported
+CudaDriver.is_active = staticmethod(lambda: True)
+
+from vllm import platforms  # noqa: E402
+from vllm.platforms.cuda import NonNvmlCudaPlatform  # noqa: E402
+from vllm.platforms.interface import DeviceCapability  # noqa: E402
+
+SEATS, DRAFTED, LONGEST = 256, 32, 8192
+HEAD = {
+    **{"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"], "dtype": "bfloat16", "head_dim": 128},
+    **{"draft_vocab_size": 32000, "num_hidden_layers": 1, "max_position_embeddings": 32768},
+}
+METHODS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "das": {},
+    "ngram": {"speculative": {"num_speculative_tokens": 4, "prompt_lookup_max": 4}},
+    "self_draft": {},
+    "eagle3": {"speculative": {"num_speculative_tokens": 4}},
+    "das_eagle3": {"speculative": {"num_speculative_tokens": 4}},
+}
+PASSES = {  # drafted tokens of each request
+    "1 live": [0],
+    "64 live": [0] * 64,
+    "256 live": [0] * 256,
+    "64 live, 5 drafted": [5] + [0] * 63,
+    "15 live, all draft 32": [32] * 15,
+    "256 live, 300 drafted": [8] * 37 + [4] + [0] * 218,
+}
+
+
+class StandIn(NonNvmlCudaPlatform):
+    """An H200, as far as configurations ask."""
+
+    get_device_capability = classmethod(lambda cls, device_id=0: DeviceCapability(9, 0))
+    get_device_name = classmethod(lambda cls, device_id=0: "NVIDIA H200")
+    get_device_total_memory = classmethod(lambda cls, device_id=0: 139 << 30)
+    is_fully_connected = classmethod(lambda cls, devices: True)
+    get_device_uuid = classmethod(lambda cls, device_id=0: "GPU-stand-in")
+    device_count = classmethod(lambda cls: 1)
+    get_global_graph_pool = classmethod(lambda cls: None)
+
+
+platforms._current_platform = StandIn()
+platforms.vllm_version_matches_substr = lambda substr: False  # a build for CPUs switches Triton off
+
+import das  # noqa: E402
+from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
+from das.engine.engine_config import das_options, refuse_head  # noqa: E402
+from das.engine.patches import gpu  # noqa: E402
+from das.engine.runners.choice import check_choice  # noqa: E402
+from experiments.small_policy.shapes import shape_of, weightless_policy  # noqa: E402
+
+
+def head_for(policy: Path) -> str:
+    """Returns the folder of an EAGLE-3 head for the policy, without weights."""
+    config = json.loads((policy / "config.json").read_text())
+    same = ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+    head = policy.with_name(policy.name + "-head")
+    head.mkdir(exist_ok=True)
+    (head / "model.safetensors").touch()
+    (head / "config.json").write_text(json.dumps(HEAD | {key: config[key] for key in same}))
+    return str(head)
+
+
+def configured(policy: Path, runner: str, method: str) -> Any:
+    """Returns the configuration of an engine after the checks and the settings of das's worker."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    options = {key: dict(value) for key, value in METHODS[method].items()}
+    if "eagle3" in method:
+        options["speculative"]["model"] = head_for(policy)
+    budget = {"name": "fixed", "tokens": DRAFTED}
+    arguments = das.engine_arguments(method, budget=budget, runner=runner, **options)
+    sizes = {"max_model_len": LONGEST, "max_num_seqs": SEATS, "max_num_batched_tokens": LONGEST}
+    config = EngineArgs(model=str(policy), load_format="dummy", skip_tokenizer_init=True, **sizes, **arguments)
+    config = config.create_engine_config()
+    asked = das_options(config)
+    if asked.self_draft is not None:
+        require_self_draft(config, asked.self_draft)
+    if asked.head is not None:
+        require_head(config)
+    check_choice(config)
+    refuse_head(config)
+    gpu.keep_norms_invariant(config)
+    gpu.choose_attention(config)
+    return config
+
+
+def resolved_mode(config: Any, longest: int, second: bool) -> Any:
+    """Returns vLLM's mode of graphs with FlashAttention 3, which every graph supports. It may change their sizes."""
+    from vllm.v1.attention.backend import AttentionCGSupport
+
+    resolve = config.compilation_config.resolve_cudagraph_mode_and_sizes
+    given = {
+        "use_v2_model_runner": second,
+        "tensor_parallel_size": 1,
+        "max_num_reqs": SEATS,
+        "piecewise_capture_available": True,
+    }
+    known = {name: value for name, value in given.items() if name in inspect.signature(resolve).parameters}
+    return resolve(AttentionCGSupport.ALWAYS, "FLASH_ATTN", longest, **known)
+
+
+def first_graphs(config: Any, drafts_by_das: bool) -> dict[str, str]:
+    """Returns the graph that each of PASSES takes on the first runner."""
+    from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    dispatcher = CudagraphDispatcher(config)
+    runner = SimpleNamespace(cudagraph_dispatcher=dispatcher)
+    runner.uniform_decode_query_len = dispatcher.uniform_decode_query_len
+    if drafts_by_das:
+        gpu.capture_undrafted_passes(runner)
+    longest = runner.uniform_decode_query_len
+    mode = resolved_mode(config, longest, second=False)
+    dispatcher.initialize_cudagraph_keys(mode, longest)
+    graphs = {}
+    for name, drafted in PASSES.items():
+        rows = sum(drafted) + len(drafted)
+        uniform = GPUModelRunner._is_uniform_decode(1 + max(drafted), longest, rows, len(drafted))
+        graphs[name] = dispatcher.dispatch(num_tokens=rows, uniform_decode=uniform)[0].name
+    return graphs
+
+
+def second_graphs(config: Any) -> dict[str, str]:
+    """The same on the second runner."""
+    module = import_module("vllm.v1.worker.gpu.cudagraph_utils")
+    module.get_pp_group = lambda: SimpleNamespace(is_first_rank=True, is_last_rank=True)  # type: ignore[attr-defined]
+    longest = 1 + config.num_speculative_tokens
+    mode = resolved_mode(config, longest, second=True)
+    manager = module.CudaGraphManager(config, "cpu", mode, longest)
+    manager._graphs_captured = True
+    graphs = {}
+    for name, drafted in PASSES.items():
+        rows, most = sum(drafted) + len(drafted), 1 + max(drafted)
+        uniform = most if rows == most * len(drafted) else None
+        graphs[name] = manager.dispatch(len(drafted), rows, uniform, 0, most).cg_mode.name
+    return graphs
+
+
+def row(policy: Path, runner: str, method: str) -> dict[str, Any]:
+    try:
+        config = configured(policy, runner, method)
+    except (RuntimeError, ValueError) as refused:
+        return {"refused": " ".join(str(refused).split())}
+    compiled = config.compilation_config
+    by_das = method in ("das", "self_draft")
+    return {
+        "attention": getattr(config.attention_config.backend, "name", None),
+        "norm": not {"+rms_norm", "all"}.isdisjoint(compiled.custom_ops),
+        "asynchronous": bool(config.scheduler_config.async_scheduling),
+        "second": bool(config.use_v2_model_runner),
+        "mode": compiled.cudagraph_mode.name,
+        "largest": compiled.max_cudagraph_capture_size,
+        "compiled": compiled.mode.name,
+        "graphs": second_graphs(config) if runner == "second" else first_graphs(config, by_das),
+    }
+
+
+def main() -> None:
+    das.install(batch_invariant=True)
+    from vllm.model_executor.models.registry import _LazyRegisteredModel
+
+    _LazyRegisteredModel._save_modelinfo_to_cache = lambda *args: None  # it imports every kernel
+    rows = {}
+    for shape in ("7b", "8b", "100m"):
+        policy = weightless_policy(shape, shape_of(shape).vocabulary or 32000, "bfloat16", Path(sys.argv[1]))
+        for runner, method in product(("first", "second"), METHODS if shape != "100m" else ("none",)):
+            rows[f"{shape} {runner} {method}"] = row(policy, runner, method)
+    print("ROWS" + json.dumps(rows))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

