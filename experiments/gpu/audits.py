@@ -7,8 +7,11 @@ On a GPU the model has 8B's width, so that it takes the kernels of 7B and 8B mod
 FlashAttention's kernels (which change with the rows of a request), norms of more than 256 rows, contexts up to 4k.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from experiments.gpu.layers import differing_operation, first_difference
 from experiments.gpu.verdict import Scale, Verdict
 from experiments.harness.agreement import LISTED, listed_response, sample_agreement
 
@@ -17,6 +20,7 @@ PROBLEMS, SIBLINGS = 4, 8
 SHAPE = "8b_thin"  # on a GPU
 PROMPTS = (31, 700, 31, 3700)  # tokens of each problem's prompt on a GPU
 TOKENS = 256  # tokens of a response on a GPU
+CPU_SIBLINGS, CPU_PROMPTS = 4, (31, 70, 31, 40)
 
 
 def eager(scale: Scale) -> Verdict:
@@ -60,6 +64,15 @@ def _audit(
     halves, _ = _roll_out(llm, scale, [0], groups=2, top_k=top_k)
     drafted, report = _roll_out(llm, scale, LIMITS, top_k=top_k)
     none, drafts = sample_agreement(alone, halves), sample_agreement(alone, drafted)
+    roll_out = partial(_roll_out, llm, scale, top_k=top_k)
+    plans = {
+        "halves": (halves, partial(roll_out, [0], groups=2)),
+        "drafts": (drafted, partial(roll_out, LIMITS)),
+    }
+    differences = {
+        name: _difference(llm, scale, enforce_eager, alone, responses, partial(roll_out, [0]), again)
+        for name, (responses, again) in plans.items()
+    }
     tokens = sum(len(response["tokens"]) for response in drafted)
     accepted = tokens - report["passes"]
     same = all(found["sequences_agreeing"] == found["sequences"] for found in (none, drafts))
@@ -70,6 +83,7 @@ def _audit(
     line = (
         f"{idle}none against none in halves: {_agreement(none)}; none against drafts: {_agreement(drafts)}, "
         f"{accepted} of {report['drafted']} drafted tokens accepted"
+        + "".join(f"; FIRST DIFFERENCE in {name}: {found}" for name, found in differences.items() if found)
     )
     numbers = {
         "none": none,
@@ -78,8 +92,29 @@ def _audit(
         "drafted": report["drafted"],
         "branches": report["branches"],
         "logits_equal": bits,
+        "first_difference": differences,
     }
     return Verdict(not idle and (same or not invariant), line, numbers)
+
+
+def _difference(
+    llm: Any, scale: Scale, eager: bool, one: Any, other: Any, roll_out: Callable[[], Any], again: Callable[[], Any]
+) -> dict[str, Any] | None:
+    """Returns the earliest difference of two rollouts: request, position, graph mode and, without graphs, rows and
+    operation; None if there is none. Writes it as a line at once. roll_out, again: repeat the rollouts."""
+    found: dict[str, Any] | None = first_difference(one, other)
+    if found is not None:
+        found["graphs"] = not eager
+        if eager:
+            problem, sibling = divmod(found["request"], scale.pick(SIBLINGS, CPU_SIBLINGS))
+            position = scale.pick(PROMPTS, CPU_PROMPTS)[problem] + found["position"] - 1
+            found |= differing_operation(llm, _seed(problem, sibling), position, roll_out, again)
+    scale.note({"first_difference": found})
+    return found
+
+
+def _seed(problem: int, sibling: int) -> int:
+    return 100 * problem + sibling
 
 
 def _agreement(found: dict[str, Any]) -> str:
@@ -130,10 +165,12 @@ def _roll_out(
     from das.verify.admission import LIMIT_KEY, PROBLEM_KEY
 
     llm.reset_prefix_cache()
-    requests = [(problem, sibling) for problem in range(PROBLEMS) for sibling in range(scale.pick(SIBLINGS, 4))]
+    requests = [
+        (problem, sibling) for problem in range(PROBLEMS) for sibling in range(scale.pick(SIBLINGS, CPU_SIBLINGS))
+    ]
     params = [
         SamplingParams(
-            seed=100 * problem + sibling,
+            seed=_seed(problem, sibling),
             temperature=1.0,
             max_tokens=scale.pick(TOKENS, 32),
             ignore_eos=True,
@@ -146,7 +183,7 @@ def _roll_out(
         )
         for i, (problem, sibling) in enumerate(requests)
     ]
-    lengths = scale.pick(PROMPTS, (31, 70, 31, 40))
+    lengths = scale.pick(PROMPTS, CPU_PROMPTS)
     prompts: list[Any] = [
         {"prompt_token_ids": [3 + problem, *(10 + i % 400 for i in range(lengths[problem] - 1))]}
         for problem, _ in requests

@@ -4,9 +4,11 @@ The parts run one after another, the most valuable first, each in its own proces
 or hangs does not stop the others. Nothing is downloaded. When the task is started again, it keeps the parts that passed
 with the same code on the same device. Without a GPU the parts run at tiny shapes, which only tests this command.
 
-result.json: parts.NAME.{ok,seconds,line,numbers}; device, commit, date, versions. report.html shows the same.
+result.json: parts.NAME.{ok,seconds,line,numbers}; device, commit, date, versions. report.html shows the same. After
+each part check_gpu.tar.gz holds all of it, with the lines that parts wrote as they went (parts/NAME/*.jsonl).
 """
 
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from experiments.gpu.run_parts import Bench, run_parts
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, commit, device_name, versions
+
+LARGEST = 2**22  # bytes of a file that the archive takes
 
 
 def run(config: DictConfig, overrides: list[str], folder: str) -> None:
@@ -41,6 +45,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     def write(rows: dict[str, Any]) -> None:
         run_folder.write_result({**facts, "parts": rows})
         check_gpu_page.write(Path(folder) / "report.html", facts, {name: PARTS[name].what for name in rows}, rows)
+        archive(Path(folder))
 
     bench = Bench(Path(folder), Path(config.cache), gpu, made)
     rows = run_parts(parts, bench, 60 * float(config.task.minutes), progress.note, write)
@@ -48,6 +53,17 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     failed = [name for name, row in rows.items() if not row["ok"]]
     if failed:
         raise RunFailed(f"{len(failed)} of {len(rows)} parts failed: {', '.join(failed)} (see {folder}/report.html)")
+
+
+def archive(folder: Path) -> Path:
+    """Write all results so far, models and other large files left out, into check_gpu.tar.gz. Returns its path."""
+    path, partial = folder / "check_gpu.tar.gz", folder / "check_gpu.tar.gz.tmp"
+    with tarfile.open(partial, "w:gz") as tar:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file() and file not in (path, partial) and file.stat().st_size <= LARGEST:
+                tar.add(file, file.relative_to(folder))
+    partial.replace(path)  # a run that is ended meanwhile leaves the earlier archive
+    return path
 
 
 def chosen(names: Any) -> list[Part]:

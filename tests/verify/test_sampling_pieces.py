@@ -186,7 +186,7 @@ PENALTIES = {**ORDINARY, "repetition_penalty": 1.2}
 def test_sampling_hardly_ever_waits_for_the_device(
     arguments: dict[str, Any], kind: str, most: int, copies: int
 ) -> None:
-    """A pass waits `most` times and makes `copies` copies, on meta tensors, which run the path of devices that are no CPU."""
+    """A pass waits at most `most` times and copies `copies` times. Meta tensors run the path of other devices."""
     vocab, requests = 60, 5
     runner: Any = plain_runner(parameters(requests, **arguments), vocab)
     drafts = drafts_for(kind, requests, vocab)

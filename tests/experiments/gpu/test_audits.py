@@ -1,13 +1,16 @@
 """The audits of task=check_gpu reach the kernels that 7B and 8B models take on a GPU, as far as sizes tell."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from das.engine.patches.tuned_matmuls import LARGE
-from experiments.gpu import audits
+from experiments.gpu import audits, layers
 from experiments.gpu.parts import PARTS
+from experiments.gpu.verdict import Scale
 from experiments.small_policy.shapes import shape_of
 from experiments.tasks import check_gpu
 
@@ -29,6 +32,38 @@ def test_an_engine_wakes_as_trl_wakes_it() -> None:
     calls: list[Any] = []
     audits.wake(SimpleNamespace(wake_up=lambda tags: calls.append(*tags), collective_rpc=calls.append))
     assert calls == ["weights", "reload_weights", "kv_cache"]
+
+
+def test_the_first_difference_is_the_earliest() -> None:
+    same = {"logits": [{1: 0.5}, {2: 0.5}, {3: 0.5}]}
+    late, early = ({"logits": [*same["logits"][:i], {9: 0.1}]} for i in (2, 1))
+    assert layers.first_difference([same, same], [same, same]) is None
+    assert layers.first_difference([same] * 3, [same, late, early]) == {"request": 2, "position": 1}
+
+
+@pytest.mark.slow
+def test_an_operation_that_depends_on_the_rows_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit of an engine in which one product of the second layer depends on how many rows there are."""
+    build = audits._engine
+
+    def spoiled(worker: Any) -> None:
+        product = worker.model_runner.get_model().model.layers[1].mlp.down_proj
+        honest = product.forward
+        product.forward = lambda x: (honest(x)[0] * (1.0 if len(x) < 12 else 1.001), None)
+
+    def engine(*args: Any, **options: Any) -> Any:
+        llm = build(*args, **options)
+        llm.collective_rpc(spoiled)
+        return llm
+
+    monkeypatch.setattr(audits, "_engine", engine)
+    verdict = audits.eager(Scale(False, tmp_path, tmp_path))
+    found = verdict.numbers["first_difference"]["halves"]
+    assert found["operation"] == "model.layers.1.mlp.down_proj"
+    assert found["rows"][0] != found["rows"][1]
+    assert not found["graphs"]
+    assert "model.layers.1.mlp.down_proj" in verdict.line
+    assert json.loads((tmp_path / "lines.jsonl").read_text().splitlines()[0])["first_difference"] == found
 
 
 @pytest.mark.parametrize("version", ["0.25.1", "0.26.0", "0.27.1", "0.32.0"])

@@ -1,6 +1,7 @@
 """Parts run in processes of their own: one that fails, dies or hangs does not stop the others."""
 
 import json
+import tarfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from analysis import check_gpu_page
 from experiments.gpu.needs import Machine, problem
 from experiments.gpu.parts import ALL, Part
 from experiments.gpu.run_parts import Bench, run_parts
-from experiments.tasks.check_gpu import chosen, on_gpu
+from experiments.tasks.check_gpu import archive, chosen, on_gpu
 
 MODULE = "tests.experiments.gpu.parts_for_tests"
 H100 = Machine("2.13.0+cu130", "13.0", "580.95.05", "NVIDIA H100 80GB HBM3", 78.0, 90, gpu_vllm=True)
@@ -103,6 +104,16 @@ def test_parts_are_chosen_in_their_own_order() -> None:
 def test_parts_fit_into_a_quarter_of_an_hour() -> None:
     assert max(part.minutes for part in ALL) <= 3
     assert len({part.name for part in ALL}) == len(ALL)
+
+
+def test_the_archive_has_results_and_no_models(tmp_path: Path) -> None:
+    (tmp_path / "parts" / "good").mkdir(parents=True)
+    (tmp_path / "parts" / "good" / "lines.jsonl").write_text("{}\n")
+    with (tmp_path / "model.safetensors").open("wb") as model:
+        model.truncate(2**23)
+    for _ in range(2):  # the second does not hold the first
+        with tarfile.open(archive(tmp_path)) as tar:
+            assert tar.getnames() == ["parts/good/lines.jsonl"]
 
 
 def test_the_page_says_what_failed_and_escapes(tmp_path: Path) -> None:
