@@ -51,7 +51,7 @@ def kept(name: str) -> bool:
     """Return whether a file of vLLM's wheel is packed: no kernels but KERNELS, no sources of kernels."""
     if name.startswith(LEFT_OUT) or name.endswith((".hpp", ".cuh")):
         return False
-    return not name.endswith(".so") or name.endswith(KERNELS)
+    return not name.endswith(".so") or Path(name).name in KERNELS
 
 
 def sections(library: bytes) -> Iterator[tuple[int, int]]:
