@@ -89,14 +89,11 @@ def keep_adapters_apart(model: torch.nn.Module) -> None:
 
     if not current_platform.is_cpu():
         return
-    wrappers = {id(module.punica_wrapper): module.punica_wrapper for module in _with_adapters(model)}
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, "punica_wrapper")]
+    wrappers = {id(layer.punica_wrapper): layer.punica_wrapper for layer in layers}
     for wrapper in wrappers.values():
         for name, indices in ADAPTER_INDICES.items():
             patch(wrapper, name, functools.partial(_other_rows_kept, wrapper, indices))
-
-
-def _with_adapters(model: torch.nn.Module) -> Iterator[Any]:
-    return (module for module in model.modules() if hasattr(module, "punica_wrapper"))
 
 
 def _other_rows_kept(
