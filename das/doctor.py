@@ -12,11 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from das.engine.checked_policies import CHECKED, advice
 from das.engine.contract.gpus import OLDEST, invariance
 from das.engine.contract.versions import TRL, VLLM, installed
 from das.engine.self_test import run_apart
 
 GIB = 2**30
+MODEL = "model"  # the check of the caller's model
 
 State = Literal["ok", "note", "FAIL"]
 
@@ -204,28 +206,46 @@ def check_disk() -> Check:
 def check_engine(model: str | None = None) -> list[Check]:
     """Run das/engine/self_test.py in another process. It checks that vLLM has all names that das patches, and that
     drafts change no token of the model; None: of a tiny one."""
+    if model is not None and (problem := folder_problem(model)):
+        return [Check(MODEL, "FAIL", problem)]
     found = run_apart(None if model is None else {"model": model})
     if found.missing is None:
         return [Check("hooks", "FAIL", f"the process that looks for them {found.ended}")]
     if found.missing:
         return [Check("hooks", "FAIL", f"missing in this vLLM: {'; '.join(found.missing)}")]
     checks = [Check("hooks", "ok", "all found")]
+    name = "identity" if model is None else MODEL
     if found.identity is None:
-        return [*checks, Check("identity", "FAIL", f"the process with the two engines {found.ended}")]
-    return [*checks, judge_identity(found.identity, model or "a random model")]
+        ended = f"the process with the two engines {found.ended}{advice(found.ended)}"
+        return [*checks, Check(name, "FAIL", found.refused or ended)]
+    return [*checks, judge_identity(found.identity, model)]
 
 
-def judge_identity(found: dict[str, Any], model: str = "a random model") -> Check:
+def folder_problem(model: str) -> str:
+    """Returns why there is no model in this folder, in words; empty if there is one, or if `model` is a hub id."""
+    folder = Path(model)
+    named = folder.exists() or folder.is_absolute() or model.startswith(".") or model.count("/") > 1
+    return (
+        f"there is no model in {model}: it has no config.json"
+        if named and not (folder / "config.json").exists()
+        else ""
+    )
+
+
+def judge_identity(found: dict[str, Any], model: str | None = None) -> Check:
     """Judge the result of das/engine/self_test.py: tokens and log-probs with and without drafts must be equal, and some
-    drafts must have been accepted."""
+    drafts must have been accepted. model: the caller's; None: a random one."""
+    name, whose = ("identity", "a random model") if model is None else (MODEL, f"{model} ({found['dtype']})")
     drafts = f"{found['accepted']} of {found['drafted']} drafted tokens accepted"
     if found["differing_requests"]:
         line = f"{found['differing_requests']} of {found['requests']} requests got other tokens with drafts ({drafts})"
-        return Check("identity", "FAIL", f"{line}: do not use das with {model} on this machine, and report it")
+        return Check(name, "FAIL", f"{line}: do not use das with {whose} on this machine, and report it")
     if not found["drafted"] or not found["accepted"]:
-        return Check("identity", "FAIL", f"tokens are equal, but drafting does not work: {drafts}")
-    line = f"{found['tokens']} tokens of {model} are equal with and without drafts; {drafts}"
-    return Check("identity", "ok", f"{line} ({found['seconds']:.0f} s)")
+        return Check(name, "FAIL", f"tokens are equal, but drafting does not work: {drafts}")
+    line = f"{found['tokens']} tokens of {whose} are equal with and without drafts; {drafts} ({found['seconds']:.0f} s)"
+    if model is None or found["architecture"] in CHECKED:
+        return Check(name, "ok", line)
+    return Check(name, "note", f"{line}; new weights of {found['architecture']} were not checked")
 
 
 def what_works(report: Report, capability: int | None) -> list[str]:
@@ -234,6 +254,8 @@ def what_works(report: Report, capability: int | None) -> list[str]:
     lines = [f"das.drafter and das.budget alone (no vLLM, TRL or torch): {'yes' if drafter else 'no'}"]
     if not report.healthy:
         failed = ", ".join(check.name for check in report.checks if check.state == "FAIL")
+        if failed == MODEL:
+            return [*lines, "vLLM rollouts and TRL training with das: not with this model, see above"]
         return [*lines, f"vLLM rollouts and TRL training with das: no, until this is repaired: {failed}"]
     same = (
         ", the same tokens as without"

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import made_policies
 import pytest
 
 from das import doctor
+from das.engine import self_test
 
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN_VERIFIER = """
@@ -103,6 +105,36 @@ def test_batch_invariance(capability: int | None, state: str, words: str) -> Non
     check = doctor.check_batch_invariance(capability)
     assert check.state == state
     assert words in check.line
+
+
+def test_a_model_gets_one_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (nowhere,) = doctor.check_engine(str(tmp_path / "nothing"))
+    assert nowhere == doctor.Check("model", "FAIL", f"there is no model in {tmp_path}/nothing: it has no config.json")
+    equal = {"differing_requests": 0, "tokens": 1152, "drafted": 9, "accepted": 3, "seconds": 2.0, "dtype": "float32"}
+    for architecture, state, words in (
+        ("LlamaForCausalLM", "ok", "1152 tokens of some/model (float32) are equal with and without drafts; 3 of 9"),
+        ("UnknownForCausalLM", "note", "new weights of UnknownForCausalLM were not checked"),
+        ("", "FAIL", "das does not support it"),
+    ):
+        identity = {**equal, "architecture": architecture} if architecture else None
+        found = self_test.Found([], identity, "ended with 1", refused="das does not support it")
+        monkeypatch.setattr(doctor, "run_apart", lambda policy, found=found: found)
+        hooks, verdict = doctor.check_engine("some/model")
+        assert (hooks.state, verdict.name, verdict.state) == ("ok", "model", state)
+        assert words in verdict.line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "code", "state"), [("Olmo2ForCausalLM", 0, "note"), ("Qwen3NextForCausalLM", 1, "FAIL")]
+)
+def test_the_callers_model_is_rolled_out(name: str, code: int, state: str, tmp_path: Path) -> None:
+    """Of the refused one, nobody reads the weights."""
+    made_policies.write(name, tmp_path)
+    run = run_doctor("--json", str(tmp_path))
+    verdict = checks(run)["model"]
+    assert (run.returncode, verdict["state"]) == (code, state)
+    assert "drafts" in verdict["line"]
 
 
 @pytest.mark.slow

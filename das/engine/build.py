@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from das.budget import DEFAULT_BUDGET
-from das.engine.checked_policies import head_refusal
+from das.engine.checked_policies import advice, head_refusal
 from das.engine.engine_config import WORKER, DasOptions
 from das.engine.methods import Method, find_method
 from das.errors import EngineError
@@ -184,4 +184,5 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
                 raise EngineError(f"{settings.model}: {reason}")
         return LLM(**arguments | dict(settings.extra) | overrides)
     except ValueError as error:  # raised by vLLM's own checks
-        raise EngineError(f"vLLM refuses the engine: {' '.join(str(error).split())[:400]}") from error
+        line = " ".join(str(error).split())
+        raise EngineError(f"vLLM refuses the engine: {line[:400]}{advice(line)}") from error

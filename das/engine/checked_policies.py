@@ -7,6 +7,7 @@ checked is first rolled out without and with drafts, in another process (das/eng
 import os
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from das.engine import self_test
@@ -21,6 +22,7 @@ CHECKED = frozenset(
         "GptOssForCausalLM",
         "LlamaForCausalLM",
         "MistralForCausalLM",
+        "MixtralForCausalLM",
         "Qwen2ForCausalLM",
         "Qwen3ForCausalLM",
         "Qwen3MoeForCausalLM",
@@ -37,7 +39,7 @@ def check_policy(vllm_config: Any) -> None:
     policy's tokens, and warn if das cannot tell.
     """
     model_config = vllm_config.model_config
-    if reason := refusal(model_config):
+    if reason := refusal(model_config, adapters=vllm_config.lora_config is not None):
         raise EngineError(f"{model_config.model}: {reason}")
     name = model_config.architecture
     if vllm_config.speculative_config is None or name in CHECKED or self_test.RUNNING in os.environ:
@@ -45,7 +47,6 @@ def check_policy(vllm_config: Any) -> None:
     arguments = {
         "model": model_config.model,
         "dtype": str(model_config.dtype).removeprefix("torch."),
-        "gpu_memory_utilization": vllm_config.cache_config.gpu_memory_utilization,
         "trust_remote_code": model_config.trust_remote_code,
     }
     if (arguments["model"], arguments["dtype"]) not in _compared:
@@ -53,8 +54,11 @@ def check_policy(vllm_config: Any) -> None:
         _compared.add((arguments["model"], arguments["dtype"]))
 
 
-def refusal(model_config: Any) -> str:
-    """Returns why engines of das do not take this policy, in words; empty if they do. model_config: vLLM's."""
+def refusal(model_config: Any, adapters: bool = False) -> str:
+    """Returns why engines of das do not take this policy, in words; empty if they do.
+
+    model_config: vLLM's. adapters: whether the engine takes LoRA adapters.
+    """
     from vllm.platforms import current_platform
 
     name = model_config.architecture
@@ -64,7 +68,16 @@ def refusal(model_config: Any) -> str:
         return f"on a CPU, tokens of {name} depend on the batch (latent attention): take another policy, or a GPU"
     if current_platform.is_cpu() and model_config.is_moe and not packs_experts():
         return f"on a CPU, new weights of its experts do not arrive: take vLLM {' or '.join(EXPERTS)}, or a GPU"
+    if current_platform.is_cpu() and model_config.is_moe and adapters:
+        return f"on a CPU, vLLM has no LoRA adapters for the experts of {name}: set enable_lora=False, or take a GPU"
     return head_refusal(model_config)
+
+
+def advice(error: str) -> str:
+    """Returns what to do about an error of vLLM that does not say so itself, as the end of a line; empty if unknown."""
+    if "failed to be inspected" in error and find_spec("torchvision") is None:
+        return "; policies that take images need torchvision, in the build that belongs to the torch here"
+    return ""
 
 
 def head_refusal(model_config: Any) -> str:

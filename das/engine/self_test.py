@@ -20,8 +20,10 @@ from typing import Any
 LIMIT_S = 300  # seconds after which the comparison (two engines) counts as failed
 RUNNING = "DAS_SELF_TEST"  # environment variable of the process that compares
 OF_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # the process is no rank of a training
+REFUSAL = "das.errors.EngineError: "  # how the last line of a traceback begins if das refused the policy
 VOCABULARY = 256
 PROMPTS, SIBLINGS, TOKENS, ROUNDS = 3, 4, 48, 2
+CACHE_BYTES = 2**28  # for keys and values: however little memory is free, and however large the policy
 
 
 def make_model(folder: Path) -> None:
@@ -54,11 +56,13 @@ def make_model(folder: Path) -> None:
 @dataclass(frozen=True)
 class Found:
     """The result of `run_apart`. missing: names that vLLM lacks; None if the process ended before it knew. identity:
-    what `compare` returned; None if it did not. ended: how the process ended, in words."""
+    what `compare` returned; None if it did not. ended: how the process ended, in words. refused: the line with which
+    das refuses the policy; empty if it does not."""
 
     missing: list[str] | None
     identity: dict[str, Any] | None
     ended: str
+    refused: str = ""
 
 
 def run_apart(policy: Mapping[str, Any] | None = None) -> Found:
@@ -74,24 +78,26 @@ def run_apart(policy: Mapping[str, Any] | None = None) -> Found:
             run = subprocess.run(
                 command, env=environment, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False
             )
-            ended = f"ended with {run.returncode}: {last_line(run.stderr)}"
+            last = last_line(run.stderr)
+            ended, refused = f"ended with {run.returncode}: {last}", last.partition(REFUSAL)[2]
         except subprocess.TimeoutExpired:
-            ended = f"did not end within {LIMIT_S} s: is the machine very busy?"
+            ended, refused = f"did not end within {LIMIT_S} s: is the machine very busy?", ""
         missing, identity = (
             json.loads(file.read_text()) if file.exists() else None
             for file in (Path(folder) / "hooks.json", Path(folder) / "identity.json")
         )
-    return Found(missing, identity, ended)
+    return Found(missing, identity, ended, refused)
 
 
 def last_line(text: str) -> str:
-    """Returns the last line of a process's output, where Python puts the error."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """Returns the last line of a process's output, where Python puts the error; pydantic puts a link behind it."""
+    lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("For further inf")]
     return lines[-1][:300] if lines else "it said nothing"
 
 
 def roll_out(policy: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """Roll out several rounds. Returns all token ids and log-probs, and how many tokens were drafted and accepted.
+    """Roll out several rounds. Returns all token ids and log-probs, how many tokens were drafted and accepted, and the
+    policy's architecture and type.
 
     Half of the seeds are the same in every round; the others are new. policy: see `compare`.
     """
@@ -106,6 +112,8 @@ def roll_out(policy: Mapping[str, Any], method: str) -> dict[str, Any]:
         enforce_eager=True,
         max_model_len=128,
         max_num_seqs=PROMPTS * SIBLINGS,
+        gpu_memory_utilization=0.1,
+        kv_cache_memory_bytes=CACHE_BYTES,
         **das.engine_arguments(method, budget={"name": "fixed", "tokens": 8}),
     )
     generator = random.Random(0)
@@ -131,11 +139,20 @@ def roll_out(policy: Mapping[str, Any], method: str) -> dict[str, Any]:
         logprobs += [output.outputs[0].cumulative_logprob for output in outputs]
         passes += report["passes"]
         drafted += report["drafted"]
+    of_engine = llm.llm_engine.model_config
     llm.llm_engine.engine_core.shutdown()
     del llm
     cleanup_dist_env_and_memory()
     gc.collect()
-    return {"tokens": tokens, "logprobs": logprobs, "drafted": drafted, "accepted": sum(map(len, tokens)) - passes}
+    accepted = sum(map(len, tokens)) - passes
+    return {
+        "tokens": tokens,
+        "logprobs": logprobs,
+        "drafted": drafted,
+        "accepted": accepted,
+        "architecture": of_engine.architecture,
+        "dtype": str(of_engine.dtype).removeprefix("torch."),
+    }
 
 
 def compare(folder: Path, policy: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -152,8 +169,9 @@ def compare(folder: Path, policy: Mapping[str, Any] | None = None) -> dict[str, 
     das.install(batch_invariant=not on_cpu)
     if policy is None:
         make_model(folder / "model")
-        dtype = "float32" if on_cpu else "bfloat16"
-        policy = {"model": str(folder / "model"), "dtype": dtype, "gpu_memory_utilization": 0.1}
+        policy = {"model": str(folder / "model"), "dtype": "float32" if on_cpu else "bfloat16"}
+    elif on_cpu:
+        policy = {"dtype": "float32", **policy}  # equal tokens are promised in this type alone
     plain, drafting = (roll_out(policy, method) for method in ("none", "das"))
     pairs = (zip(found["tokens"], found["logprobs"], strict=True) for found in (plain, drafting))
     differing = sum(one != other for one, other in zip(*pairs, strict=True))
@@ -163,6 +181,8 @@ def compare(folder: Path, policy: Mapping[str, Any] | None = None) -> dict[str, 
         "differing_requests": differing,
         "drafted": drafting["drafted"],
         "accepted": drafting["accepted"],
+        "architecture": drafting["architecture"],
+        "dtype": drafting["dtype"],
         "seconds": time.perf_counter() - start,
     }
 

@@ -123,6 +123,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self._das_options is not None and (own := self._das_options.self_draft) is not None:
             self.das_runner.quantized = QuantizedLayers(self.model_runner.get_model(), own["weights"])
         weights.hook_loading(self.model_runner.get_model(), self._note_new_weights)
+        cpu.keep_adapters_apart(self.model_runner.get_model())
 
     def sleep(self, *args: Any, **kwargs: Any) -> None:
         """Free memory in vLLM's sleep mode, also the memory of the self-drafts' quantized weights."""

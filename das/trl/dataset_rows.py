@@ -19,10 +19,18 @@ def history_tick(unit: str, rollouts: int, rows: int | None, problems: int) -> i
 
 
 def problem_id(row: Mapping[str, Any], whole_row: bool = False) -> str:
-    """Returns the row's `problem_id` or, without one, a digest of its prompt (text or conversation) or of the whole
-    row.
+    """Returns the row's `problem_id` or, without one, a digest of its prompt (text or conversation) and its images, or
+    of the whole row.
     """
     if "problem_id" in row:
         return str(row["problem_id"])
-    text = json.dumps(row if whole_row else row["prompt"], sort_keys=True, default=repr)
+    images = [row[name] for name in ("image", "images") if name in row]  # TRL's columns
+    asked = row if whole_row else [row["prompt"], images] if images else row["prompt"]
+    text = json.dumps(asked, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> str:
+    """Returns a text that stands for a value that JSON lacks: an image's content, because its repr names its place in
+    memory."""
+    return hashlib.sha256(value.tobytes()).hexdigest() if hasattr(value, "tobytes") else repr(value)

@@ -107,6 +107,15 @@ def test_a_rollouts_sentence_says_whether_it_went_well() -> None:
     assert "nothing was drafted in 9 passes" in das.rollout_sentence({"passes": 9, "drafted": 0})
 
 
+def test_a_missing_torchvision_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = "Value error, Model architectures ['X'] failed to be inspected.\n  For further information visit vLLM\n"
+    last = self_test.last_line(stderr)
+    for torchvision, words in ((None, "need torchvision, in the build that belongs to the torch here"), ("there", "")):
+        monkeypatch.setattr(checked_policies, "find_spec", lambda name, found=torchvision: found)
+        assert checked_policies.advice(last).endswith(words)
+        assert bool(checked_policies.advice(last)) == bool(words)
+
+
 def test_head_sizes_are_those_of_vllm() -> None:
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
@@ -127,6 +128,15 @@ def test_problems_are_told_apart_by_id_or_prompt() -> None:
     assert problem_id({"prompt": "p", "problem_id": 7}) == "7"
     assert problem_id(asking("a")) == problem_id({**asking("a"), "answer": 1})
     assert problem_id(asking("a")) != problem_id(asking("b"))
+
+
+def test_equal_questions_about_other_images_are_other_problems() -> None:
+    def image(shade: int) -> Image.Image:
+        return Image.new("L", (2, 2), shade)
+
+    for ask in (lambda seen: {"prompt": "p", "image": seen}, lambda seen: {"prompt": "p", "images": [seen]}):
+        assert problem_id(ask(image(1))) == problem_id(ask(image(1)))
+        assert len({problem_id(ask(image(1))), problem_id(ask(image(2))), problem_id({"prompt": "p"})}) == 3
 
 
 def trl_arguments(**changed: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import made_policies
 import pytest
 
 from das.engine.patches import weights
@@ -28,17 +29,38 @@ def runs(repetitive_policy: str, tiny_policy: str, tmp_path_factory: pytest.Temp
     return {**found, "lost": str(error.value)}
 
 
-@pytest.mark.slow
-def test_self_drafts_change_no_bit(repetitive_policy: str, tiny_policy: str, tmp_path: Path) -> None:
-    """A plain GRPO script: the weights that draft are quantized anew after each of its syncs."""
+def assert_equal_bits(policy: str, method: str, run: str, folder: Path) -> None:
+    """Train without drafts and by `method`: equal responses, losses and weights, and some accepted drafts."""
     found = {}
     with trl_runs.one_engine() as speculate:
-        for method in ("none", "das_self"):
-            speculate(method)
-            found[method] = trl_runs.train(trl_runs.trainer("GRPO", repetitive_policy, tiny_policy, str(tmp_path)))
+        for each in ("none", method):
+            speculate(each)
+            found[each] = trl_runs.train(trl_runs.trainer(run, policy, policy, str(folder)))
     for what in ("responses", "losses", "weights"):
-        assert found["das_self"][what] == found["none"][what]
-    assert found["das_self"]["accepted"] > 0
+        assert found[method][what] == found["none"][what]
+    assert all(norm > 0 for _, norm in found[method]["losses"])
+    assert found[method]["accepted"] > 0
+
+
+@pytest.mark.slow
+def test_self_drafts_change_no_bit(repetitive_policy: str, tmp_path: Path) -> None:
+    """A plain GRPO script: the weights that draft are quantized anew after each of its syncs."""
+    assert_equal_bits(repetitive_policy, "das_self", "GRPO", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [
+        ("Qwen3MoeForCausalLM", "GRPO"),
+        ("Qwen3MoeForCausalLM", "GRPO with LoRA with experts"),
+        ("Qwen2_5_VLForConditionalGeneration", "GRPO with images"),
+    ],
+)
+def test_experts_and_images_train_to_equal_bits(name: str, run: str, tmp_path: Path) -> None:
+    if made_policies.sees(name):
+        pytest.importorskip("torchvision", reason="policies that see need torchvision, in the build of the torch here")
+    assert_equal_bits(made_policies.write(name, tmp_path / "policy"), "das", run, tmp_path)
 
 
 @pytest.mark.parametrize("name", trl_runs.RUNS)

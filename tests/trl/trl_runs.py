@@ -51,7 +51,8 @@ def reward(completion_ids: list[list[int]], **columns: Any) -> list[float]:
     return [float(len(set(ids)) - ids[0] % 7) for ids in completion_ids]
 
 
-def rows(name: str) -> Any:
+def rows(name: str, images: bool = False) -> Any:
+    """The dataset of a trainer. images: the questions are about two images, in turn."""
     from datasets import Dataset
 
     asked = [[{"role": "user", "content": f"what is {n} + {n + 3}?"}] for n in range(8)]
@@ -59,12 +60,18 @@ def rows(name: str) -> Any:
     if name in ("GOLD", "IWOPD"):
         said = [[*prompt, {"role": "assistant", "content": text}] for prompt, text in zip(asked, answers, strict=True)]
         return Dataset.from_dict({"messages": said})
-    return Dataset.from_dict({"prompt": asked, "privileged_context": answers})
+    columns = {"prompt": asked, "privileged_context": answers}
+    if images:
+        from PIL import Image
+
+        shown = [Image.new("RGB", (56, 56), colour) for colour in ("red", "blue")]
+        columns = {"prompt": [asked[0]] * len(asked), "image": [shown[n % 2] for n in range(len(asked))]}
+    return Dataset.from_dict(columns)
 
 
 def trainer(run: str, policy: str, teacher: str, folder: str) -> Any:
     """The trainer of TRL that `run` names, as a script would build it."""
-    name, *lora = run.split(" with ")
+    name, *more = run.split(" with ")
     module, arguments = TRAINERS[name]
     found = importlib.import_module(module)
     config = getattr(found, f"{name}Config")(output_dir=folder, **{**COMMON, **arguments})
@@ -73,11 +80,14 @@ def trainer(run: str, policy: str, teacher: str, folder: str) -> Any:
         further["reward_funcs"] = reward
     if name in TAUGHT:
         further["teacher_model"] = teacher
-    if lora:
+    if "LoRA" in more:
         from peft import LoraConfig
 
-        further["peft_config"] = LoraConfig(r=4, lora_alpha=16, lora_dropout=0.2, target_modules="all-linear")
-    return getattr(found, f"{name}Trainer")(model=policy, args=config, train_dataset=rows(name), **further)
+        dropout = 0.0 if "experts" in more else 0.2  # peft has none for experts
+        further["peft_config"] = LoraConfig(r=4, lora_alpha=16, lora_dropout=dropout, target_modules="all-linear")
+    return getattr(found, f"{name}Trainer")(
+        model=policy, args=config, train_dataset=rows(name, "images" in more), **further
+    )
 
 
 def train(built: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import made_policies
 import pytest
 import torch
 from conftest import Engines
@@ -10,11 +11,9 @@ from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    GptOssConfig,
     LlamaConfig,
     PretrainedConfig,
     Qwen2Config,
-    Qwen3MoeConfig,
 )
 
 from das.engine.contract.versions import NotInstalled
@@ -154,20 +153,9 @@ def test_other_models_arrive_whole(
     assert f"{last} differs in 1 of" in lost(llm, model)
 
 
-EXPERTS = {"num_experts_per_tok": 2, "head_dim": 32}
-OF_QWEN = {"num_experts": 4, "moe_intermediate_size": 64, "decoder_sparse_step": 1}
-OF_GPT = {"num_local_experts": 4, "intermediate_size": 64, "layer_types": ["sliding_attention", "full_attention"]}
-
-
-@pytest.mark.parametrize(("config", "more"), [(Qwen3MoeConfig, OF_QWEN), (GptOssConfig, OF_GPT)])
-def test_experts_arrive_and_are_packed_again(
-    config: type[PretrainedConfig], more: dict[str, Any], tiny_policy: str, engines: Engines, tmp_path: Path
-) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
-    tokenizer.save_pretrained(tmp_path)
-    torch.manual_seed(1)
-    settings = config(vocab_size=len(tokenizer), **{**SIZES, **EXPERTS, **more})
-    AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path)
+@pytest.mark.parametrize("name", ["Qwen3MoeForCausalLM", "GptOssForCausalLM", "MixtralForCausalLM"])
+def test_experts_arrive_and_are_packed_again(name: str, engines: Engines, tmp_path: Path) -> None:
+    made_policies.write(name, tmp_path)
     with pytest.raises(NotInstalled, match="self-drafts: experts cannot be quantized yet"):
         engines.build(str(tmp_path), method="self_draft")
     llm = engines.build(str(tmp_path))

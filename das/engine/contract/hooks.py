@@ -299,6 +299,12 @@ v1.worker.gpu.sample.prompt_logprob: the same
 model_executor.layers.fused_moe.experts.cpu_moe: packed weights that can be packed again (CPU)
     CPUUnquantizedExperts: process_weights_after_loading(self, layer), apply
 
+[LoRA adapters on a CPU]
+lora.punica_wrapper.punica_cpu: a request without an adapter gets none (CPU)
+    PunicaWrapperCPU: add_lora_linear, add_lora_embedding, add_lora_logits
+lora.punica_wrapper.punica_base: the same
+    PunicaWrapperBase: token_lora_indices, sampler_indices
+
 [server mode without a GPU]
 config.vllm: the backend that an engine asks for
     VllmConfig: weight_transfer_config

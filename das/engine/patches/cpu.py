@@ -1,8 +1,10 @@
-"""Patches for CPUs. Attention's bits no longer depend on the batch, and each launch gets its own shared memory.
+"""Patches for CPUs. Attention and adapters no longer depend on the batch, and each launch gets its own shared memory.
 
 - builder.build of each CPUAttentionMetadataBuilder is replaced. Without this, more than 8 queries of one request get
   other bits than the same queries one at a time (cpu_invariance.py), and vLLM decides for the whole process whether a
   sequence's keys are split by load.
+- add_lora_linear, add_lora_embedding and add_lora_logits of each PunicaWrapperCPU are replaced. vLLM gives a request
+  without an adapter the last adapter, if any request of the pass has one.
 - _CPUSHMDistributed.make_group_name is replaced, only while an engine of several ranks is built. vLLM gives the shared
   memory of every launch on a machine the same name.
 """
@@ -15,9 +17,17 @@ from contextlib import contextmanager
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from das.engine.patches.cpu_invariance import split_queries
-from das.engine.patches.replace import replaced, required
+import torch
 
+from das.engine.patches.cpu_invariance import split_queries
+from das.engine.patches.replace import patch, replaced, required
+
+# Methods of vLLM's PunicaWrapperCPU, and the attribute that has the adapter of each row; -1: none.
+ADAPTER_INDICES = {
+    "add_lora_linear": "token_lora_indices",
+    "add_lora_embedding": "token_lora_indices",
+    "add_lora_logits": "sampler_indices",
+}
 _launched_engines = itertools.count()
 
 
@@ -71,3 +81,28 @@ def _attention_in_pieces(
 ) -> Any:
     """Call vLLM's builder.build with metadata in which each request's queries are split into pieces of at most 8."""
     return original(common_prefix_len, split_queries(common_attn_metadata), *args, **kwargs)
+
+
+def keep_adapters_apart(model: torch.nn.Module) -> None:
+    """Let requests without a LoRA adapter compute without one, whatever else is in the pass (CPU). model: vLLM's."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, "punica_wrapper")]
+    wrappers = {id(layer.punica_wrapper): layer.punica_wrapper for layer in layers}
+    for wrapper in wrappers.values():
+        for name, indices in ADAPTER_INDICES.items():
+            patch(wrapper, name, functools.partial(_other_rows_kept, wrapper, indices))
+
+
+def _other_rows_kept(
+    wrapper: Any, indices: str, original: Callable[..., Any], y: torch.Tensor, *args: Any, **kwargs: Any
+) -> Any:
+    """Call vLLM's method, which adds adapters' products to `y`, and undo it in rows without an adapter."""
+    rows_of_y = y.view(-1, y.shape[-1])
+    without = getattr(wrapper, indices) < 0
+    kept = rows_of_y[without]
+    result = original(y, *args, **kwargs)
+    rows_of_y[without] = kept
+    return result

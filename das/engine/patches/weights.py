@@ -1,6 +1,7 @@
 """Make it possible to load new weights into a running engine, and let the engine notice it.
 
-- model.load_weights: it is hooked, because nothing else tells an engine that its weights are new.
+- model.load_weights: it is hooked, because nothing else tells an engine that its weights are new. The hook also gives
+  weights the names that vLLM's model knows, where transformers has others.
 - WeightTransferEngineFactory gets one more backend, for engines that name it, because vLLM's own need CUDA.
 - dispatch_cpu_unquantized_gemm, replaced only while weights are loaded, and quant_method.process_weights_after_loading
   of each linear layer (CPU): vLLM packs the weights and drops the originals, so a load of new weights crashes or leaves
@@ -10,7 +11,7 @@
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -20,17 +21,34 @@ from das.engine.contract.versions import packs_experts
 from das.engine.patches.cpu_invariance import INPUTS, double_single_rows
 from das.engine.patches.replace import patch, replaced
 
+Tensors = Iterable[tuple[str, torch.Tensor]]  # by name
 WEIGHT_TRANSFER = "das_gloo"  # the backend of das/weights/gloo_transfer.py
+# By vLLM's class: parts of names in transformers 5, and what stands for them in names that vLLM knows.
+NAMES = {
+    "MixtralForCausalLM": {
+        ".mlp.experts.gate_up_proj": ".block_sparse_moe.experts.w13",
+        ".mlp.experts.down_proj": ".block_sparse_moe.experts.w2",
+        ".mlp.gate.": ".block_sparse_moe.gate.",
+    }
+}
 
 
 def hook_loading(model: Any, loaded: Callable[[], None]) -> None:
-    """Call `loaded` whenever weights are loaded into the model, no matter by whom."""
+    """Call `loaded` whenever weights are loaded into the model, no matter by whom, and translate their names."""
+    names = NAMES.get(type(model).__name__, {})
 
-    def load_weights(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def load_weights(original: Callable[..., Any], weights: Tensors, *args: Any, **kwargs: Any) -> Any:
         loaded()
-        return original(*args, **kwargs)
+        return original(_renamed(weights, names) if names else weights, *args, **kwargs)
 
     patch(model, "load_weights", load_weights)
+
+
+def _renamed(weights: Tensors, names: Mapping[str, str]) -> Tensors:
+    for name, tensor in weights:
+        for ours, theirs in names.items():
+            name = name.replace(ours, theirs)
+        yield name, tensor
 
 
 def offer_weight_transfer(vllm_config: Any) -> None:
