@@ -11,8 +11,8 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray real-policy \
-	docs look wheel gpu-requirements check-gpu-requirements check-gpu clean
+.PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray verl \
+	real-policy docs look wheel gpu-requirements check-gpu-requirements check-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -24,12 +24,13 @@ reproduce: env
 smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
 
-# What CI leaves out: every experiment, the tasks that kill runs and engines again and again, and longer searches for
-# settings that end in a traceback and for a request that drafts change.
-nightly: smoke ray env-test
+# What CI leaves out: every experiment, the tasks that kill runs and engines again and again, longer searches for settings
+# that end in a traceback and for a request that drafts change, and verl.
+nightly: smoke ray verl env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test
 	RANDOM_OVERRIDES=2000 $(PYTEST) tests/experiments/run/test_random_overrides.py
 	IDENTITY_EXAMPLES=48 $(PYTEST) $(wildcard tests/engine/test_*_identity.py)
+	$(PYTEST) tests/in_verl
 
 # Everything that only a GPU can tell, in a quarter of an hour, in the Python that is active (docs/install.md). Without a GPU
 # it tests itself.
@@ -105,6 +106,18 @@ real-policy: env
 ray: env
 	$(INSTALL) --no-deps -r requirements/ray.txt
 
+# verl, for examples/verl, in an environment of its own (4 GB): it cannot live beside TRL.
+verl: .verl/.verl-env
+
+.verl/.verl-env: requirements/cpu.txt requirements/ray.txt requirements/verl.txt pyproject.toml
+	rm -rf .verl
+	"$(PYTHON)" -m venv .verl
+	.verl/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements/cpu.txt)"
+	grep -v '^trl==' requirements/cpu.txt > .verl/cpu.txt
+	.verl/bin/pip install --quiet --disable-pip-version-check --no-deps -r .verl/cpu.txt -r requirements/ray.txt -r requirements/verl.txt
+	.verl/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
 # The site of docs/, into the folder site, which any static host serves. A broken link stops it. It needs no .venv:
 # docstrings are read, not imported.
 docs: .docs/.docs-env
@@ -141,4 +154,4 @@ check-gpu-requirements:
 	"$(PYTHON)" requirements/resolve.py
 
 clean:
-	rm -rf .venv .dev .docs .look .peers .real site build dist das/_build das/*/_build
+	rm -rf .venv .dev .docs .look .peers .real .verl site build dist das/_build das/*/_build

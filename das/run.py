@@ -20,8 +20,7 @@ from typing import Any
 
 from das import start
 from das.cluster.settings import ClusterSettings
-from das.engine.rollouts.report import sentence
-from das.engine.rollouts.totals import FOLDER, read_totals
+from das.engine.rollouts.totals import FOLDER, line, read_totals
 from das.serve import environment
 from das.start.sitecustomize import OPTIONS
 
@@ -107,7 +106,8 @@ def _of_verl(chosen: Mapping[str, Any]) -> list[str]:
     arguments = engine_arguments(chosen["method"], chosen.get("drafter"), chosen.get("budget", DEFAULT_BUDGET))
     own = [f"++{VERL_ROLLOUT}.logprobs_mode={arguments.pop('logprobs_mode')}"]  # an option of verl's own
     arguments["no_async_scheduling"] = not arguments.pop("async_scheduling")  # some versions pass no false values on
-    return own + [f"++{VERL_ENGINE}.{name}={_hydra(value)}" for name, value in arguments.items() if value is not None]
+    # None is written, too: it takes back the speculative_config of a recipe (examples/verl).
+    return own + [f"++{VERL_ENGINE}.{name}={_hydra(value)}" for name, value in arguments.items()]
 
 
 def _hydra(value: Any) -> str:
@@ -145,7 +145,7 @@ def summary(totals: Mapping[str, int], verl: bool = False) -> str:
     """Returns one line about all rollouts of a run: what was accepted and saved, or why nothing. totals: of
     `read_totals`."""
     if totals["rollouts"]:
-        return sentence({**totals, "step_emitted": [totals["emitted"]]}) + f", in {totals['rollouts']} rollouts"
+        return line(totals)
     if verl:
         return "das: no rollout of verl ended here; with a Ray that ran before, its workers did not inherit das"
     return (

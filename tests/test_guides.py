@@ -140,7 +140,10 @@ def test_a_command_composes(line: str) -> None:
         assert words[0] in ("git", "cd"), line
 
 
-@pytest.mark.parametrize("code", blocks("yaml", "toml"))
+RECIPE = pytest.param((ROOT / "examples" / "verl" / "recipes" / "das.yaml").read_text(), id="examples/verl")
+
+
+@pytest.mark.parametrize("code", [*blocks("yaml", "toml"), RECIPE])
 def test_a_framework_gets_the_arguments_of_an_engine(code: str) -> None:
     """What a page writes into another framework's config are the arguments that das builds."""
     settings = tomllib.loads(code) if code.startswith("[") else yaml.safe_load(code)

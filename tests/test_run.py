@@ -75,12 +75,13 @@ def test_a_signal_reaches_the_command() -> None:
     assert das_run("--", sys.executable, "-c", script).returncode == 128 + 15
 
 
-def test_verl_gets_the_engine_arguments_as_overrides() -> None:
+@pytest.mark.parametrize("method", ["das", "none"])
+def test_verl_gets_the_engine_arguments_as_overrides(method: str) -> None:
     command = ["python", "-m", VERL, "trainer.nnodes=1"]
-    found = command_with_das(command, options("das", ["drafter.window=4", "budget.name=fixed"]))
+    found = command_with_das(command, options(method, ["drafter.window=4", "budget.name=fixed"]))
     assert found[:4] == command
     parsed = {each.key_or_group: each.value() for each in OverridesParser.create().parse_overrides(found[4:])}
-    wanted = engine_arguments("das", {"window": 4}, {"name": "fixed"})
+    wanted = engine_arguments(method, {"window": 4}, {"name": "fixed"})
     mode, in_background = wanted.pop("logprobs_mode"), wanted.pop("async_scheduling")
     wanted["no_async_scheduling"] = not in_background
     of_engine = {f"{VERL_ENGINE}.{name}": value for name, value in wanted.items()}

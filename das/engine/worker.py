@@ -32,7 +32,7 @@ from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
 from das.engine.rollouts.report import Plain  # noqa: E402
-from das.engine.rollouts.totals import add_to_totals  # noqa: E402
+from das.engine.rollouts.totals import LinesInTheLog, add_to_totals  # noqa: E402
 from das.engine.runners.choice import add_das, check_choice, runner_under_construction  # noqa: E402
 from das.engine.runners.draft_passes import blocks_needed  # noqa: E402
 from das.engine.runners.protocol import Runner  # noqa: E402
@@ -97,6 +97,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_training: tuple[Any, bool] | None = None  # the training's drafter and das_announced, in an evaluation
         self._das_learned: dict[str, np.ndarray] = {}  # state of coupled drafts before the running evaluation
         self._das_new_weights = False  # whether weights arrived since the last pass
+        self._das_lines = LinesInTheLog()
 
     # ---- what vLLM calls ----
 
@@ -214,9 +215,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._end_unannounced_rollout()
 
     def _end_unannounced_rollout(self) -> None:
-        self._count(self.das_runner.meter.report().plain())
+        report = self._count(self.das_runner.meter.report().plain())
         self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:
+            if get_tp_group().is_first_rank:
+                self._das_lines.add(report)
             for alarm in self._das_proposer.end_unannounced_step():
                 logger.warning("speculation: %s", alarm)
 
