@@ -40,6 +40,7 @@ class EngineSettings:
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
     branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: no branches
     runner: str | None = None  # vLLM's model runner: first or second (docs/model_runner.md); None: first
+    asynchronous: bool = False  # vLLM plans a pass before it knows the tokens of the one before (second runner)
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
     drafter: Mapping[str, Any] = field(
@@ -66,7 +67,7 @@ class EngineSettings:
         own = {**self.self_draft, "history": row.history} if row.self_drafts else None
         if self.runner == "second" and row.keyed and not row.second_runner:
             raise ValueError(f"engine.runner=second: {self.method} is not ported to it; set engine.runner=first")
-        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, head, self.runner)
+        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, head, self.runner, self.asynchronous)
 
     @property
     def row(self) -> Method:
@@ -103,6 +104,7 @@ def engine_arguments(
     branch_blocks: int = 0,
     self_draft: Mapping[str, Any] = DEFAULT_SELF_DRAFT,
     runner: str | None = None,
+    asynchronous: bool = False,
 ) -> dict[str, Any]:
     """Returns the arguments for a vllm.LLM that drafts by `method` and verifies with keyed noise (noise that depends
     only on seed, position and token): `das.install(); llm = LLM(model, **das.engine_arguments())`.
@@ -121,6 +123,7 @@ def engine_arguments(
         branch_blocks=branch_blocks,
         self_draft=self_draft,
         runner=runner,
+        asynchronous=asynchronous,
     )
     settings.row.speculative(settings)
     if settings.row.model == "draft model":
@@ -132,7 +135,8 @@ def _arguments(settings: EngineSettings) -> dict[str, Any]:
     if not settings.row.keyed:
         return {"logprobs_mode": "processed_logprobs"}  # as TRL sets it
     return {
-        "async_scheduling": False,  # vLLM turns it off for drafts; engines must differ in their drafts only
+        # vLLM refuses it for drafters on the host. das turns it on later (das/engine/patches/model_runner.py).
+        "async_scheduling": False,
         "logprobs_mode": "processed_logprobs",  # what TRL's importance-sampling correction expects
         "speculative_config": settings.row.speculative(settings),
         "worker_cls": WORKER,

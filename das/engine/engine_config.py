@@ -25,6 +25,7 @@ class DasOptions:
     branch; 0: no draft branches. self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized
     weights; None: no such drafts. head: `passes` of a draft head beside the history of past responses; None: no head.
     runner: which of vLLM's model runners the engine runs on, "first" or "second"; None: the first.
+    asynchronous: plan each pass before the tokens of the one before are known. Only the second runner does it.
     """
 
     drafter: Mapping[str, Any] = field(default_factory=dict)
@@ -33,6 +34,7 @@ class DasOptions:
     self_draft: Mapping[str, Any] | None = None
     head: Mapping[str, Any] | None = None
     runner: str | None = None
+    asynchronous: bool = False
 
     def __post_init__(self) -> None:
         check_drafter(self.drafter)
@@ -45,6 +47,8 @@ class DasOptions:
             )
         if self.runner not in (None, *RUNNERS):
             raise ValueError(f"runner={self.runner!r}: choose {' or '.join(RUNNERS)}, or leave it out for the first")
+        if self.asynchronous and (self.runner != "second" or blocks):
+            raise ValueError("asynchronous=True: only chains on the second runner; set runner=second, branch_blocks=0")
         by_model = "self-drafts are" if self.self_draft is not None else "das_eagle3 drafts" if self.head else ""
         if by_model and blocks:
             raise ValueError(f"branch_blocks={blocks}: {by_model} chains only; set it to 0")
@@ -70,7 +74,7 @@ class DasOptions:
         return {
             name: dict(value) if isinstance(value, Mapping) else value
             for name, value in values.items()
-            if value is not None and (name != "branch_blocks" or value)
+            if value is not None and (value or name not in ("branch_blocks", "asynchronous"))
         }
 
 

@@ -131,9 +131,9 @@ _ROWS = (
     Method("das_eagle3", _das_eagle3, history=True, proposes=True, model="head"),
     Method("ngram", lambda settings: {"method": "ngram", **settings.speculative}, second_runner=True),
     Method("suffix", _suffix, history=True, second_runner=True),
-    Method("draft_model", _draft_model, model="draft model"),
-    Method("eagle3", _eagle3, model="head"),
-    Method("mtp", _mtp, model="mtp layer"),
+    Method("draft_model", _draft_model, model="draft model", second_runner=True),
+    Method("eagle3", _eagle3, model="head", second_runner=True),
+    Method("mtp", _mtp, model="mtp layer", second_runner=True),
     Method(STOCK, _stock, keyed=False),
 )
 METHODS = {row.name: row for row in _ROWS}

@@ -386,8 +386,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
         Returns which of them did not arrive, in words; empty if the head computes with all of them.
         """
-        drafter: Any = getattr(self.model_runner, "drafter", None)
-        head: Any = getattr(drafter, "model", None)
+        of_runner = "speculator" if self.vllm_config.use_v2_model_runner else "drafter"
+        head: Any = getattr(getattr(self.model_runner, of_runner, None), "model", None)
         if head is None:
             return "the engine has no drafter that is a model"
         if head.lm_head is self.model_runner.get_model().lm_head:  # vLLM shares one if the weights are equal

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import runner_of
+from cases import das_runner_of
 from conftest import Engines, roll
 from vllm import SamplingParams
 
@@ -52,23 +52,28 @@ def rollout(llm: Any) -> tuple[list[list[int]], float]:
 
 def draft_likeliest_tokens(llm: Any) -> None:
     """Let the engine draft what `tokens_per_pass` counts, in place of coupled drafts."""
-    drafter = runner_of(llm).drafter
-    drafter._sample_draft_tokens.__self__.sampler = CoupledSampler((math.inf,))
+    das_runner_of(llm)._coupled_method.sampler = CoupledSampler((math.inf,))
 
 
 def offline(head: UnrolledDrafter, texts: list[HeadText], model: Any, depth: int) -> float:
     return tokens_per_pass(head, texts, model.get_input_embeddings().weight.detach(), depth)
 
 
+@pytest.mark.parametrize("runner", ["first", "second"])
 def test_the_engine_drafts_what_the_head_drafts(
-    repetitive_policy: str, head_folder: Path, model: Any, engines: Engines, monkeypatch: pytest.MonkeyPatch
+    repetitive_policy: str,
+    head_folder: Path,
+    model: Any,
+    engines: Engines,
+    monkeypatch: pytest.MonkeyPatch,
+    runner: str,
 ) -> None:
     expected, _ = rollout(engines.build(repetitive_policy))
     head = load_head(head_folder)
     texts = texts_of(model, head.shape.aux_layers, PROMPTS, expected)
     for depth in (1, 3):
         spec = {"model": str(head_folder), "num_speculative_tokens": depth}
-        llm = engines.build(repetitive_policy, method="eagle3", speculative=spec)
+        llm = engines.build(repetitive_policy, method="eagle3", speculative=spec, runner=runner)
         tokens, _ = rollout(llm)
         assert tokens == expected
         llm.reset_prefix_cache()

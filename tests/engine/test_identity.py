@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import core_of
 from conftest import Engines, roll
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
@@ -86,6 +87,16 @@ def test_drafts_change_nothing(
     assert num_accepted > 100, "too little was accepted: the test would prove nothing"
     assert first == undrafted[0]
     assert second == undrafted[1]
+
+
+@pytest.mark.parametrize("method", ["none", "das", "das_self"])
+def test_asynchronous_scheduling_changes_nothing(
+    engines: Engines, tiny_policy: str, undrafted: Any, method: str
+) -> None:
+    """The scheduler plans 8 drafted tokens for every request, and the worker drops the rows that nobody drafted."""
+    llm = engines.build(tiny_policy, method=method, max_num_seqs=5, runner="second", asynchronous=True)
+    assert type(core_of(llm).scheduler).__name__ == "AsyncScheduler"
+    assert two_rollouts(llm)[:2] == undrafted
 
 
 PREEMPTED = {"block_size": 32, "num_gpu_blocks_override": 16}

@@ -231,8 +231,9 @@ v1.worker.gpu.model_runner: a drafter that is no model
     init_speculator
 v1.worker.gpu.model_runner: sampling, drafting, counting
     GPUModelRunner: load_model, add_requests(self, scheduler_output), finish_requests(self, scheduler_output),
-        sample(self, hidden_states, input_batch, grammar_output), profile_run, sampler, rejection_sampler, speculator,
-        draft_tokens_handler, req_states, max_num_reqs, max_num_tokens, num_speculative_steps, vocab_size, model_config
+        sample(self, hidden_states, input_batch, grammar_output), execute_model(self, scheduler_output), profile_run,
+        sampler, rejection_sampler, speculator, draft_tokens_handler, req_states, max_num_reqs, max_num_tokens,
+        num_speculative_steps, vocab_size, model_config
 v1.worker.gpu.model_runner: drafts that branch
     GPUModelRunner: prepare_inputs, prepare_attn(self, input_batch), block_tables, kernel_block_sizes, attn_groups,
         kv_caches, kv_cache_config, compilation_config, parallel_config
@@ -258,12 +259,14 @@ v1.worker.gpu.sample.output: what the sampler returns
     SamplerOutput: sampled_token_ids
 v1.worker.gpu.spec_decode.speculator: what drafts
     BaseSpeculator: propose, init_cudagraph_manager(self, cudagraph_mode), capture(self)
+    DraftModelSpeculator: sample_draft, compute_draft_logits(self, hidden_states, spec_step_idx), model
 v1.worker.gpu.spec_decode.utils: true lengths of drafts for the scheduler
     DraftTokensHandler: set_draft_tokens(self, input_batch, draft_tokens), get_draft_tokens(self)
 v1.outputs: the same
     DraftTokenIds
 v1.core.sched.output: which requests come and go
-    SchedulerOutput: finished_req_ids, preempted_req_ids, scheduled_new_reqs
+    SchedulerOutput: finished_req_ids, preempted_req_ids, scheduled_new_reqs, scheduled_spec_decode_tokens,
+        num_scheduled_tokens, total_num_scheduled_tokens
     NewRequestData: req_id, prompt_token_ids, prefill_token_ids, prompt_len, sampling_params, mm_features
 
 [the second model runner on a CPU]
@@ -278,6 +281,10 @@ v1.worker.gpu.input_batch: the same
         _get_num_sampled_and_rejected_kernel, _post_update_kernel, _expand_idx_mapping_kernel
 v1.worker.gpu.spec_decode.rejection_sampler: the same
     _gather_draft_sampled_kernel, _flatten_sampled_kernel
+v1.worker.gpu.spec_decode.standalone_ar.speculator: the same
+    _prepare_prefill_inputs_kernel
+v1.worker.gpu.spec_decode.target_dependent_ar.speculator: the same
+    _prepare_prefill_inputs_kernel, _prepare_decode_inputs_kernel, _update_draft_inputs_kernel
 v1.worker.gpu.sample.gumbel: the same
     _temperature_kernel
 v1.worker.gpu.sample.min_p: the same

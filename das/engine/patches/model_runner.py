@@ -39,3 +39,5 @@ def _validate(original: Callable[..., None], vllm_config: Any) -> None:
     own = {f"speculative method '{name}'" for name in ("custom_class", "suffix")}
     if unsupported := set(vllm_config._get_v2_model_runner_unsupported_features()) - own:
         raise ValueError(f"vLLM's second model runner lacks {', '.join(sorted(unsupported))}: set engine.runner=first")
+    # Before this call vLLM refused it for drafters on the host, and turned it off on CPUs.
+    vllm_config.scheduler_config.async_scheduling |= das_options(vllm_config).asynchronous

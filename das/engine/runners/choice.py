@@ -5,6 +5,7 @@ from typing import Any
 
 from das.engine.contract.versions import NotInstalled, require_second_runner
 from das.engine.engine_config import das_options, drafts_by_das
+from das.engine.methods import METHODS
 from das.engine.runners.protocol import Runner
 
 
@@ -30,9 +31,8 @@ def _not_ported(vllm_config: Any) -> str:
     options, method = das_options(vllm_config), getattr(vllm_config.speculative_config, "method", None)
     lacking = {
         "draft heads": options.head is not None,
-        f"method {method}": not drafts_by_das(vllm_config) and method not in (None, "ngram", "suffix"),
+        f"method {method}": not (method is None or drafts_by_das(vllm_config) or method in METHODS),
         "LoRA": vllm_config.lora_config is not None,
-        "asynchronous scheduling": bool(vllm_config.scheduler_config.async_scheduling),
         "sleep mode": bool(vllm_config.model_config.enable_sleep_mode),
     }
     return ", ".join(name for name, is_asked in lacking.items() if is_asked)

@@ -22,7 +22,6 @@ def config(runner: str | None = "second", has_second: bool = True, **changes: An
         "speculative_config": None,
         "parallel_config": SimpleNamespace(worker_cls=WORKER),
         "lora_config": None,
-        "scheduler_config": SimpleNamespace(async_scheduling=False),
         "model_config": SimpleNamespace(enable_sleep_mode=False),
     }
     return SimpleNamespace(**fields | changes)
@@ -44,6 +43,14 @@ def test_the_choice_reaches_the_engine() -> None:
     ("asked", "line"),
     [
         ({"runner": "third"}, "runner='third': choose first or second, or leave it out for the first"),
+        (
+            {"asynchronous": True},
+            "asynchronous=True: only chains on the second runner; set runner=second, branch_blocks=0",
+        ),
+        (
+            {"asynchronous": True, "runner": "second", "branch_blocks": 8},
+            "asynchronous=True: only chains on the second runner; set runner=second, branch_blocks=0",
+        ),
         (
             {"method": "das_eagle3", "runner": "second"},
             "engine.runner=second: das_eagle3 is not ported to it; set engine.runner=first",
@@ -69,8 +76,7 @@ def test_an_engine_runs_on_the_runner_that_it_names() -> None:
     [
         ({"lora_config": object()}, "LoRA"),
         ({"model_config": SimpleNamespace(enable_sleep_mode=True)}, "sleep mode"),
-        ({"scheduler_config": SimpleNamespace(async_scheduling=True)}, "asynchronous scheduling"),
-        ({"speculative_config": SimpleNamespace(method="eagle3", model="head")}, "method eagle3"),
+        ({"speculative_config": SimpleNamespace(method="medusa", model="head")}, "method medusa"),
     ],
 )
 def test_what_is_not_ported_is_named(changes: dict[str, Any], lacking: str) -> None:

@@ -1,8 +1,9 @@
 """numpy in place of the Triton kernels of vLLM's second model runner, for CPUs.
 
-Each function of HOST_KERNELS has the name of its kernel without the underscore before it and "_kernel" behind it. It
-gets the launch's grid and the kernel's arguments `k`: their names are vLLM's without "_ptr", and tensors are numpy
-arrays that share their memory, except for `logits`, which may be of a type that numpy lacks. A function writes what its
+Each function of HOST_KERNELS has the name of its kernel without the underscore before it and "_kernel" behind it; those
+of a speculator have the name of its folder before it. It gets the launch's grid and the kernel's arguments `k`: their
+names are vLLM's without "_ptr", and tensors are numpy arrays that share their memory, except for those of AS_TENSORS,
+which may be of a type that numpy lacks. A function writes what its
 kernel writes, bit for bit (tests/engine/runners/second compares them in Triton's interpreter). One differs in its last
 bits: topk_log_softmax computes log-probs as the first runner does, so that both runners report the same ones.
 """
@@ -18,6 +19,7 @@ import torch
 from das.engine.contract.versions import NotInstalled
 
 Grid = tuple[int, ...]
+AS_TENSORS = ("logits", "hidden_states", "next_input_hidden_states")
 
 
 def _runs(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -252,6 +254,71 @@ def prompt_logprobs_token_ids(grid: Grid, k: Any) -> None:
     k.prompt_logprobs_token_ids[: len(owner)] = k.all_token_ids[k.idx_mapping[owner], np.minimum(following, last)]
 
 
+# ---- drafters that are models ----
+
+
+def standalone_ar_prepare_prefill_inputs(grid: Grid, k: Any) -> None:
+    (num_reqs,) = grid
+    starts = k.query_start_loc[: num_reqs + 1]
+    valid = np.diff(starts) - k.num_rejected[:num_reqs]
+    first = starts[:-1] + np.arange(num_reqs)
+    owner, place = _runs(np.diff(starts) + 1)
+    source = np.minimum(starts[owner] + place, len(k.target_input_ids) - 1)
+    own = np.where(place == valid[owner], k.last_sampled.reshape(-1)[k.idx_mapping[:num_reqs]][owner], 0)
+    k.out_input_ids[: len(owner)] = np.where(place < valid[owner], k.target_input_ids[source], own)
+    k.out_positions[: len(owner)] = np.minimum(k.target_positions[starts[owner]] + place, k.max_model_len - 1)
+    k.last_token_indices[: k.max_num_reqs] = k.out_seq_lens[: k.max_num_reqs] = 0
+    k.last_token_indices[:num_reqs] = first + valid
+    k.out_seq_lens[:num_reqs] = np.minimum(k.seq_lens[:num_reqs] + 1, k.max_model_len)
+    k.out_query_start_loc[: k.max_num_reqs + 1] = len(owner)
+    k.out_query_start_loc[:num_reqs] = first
+
+
+def target_dependent_ar_prepare_prefill_inputs(grid: Grid, k: Any) -> None:
+    (num_reqs,) = grid
+    starts, request = k.query_start_loc[: num_reqs + 1], k.idx_mapping[:num_reqs]
+    counts = np.diff(starts) - k.num_rejected[:num_reqs]
+    owner, place = _runs(counts)
+    at, last = starts[owner] + place, starts[:-1] + counts - 1
+    k.draft_positions[at] = k.target_positions[at]
+    shifted = at[place > 0]
+    k.draft_input_ids[shifted - 1] = k.target_input_ids[shifted]
+    k.draft_input_ids[last] = np.where(
+        k.num_sampled[:num_reqs] > 0, k.last_sampled.reshape(-1)[request], k.next_prefill_tokens.reshape(-1)[request]
+    )
+    k.last_token_indices[: k.max_num_reqs] = k.draft_seq_lens[: k.max_num_reqs] = 0
+    k.last_token_indices[:num_reqs], k.draft_seq_lens[:num_reqs] = last, k.seq_lens[:num_reqs]
+    k.draft_query_start_loc[: k.max_num_reqs + 1] = starts[-1]
+    k.draft_query_start_loc[:num_reqs] = starts[:-1]
+    k.draft_current_step[...] = 0
+
+
+def target_dependent_ar_prepare_decode_inputs(grid: Grid, k: Any) -> None:
+    num_reqs = grid[0] - 1
+    k.query_start_loc[: k.max_num_reqs + 1] = np.minimum(np.arange(k.max_num_reqs + 1), num_reqs)
+    k.input_ids[:num_reqs] = k.draft_tokens.reshape(len(k.draft_tokens), -1)[:num_reqs, 0]
+    k.sample_src_positions[:num_reqs] += 1
+    k.seq_lens[: k.max_num_reqs] = 0
+    k.seq_lens[:num_reqs] = k.target_seq_lens[:num_reqs] - k.num_rejected[:num_reqs]
+    _advance(k, num_reqs)
+
+
+def target_dependent_ar_update_draft_inputs(grid: Grid, k: Any) -> None:
+    (num_reqs,), step = grid, int(k.current_draft_step)
+    k.output_draft_tokens[:num_reqs, step] = k.draft_tokens[:num_reqs]
+    if step < k.num_speculative_steps - 1:
+        k.sample_src_positions[:num_reqs] += 1
+        k.input_ids[:num_reqs] = k.draft_tokens[:num_reqs]
+        k.next_input_hidden_states[:num_reqs, : k.hidden_size] = k.hidden_states[:num_reqs]
+        _advance(k, num_reqs)
+
+
+def _advance(k: Any, num_reqs: int) -> None:
+    if k.ADVANCE_DRAFT_POSITIONS:
+        k.positions[:num_reqs] = np.minimum(k.positions[:num_reqs] + 1, k.max_model_len - 1)
+        k.seq_lens[:num_reqs] = np.minimum(k.seq_lens[:num_reqs] + 1, k.max_model_len)
+
+
 HOST_KERNELS: dict[str, Callable[[Grid, Any], None]] = {
     f"_{function.__name__}_kernel": function
     for function in (
@@ -259,5 +326,7 @@ HOST_KERNELS: dict[str, Callable[[Grid, Any], None]] = {
         *(combine_sampled_and_draft_tokens, get_num_sampled_and_rejected, post_update, expand_idx_mapping),
         *(gather_draft_sampled, temperature, min_p, bias, bad_words, bincount, penalties, apply_grammar_bitmask),
         *(flatten_sampled, ranks, topk_log_softmax, prompt_logprobs_token_ids),
+        *(standalone_ar_prepare_prefill_inputs, target_dependent_ar_prepare_prefill_inputs),
+        *(target_dependent_ar_prepare_decode_inputs, target_dependent_ar_update_draft_inputs),
     )
 }

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ class KnownRequest:
     sampling_params: Any
     output_token_ids: list[int]
     mm_features: list[Any]
+    num_drafted: int = 0  # drafted tokens for its next pass
 
 
 @dataclass
@@ -71,5 +72,25 @@ class Requests:
             if not goes_on:
                 known.prompt_token_ids, known.num_prompt_tokens = new.prompt_token_ids, new.prompt_len
                 known.sampling_params, known.mm_features = new.sampling_params, new.mm_features
-            known.output_token_ids = list(new.prefill_token_ids[new.prompt_len :])
+            known.output_token_ids, known.num_drafted = list(new.prefill_token_ids[new.prompt_len :]), 0
         return [new.req_id for new in scheduled.scheduled_new_reqs]
+
+    def shortened(self, scheduled: Any) -> Any:
+        """Returns the plan of a pass without the rows that nobody drafted. An asynchronous scheduler plans the longest
+        draft for every request. scheduled: vLLM's SchedulerOutput, which stays as it is."""
+        planned, num_tokens = scheduled.scheduled_spec_decode_tokens, dict(scheduled.num_scheduled_tokens)
+        kept = {}
+        for name, tokens in planned.items():
+            known = self.known[name]
+            # The mask of a grammar has a row for each planned token.
+            has_grammar = known.sampling_params.structured_outputs is not None
+            own = tokens if has_grammar else tokens[: known.num_drafted]
+            num_tokens[name] -= len(tokens) - len(own)
+            if own:
+                kept[name] = own
+        return replace(
+            scheduled,
+            num_scheduled_tokens=num_tokens,
+            total_num_scheduled_tokens=sum(num_tokens.values()),
+            scheduled_spec_decode_tokens=kept,
+        )

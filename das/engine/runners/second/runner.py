@@ -2,7 +2,8 @@
 
 One object, SecondRunner, holds what das adds. These attributes of vLLM's runner are replaced; no class is changed:
 
-- init_speculator, replaced only while the runner is built: vLLM knows no drafter on the host.
+- init_speculator, replaced only while the runner is built: vLLM knows no drafter on the host. vLLM's own speculators,
+  which run a model, stay (coupled_method.py).
 - load_model: the sampler exists afterwards. Then rejection_sampler, sampler.sample (verifier.py) and
   draft_tokens_handler (speculator.py) are replaced.
 - add_requests, finish_requests: this runner keeps no objects of requests (requests.py). Requests without a seed get
@@ -10,6 +11,7 @@ One object, SecondRunner, holds what das adds. These attributes of vLLM's runner
 - sampler.sampling_states.add_request: vLLM's array has no place for seeds of 2^63 and more.
 - sample: a pass is counted, and its tokens are brought to the host for the drafter. An engine without a drafter waits
   for nothing.
+- execute_model, with asynchronous scheduling: the scheduler plans before it knows the drafts (Requests.shortened).
 - profile_run: vLLM's memory profile counts no rows of drafts (GPU).
 - On a CPU, also the kernels (stand_in.py).
 """
@@ -33,11 +35,13 @@ from das.engine.proposer import DasProposer
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.runners.draft_passes import DraftPasses
 from das.engine.runners.second.branches import SecondBranches
+from das.engine.runners.second.coupled_method import CoupledSpeculator
 from das.engine.runners.second.requests import Batch, KnownRequest, Requests
 from das.engine.runners.second.speculator import HostSpeculator, TrueLengths
 from das.engine.runners.second.stand_in import replace_kernels
-from das.engine.runners.second.text_drafts import TextDrafts
+from das.engine.runners.second.text_drafts import TEXT_METHODS, TextDrafts
 from das.engine.runners.second.verifier import Draws, KeyedVerifier, SecondSampler
+from das.verify.coupled import CoupledSampler
 from das.verify.forced import ForcedSampler
 from das.verify.sampler import KeyedSampler
 from das.verify.sampling_pieces import profiled_bytes
@@ -45,21 +49,38 @@ from das.verify.sampling_pieces import profiled_bytes
 
 @contextmanager
 def runner_under_construction(vllm_config: Any) -> Iterator[None]:
-    """Inside the `with` block, a second runner that is built drafts on the host, if it drafts. On a CPU its kernels are
-    replaced, for good."""
+    """Inside the `with` block, a second runner that is built drafts on the host, unless a model of vLLM's drafts. On a
+    CPU its kernels are replaced, for good."""
     if current_platform.is_cpu():
         replace_kernels()
     from vllm.v1.worker.gpu import model_runner
 
-    with replaced(model_runner, "init_speculator", lambda original, *args: HostSpeculator(*args[:2])):
+    with replaced(model_runner, "init_speculator", _speculator):
         yield
+
+
+def _speculator(original: Callable[..., Any], vllm_config: Any, *rest: Any) -> Any:
+    if drafts_by_das(vllm_config) or vllm_config.speculative_config.method in TEXT_METHODS:
+        return HostSpeculator(vllm_config, rest[0])
+    _tell_layers_of_head(vllm_config.speculative_config.draft_model_config.hf_config)
+    speculator = original(vllm_config, *rest)
+    if current_platform.is_cpu():
+        replace_kernels()  # those of the speculator
+    return speculator
+
+
+def _tell_layers_of_head(head_config: Any) -> None:
+    """Write the layers whose hidden states a head reads where this runner looks for them. Heads name them in their
+    eagle_config, where only the first runner looks. With others, oneDNN writes beyond its arrays."""
+    layers = (getattr(head_config, "eagle_config", None) or {}).get("eagle_aux_hidden_state_layer_ids")
+    if layers and not getattr(head_config, "eagle_aux_hidden_state_layer_ids", None):
+        head_config.eagle_aux_hidden_state_layer_ids = layers
 
 
 class SecondRunner:
     """The additions of das to `vllm`, vLLM's second model runner. Implements das.engine.runners.protocol.Runner."""
 
     has_head = False
-    coupled = None
 
     def __init__(self, vllm: Any):
         self.vllm = vllm
@@ -71,8 +92,8 @@ class SecondRunner:
         self.weights_version = 0
         self.quantized: QuantizedLayers | None = None
         self.draft_blocks = range(0)
-        drafter = DasProposer if drafts_by_das(config) else TextDrafts
-        self.drafter: Any = None if vllm.speculator is None else drafter(config)
+        self.drafter: Any = vllm.speculator
+        self._coupled_method: CoupledSpeculator | None = None
         self.input_batch = Batch()
         # Tokens of the response so far, of each request, by its index in vLLM's arrays.
         self.positions = np.zeros(vllm.max_num_reqs, np.int64)
@@ -82,9 +103,14 @@ class SecondRunner:
         self._branches: SecondBranches | None = None
         self._emitted: list[list[int]] = []  # tokens that each row of the last pass emitted
         self._lengths = TrueLengths()
-        if vllm.speculator is not None:
+        if isinstance(vllm.speculator, HostSpeculator):
+            self.drafter = DasProposer(config) if drafts_by_das(config) else TextDrafts(config)
             vllm.speculator.das_runner = self
             vllm.draft_tokens_handler = self._lengths
+            if config.scheduler_config.async_scheduling:
+                patch(vllm, "execute_model", self._execute)
+        elif vllm.speculator is not None:
+            self._coupled_method = CoupledSpeculator(self)
         self._vllm_sample = required(vllm, "sample")
         vllm.sample = self._sample
         patch(vllm, "load_model", self._load_model)
@@ -96,6 +122,11 @@ class SecondRunner:
     def requests(self) -> Mapping[str, KnownRequest]:
         """See RunningBatch."""
         return self._known.known
+
+    @property
+    def coupled(self) -> CoupledSampler | None:
+        """See Runner."""
+        return None if self._coupled_method is None else self._coupled_method.sampler
 
     def verify_branches(self, scratch: range) -> None:
         """See Runner."""
@@ -136,6 +167,8 @@ class SecondRunner:
         if self._branches is not None:
             drafts = self._branches.fitting(drafts)
         self._lengths.drafts = dict(zip(batch.req_ids, drafts, strict=True))
+        for name, draft in self._lengths.drafts.items():
+            self.requests[name].num_drafted = len(draft)
         self.meter.draft_s += time.perf_counter() - start
         return drafts
 
@@ -148,6 +181,9 @@ class SecondRunner:
         patch(self.vllm.sampler.sampling_states, "add_request", _signed_seed)
         if self.vllm.speculative_config is not None:
             self.vllm.rejection_sampler = KeyedVerifier(draws)
+
+    def _execute(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+        return original(self._known.shortened(scheduled), *args, **kwargs)
 
     def _finish_requests(self, original: Callable[..., Any], scheduled: Any) -> None:
         self._known.finish(scheduled)
@@ -186,6 +222,8 @@ class SecondRunner:
             self._emitted = [row[1 : 1 + row[0]] for row in on_host.tolist()]
             for name, new in zip(names, self._emitted, strict=True):
                 self.requests[name].output_token_ids += new
+            if self.coupled is not None:
+                self.coupled.observe(names, self._emitted)
             if self._branches is not None:
                 self._branches.copy_accepted(self._emitted)
         self.positions[rows] += num_emitted

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from das.engine.contract.versions import NotInstalled
-from das.engine.runners.second.host_kernels import HOST_KERNELS
+from das.engine.runners.second.host_kernels import AS_TENSORS, HOST_KERNELS
 
 MODULES = "vllm.v1.worker.gpu."
 
@@ -29,6 +29,9 @@ class HostKernel:
 
     def __init__(self, kernel: FunctionType):
         self.kernel, self.name = kernel, kernel.__name__
+        path = kernel.__module__.split(".")
+        if path[-1] == "speculator":  # kernels of several speculators have the same name
+            self.name = f"_{path[-2]}{self.name}"
         self.parameters = [name.removesuffix("_ptr") for name in inspect.signature(kernel).parameters]
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
@@ -39,7 +42,9 @@ class HostKernel:
         if self.name not in HOST_KERNELS:
             raise NotInstalled(f"vLLM's kernel {self.name} does not run on a CPU: set engine.runner=first")
         named = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
-        arrays = {name: value.numpy() for name, value in named.items() if name != "logits" and torch.is_tensor(value)}
+        arrays = {
+            name: value.numpy() for name, value in named.items() if name not in AS_TENSORS and torch.is_tensor(value)
+        }
         HOST_KERNELS[self.name](grid, SimpleNamespace(**named | arrays))
 
 

@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from das.engine.runners.second.runner import SecondRunner
 
+TEXT_METHODS = ("ngram", "suffix")  # vLLM's names of them
+
 
 class TextDrafts:
     """Drafts by the method of the engine's speculative_config, ngram or suffix."""

@@ -1,4 +1,4 @@
-"""An engine of the second runner in which each launch runs in Triton's interpreter, too: both must write the same.
+"""Engines of the second runner in which each launch runs in Triton's interpreter, too: both must write the same.
 
 A process of its own (test_stand_in.py), because Triton decides when it is imported whether it interprets. Prints how
 often each kernel was launched.
@@ -9,13 +9,15 @@ import json
 import random
 import sys
 from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FunctionType
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from conftest import Engines, roll
+from conftest import Engines, mtp_policy, roll
 from triton.runtime.interpreter import InterpretedFunction
 
 from das.engine.runners.second.host_kernels import HOST_KERNELS
@@ -50,7 +52,7 @@ on_host = HostKernel.launch
 def launch_both(self: HostKernel, grid: Any, *args: Any, **kwargs: Any) -> None:
     LAUNCHES[self.name] += 1
     copies = [copy_of(arg) for arg in args]
-    interpretable(self.kernel.__module__)[self.name][grid](*copies, **kwargs)
+    interpretable(self.kernel.__module__)[self.kernel.__name__][grid](*copies, **kwargs)
     on_host(self, grid, *args, **kwargs)
     close = 1e-5 if self.name in ROUNDED else 0.0
     for i, (one, other) in enumerate(zip(copies, args, strict=True)):
@@ -87,13 +89,20 @@ def main(policy: str, spoil: str) -> None:
         {"structured_outputs": StructuredOutputsParams(regex="[0-9]{3,40}x")},
         {"temperature": 0.0, "prompt_logprobs": 1},
     ]
-    llm = Engines().build(policy, method="das", runner="second", max_num_batched_tokens=64)
+    engines = Engines()
+    llm = engines.build(policy, method="das", runner="second", max_num_batched_tokens=64)
     texts = random.Random(0)
     prompts = [[texts.randrange(6, 250) for _ in range(4 + 9 * i)] for i in range(len(kinds))]
     drafted = 0
     for tick in range(2):
         params = [SamplingParams(seed=i, max_tokens=10, **kind) for i, kind in enumerate(kinds)]
         drafted += roll(llm, prompts, params, [str(i) for i in range(len(kinds))], tick + 1)[2]["drafted"]
+    with TemporaryDirectory() as folder:
+        for method, own, model in (("draft_model", policy, {"model": policy}), ("mtp", mtp_policy(Path(folder)), {})):
+            settings = {"num_speculative_tokens": 3, **model}
+            llm = engines.build(own, method=method, speculative=settings, runner="second", max_num_batched_tokens=32)
+            params = [SamplingParams(seed=i, max_tokens=4) for i in range(2)]
+            drafted += roll(llm, [prompts[0], prompts[4]], params, ["0", "1"], 1)[2]["drafted"]
     print("RESULT" + json.dumps({"launches": LAUNCHES, "drafted": drafted}))
 
 
