@@ -65,8 +65,6 @@ class EngineSettings:
         if self.branch_blocks and row.chains_only:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
         own = {**self.self_draft, "history": row.history} if row.self_drafts else None
-        if self.runner == "second" and row.keyed and not row.second_runner:
-            raise ValueError(f"engine.runner=second: {self.method} is not ported to it; set engine.runner=first")
         return DasOptions(self.drafter, self.budget, self.branch_blocks, own, head, self.runner, self.asynchronous)
 
     @property

@@ -27,8 +27,8 @@ class Method:
     speculative: makes vLLM's speculative_config from an engine's settings; raises EngineError with a one-line
     message if they are impossible. history: True if it drafts from earlier rollouts. proposes: True if DasProposer
     drafts, within a budget of das; otherwise one of vLLM's own drafters does. model: the model that drafts; None if
-    drafts come from texts only. second_runner: True if it runs on vLLM's second model runner. simulated: True if
-    das/replay can simulate it. keyed: True if das verifies, by keyed noise; otherwise vLLM's own sampler does.
+    drafts come from texts only. simulated: True if das/replay can simulate it. keyed: True if das verifies, by keyed
+    noise; otherwise vLLM's own sampler does.
     """
 
     name: str
@@ -36,7 +36,6 @@ class Method:
     history: bool = False
     proposes: bool = False
     model: Literal["policy", "head", "mtp layer", "draft model"] | None = None
-    second_runner: bool = False
     simulated: bool = False
     keyed: bool = True
 
@@ -124,16 +123,16 @@ def _stock(settings: "EngineSettings") -> SpeculativeConfig:
 
 
 _ROWS = (
-    Method("none", lambda settings: None, second_runner=True, simulated=True),
-    Method("das", _own, history=True, proposes=True, second_runner=True, simulated=True),
-    Method("self_draft", _own, proposes=True, model="policy", second_runner=True),
-    Method("das_self", _own, history=True, proposes=True, model="policy", second_runner=True),
+    Method("none", lambda settings: None, simulated=True),
+    Method("das", _own, history=True, proposes=True, simulated=True),
+    Method("self_draft", _own, proposes=True, model="policy"),
+    Method("das_self", _own, history=True, proposes=True, model="policy"),
     Method("das_eagle3", _das_eagle3, history=True, proposes=True, model="head"),
-    Method("ngram", lambda settings: {"method": "ngram", **settings.speculative}, second_runner=True),
-    Method("suffix", _suffix, history=True, second_runner=True),
-    Method("draft_model", _draft_model, model="draft model", second_runner=True),
-    Method("eagle3", _eagle3, model="head", second_runner=True),
-    Method("mtp", _mtp, model="mtp layer", second_runner=True),
+    Method("ngram", lambda settings: {"method": "ngram", **settings.speculative}),
+    Method("suffix", _suffix, history=True),
+    Method("draft_model", _draft_model, model="draft model"),
+    Method("eagle3", _eagle3, model="head"),
+    Method("mtp", _mtp, model="mtp layer"),
     Method(STOCK, _stock, keyed=False),
 )
 METHODS = {row.name: row for row in _ROWS}

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cases import core_of, runner_of
+from cases import core_of, das_runner_of, runner_of
 from conftest import Engines, roll
-from test_eagle3_engine import PROBLEMS, PROMPTS, head_folder
+from test_eagle3_engine import PROBLEMS, PROMPTS, draft_likeliest_tokens, head_folder
 from test_sample_identity import RandomLimits
 from vllm import SamplingParams
 
@@ -52,10 +52,13 @@ def build(engines: Engines, policy: str, head: Path, **settings: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_nothing_changes_and_both_draft(engines: Engines, repetitive_policy: str, head_folder: Path) -> None:
+@pytest.mark.parametrize("settings", [{}, {"runner": "second", "asynchronous": True}])
+def test_nothing_changes_and_both_draft(
+    engines: Engines, repetitive_policy: str, head_folder: Path, settings: dict[str, Any]
+) -> None:
     undrafted = engines.build(repetitive_policy)
     expected = {name: rollout(undrafted, **sampling)[0] for name, sampling in SAMPLING.items()}
-    llm = build(engines, repetitive_policy, head_folder)
+    llm = build(engines, repetitive_policy, head_folder, **settings)
     for tick, (name, sampling) in enumerate(SAMPLING.items(), start=1):
         tokens, report = rollout(llm, tick, **sampling)
         assert tokens == expected[name], name
@@ -71,8 +74,7 @@ def test_the_head_drafts_what_it_drafts_in_vllms_own_method(
     """Without a history, likeliest tokens: the same responses in as many passes, however long the head waits."""
     spec = {"model": str(head_folder), "num_speculative_tokens": 3}
     llm = engines.build(repetitive_policy, method="eagle3", speculative=spec)
-    drafter = runner_of(llm).drafter
-    drafter._sample_draft_tokens.__self__.sampler = CoupledSampler((math.inf,))
+    draft_likeliest_tokens(llm)
     expected, theirs = rollout(llm)
     llm = build(engines, repetitive_policy, head_folder, drafter=NO_HISTORY, budget={"name": "fixed", "tokens": 3})
     proposer = proposer_of(llm)
@@ -199,7 +201,7 @@ def test_a_head_sees_nothing_of_a_cached_prompt_that_it_has_not_read(
     proposer.draft_round.budget = RandomLimits([0])  # the head is not asked, and reads nothing
     expected, _, _ = roll(llm, prompts, params, PROBLEMS[:4], 1)
     proposer.draft_round.budget = budget
-    (name,) = runner.drafter.draft_attn_groups[0].layer_names
+    (name,) = das_runner_of(llm).head_passes().attention.layer_names
     cache = runner.compilation_config.static_forward_context[name].kv_cache
     cache = cache[0] if isinstance(cache, list) else cache
     reports = []

@@ -15,7 +15,7 @@ from multiprocessing.pool import Pool
 from typing import Any
 
 import pytest
-from cases import BATCHES, LIMITS, MAX_MODEL_LEN, Case, answers, core_of, das_runner_of
+from cases import BATCHES, LIMITS, MAX_MODEL_LEN, Case, answers, cases, core_of, das_runner_of
 from conftest import Engines
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -84,7 +84,18 @@ ENGINES: dict[str, dict[str, Any]] = {
     },
 }
 ENGINES |= {f"second_runner_{name}": {**engine, "runner": "second"} for name, engine in ENGINES.items()}
+ENGINES["second_runner_asynchronous_preempted"] = {
+    **ENGINES["second_runner_max_num_seqs16_preempted"],
+    "asynchronous": True,
+}
 
+# Prompts in chunks, and requests that are preempted.
+SECOND = {
+    **ENGINES["max_num_seqs16_preempted"],
+    "max_num_batched_tokens": 64,
+    "max_model_len": MAX_MODEL_LEN,
+    "runner": "second",
+}
 # The shapes in which requests are stopped amid their drafts: what other drafters are tried with.
 STRAINED = ("max_num_seqs3_chunked_prompts", "max_num_seqs16_preempted")
 
@@ -158,6 +169,43 @@ def test_drafts_change_nothing_in_any_request(engines: Engines, baseline: Pool, 
         llm.generate([{"prompt_token_ids": [5]}], SamplingParams(logprob_token_ids=[1], logprobs=None), use_tqdm=False)
     assert num_reordered, "no batch came in another order"
     assert num_accepted > 300, "hardly anything was accepted: the test would prove nothing"
+
+
+@pytest.mark.parametrize("method", ["none", "das"])
+def test_the_second_runner_answers_like_the_first(
+    engines: Engines, baseline: Pool, tiny_policy: str, method: str, record_property: Any
+) -> None:
+    """Tokens, log-probs and stop reasons, with prompts in chunks and with preemptions. `none` answers a batch once,
+    `das` twice: the second time the history holds the answers. IDENTITY_EXAMPLES=216 compares 491 requests.
+    """
+    llm = engines.build(tiny_policy, method=method, **SECOND, drafter={"window": 2, "min_prob": 0.0})
+    preempted = count_calls(core_of(llm).scheduler, "_preempt_request")
+    num_requests = num_accepted = history_tick = 0
+
+    def answer(batch: list[Case]) -> None:
+        nonlocal num_requests, num_accepted, history_tick
+        batch = [Case(case.problem, {"logprobs": 0, **case.arguments}) for case in batch]
+        for at, case in enumerate(batch):  # seeds are drawn in turn, and it is not known when a grammar is compiled
+            if "regex" in case.arguments:
+                case.arguments["seed"] = at
+        expected = baseline.apply(baseline_answers, (tiny_policy, batch))
+        history_tick += 2  # the window forgets the batch before
+        for _ in range(2 if method == "das" else 1):
+            responses, num_accepted_here = answers(llm, batch, history_tick=history_tick)
+            assert responses == expected
+            num_accepted += num_accepted_here
+        num_requests += len(batch)
+
+    @examples(max(EXAMPLES // 6, 1))
+    @given(batch=st.lists(cases(), min_size=10, max_size=20))
+    def generated(batch: list[Case]) -> None:
+        answer(batch)
+
+    answer(LONG)
+    generated()
+    record_property("requests", num_requests)
+    assert len(preempted) > 0
+    assert num_accepted > 100 or method == "none"
 
 
 def permuted(batch: list[Case], order: random.Random) -> list[int]:

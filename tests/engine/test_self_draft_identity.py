@@ -14,7 +14,7 @@ from conftest import Engines
 from test_eagle3_engine import head_folder
 from test_sample_identity import ENGINES, EXAMPLES, STRAINED, RandomLimits, baseline, check_batches
 
-from das.engine.runners.first import head_passes
+from das.engine.runners import head_passes
 
 pytestmark = pytest.mark.slow
 __all__ = ["baseline", "head_folder"]  # fixtures

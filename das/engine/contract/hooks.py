@@ -251,15 +251,15 @@ v1.worker.gpu.sample.states: seeds, temperatures, top-k and top-p of all request
     SamplingStates: add_request(self, req_idx, sampling_params),
         get_top_k_top_p(self, expanded_idx_mapping, idx_mapping_np), seeds, temperature
 v1.worker.gpu.states: where each request lies in vLLM's arrays
-    RequestState: req_id_to_index, prompt_len
+    RequestState: req_id_to_index, prompt_len, all_token_ids
 v1.worker.gpu.input_batch: the requests of a pass
     InputBatch: req_ids, idx_mapping, idx_mapping_np, num_draft_tokens_per_req, num_computed_tokens_np,
-        num_scheduled_tokens, prefill_len_np, positions, num_reqs
+        num_scheduled_tokens, prefill_len_np, positions, num_reqs, query_start_loc_np
 v1.worker.gpu.sample.output: what the sampler returns
     SamplerOutput: sampled_token_ids
 v1.worker.gpu.spec_decode.speculator: what drafts
     BaseSpeculator: propose, init_cudagraph_manager(self, cudagraph_mode), capture(self)
-    DraftModelSpeculator: sample_draft, compute_draft_logits(self, hidden_states, spec_step_idx), model
+    DraftModelSpeculator: sample_draft, compute_draft_logits(self, hidden_states, spec_step_idx), model, attn_groups
 v1.worker.gpu.spec_decode.utils: true lengths of drafts for the scheduler
     DraftTokensHandler: set_draft_tokens(self, input_batch, draft_tokens), get_draft_tokens(self)
 v1.outputs: the same

@@ -3,7 +3,7 @@
 das/model_drafts/either_or.py calls it. Its tokens are drawn with the verifier's own noise (das/verify/coupled.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from das.engine.drafters.engine_model import EngineModel
 from das.model_drafts.drafter import Drawn
 
 if TYPE_CHECKING:
+    from das.engine.runners.head_passes import HeadPasses, PolicyPass
     from das.engine.runners.protocol import Runner
 
 
@@ -23,8 +24,7 @@ class HeadDraft(EngineModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passes: Any  # what Runner.head_passes returned
-        self._head: Any  # the head's torch module
+        self._passes: HeadPasses
         self._drafting = np.empty(0, np.int64)  # rows of the batch that `read` would draft for
         self._resting = False
 
@@ -33,14 +33,13 @@ class HeadDraft(EngineModel):
         if self._runner is runner:
             return
         self._runner, self._passes = runner, runner.head_passes()
-        self._head = runner.vllm.drafter.model
 
-    def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
-        """Keep the hidden states of the pass of the policy that just ended. Called after every pass."""
+    def keep(self, scheduled: Any, resumed: Collection[str], policy_pass: "PolicyPass") -> None:
+        """Keep the hidden states of the pass of the policy that just ended. Called after every pass. See HeadPasses."""
         if self._resting:
             self._passes.skip()
         else:
-            self._passes.keep(scheduler_output, aux_hidden_states)
+            self._passes.keep(scheduled, resumed, policy_pass)
 
     def rest(self, resting: bool) -> None:
         """Stop or restart keeping hidden states. See HeadModel."""
@@ -63,9 +62,9 @@ class HeadDraft(EngineModel):
     def read(self, among: np.ndarray) -> Drawn:
         """See HeadModel."""
         self.sampler.begin(self._runner, self._drafting)
-        return self._drawn(self._head, self._passes.read(self._drafting, among), among)
+        return self._drawn(self._passes.model, self._passes.read(self._drafting, among), among)
 
     @torch.inference_mode()
     def go_on(self, among: np.ndarray, tokens: np.ndarray) -> Drawn:
         """See HeadModel."""
-        return self._drawn(self._head, self._passes.go_on(among, tokens), among)
+        return self._drawn(self._passes.model, self._passes.go_on(among, tokens), among)

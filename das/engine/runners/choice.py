@@ -28,9 +28,8 @@ def check_choice(vllm_config: Any) -> None:
 
 def _not_ported(vllm_config: Any) -> str:
     """Returns what of this engine is not ported to the second runner; empty if all of it is."""
-    options, method = das_options(vllm_config), getattr(vllm_config.speculative_config, "method", None)
+    method = getattr(vllm_config.speculative_config, "method", None)
     lacking = {
-        "draft heads": options.head is not None,
         f"method {method}": not (method is None or drafts_by_das(vllm_config) or method in METHODS),
         "LoRA": vllm_config.lora_config is not None,
         "sleep mode": bool(vllm_config.model_config.enable_sleep_mode),

@@ -7,6 +7,7 @@ import numpy as np
 
 from das.engine.drafters.quantized_layers import QuantizedLayers
 from das.engine.rollouts.meter import RolloutMeter
+from das.engine.runners.head_passes import HeadPasses
 from das.verify.batch import RunningBatch
 from das.verify.coupled import CoupledSampler
 
@@ -45,8 +46,14 @@ class Runner(RunningBatch, Protocol):
         max_tokens: the most positions that these passes compute for a request between two target passes.
         """
 
-    def block_tables(self) -> np.ndarray:
-        """Returns the KV blocks of each request of the batch, int32 [requests or more, blocks], on the host."""
+    def block_tables(self, kv_group: int = 0) -> np.ndarray:
+        """Returns the KV blocks of each request of the batch, int32 [requests or more, blocks], on the host. kv_group:
+        the group of KV caches."""
 
-    def head_passes(self) -> Any:
-        """Returns the object that runs passes of the draft head that vLLM loaded (runners/first/head_passes.py)."""
+    def texts(self) -> np.ndarray:
+        """Returns the token ids of each request of the batch, prompt and response, int32 [requests or more,
+        max_model_len], on the host."""
+
+    def head_passes(self) -> HeadPasses:
+        """Returns the object that runs passes of the draft head that vLLM loaded. It is made once, because the blocks
+        of the head's KV cache stay with the runner."""

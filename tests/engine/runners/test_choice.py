@@ -51,10 +51,6 @@ def test_the_choice_reaches_the_engine() -> None:
             {"asynchronous": True, "runner": "second", "branch_blocks": 8},
             "asynchronous=True: only chains on the second runner; set runner=second, branch_blocks=0",
         ),
-        (
-            {"method": "das_eagle3", "runner": "second"},
-            "engine.runner=second: das_eagle3 is not ported to it; set engine.runner=first",
-        ),
     ],
 )
 def test_impossible_choices_are_one_line(asked: dict[str, Any], line: str) -> None:

@@ -108,9 +108,11 @@ def test_the_policy_itself_as_draft_model_is_accepted_but_for_rounding(
         pytest.param(None, {"max_num_batched_tokens": 48}, id="learned, prompts in chunks"),
         pytest.param(None, {"max_num_seqs": 3}, id="learned, few slots", marks=pytest.mark.slow),
         pytest.param(None, {"extra": FEW_BLOCKS}, id="learned, preempted", marks=pytest.mark.slow),
-        pytest.param(None, {"max_num_batched_tokens": 48, "runner": "second"}, id="second runner, chunks"),
         pytest.param(
-            None, {"extra": FEW_BLOCKS, "runner": "second"}, id="second runner, preempted", marks=pytest.mark.slow
+            None,
+            {"max_num_batched_tokens": 48, "runner": "second", "asynchronous": True},
+            id="second runner, chunks, asynchronous",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -130,8 +132,7 @@ def test_drafts_change_nothing(
         assert tokens > 2 * report["passes"]
 
 
-@pytest.mark.parametrize("runner", ["first", "second"])
-def test_a_response_ends_inside_a_draft(engines: Engines, tiny_policy: str, draft_model: str, runner: str) -> None:
+def test_a_response_ends_inside_a_draft(engines: Engines, tiny_policy: str, draft_model: str) -> None:
     """At max_tokens, at max_model_len, at a stop token. Near max_model_len vLLM skips the drafter."""
 
     def tokens(**settings: Any) -> Any:
@@ -141,7 +142,7 @@ def test_a_response_ends_inside_a_draft(engines: Engines, tiny_policy: str, draf
         params = [SamplingParams(seed=i, ignore_eos=True, **case) for i, case in enumerate(cases)]
         return roll(llm, [PROMPTS[int(problem)] for problem in PROBLEMS], params, PROBLEMS, 1)[0]
 
-    assert tokens(runner=runner, **speculative(draft_model)) == tokens()
+    assert tokens(**speculative(draft_model)) == tokens()
 
 
 def load_other_weights(worker: Any) -> None:
@@ -254,14 +255,12 @@ def random_head(method: str, policy: str, folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "runner"), [("eagle3", "first"), ("dflash", "first"), ("eagle3", "second")])
-def test_heads_draw_coupled_drafts_and_change_nothing(
-    engines: Engines, tmp_path: Path, method: str, runner: str
-) -> None:
+@pytest.mark.parametrize("method", ["eagle3", "dflash"])
+def test_heads_draw_coupled_drafts_and_change_nothing(engines: Engines, tmp_path: Path, method: str) -> None:
     policy = random_policy(tmp_path / "policy", num_hidden_layers=4)
     expected, _ = rollout(engines.build(policy))
     head = {"method": method, "model": random_head(method, policy, tmp_path / "head"), "num_speculative_tokens": 3}
-    emitted, report = rollout(engines.build(policy, runner=runner, extra={"speculative_config": head}))
+    emitted, report = rollout(engines.build(policy, extra={"speculative_config": head}))
     assert emitted == expected
     assert report["drafted"] > 500
     assert "draft_scale" in report

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from das.engine.runners.first import head_passes
-from das.engine.runners.first.head_passes import HeadPasses
+from das.engine.runners import head_passes
+from das.engine.runners.head_passes import HeadPasses, PolicyPass
 
 SIZE = 4  # tokens of a block
 BLOCKS = 90
@@ -39,7 +39,7 @@ class Request:
 
 
 class World:
-    """vLLM's batch, scheduler and KV cache, as far as HeadPasses sees them."""
+    """A model runner, its batch, scheduler and KV cache, as far as HeadPasses sees them."""
 
     def __init__(self, seed: int):
         self.random = random.Random(seed)
@@ -52,19 +52,23 @@ class World:
         self.head = [[-1] * SIZE for _ in range(BLOCKS)]  # what the head's rows were computed from
         self.next_token = 1000
         tables = np.zeros((16, 40), np.int32)
-        self.batch = SimpleNamespace(block_table=[SimpleNamespace(block_table=SimpleNamespace(np=tables))])
-        self.runner: Any = SimpleNamespace(
-            input_batch=self.batch,
-            requests={},
-            query_start_loc=SimpleNamespace(np=np.zeros(17, np.int32)),
-            drafter=SimpleNamespace(kv_cache_gid=0, model=SimpleNamespace(combine_hidden_states=lambda hidden: hidden)),
+        self.tables, self.texts = tables, np.zeros((0, 0), np.int32)
+        self.batch = SimpleNamespace()
+        vllm = SimpleNamespace(
             kv_cache_config=SimpleNamespace(
                 num_blocks=BLOCKS, kv_cache_groups=[SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=SIZE))]
             ),
             _kernel_block_sizes=[SIZE],
             vllm_config=SimpleNamespace(speculative_config=SimpleNamespace(num_speculative_tokens=MOST_DRAFTED)),
         )
-        self.passes = HeadPasses(self.runner)
+        self.runner: Any = SimpleNamespace(
+            vllm=vllm,
+            input_batch=self.batch,
+            requests={},
+            block_tables=lambda kv_group: self.tables,
+            texts=lambda: self.texts,
+        )
+        self.passes = HeadPasses(self.runner, SimpleNamespace(combine_hidden_states=lambda hidden: hidden), None, 0)
         self.passes._run = self.run  # type: ignore[method-assign]
         self.num_gaps = self.num_hits = self.num_read = 0
         self.rests = False
@@ -151,13 +155,15 @@ class World:
             right = right[: len(request.text) - 1 - request.computed]
             hidden += right + [-7] * (count - len(right))
             scheduled.append((name, count, request.computed))
-        self.set_batch(names, scheduled)
+        self.set_batch(names)
         layers = [torch.tensor(hidden)[:, None] + 10**6 * layer for layer in range(LAYERS)]
         if self.rests:
             self.passes.skip()
             self.head = [[-1] * SIZE for _ in range(BLOCKS)]
         else:
-            self.passes.keep(self.scheduler_output(came, resumed, changed), layers)
+            counts, starts = ([row[at] for row in scheduled] for at in (1, 2))
+            policy_pass = PolicyPass(np.cumsum([0, *counts]), np.array(starts), layers)
+            self.passes.keep(self.scheduler_output(came, resumed, changed), resumed, policy_pass)
         # A rollout may end while requests go on; of requests that never draft nobody tells that they end.
         for name in rng.sample([*ended, *names], rng.randrange(len(names))):
             self.passes.forget(name)
@@ -184,18 +190,16 @@ class World:
         if request.computed - request.waits_from > KEPT:
             request.waits_from, request.sees_from = request.computed - KEPT, None
 
-    def set_batch(self, names: list[str], scheduled: list[tuple[str, int, int]]) -> None:
+    def set_batch(self, names: list[str]) -> None:
         batch, requests = self.batch, [self.live[name] for name in names]
         batch.req_ids, batch.num_reqs = names, len(names)
         self.runner.requests = {**self.live, **self.waiting}
-        batch.num_computed_tokens_cpu = np.array([computed for _, _, computed in scheduled], np.int32)
         batch.num_tokens_no_spec = np.array([len(request.text) for request in requests], np.int32)
         batch.num_prompt_tokens = np.array([len(request.prompt) for request in requests], np.int32)
-        batch.token_ids_cpu = np.full((len(names), 120), -9, np.int32)
-        self.runner.query_start_loc.np[1 : len(names) + 1] = np.cumsum([count for _, count, _ in scheduled])
+        self.texts = np.full((len(names), 120), -9, np.int32)
         for row, request in enumerate(requests):
-            batch.token_ids_cpu[row, : len(request.text)] = request.text
-            batch.block_table[0].block_table.np[row, : len(request.blocks)] = request.blocks
+            self.texts[row, : len(request.text)] = request.text
+            self.tables[row, : len(request.blocks)] = request.blocks
 
     def scheduler_output(self, came: list[str], resumed: list[str], changed: dict[str, list[int]]) -> Any:
         others = [name for name in self.live if name not in came]
@@ -206,7 +210,6 @@ class World:
             ],
             scheduled_cached_reqs=SimpleNamespace(
                 req_ids=others,
-                resumed_req_ids=set(resumed),
                 num_computed_tokens=[hits[name] for name in others],
                 new_block_ids=[
                     (self.live[name].blocks,) if name in resumed else (changed[name],) if changed[name] else None

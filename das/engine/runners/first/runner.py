@@ -28,7 +28,7 @@ from das.engine.rollouts.meter import RolloutMeter
 from das.engine.runners.draft_passes import DraftPasses
 from das.engine.runners.first.branches import FirstBranches
 from das.engine.runners.first.coupled_method import CoupledMethod
-from das.engine.runners.first.head_passes import HeadPasses
+from das.engine.runners.head_passes import HeadPasses, PolicyPass
 from das.verify.coupled import CoupledSampler
 from das.verify.forced import ForcedSampler
 from das.verify.sampler import KeyedSampler
@@ -130,15 +130,21 @@ class FirstRunner:
         """See Runner."""
         return DraftPasses(self, max_tokens)
 
-    def block_tables(self) -> np.ndarray:
+    def block_tables(self, kv_group: int = 0) -> np.ndarray:
         """See Runner."""
-        tables: np.ndarray = self.vllm.input_batch.block_table[0].block_table.np
+        tables: np.ndarray = self.vllm.input_batch.block_table[kv_group].block_table.np
         return tables
 
+    def texts(self) -> np.ndarray:
+        """See Runner."""
+        texts: np.ndarray = self.vllm.input_batch.token_ids_cpu
+        return texts
+
     def head_passes(self) -> HeadPasses:
-        """See Runner. The passes are made once, because the blocks of the head's KV cache stay with the runner."""
+        """See Runner."""
         if self._head_passes is None:
-            self._head_passes = HeadPasses(self.vllm)
+            drafter = self.vllm.drafter
+            self._head_passes = HeadPasses(self, drafter.model, drafter.draft_attn_groups[0], drafter.kv_cache_gid)
         return self._head_passes
 
     # ---- what vLLM's runner calls ----
@@ -215,5 +221,7 @@ class FirstRunner:
         batch, head = self.input_batch, proposer.drafting_model
         assert isinstance(head, HeadDraft)
         proposer.attach(self)
-        head.keep(scheduler_output, aux_hidden_states)
+        begins = self.vllm.query_start_loc.np[: batch.num_reqs + 1]
+        ended = PolicyPass(begins, batch.num_computed_tokens_cpu[: batch.num_reqs], aux_hidden_states)
+        head.keep(scheduler_output, scheduler_output.scheduled_cached_reqs.resumed_req_ids, ended)
         return proposer.propose(sampled_token_ids, batch.num_tokens_no_spec, batch.token_ids_cpu)

@@ -18,7 +18,6 @@ class KnownRequest:
     sampling_params: Any
     output_token_ids: list[int]
     mm_features: list[Any]
-    num_drafted: int = 0  # drafted tokens for its next pass
 
 
 @dataclass
@@ -51,40 +50,47 @@ class Requests:
 
     def __init__(self) -> None:
         self.known: dict[str, KnownRequest] = {}
+        self.num_drafted: dict[str, int] = {}  # tokens that were drafted for the next pass
+        self.resumed: set[str] = set()  # those that go on with the running pass after a preemption
         self._preempted: set[str] = set()
 
     def finish(self, scheduled: Any) -> None:
         """Forget finished requests, and note which ones are preempted. scheduled: vLLM's SchedulerOutput."""
         for name in scheduled.finished_req_ids:
             self.known.pop(name, None)
+            self.num_drafted.pop(name, None)
             self._preempted.discard(name)
         self._preempted |= self.known.keys() & (scheduled.preempted_req_ids or ())
 
     def add(self, scheduled: Any) -> list[str]:
         """Add the requests that begin or begin a further turn. Returns the ids of all that vLLM adds: a preempted
         request that goes on is among them."""
+        self.resumed = set()
         for new in scheduled.scheduled_new_reqs:
             known = self.known.get(new.req_id)
             if known is None:
                 known = self.known[new.req_id] = KnownRequest(new.prompt_token_ids, new.prompt_len, None, [], [])
             goes_on = new.req_id in self._preempted and known.num_prompt_tokens == new.prompt_len
             self._preempted.discard(new.req_id)
-            if not goes_on:
+            if goes_on:
+                self.resumed.add(new.req_id)
+            else:
                 known.prompt_token_ids, known.num_prompt_tokens = new.prompt_token_ids, new.prompt_len
                 known.sampling_params, known.mm_features = new.sampling_params, new.mm_features
-            known.output_token_ids, known.num_drafted = list(new.prefill_token_ids[new.prompt_len :]), 0
+            known.output_token_ids = list(new.prefill_token_ids[new.prompt_len :])
         return [new.req_id for new in scheduled.scheduled_new_reqs]
 
     def shortened(self, scheduled: Any) -> Any:
         """Returns the plan of a pass without the rows that nobody drafted. An asynchronous scheduler plans the longest
         draft for every request. scheduled: vLLM's SchedulerOutput, which stays as it is."""
         planned, num_tokens = scheduled.scheduled_spec_decode_tokens, dict(scheduled.num_scheduled_tokens)
+        begun = {new.req_id: new for new in scheduled.scheduled_new_reqs}  # what they drafted before is gone
         kept = {}
         for name, tokens in planned.items():
-            known = self.known[name]
+            request = begun.get(name) or self.known[name]
+            num_drafted = 0 if name in begun else self.num_drafted.get(name, 0)
             # The mask of a grammar has a row for each planned token.
-            has_grammar = known.sampling_params.structured_outputs is not None
-            own = tokens if has_grammar else tokens[: known.num_drafted]
+            own = tokens if request.sampling_params.structured_outputs is not None else tokens[:num_drafted]
             num_tokens[name] -= len(tokens) - len(own)
             if own:
                 kept[name] = own

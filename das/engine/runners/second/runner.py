@@ -3,7 +3,7 @@
 One object, SecondRunner, holds what das adds. These attributes of vLLM's runner are replaced; no class is changed:
 
 - init_speculator, replaced only while the runner is built: vLLM knows no drafter on the host. vLLM's own speculators,
-  which run a model, stay (coupled_method.py).
+  which run a model, stay (coupled_method.py). Beside the history, a speculator only holds the head.
 - load_model: the sampler exists afterwards. Then rejection_sampler, sampler.sample (verifier.py) and
   draft_tokens_handler (speculator.py) are replaced.
 - add_requests, finish_requests: this runner keeps no objects of requests (requests.py). Requests without a seed get
@@ -27,17 +27,17 @@ import torch
 from vllm.distributed import get_tp_group
 from vllm.platforms import current_platform
 
-from das.engine.contract.versions import NotInstalled
 from das.engine.drafters.quantized_layers import QuantizedLayers
-from das.engine.engine_config import drafts_by_das
+from das.engine.engine_config import das_options, drafts_by_das
 from das.engine.patches.replace import patch, replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.runners.draft_passes import DraftPasses
+from das.engine.runners.head_passes import HeadPasses, PolicyPass
 from das.engine.runners.second.branches import SecondBranches
 from das.engine.runners.second.coupled_method import CoupledSpeculator
 from das.engine.runners.second.requests import Batch, KnownRequest, Requests
-from das.engine.runners.second.speculator import HostSpeculator, TrueLengths
+from das.engine.runners.second.speculator import HostSpeculator, TrueLengths, filled_up
 from das.engine.runners.second.stand_in import replace_kernels
 from das.engine.runners.second.text_drafts import TEXT_METHODS, TextDrafts
 from das.engine.runners.second.verifier import Draws, KeyedVerifier, SecondSampler
@@ -60,7 +60,8 @@ def runner_under_construction(vllm_config: Any) -> Iterator[None]:
 
 
 def _speculator(original: Callable[..., Any], vllm_config: Any, *rest: Any) -> Any:
-    if drafts_by_das(vllm_config) or vllm_config.speculative_config.method in TEXT_METHODS:
+    method = vllm_config.speculative_config.method
+    if (drafts_by_das(vllm_config) and das_options(vllm_config).head is None) or method in TEXT_METHODS:
         return HostSpeculator(vllm_config, rest[0])
     _tell_layers_of_head(vllm_config.speculative_config.draft_model_config.hf_config)
     speculator = original(vllm_config, *rest)
@@ -80,8 +81,6 @@ def _tell_layers_of_head(head_config: Any) -> None:
 class SecondRunner:
     """The additions of das to `vllm`, vLLM's second model runner. Implements das.engine.runners.protocol.Runner."""
 
-    has_head = False
-
     def __init__(self, vllm: Any):
         self.vllm = vllm
         config, model_config = vllm.vllm_config, vllm.model_config
@@ -92,20 +91,27 @@ class SecondRunner:
         self.weights_version = 0
         self.quantized: QuantizedLayers | None = None
         self.draft_blocks = range(0)
+        self.has_head = das_options(config).head is not None
         self.drafter: Any = vllm.speculator
         self._coupled_method: CoupledSpeculator | None = None
+        self._head_passes: HeadPasses | None = None
         self.input_batch = Batch()
         # Tokens of the response so far, of each request, by its index in vLLM's arrays.
         self.positions = np.zeros(vllm.max_num_reqs, np.int64)
         self.rows = np.zeros(0, np.int64)  # for each row of the pass, this index of its request
         self.unfinished = np.zeros(0, np.bool_)
+        self._starts = np.zeros(0, np.int64)  # the position of each request's first row in the pass
+        self._scheduled: Any = None  # vLLM's SchedulerOutput of the running pass
         self._known = Requests()
         self._branches: SecondBranches | None = None
         self._emitted: list[list[int]] = []  # tokens that each row of the last pass emitted
         self._lengths = TrueLengths()
-        if isinstance(vllm.speculator, HostSpeculator):
+        if isinstance(vllm.speculator, HostSpeculator) or self.has_head:
             self.drafter = DasProposer(config) if drafts_by_das(config) else TextDrafts(config)
-            vllm.speculator.das_runner = self
+            if self.has_head:  # vLLM's speculator only holds the head
+                patch(vllm.speculator, "propose", self._draft_beside_head)
+            else:
+                vllm.speculator.das_runner = self
             vllm.draft_tokens_handler = self._lengths
             if config.scheduler_config.async_scheduling:
                 patch(vllm, "execute_model", self._execute)
@@ -142,18 +148,23 @@ class SecondRunner:
         """See Runner."""
         return DraftPasses(self, max_tokens)
 
-    def block_tables(self) -> np.ndarray:
+    def block_tables(self, kv_group: int = 0) -> np.ndarray:
         """See Runner. On a GPU this waits for the device."""
-        tables: np.ndarray = self.vllm.block_tables.block_tables[0].gpu[torch.from_numpy(self.rows)].cpu().numpy()
-        return tables
+        tables = self.vllm.block_tables.block_tables[kv_group].gpu[torch.from_numpy(self.rows)]
+        on_host: np.ndarray = tables.cpu().numpy()
+        return on_host
 
-    def head_passes(self) -> Any:
+    def head_passes(self) -> HeadPasses:
         """See Runner."""
-        raise _not_ported("draft heads: choose method das")
+        if self._head_passes is None:
+            speculator = self.vllm.speculator
+            kv_group = next(i for i, groups in enumerate(speculator.attn_groups) if groups)
+            attention = speculator.attn_groups[kv_group][0]
+            self._head_passes = HeadPasses(self, speculator.model, attention, kv_group)
+        return self._head_passes
 
     def texts(self) -> np.ndarray:
-        """Returns the token ids of each request of the batch, prompt and response, int32 [requests, max_model_len], on
-        the host."""
+        """See Runner. On a GPU this waits for the device."""
         texts: np.ndarray = self.vllm.req_states.all_token_ids.gpu[torch.from_numpy(self.rows)].cpu().numpy()
         return texts
 
@@ -167,8 +178,7 @@ class SecondRunner:
         if self._branches is not None:
             drafts = self._branches.fitting(drafts)
         self._lengths.drafts = dict(zip(batch.req_ids, drafts, strict=True))
-        for name, draft in self._lengths.drafts.items():
-            self.requests[name].num_drafted = len(draft)
+        self._known.num_drafted.update(zip(batch.req_ids, map(len, drafts), strict=True))
         self.meter.draft_s += time.perf_counter() - start
         return drafts
 
@@ -191,7 +201,7 @@ class SecondRunner:
 
     def _add_requests(self, original: Callable[..., Any], scheduled: Any) -> None:
         """Add requests, and give each one the seed of its noise."""
-        names = self._known.add(scheduled)
+        names, self._scheduled = self._known.add(scheduled), scheduled
         original(scheduled)
         if names:
             self.input_batch = Batch(names)
@@ -212,6 +222,8 @@ class SecondRunner:
             self.vllm.sampler.sampling_states.temperature.np[rows],
         )
         self.unfinished = batch.num_computed_tokens_np + batch.num_scheduled_tokens < batch.prefill_len_np
+        # An asynchronous scheduler counts all drafted tokens of the pass before as computed.
+        self._starts = np.minimum(batch.num_computed_tokens_np, self.input_batch.num_tokens_no_spec - 1)
         self.sampler.remembers = getattr(self.drafter, "remembers", False)
         output, num_sampled, num_rejected = self._vllm_sample(hidden_states, batch, grammar_output)
         if self.drafter is None:
@@ -220,8 +232,9 @@ class SecondRunner:
             on_host = torch.cat((num_sampled[:, None].to(torch.int64), output.sampled_token_ids), dim=1).cpu()
             num_emitted = on_host[:, 0].numpy()
             self._emitted = [row[1 : 1 + row[0]] for row in on_host.tolist()]
+            known = self._known.known
             for name, new in zip(names, self._emitted, strict=True):
-                self.requests[name].output_token_ids += new
+                known[name].output_token_ids += new
             if self.coupled is not None:
                 self.coupled.observe(names, self._emitted)
             if self._branches is not None:
@@ -232,6 +245,33 @@ class SecondRunner:
         drafted = [0] * len(names) if num_drafted is None else num_drafted.tolist()
         self.meter.record_pass(names, drafted, num_emitted.tolist())
         return output, num_sampled, num_rejected
+
+    def _draft_beside_head(
+        self,
+        original: Callable[..., Any],
+        batch: Any,
+        attn_metadata: Any,
+        slot_mappings: Any,
+        hidden_states: Any,
+        aux_hidden_states: Any,
+        *args: Any,
+        dummy_run: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """Replaces the drafting of vLLM's method eagle3: DasProposer drafts. vLLM still loads the head and provides its
+        inputs.
+
+        aux_hidden_states: the hidden states of each layer that the head reads, [tokens, hidden].
+        """
+        if dummy_run:
+            policy = attn_metadata, slot_mappings, hidden_states, aux_hidden_states
+            return original(batch, *policy, *args, dummy_run=True, **kwargs)
+        start = time.perf_counter()
+        self.drafter.attach(self)
+        ended = PolicyPass(batch.query_start_loc_np[: batch.num_reqs + 1], self._starts, aux_hidden_states)
+        self.drafter.drafting_model.keep(self._scheduled, self._known.resumed, ended)
+        self.meter.draft_s += time.perf_counter() - start
+        return filled_up(self.draft(), self.vllm.num_speculative_steps, self.vllm.device)
 
     def _profile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Let vLLM's profile of a pass's memory also count the rows that drafts add, das's sampler, and the weights of
@@ -251,7 +291,3 @@ def _signed_seed(original: Callable[..., Any], index: int, params: Any) -> Any:
         params = copy.copy(params)
         params.seed -= 2**64
     return original(index, params)
-
-
-def _not_ported(what: str) -> NotInstalled:
-    return NotInstalled(f"vLLM's second model runner has no {what}, or engine.runner=first")

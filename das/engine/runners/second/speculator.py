@@ -1,10 +1,14 @@
 """What takes the place of vLLM's speculator where das drafts in the second model runner, on the host."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
+
+from das.verify.host_copies import on_device
 
 
 class HostSpeculator(BaseSpeculator):
@@ -24,13 +28,18 @@ class HostSpeculator(BaseSpeculator):
         """Do nothing, for the same reason."""
 
     def propose(self, input_batch: Any, *args: Any, dummy_run: bool = False, **kwargs: Any) -> torch.Tensor:
-        """Returns the drafted token ids of each request of the pass, int64 [requests, longest], filled up with 0. How
-        many of them count is what TrueLengths says."""
-        padded = torch.zeros((input_batch.num_reqs, self.longest), dtype=torch.int64)
-        if not dummy_run:
-            for row, draft in zip(padded.numpy(), self.das_runner.draft(), strict=True):
-                row[: len(draft)] = draft
-        return padded.to(self.device)
+        """Returns the drafted token ids of each request of the pass (filled_up)."""
+        drafts = [[]] * input_batch.num_reqs if dummy_run else self.das_runner.draft()
+        return filled_up(drafts, self.longest, self.device)
+
+
+def filled_up(drafts: Sequence[Sequence[int]], longest: int, device: torch.device) -> torch.Tensor:
+    """Returns drafts as vLLM takes them: int64 [requests, longest], filled up with 0. How many tokens count is what
+    TrueLengths says."""
+    padded = np.zeros((len(drafts), longest), np.int32)
+    for row, draft in zip(padded, drafts, strict=True):
+        row[: len(draft)] = draft
+    return on_device(device, {"drafts": padded})["drafts"].to(torch.int64)
 
 
 class TrueLengths:

@@ -101,8 +101,8 @@ def main(policy: str, spoil: str) -> None:
         for method, own, model in (("draft_model", policy, {"model": policy}), ("mtp", mtp_policy(Path(folder)), {})):
             settings = {"num_speculative_tokens": 3, **model}
             llm = engines.build(own, method=method, speculative=settings, runner="second", max_num_batched_tokens=32)
-            params = [SamplingParams(seed=i, max_tokens=4) for i in range(2)]
-            drafted += roll(llm, [prompts[0], prompts[4]], params, ["0", "1"], 1)[2]["drafted"]
+            params = [SamplingParams(seed=i, max_tokens=8) for i in range(3)]
+            drafted += roll(llm, [prompts[0], prompts[3], prompts[6]], params, ["0", "1", "2"], 1)[2]["drafted"]
     print("RESULT" + json.dumps({"launches": LAUNCHES, "drafted": drafted}))
 
 

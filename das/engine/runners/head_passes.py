@@ -13,9 +13,9 @@ prefix cache gets blocks that the policy has filled, but perhaps not the head: `
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,7 +23,22 @@ import torch
 from das.engine.branching.scratch import check_block_size
 from das.engine.runners.draft_passes import attention_inputs, in_pass
 
+if TYPE_CHECKING:
+    from das.engine.runners.protocol import Runner
+
 KEPT = 128  # tokens; 21 KB each for a policy with hidden states of 3584 numbers in 16 bits
+
+
+@dataclass(frozen=True)
+class PolicyPass:
+    """A pass of the policy. begins: the first row of each request of the batch in the pass, and the row behind the last
+    one, int [requests + 1]. starts: the position of this row's token, int [requests]. layers: the hidden states of each
+    layer that the head reads, [rows, hidden]; nothing may write into them later.
+    """
+
+    begins: np.ndarray
+    starts: np.ndarray
+    layers: list[torch.Tensor]
 
 
 class _Pass:
@@ -52,7 +67,7 @@ class _Pass:
 class _Unread:
     """Hidden states of a request that the head has not read."""
 
-    owner: Any  # vLLM's CachedRequestState: another request may get the id
+    owner: Any  # the runner's object of the request: another request may get the id
     start: int  # position of the first unread token
     stop: int  # the position behind the last one
     seen_from: int  # the first position that the head may look at
@@ -70,16 +85,20 @@ class _Unread:
 
 
 class HeadPasses:
-    """Runs passes of the head in `runner`'s drafter over rows of the runner's batch. There is one object for a runner,
-    because a runner has one KV cache of the head.
+    """Runs passes of a head over rows of the runner's batch. There is one object for a runner, because a runner has one
+    KV cache of the head.
+
+    model: the head's torch module. attention: vLLM's AttentionGroup of its layer. kv_group: index of the group of KV
+    caches that the layer belongs to.
     """
 
-    def __init__(self, runner: Any):
-        self.runner = runner
+    def __init__(self, das_runner: "Runner", model: Any, attention: Any, kv_group: int):
+        self.das_runner, self.model = das_runner, model
+        self.attention, self._kv_group = attention, kv_group
+        self.runner = runner = das_runner.vllm
         self.block_size = check_block_size(runner)
         self._kept = max(KEPT, 2 * self.block_size)
         self._decode_rows = 1 + int(runner.vllm_config.speculative_config.num_speculative_tokens)  # for each request
-        self._drafter = runner.drafter
         self._unread: dict[str, _Unread] = {}  # by request
         # For each KV block, whether the head has read all tokens in it.
         self._written = np.zeros(runner.kv_cache_config.num_blocks, bool)
@@ -94,22 +113,20 @@ class HeadPasses:
         """Note no hidden states of the policy's pass that just ended, because the head rests."""
         self._skipped = True
 
-    def keep(self, scheduler_output: Any, aux_hidden_states: list[torch.Tensor]) -> None:
+    def keep(self, scheduled: Any, resumed: Collection[str], policy_pass: PolicyPass) -> None:
         """Note the hidden states of accepted tokens and prompts in the pass of the policy that just ended.
 
-        scheduler_output: vLLM's output for this pass. aux_hidden_states: the states of each layer that the head reads,
-        [tokens, hidden]; nothing may write into them later.
+        scheduled: vLLM's SchedulerOutput for this pass. resumed: requests that went on with it after a preemption.
         """
         if self._skipped:  # nobody knows what has come into the blocks since
             self._unread, self._late, self._skipped = {}, set(), False
             self._written[:] = False
-        batch, live, known = self.runner.input_batch, self.runner.requests, self._unread
-        self._note_blocks(scheduler_output)
+        batch, live, known = self.das_runner.input_batch, self.das_runner.requests, self._unread
+        self._note_blocks(scheduled, resumed)
         num = batch.num_reqs
-        begins = self.runner.query_start_loc.np[: num + 1].tolist()  # of each request's rows in the pass
-        starts = batch.num_computed_tokens_cpu[:num].tolist()
+        begins, starts = policy_pass.begins.tolist(), policy_pass.starts.tolist()
         lengths = batch.num_tokens_no_spec[:num].tolist()
-        done = _Pass(aux_hidden_states)
+        done = _Pass(policy_pass.layers)
         # After a pass with long prompts, rows stay in memory only as long as their own request wants them.
         apart = begins[-1] > num * self._decode_rows
         # The loop uses whole numbers, because arrays take longer at the few requests that most passes have.
@@ -135,28 +152,26 @@ class HeadPasses:
         if len(known) > 2 * len(live):
             self._unread = {name: unread for name, unread in known.items() if name in live}
 
-    def _note_blocks(self, scheduler_output: Any) -> None:
+    def _note_blocks(self, scheduled: Any, resumed: Collection[str]) -> None:
         """Note that the head has read nothing in the blocks that requests just got, except for blocks from the prefix
         cache.
 
         A request that continues after a preemption has other blocks than before, so its kept hidden states are dropped.
         """
-        group, size = self._drafter.kv_cache_gid, self.block_size
-        for new in scheduler_output.scheduled_new_reqs:
+        group, size = self._kv_group, self.block_size
+        for name in resumed:
+            self._unread.pop(name, None)
+        for new in scheduled.scheduled_new_reqs:
             self._written[new.block_ids[group][new.num_computed_tokens // size :]] = False
-        others = scheduler_output.scheduled_cached_reqs
+        others = scheduled.scheduled_cached_reqs
         for i, blocks in enumerate(others.new_block_ids):
             if blocks is not None:
-                hits = 0
-                if others.req_ids[i] in others.resumed_req_ids:
-                    hits = others.num_computed_tokens[i] // size
-                    self._unread.pop(others.req_ids[i], None)
+                hits = others.num_computed_tokens[i] // size if others.req_ids[i] in resumed else 0
                 self._written[blocks[group][hits:]] = False
 
     def _tables(self) -> np.ndarray:
         """Returns the KV blocks of each row of the batch, int32 [rows, blocks]."""
-        tables: np.ndarray = self.runner.input_batch.block_table[self._drafter.kv_cache_gid].block_table.np
-        return tables
+        return self.das_runner.block_tables(self._kv_group)
 
     def _seen_from(self, row: int, start: int) -> int:
         """Return where the gap-free text before `start` begins: the head has read all the row's tokens from this
@@ -172,7 +187,7 @@ class HeadPasses:
         """Forget the hidden states of a finished request. They are kept if the runner still has a request of this id:
         another request got the id, or the request goes on in the next rollout.
         """
-        if request not in self.runner.requests:
+        if request not in self.das_runner.requests:
             self._unread.pop(request, None)
             self._late.discard(request)
 
@@ -192,7 +207,7 @@ class HeadPasses:
 
     def num_unread(self, rows: np.ndarray, among: np.ndarray) -> int:
         """Returns the number of tokens that `read` would compute with the same arguments."""
-        names = self.runner.input_batch.req_ids
+        names = self.das_runner.input_batch.req_ids
         unread = [self._unread[names[row]] for row in self._readers(rows[among])]
         return sum(own.stop - max(own.start, self._first_of(own)) for own in unread)
 
@@ -202,8 +217,9 @@ class HeadPasses:
         among: the rows whose text is read, as indices into `rows`, int64 [A]. Returns the head's hidden states at the
         last tokens of these rows, [A, hidden], from which logits are made.
         """
-        batch, blocks, size = self.runner.input_batch, self._tables(), self.block_size
+        batch, blocks, size = self.das_runner.input_batch, self._tables(), self.block_size
         readers = self._readers(rows[among])
+        texts = self.das_runner.texts()
         firsts, starts, counts, tokens, parts = [], [], [], [], []
         for row in readers:
             unread = self._unread[batch.req_ids[row]]
@@ -211,7 +227,7 @@ class HeadPasses:
             start = max(unread.start, first)
             own = [done.rows(begin, end) for done, begin, end in unread.parts]
             parts.append((own[0] if len(own) == 1 else torch.cat(own))[start - unread.start :])
-            tokens.append(batch.token_ids_cpu[row, start + 1 : unread.stop + 1])
+            tokens.append(texts[row, start + 1 : unread.stop + 1])
             firsts.append(first)
             starts.append(start)
             counts.append(unread.stop - start)
@@ -223,7 +239,7 @@ class HeadPasses:
         self._first = np.zeros(len(rows), np.int64)
         self._first[among] = firsts[: len(among)]
         self._next = batch.num_tokens_no_spec[rows].astype(np.int64) - 1
-        combined = self._drafter.model.combine_hidden_states(torch.cat(parts))
+        combined = self.model.combine_hidden_states(torch.cat(parts))
         last, hidden = self._run(
             np.array(readers), np.array(firsts), np.array(starts), np.array(counts), np.concatenate(tokens), combined
         )
@@ -249,7 +265,7 @@ class HeadPasses:
         Other rows follow while part of their prompt is unread and the head has read all that comes before it: another
         request may share the prompt's KV blocks. drafting: the rows that draft, int64 [A].
         """
-        batch, rows = self.runner.input_batch, drafting.tolist()
+        batch, rows = self.das_runner.input_batch, drafting.tolist()
         prompts = batch.num_prompt_tokens[: batch.num_reqs].tolist()
         for row in sorted(set(range(batch.num_reqs)).difference(rows)):
             unread = self._unread[batch.req_ids[row]]
@@ -271,15 +287,15 @@ class HeadPasses:
         tokens: for each position, the token behind it. hidden: the hidden states that the head takes beside them,
         [tokens, hidden]. Returns the hidden states for logits, and those for the next input, both [tokens, hidden].
         """
-        drafter, device = self._drafter, self.runner.device
+        device = self.runner.device
         tables = self._tables()[rows].copy()
         for table, skipped in zip(tables, (firsts // self.block_size).tolist(), strict=True):
             if skipped:
                 table[:-skipped] = table[skipped:].copy()
         common, positions = attention_inputs(device, tables, self.block_size, starts - firsts, counts)
         positions += np.repeat(firsts, counts)
-        with in_pass(self.runner.vllm_config, drafter.draft_attn_groups[0], common):
-            last, after = drafter.model(
+        with in_pass(self.runner.vllm_config, self.attention, common):
+            last, after = self.model(
                 input_ids=torch.from_numpy(tokens.astype(np.int32)).to(device),
                 positions=torch.from_numpy(positions).to(device),
                 hidden_states=hidden,
