@@ -33,17 +33,21 @@ class CheckpointError(RuntimeError):
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn any error that occurs while a user's file is read and parsed into a UserError that names the file."""
+def reading(path: Path, key: str = "") -> Iterator[None]:
+    """Turn any error that occurs while a user's file is read and parsed into a UserError that names the file.
+
+    key: the setting that named the file; the message begins with it.
+    """
+    named = f"{key}={path}" if key else str(path)
     try:
         yield
     except UserError:
         raise
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
+        raise UserError(f"{named} does not exist") from None
     except (*_UNREADABLE, RecursionError, OverflowError, YAMLError) as error:
         reason = " ".join(str(error).removeprefix(f"{path}: ").split())[:160]
-        raise UserError(f"{path} cannot be read: {type(error).__name__}: {reason}") from error
+        raise UserError(f"{named} cannot be read: {type(error).__name__}: {reason}") from error
 
 
 def stop(message: str, code: int) -> None:
