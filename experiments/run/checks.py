@@ -152,7 +152,7 @@ def _is_label(group: str, settings: dict[str, Any]) -> bool:
     """Return whether a group's name decides nothing, or names a class of the user: of a policy from a folder, of
     problems from a file, of the user's own budget."""
     decided_by = {"policy": "path", "data": "columns"}.get(group, "")
-    return settings.get(decided_by) is not None or (group == "budget" and ":" in settings["name"])
+    return settings.get(decided_by) is not None or (group == "budget" and ":" in settings.get("name", ""))
 
 
 def at_least_one(task: DictConfig, *names: str) -> None:

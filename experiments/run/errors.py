@@ -57,10 +57,10 @@ def stop(message: str, code: int) -> None:
 
 
 @contextmanager
-def one_line_errors(resume_hint: Callable[[], str] = str) -> Iterator[None]:
+def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = None) -> Iterator[None]:
     """Turn errors that a user can act on into one line. Anything else is a bug and keeps its traceback.
 
-    resume_hint: returns a text to append to the line about a run that was interrupted.
+    resume_hint: returns a text to append to the line about a run that was interrupted. folder: that of the run.
     """
     try:
         yield
@@ -74,6 +74,8 @@ def one_line_errors(resume_hint: Callable[[], str] = str) -> Iterator[None]:
         kinds = ("folder", "file") if isinstance(error, IsADirectoryError) else ("file", "folder")
         stop(f"{error.filename} is a {kinds[0]} where a {kinds[1]} is expected: move it away", USER_ERROR)
     except OSError as error:
+        if folder is not None and not folder.is_dir():
+            stop(f"{folder} was moved or deleted while its run went on: the run is lost", FAILED)
         if error.errno is None:  # transformers and huggingface_hub raise it where a model cannot be loaded
             stop(str(error)[:300], USER_ERROR)
         if error.errno != errno.ENOSPC:
