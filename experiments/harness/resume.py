@@ -97,6 +97,8 @@ def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
             )
     given_now = {_key(override) for override in overrides}
     combined = [override for override in first if _key(override) not in given_now] + overrides
+    if "resume" not in given_now:  # the run is started again in its folder
+        combined.append(f"resume='{folder}'")
     config, task = compose_config(combined), compose_config(first).task.name
     if task not in TASKS:
         raise UserError(f"resume={folder}: task={task} cannot be resumed, only {' and '.join(TASKS)}")

@@ -190,6 +190,9 @@ def test_a_run_started_again_in_its_folder_goes_on(tmp_path: Path) -> None:
     assert not resume.goes_on(tmp_path, composed(*mine), mine)
     resume.remember(tmp_path, mine)
     assert resume.goes_on(tmp_path, composed(*mine), mine[::-1])
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        again, _ = resume.recall(tmp_path, mine)
+    assert again.resume == str(tmp_path), "else its steps would be appended to those that are there"
     for other in (["task=train", "seed=4"], ["task=compare", "seed=3"]):
         with pytest.raises(UserError, match=r"already holds a run with other settings \(.*: continue it with resume="):
             resume.goes_on(tmp_path, composed(*other), other)
