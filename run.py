@@ -47,7 +47,7 @@ resolve_folders(now())
 
 def remove_unused(folder: Path) -> None:
     """Remove the run's folder if it holds nothing but the lock: the input was refused."""
-    if {path.name for path in folder.iterdir()} == {resume.LOCK}:
+    if folder.is_dir() and {path.name for path in folder.iterdir()} == {resume.LOCK}:
         (folder / resume.LOCK).unlink()
         folder.rmdir()
 
@@ -56,7 +56,7 @@ def remove_unused(folder: Path) -> None:
 def main(config: DictConfig) -> None:
     hydra_config = HydraConfig.get()
     overrides, folder = list(hydra_config.overrides.task), Path(hydra_config.runtime.output_dir)
-    with one_line_errors(lambda: resume.hint(folder)), ExitStack() as stack:
+    with one_line_errors(lambda: resume.hint(folder), folder), ExitStack() as stack:
         again = False
         with ranks.main_first():
             if ranks.is_main():

@@ -43,7 +43,7 @@ def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
         raise ValueError(
             f"unknown budget {name!r}: choose one of {', '.join(POLICIES)}, or name a class as module:Class"
         )
-    policy = POLICIES[name] if name in POLICIES else load_class(name, BudgetPolicy)
+    policy = POLICIES[name] if name in POLICIES else load_class("budget", name, BudgetPolicy)
     if "over" in options:
         options["over"] = make_budget(options["over"])
     return policy(**options)

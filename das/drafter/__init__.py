@@ -57,4 +57,4 @@ def _drafter(settings: Mapping[str, Any]) -> tuple[type[Drafter], dict[str, Any]
         return DRAFTERS[name], options
     if not isinstance(name, str) or ":" not in name:
         raise ValueError(f"unknown drafter {name!r}: choose {', '.join(DRAFTERS)}, or name a class as module:Class")
-    return load_class(name, Drafter), options  # type: ignore[type-abstract]
+    return load_class("drafter", name, Drafter), options  # type: ignore[type-abstract]

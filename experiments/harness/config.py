@@ -254,8 +254,6 @@ def cluster_settings(settings: Settings) -> ClusterSettings | None:
     """Convert the settings of configs/cluster. Returns None for cluster=none. Raises UserError."""
     if settings["name"] == "none":
         return None
-    if settings["name"] != "ray":
-        raise UserError(f"cluster.name={settings['name']}: must be none or ray")
     try:
         return ClusterSettings(**{key: value for key, value in settings.items() if key != "name"})
     except ValueError as error:

@@ -61,7 +61,7 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
     except (ValueError, TypeError) as error:
         raise UserError(str(error)) from error
     if config.arm.row.proposes and config.drafter.warm is not None:
-        with reading(Path(drafter["warm"])):
+        with reading(Path(drafter["warm"]), "drafter.warm"):
             read_history(Path(drafter["warm"]))
             check_history(Path(drafter["warm"]), policy)
     return settings
@@ -77,7 +77,7 @@ def without_distributions(config: RunConfig) -> list[str]:
         return []
     lines = []
     if drafter.warm is not None:
-        with reading(Path(drafter.warm)):
+        with reading(Path(drafter.warm), "drafter.warm"):
             texts = read_history(Path(drafter.warm)).texts
         if texts and texts[0].remembered is None:
             lines.append(f"{config.arm.name}: {drafter.warm} holds no distributions: it is drafted from as from tokens")

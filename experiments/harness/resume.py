@@ -2,10 +2,12 @@
 
 import fcntl
 import json
+import os
 import re
 import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -95,6 +97,8 @@ def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
             )
     given_now = {_key(override) for override in overrides}
     combined = [override for override in first if _key(override) not in given_now] + overrides
+    if "resume" not in given_now:  # the run is started again in its folder
+        combined.append(f"resume='{folder}'")
     config, task = compose_config(combined), compose_config(first).task.name
     if task not in TASKS:
         raise UserError(f"resume={folder}: task={task} cannot be resumed, only {' and '.join(TASKS)}")
@@ -114,16 +118,20 @@ def hold(folder: Path) -> IO[str]:
 
     Raises UserError if another process holds the lock.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / LOCK).open("w")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(
-            f"a run in {folder} is still running: wait for it, stop it, or name another folder with "
-            "hydra.run.dir=FOLDER"
-        ) from None
-    return file
+    path = folder / LOCK
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"a run in {folder} is still running: wait for it, stop it, or name another folder with "
+                "hydra.run.dir=FOLDER"
+            ) from None
+        with suppress(FileNotFoundError):  # another process was refused, and has removed its lock meanwhile
+            if os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                return file
 
 
 def hint(folder: Path) -> str:
@@ -295,12 +303,13 @@ def set_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def announce(folder: Path, step: int, progress: Progress) -> None:
-    """Print from which step the run in `folder` resumes, and which packages have changed since."""
+    """Print from which step the run in `folder` resumes, and which packages have changed since. A run without a
+    checkpoint starts anew; it may have been killed before it wrote which packages it has."""
     progress.resume(step)
-    if step:
-        progress.note(f"resuming after step {step}, in {folder}")
-    else:
+    if not step:
         progress.note(f"no checkpoint in {folder}: starting from the first step")
+        return
+    progress.note(f"resuming after step {step}, in {folder}")
     changed = changed_versions(folder)
     if changed:
         progress.note(changed)

@@ -22,7 +22,7 @@ from experiments.harness.reward import check_judge
 from experiments.harness.validate_policy import check_policy
 from experiments.problems import load, reasoning_gym
 from experiments.problems.problem_set import COLUMNS
-from experiments.run.errors import CONFIGS, UserError
+from experiments.run.errors import UserError
 
 TRAINING = ("compare", "train")  # tasks that roll out with TRL, which calls tools
 TRAIN = (*TRAINING, "audit", "soak")  # all tasks that train
@@ -109,9 +109,6 @@ def check_data(config: RunConfig) -> None:
     elif data.name in GENERATED:
         if not any(weight_of_chain_steps(data).values()):
             raise UserError(f"data.weights={data.weights}: at least one must be above 0")
-    elif "columns" not in data.settings:
-        known = sorted(path.stem for path in (CONFIGS / "data").glob("*.yaml"))
-        raise UserError(f"data={data.name}: choose {', '.join(known)}")
     else:
         load.check(data.settings)
 

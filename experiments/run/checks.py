@@ -4,9 +4,10 @@ from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from experiments.run.errors import CONFIGS, UserError
-from experiments.run.known_keys import GROUPS, OPEN, check_keys, leaves, plain_tree
+from experiments.run.known_keys import GROUPS, NAMED, OPEN, check_keys, leaves, plain_tree
 from experiments.run.trl_arguments import TAKEN
 
 LARGEST = 2**31 - 1  # largest value of any number that is not in LIMITS
@@ -136,14 +137,22 @@ def check_values(config: DictConfig) -> None:
 
 
 def _check_names(given: dict[str, Any]) -> None:
-    """Refuse names of groups that are no text. Such a name says which file of configs/ was chosen."""
+    """Refuse names of groups that are no text, or that no file of configs/ has although they decide what is done."""
     for group, settings in given.items():
         if group in GROUPS and not isinstance(settings, dict):
             raise UserError(f"{group}={_short(settings)}: must be a group of settings")
         if isinstance(settings, dict) and not isinstance(name := settings.get("name", ""), str):
             raise UserError(f"{group}.name={_short(name)}: must be text, one of configs/{group}")
-    if not (CONFIGS / "task" / f"{given['task']['name']}.yaml").exists():
-        raise UserError(f"task.name={given['task']['name']}: must be one of configs/task; choose with task=NAME")
+        known = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+        if group in NAMED and name not in known and not _is_label(group, settings):
+            raise UserError(f"{group}.name={_short(name)}: choose with {group}=NAME, one of {', '.join(known)}")
+
+
+def _is_label(group: str, settings: dict[str, Any]) -> bool:
+    """Return whether a group's name decides nothing, or names a class of the user: of a policy from a folder, of
+    problems from a file, of the user's own budget."""
+    decided_by = {"policy": "path", "data": "columns"}.get(group, "")
+    return settings.get(decided_by) is not None or (group == "budget" and ":" in settings.get("name", ""))
 
 
 def at_least_one(task: DictConfig, *names: str) -> None:
@@ -154,8 +163,12 @@ def at_least_one(task: DictConfig, *names: str) -> None:
 
 
 def _get(config: DictConfig, name: str) -> Any:
-    value = config.get(name)
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    """A group or a single setting of the config, as plain values. Raises UserError if an interpolation is wrong."""
+    try:
+        value = config.get(name)
+        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+    except OmegaConfBaseException as error:
+        raise UserError(f"{name}: {error}") from error
 
 
 @cache

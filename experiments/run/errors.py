@@ -33,17 +33,21 @@ class CheckpointError(RuntimeError):
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn any error that occurs while a user's file is read and parsed into a UserError that names the file."""
+def reading(path: Path, key: str = "") -> Iterator[None]:
+    """Turn any error that occurs while a user's file is read and parsed into a UserError that names the file.
+
+    key: the setting that named the file; the message begins with it.
+    """
+    named = f"{key}={path}" if key else str(path)
     try:
         yield
     except UserError:
         raise
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
+        raise UserError(f"{named} does not exist") from None
     except (*_UNREADABLE, RecursionError, OverflowError, YAMLError) as error:
         reason = " ".join(str(error).removeprefix(f"{path}: ").split())[:160]
-        raise UserError(f"{path} cannot be read: {type(error).__name__}: {reason}") from error
+        raise UserError(f"{named} cannot be read: {type(error).__name__}: {reason}") from error
 
 
 def stop(message: str, code: int) -> None:
@@ -53,10 +57,10 @@ def stop(message: str, code: int) -> None:
 
 
 @contextmanager
-def one_line_errors(resume_hint: Callable[[], str] = str) -> Iterator[None]:
+def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = None) -> Iterator[None]:
     """Turn errors that a user can act on into one line. Anything else is a bug and keeps its traceback.
 
-    resume_hint: returns a text to append to the line about a run that was interrupted.
+    resume_hint: returns a text to append to the line about a run that was interrupted. folder: that of the run.
     """
     try:
         yield
@@ -70,6 +74,8 @@ def one_line_errors(resume_hint: Callable[[], str] = str) -> Iterator[None]:
         kinds = ("folder", "file") if isinstance(error, IsADirectoryError) else ("file", "folder")
         stop(f"{error.filename} is a {kinds[0]} where a {kinds[1]} is expected: move it away", USER_ERROR)
     except OSError as error:
+        if folder is not None and not folder.is_dir():
+            stop(f"{folder} was moved or deleted while its run went on: the run is lost", FAILED)
         if error.errno is None:  # transformers and huggingface_hub raise it where a model cannot be loaded
             stop(str(error)[:300], USER_ERROR)
         if error.errno != errno.ENOSPC:

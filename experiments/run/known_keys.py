@@ -41,6 +41,26 @@ def check_keys(config: Mapping[str, Any]) -> None:
                     raise UserError(_no_such("", leaf, top, "look at configs/config.yaml"))
 
 
+def check_present(config: Mapping[str, Any]) -> None:
+    """Refuse a config that lacks a setting of config.yaml, or of the file that a group's name says. Raises UserError.
+
+    config: the whole config of a command line. That of an earlier run may lack settings that are new.
+    """
+    for key in plain_tree(CONFIGS / "config.yaml"):
+        if key not in config:
+            raise UserError(f"{key} is missing, which configs/config.yaml has")
+    for group in NAMED:
+        settings = config.get(group)
+        if not isinstance(settings, Mapping):
+            continue  # checks.py refuses it
+        if "name" not in settings:
+            raise UserError(f"{group}.name is missing: choose with {group}=NAME")
+        path = CONFIGS / group / f"{settings['name']}.yaml"
+        for key in plain_tree(path) if path.exists() else ():
+            if key not in settings:
+                raise UserError(f"{group}.{key} is missing, which {group}={path.stem} has")
+
+
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) for every setting below `node`. An empty group counts as a value."""
     if not isinstance(node, dict) or (prefix and not node):

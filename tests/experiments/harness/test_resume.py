@@ -3,10 +3,13 @@
 Runs that are really killed: tests/trl/test_survival.py and task=kill_test.
 """
 
+import fcntl
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from composed import composed_arm
@@ -20,6 +23,7 @@ from experiments.harness.config import RunConfig
 from experiments.harness.validate import check_checkpoints
 from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError
+from experiments.run.progress import Progress
 from experiments.training import checkpoint
 
 
@@ -119,6 +123,28 @@ def test_a_run_that_is_still_running_is_not_resumed(tmp_path: Path) -> None:
     resume.hold(tmp_path).close()
 
 
+def test_a_lock_that_another_process_removes_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is refused removes its folder, maybe between our opening of its lock and our locking it."""
+    lock, flock, removals = tmp_path / "run" / resume.LOCK, fcntl.flock, [lambda: shutil.rmtree(tmp_path / "run")]
+
+    def late(*arguments: Any) -> None:
+        if removals:
+            removals.pop()()
+        flock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with resume.hold(tmp_path / "run") as held:
+        assert lock.stat().st_ino == os.fstat(held.fileno()).st_ino
+
+
+def test_a_run_that_was_killed_before_it_began_starts_anew(tmp_path: Path) -> None:
+    """It has overrides.json and nothing else: the policy was being made."""
+    resume.remember(tmp_path, ["task=train"])
+    assert resume.newest({tmp_path: config()}, print) == 0
+    assert resume.rewind(tmp_path, 0) == []
+    resume.announce(tmp_path, 0, Progress(1))
+
+
 def composed(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(CONFIGS), version_base=None):
         return compose_config(list(overrides))
@@ -164,6 +190,9 @@ def test_a_run_started_again_in_its_folder_goes_on(tmp_path: Path) -> None:
     assert not resume.goes_on(tmp_path, composed(*mine), mine)
     resume.remember(tmp_path, mine)
     assert resume.goes_on(tmp_path, composed(*mine), mine[::-1])
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        again, _ = resume.recall(tmp_path, mine)
+    assert again.resume == str(tmp_path), "else its steps would be appended to those that are there"
     for other in (["task=train", "seed=4"], ["task=compare", "seed=3"]):
         with pytest.raises(UserError, match=r"already holds a run with other settings \(.*: continue it with resume="):
             resume.goes_on(tmp_path, composed(*other), other)

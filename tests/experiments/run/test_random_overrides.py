@@ -59,7 +59,8 @@ def cases(count: int) -> list[list[str]]:
         settings = []
         for _ in range(draw.choice((1, 1, 2))):
             key = draw.choice(draw.choice((keys[tuple(base)], keys[tuple(base)], more)))
-            settings.append(f"{draw.choice(('', '', '+', '++'))}{key}={draw.choice(VALUES)}")
+            sign = draw.choice(("", "", "+", "++", "~"))  # ~ deletes a setting
+            settings.append(f"~{key}" if sign == "~" else f"{sign}{key}={draw.choice(VALUES)}")
         made.append([*base, *settings])
     return made
 
@@ -87,7 +88,7 @@ def test_random_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
             broken.append((overrides, repr(error)[:200]))
             continue
         refused += bool(lines)
-        keys = [override.lstrip("+").split("=")[0].split(".") for override in overrides]
+        keys = [override.lstrip("+~").split("=")[0].split(".") for override in overrides]
         names = {name for group, *parts in keys for name in (parts or [group])}
         if len(lines) > 1 or not all(any(name in line for name in names) for line in lines):
             broken.append((overrides, lines[:200]))
