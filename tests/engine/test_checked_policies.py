@@ -167,6 +167,7 @@ REFUSED: list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str]] = [
     (ANY, SECOND, ("adapter",), "engine.runner=second: das has no LoRA there yet"),
     (ANY, SELF_DRAFTS, ("adapter",), "self-drafts: not with multimodal positions or LoRA adapters"),
     (SEEING, SELF_DRAFTS, ANY, "self-drafts: not with multimodal positions or LoRA adapters"),
+    (WINDOWS[:2], SECOND, ANY, "engine.runner=second: no KV caches of several kinds on a CPU"),
     (WINDOWS, (*SELF_DRAFTS, *BRANCHES), ANY, "a model that has full attention"),
     (SEEING, BRANCHES, ANY, "multimodal positions"),
 ]
