@@ -74,10 +74,18 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
         kinds = ("folder", "file") if isinstance(error, IsADirectoryError) else ("file", "folder")
         stop(f"{error.filename} is a {kinds[0]} where a {kinds[1]} is expected: move it away", USER_ERROR)
     except OSError as error:
-        if folder is not None and not folder.is_dir():
-            stop(f"{folder} was moved or deleted while its run went on: the run is lost", FAILED)
+        if folder is not None and (lost := _lost(error, folder)):
+            stop(f"{lost} was moved or deleted while its run went on: the run is lost", FAILED)
         if error.errno is None:  # transformers and huggingface_hub raise it where a model cannot be loaded
             stop(str(error)[:300], USER_ERROR)
         if error.errno != errno.ENOSPC:
             raise
         stop(f"disk full while writing {error.filename or 'results'}: free some space or set out=OTHER_DIR", FAILED)
+
+
+def _lost(error: OSError, folder: Path) -> str:
+    """Return the folder of the run, or the file in it, that is gone although the run needs it; empty if none is."""
+    if not folder.is_dir():
+        return str(folder)
+    inside = isinstance(error, FileNotFoundError) and Path(str(error.filename)).is_relative_to(folder)
+    return str(error.filename) if inside else ""

@@ -5,6 +5,7 @@ Here in a process of its own; most kinds of bad input are in test_forty_inputs.p
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,20 @@ def test_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         capsys.readouterr().err
         == "error: disk full while writing metrics.jsonl: free some space or set out=OTHER_DIR\n"
     )
+
+
+@pytest.mark.parametrize("gone", ["run", "run/rollouts"])
+def test_a_run_whose_files_are_deleted_meanwhile_ends_in_one_line(
+    gone: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    (folder / "rollouts").mkdir(parents=True)
+    shutil.rmtree(tmp_path / gone)
+    with pytest.raises(SystemExit) as stopped, one_line_errors(folder=folder):
+        os.listdir(folder / "rollouts")
+    assert stopped.value.code == 1
+    lost = f"{tmp_path / gone} was moved or deleted while its run went on: the run is lost"
+    assert capsys.readouterr().err == f"error: {lost}\n"
 
 
 def test_an_arm_that_drafts_nothing_fails(tiny_policy: str, tmp_path: Path) -> None:
