@@ -66,6 +66,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "trainer.max_steps": (1, 10**7),
     "trainer.per_device_train_batch_size": (1, 2**16),  # responses; DAS: 2,048 over all processes
     "trainer.gradient_accumulation_steps": (1, 2**16),
+    "trainer.steps_per_generation": (1, 2**16),
+    "trainer.num_iterations": (1, 2**16),
     "trainer.max_completion_length": (1, 2**22),  # tokens
     "trainer.temperature": (0.01, 100),  # log-probs are divided by it
     "trainer.learning_rate": (0, 1),  # 0: the policy stays as it is

@@ -137,6 +137,7 @@ kind(
     (["drafter.window=-1"], "drafter.window=-1"),
     (["budget=fixed", "budget.tokens=-2"], "budget.tokens=-2"),
     (["trainer.max_steps=-1"], "trainer.max_steps=-1: must be a number from 1"),
+    (["+trainer.num_iterations=0"], "trainer.num_iterations=0: must be a number from 1"),
     (["data=arithmetic", "data.weights=[1,-1,1,1]"], "data.weights=[1, -1, 1, 1]"),
 )
 kind(
