@@ -53,7 +53,12 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
 def ready_backend(process: int, processes: int, **attributes: Any) -> Any:
     """A backend of this process, for `_generate_keyed`."""
     accelerator = SimpleNamespace(process_index=process, num_processes=processes)
-    nothing: dict[str, Any] = {"engines": DasEngine(None, id), "schedule": None, "after_rollout": lambda: None}
+    nothing: dict[str, Any] = {
+        "begun": None,
+        "engines": DasEngine(None, id),
+        "schedule": None,
+        "after_rollout": lambda: None,
+    }
     return backend(run_seed=7, _counted_in=(0, False), _requests=0, accelerator=accelerator, **nothing, **attributes)
 
 
