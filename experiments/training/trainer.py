@@ -132,7 +132,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             self._measure_policy()
         self.barrier.before_rollout()
         self._began, self._waited, self._exposed_s = time.perf_counter(), self.barrier.waited_s, 0.0
-        if self.model.training and isinstance(self.rollouts_ahead, PartialRollouts):
+        if isinstance(self.rollouts_ahead, PartialRollouts) and self.model.training:
             inputs = self.rollouts_ahead.rows()
             self._exposed_s += time.perf_counter() - self._began
         elif not (self.ahead and self.model.training):  # rollouts ahead are announced when they are submitted

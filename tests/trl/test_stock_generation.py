@@ -54,7 +54,7 @@ def test_only_a_training_at_its_beginning_evaluates_before_its_first_rollout(mon
         trainer.state = SimpleNamespace(global_step=step)
         trainer.vllm_generation = SimpleNamespace(rollouts=rollouts, announce=lambda *args: None)
         trainer.barrier = SimpleNamespace(before_rollout=lambda: None, waited_s=0.0)
-        trainer._evaluations, trainer.ahead = [], False
+        trainer._evaluations, trainer.ahead, trainer.rollouts_ahead = [], False, None
         trainer.evaluate_policy = lambda generation, step: evaluated.append((step, generation.rollouts))
         trainer._generate_and_score_completions([])
     assert evaluated == [(0, 0)]
