@@ -43,7 +43,7 @@ def check(rows: dict[str, dict[str, Any]], version: str | None) -> None:
     for name, row in rows.items():
         shape, runner, method = name.split()
         refused = {
-            "second": (runner == "second" and (version not in SECOND_RUNNER or "eagle3" in method)),
+            "second": runner == "second" and version not in SECOND_RUNNER,
             "self-drafts": method == "self_draft" and version not in BRANCHES,
             "das_eagle3": method == "das_eagle3",
         }
