@@ -205,7 +205,7 @@ def test_the_second_runner_answers_like_the_first(
     generated()
     record_property("requests", num_requests)
     assert len(preempted) > 0
-    assert num_accepted > 100 or method == "none"
+    assert num_accepted > 0 or method == "none"
 
 
 def permuted(batch: list[Case], order: random.Random) -> list[int]:
