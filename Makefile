@@ -47,7 +47,7 @@ smoke-tasks: env
 check: lint
 	$(PYTEST) $(PARALLEL) -m "not slow" $$($(DEV) tests/changed.py)
 
-# Before a commit is shared: all but the slow tests, at most 12 minutes on 2 quiet cores.
+# Before a commit is shared: all but the slow tests, some 15 minutes on 2 quiet cores.
 test: lint
 	$(PYTEST) $(PARALLEL) -m "not slow"
 
