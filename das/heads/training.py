@@ -13,6 +13,7 @@ from transformers import TrainerCallback
 from das import ranks
 from das.digests import digest
 from das.errors import TrainingDiverged
+from das.heads.muon import Muon
 from das.heads.texts import HeadText, HeadTexts
 from das.heads.unrolled import UnrolledDrafter
 
@@ -38,7 +39,7 @@ class HeadLearner:
         chosen = {id(matrix) for matrix in matrices}
         others = [parameter for parameter in head.parameters() if id(parameter) not in chosen]
         self._optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, lr=options.matrix_learning_rate, weight_decay=0.0),
+            Muon(matrices, lr=options.matrix_learning_rate, weight_decay=0.0),
             torch.optim.AdamW(others, lr=options.other_learning_rate, weight_decay=0.0),
         ]
         self._rates = [options.matrix_learning_rate, options.other_learning_rate]

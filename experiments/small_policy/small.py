@@ -20,6 +20,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from das.heads.muon import Muon
 from experiments.cache import cached_folder
 from experiments.small_policy.corpus import CorpusConfig
 from experiments.small_policy.puzzles.corpus import PuzzleCorpus
@@ -89,7 +90,7 @@ def _make_optimizers(model: torch.nn.Module, config: SmallPolicyConfig) -> list[
     matrices = [parameter for name, parameter in named if parameter.ndim == 2 and "embed" not in name]
     others = [parameter for name, parameter in named if parameter.ndim != 2 or "embed" in name]
     return [
-        torch.optim.Muon(matrices, lr=config.matrix_learning_rate, weight_decay=0.01),
+        Muon(matrices, lr=config.matrix_learning_rate, weight_decay=0.01),
         torch.optim.AdamW(others, lr=config.other_learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
     ]
 
