@@ -25,11 +25,12 @@ smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
 
 # What CI leaves out: every experiment, the tasks that kill runs and engines again and again, longer searches for settings
-# that end in a traceback, for a folder in which runs mix and for a request that drafts change, and verl.
+# that end in a traceback, for a folder in which runs mix and for a request that drafts change, further cases, and verl.
 nightly: smoke ray verl env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test
 	RANDOM_OVERRIDES=2000 $(PYTEST) tests/experiments/run/test_random_overrides.py
 	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/experiments/harness/folder_operations.py 500
+	$(PYTEST) $(PARALLEL) -m nightly
 	IDENTITY_EXAMPLES=48 $(PYTEST) $(wildcard tests/engine/test_*_identity.py)
 	$(PYTEST) tests/in_verl
 
@@ -53,7 +54,7 @@ test: lint
 
 # The rest: whole runs, restarts, several processes, a cluster, the wheel, short soaks and fuzzes.
 test-slow: env-test ray
-	$(PYTEST) $(PARALLEL) -m slow
+	$(PYTEST) $(PARALLEL) -m "slow and not nightly"
 
 # Any tests: make pytest ARGS="tests/budget -k optimal"
 pytest: env-test
