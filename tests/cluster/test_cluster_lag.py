@@ -18,6 +18,7 @@ from analysis import read  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(find_spec("ray") is None, reason="a cluster needs ray, which is not installed: run `make ray`"),
 ]
 SCRIPT = Path(__file__).with_name("cluster_lag_run.py")

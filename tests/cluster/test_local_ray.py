@@ -56,7 +56,14 @@ def test_own_ray_is_reached_from_here_alone_and_leaves_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="a cluster needs ray, which is not installed: run `make ray`")
-@pytest.mark.parametrize("stage", ["gcs_server", "raylet", "ray::Runtime"])  # names have 15 characters in the kernel
+@pytest.mark.parametrize(
+    "stage",
+    [
+        pytest.param("gcs_server", marks=pytest.mark.nightly),
+        "raylet",
+        pytest.param("ray::Runtime", marks=pytest.mark.nightly),
+    ],
+)  # names have 15 characters in the kernel
 def test_a_trainer_killed_while_ray_starts_leaves_nothing(stage: str) -> None:
     trainer = psutil.Popen([sys.executable, "-c", STARTING], cwd=ROOT)
     while not any(child.name().startswith(stage) for child in trainer.children(recursive=True)):

@@ -9,6 +9,7 @@ from scripts import TWO_RANKS, of_ranks, run_script
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(find_spec("ray") is None, reason="a cluster needs ray, which is not installed: run `make ray`"),
 ]
 SCRIPT = Path(__file__).with_name("rank_cluster_run.py")

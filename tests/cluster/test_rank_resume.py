@@ -15,6 +15,7 @@ from experiments.training import checkpoint
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(find_spec("ray") is None, reason="a cluster needs ray, which is not installed: run `make ray`"),
 ]
 FAULTS = str(ROOT / "tests" / "trl" / "rank_faults.py")

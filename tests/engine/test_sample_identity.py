@@ -89,6 +89,10 @@ ENGINES["second_runner_asynchronous_preempted"] = {
     "asynchronous": True,
 }
 
+# Shapes that strain the scheduler less than others of the same runner.
+AT_NIGHT = {
+    "max_num_seqs64_no_prefix_cache", "second_runner_max_num_seqs1", "second_runner_max_num_seqs64_no_prefix_cache",
+}  # fmt: skip
 # Prompts in chunks, and requests that are preempted.
 SECOND = {
     **ENGINES["max_num_seqs16_preempted"],
@@ -151,7 +155,9 @@ def check_batches(
     return num_accepted, num_reordered
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "engine", [pytest.param(name, marks=pytest.mark.nightly if name in AT_NIGHT else ()) for name in ENGINES]
+)
 def test_drafts_change_nothing_in_any_request(engines: Engines, baseline: Pool, tiny_policy: str, engine: str) -> None:
     llm = engines.build(
         tiny_policy,

@@ -69,6 +69,7 @@ def test_a_stale_tensor_on_one_rank_ends_all(tiny_policy: str, tmp_path: Path) -
     assert "(rank 1)" in first
 
 
+@pytest.mark.nightly
 def test_a_lost_loss_on_one_rank_ends_all(tiny_policy: str, tmp_path: Path) -> None:
     first, second = error_lines("loss", tiny_policy, tmp_path, 2)
     assert first == second

@@ -30,6 +30,7 @@ def test_drafts_change_nothing_in_a_sharded_training(
     assert sum(step["accepted"] for rank in das for step in rank["steps"]) > 0
 
 
+@pytest.mark.nightly
 def test_run_py_shards_the_policy_and_says_so(
     repetitive_policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

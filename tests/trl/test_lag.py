@@ -68,7 +68,7 @@ def test_tokens_are_those_of_the_checkpoint_that_the_lag_asks_for(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lag", "start"), [(1, 3), (4, 1)])
+@pytest.mark.parametrize(("lag", "start"), [(1, 3), pytest.param(4, 1, marks=pytest.mark.nightly)])
 def test_a_resumed_run_is_the_same(
     in_process: Callable[..., Any], trained: Path, repetitive_policy: str, tmp_path: Path, lag: int, start: int
 ) -> None:
@@ -132,6 +132,7 @@ def test_evaluations_beside_a_lag_change_no_bit(beside: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_resumed_run_beside_is_the_same(
     in_process: Callable[..., Any], beside: Path, repetitive_policy: str, tmp_path: Path
 ) -> None:

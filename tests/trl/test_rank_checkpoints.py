@@ -16,7 +16,7 @@ from experiments.harness.resume import CHECKPOINTS
 from experiments.tasks.kill_test import timeless
 from experiments.training import checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def launched(*arguments: str, fault: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ import pytest
 from scripts import ROOT
 from test_arm import SMALL
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_a_sweep_needs_no_more_memory_with_more_runs(tiny_policy: str, tmp_path: Path) -> None:

@@ -115,7 +115,14 @@ def test_a_resumed_run_is_as_if_it_had_not_stopped(once: tuple[Path, str], tmp_p
         assert read.final(stopped / "arms" / arm) == read.final(once[0] / "arms" / arm)
 
 
-@pytest.mark.parametrize("how", ["altered", "of another step", "half"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("altered", marks=pytest.mark.nightly),
+        "of another step",
+        pytest.param("half", marks=pytest.mark.nightly),
+    ],
+)
 def test_other_weights_than_the_first_arms_stop_the_run(
     in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path, how: str
 ) -> None:
