@@ -22,7 +22,7 @@ class BuildWithCores(build_py):
         super().run()
         if self.editable_mode:
             return
-        for source in sorted((ROOT / "das").glob("*/*.c")):
+        for source in sorted((ROOT / "das").glob("**/*.c")):
             for level, _ in native.LEVELS.get(platform.machine(), ()):
                 library = native.in_wheel(Path(self.build_lib) / source.relative_to(ROOT), level)
                 library.parent.mkdir(exist_ok=True)

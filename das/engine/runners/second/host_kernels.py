@@ -1,14 +1,13 @@
-"""numpy in place of the Triton kernels of vLLM's second model runner, for CPUs.
+"""numpy in place of the Triton kernels of vLLM's second model runner, for CPUs. host_kernels.c has those of every pass.
 
 Each function of HOST_KERNELS has the name of its kernel without the underscore before it and "_kernel" behind it; those
 of a speculator have the name of its folder before it. It gets the launch's grid and the kernel's arguments `k`: their
 names are vLLM's without "_ptr", and tensors are numpy arrays that share their memory, except for those of AS_TENSORS,
-which may be of a type that numpy lacks. A function writes what its
-kernel writes, bit for bit (tests/engine/runners/second compares them in Triton's interpreter). One differs in its last
-bits: topk_log_softmax computes log-probs as the first runner does, so that both runners report the same ones.
+which may be of a type that numpy lacks. It writes what its kernel writes, bit for bit (tests/engine/runners/second
+compares them in Triton's interpreter). One differs in its last bits: topk_log_softmax computes log-probs as the first
+runner does, so that both runners report the same ones.
 """
 
-import ctypes
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -28,14 +27,6 @@ def _runs(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return owner, np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _at(address: Any, count: int) -> np.ndarray:
-    """Returns the `count` int32 at an address of memory."""
-    return np.ctypeslib.as_array((ctypes.c_int32 * count).from_address(int(address)))
-
-
-# ---- what a pass reads and writes beside the model ----
-
-
 def apply_write(grid: Grid, k: Any) -> None:
     if k.MULTI_GROUP:
         raise NotInstalled("engine.runner=second: no KV caches of several kinds on a CPU; set engine.runner=first")
@@ -47,107 +38,13 @@ def apply_write(grid: Grid, k: Any) -> None:
         begin = end
 
 
-def gather_block_tables(grid: Grid, k: Any) -> None:
-    for group in range(grid[0]):
-        width = int(k.block_table_strides[group])
-        source = _at(k.src_block_table_ptrs[group], width * k.num_blocks.shape[1]).reshape(-1, width)
-        target = _at(k.dst_block_table_ptrs[group], width * grid[1]).reshape(-1, width)
-        counts = k.num_blocks[group].tolist()
-        for row, request in enumerate(k.batch_idx_to_req_idx[: k.num_reqs].tolist()):
-            target[row, : counts[request]] = source[request, : counts[request]]
-        target[k.num_reqs :] = 0
-
-
-def compute_slot_mappings(grid: Grid, k: Any) -> None:
-    assert k.CP_SIZE == 1
-    assert k.slot_mapping_enabled.all()
-    starts = k.query_start_loc[: grid[1]]
-    total = int(starts[-1])
-    owner, positions = np.repeat(k.idx_mapping, np.diff(starts)), k.pos[:total]
-    for group, out in enumerate(k.slot_mappings):
-        width, size = int(k.block_table_strides[group]), int(k.block_sizes[group])
-        table = _at(k.block_table_ptrs[group], width * (int(owner.max(initial=0)) + 1)).reshape(-1, width)
-        out[:total] = table[owner, positions // size].astype(np.int64) * size + positions % size
-        out[total : k.max_num_tokens] = k.PAD_ID
-
-
-def prepare_prefill_inputs(grid: Grid, k: Any) -> None:
-    starts = k.query_start_loc.tolist()
-    for row, request in enumerate(k.idx_mapping.tolist()):
-        done, length = int(k.num_computed_tokens[request]), int(k.prefill_lens[request])
-        if done >= length:
-            continue
-        end = done + starts[row + 1] - starts[row]
-        k.input_ids[starts[row] : starts[row + 1]] = k.all_token_ids[request, done:end]
-        coming = k.all_token_ids[request, end : min(end + k.num_lookahead, length)]
-        k.next_prefill_tokens[:, request] = 0
-        k.next_prefill_tokens[: len(coming), request] = coming
-
-
-def prepare_pos_seq_lens(grid: Grid, k: Any) -> None:
-    num_reqs = grid[0] - 1
-    starts, done = k.query_start_loc[: num_reqs + 1], k.num_computed_tokens[k.idx_mapping]
-    counts = np.diff(starts)
-    k.seq_lens[:num_reqs] = done + counts
-    k.seq_lens[num_reqs : k.max_num_reqs] = 0
-    owner, place = _runs(counts)
-    k.pos[starts[0] : starts[-1]] = done[owner] + place
-
-
-def combine_sampled_and_draft_tokens(grid: Grid, k: Any) -> None:
-    request, new = k.idx_mapping, k.NUM_NEW_SAMPLED_TOKENS
-    ends, counts = k.query_start_loc[1 : grid[0] + 1], np.diff(k.cu_num_logits)
-    owner, place = _runs(counts)
-    k.logits_indices[:] = (ends - counts)[owner] + place
-    seen, prefill = k.seq_lens[: grid[0]], k.prefill_len[request]
-    decoding = seen > prefill
-    if new:
-        begun = decoding & (seen - counts >= prefill)
-        k.input_ids[(ends - counts)[begun]] = k.last_sampled_tokens.reshape(-1)[request[begun]]
-    drafted = np.where(decoding, counts - new, 0)
-    owner, place = _runs(drafted)
-    k.input_ids[(ends - drafted)[owner] + place] = k.draft_tokens[request[owner], place]
-
-
-def get_num_sampled_and_rejected(grid: Grid, k: Any) -> None:
-    unfinished = k.seq_lens[: grid[0]] < k.prefill_len[k.idx_mapping]
-    k.num_sampled[unfinished] = 0
-    k.num_rejected[:] = np.where(unfinished, 0, np.diff(k.cu_num_logits) - k.num_sampled)
-
-
-def post_update(grid: Grid, k: Any) -> None:
-    is_real = k.idx_mapping >= 0
-    request, num_new = k.idx_mapping[is_real], k.num_sampled[is_real].astype(np.int64)
-    tokens, emitting = k.sampled_tokens[is_real], num_new > 0
-    k.last_sampled_tokens.reshape(-1)[request[emitting]] = tokens[emitting, num_new[emitting] - 1]
-    owner, place = _runs(num_new)
-    new = tokens[owner, place]
-    k.all_token_ids[request[owner], k.total_len[request][owner] + place] = new
-    if k.output_bin_counts is not None:
-        np.add.at(k.output_bin_counts, (request[owner], new), 1)
-    k.total_len[request] += num_new.astype(k.total_len.dtype)
-    queries = 0 if k.query_start_loc is None else np.diff(k.query_start_loc[: grid[0] + 1])[is_real]
-    k.num_computed_tokens[request] += queries - k.num_rejected[is_real]
-
-
-def expand_idx_mapping(grid: Grid, k: Any) -> None:
-    owner, place = _runs(np.diff(k.cu_num_logits))
-    k.expanded_idx_mapping[: len(owner)], k.expanded_local_pos[: len(owner)] = k.idx_mapping[owner], place
-
-
-def gather_draft_sampled(grid: Grid, k: Any) -> None:
-    k.pos[:] = k.positions[k.logits_indices]
-    placeholder = (k.expanded_local_pos > 0) & (k.pos - k.expanded_local_pos < k.prefill_len[k.expanded_idx_mapping])
-    k.draft_sampled[:] = np.where(placeholder, -1, k.input_ids[k.logits_indices])
-
-
 # ---- sampling parameters and log-probs ----
 
 
 def temperature(grid: Grid, k: Any) -> None:
     by = k.temperature[k.expanded_idx_mapping]
-    rows = (by != 0) & (by != 1)
-    k.logits.numpy()[rows] /= by[rows, None]
+    own = k.logits.numpy()
+    own /= np.where(by == 0, np.float32(1), by)[:, None]
 
 
 def min_p(grid: Grid, k: Any) -> None:
@@ -322,9 +219,7 @@ def _advance(k: Any, num_reqs: int) -> None:
 HOST_KERNELS: dict[str, Callable[[Grid, Any], None]] = {
     f"_{function.__name__}_kernel": function
     for function in (
-        *(apply_write, gather_block_tables, compute_slot_mappings, prepare_prefill_inputs, prepare_pos_seq_lens),
-        *(combine_sampled_and_draft_tokens, get_num_sampled_and_rejected, post_update, expand_idx_mapping),
-        *(gather_draft_sampled, temperature, min_p, bias, bad_words, bincount, penalties, apply_grammar_bitmask),
+        *(apply_write, temperature, min_p, bias, bad_words, bincount, penalties, apply_grammar_bitmask),
         *(flatten_sampled, ranks, topk_log_softmax, prompt_logprobs_token_ids),
         *(standalone_ar_prepare_prefill_inputs, target_dependent_ar_prepare_prefill_inputs),
         *(target_dependent_ar_prepare_decode_inputs, target_dependent_ar_update_draft_inputs),

@@ -1,6 +1,7 @@
 """What takes the place of vLLM's speculator where das drafts in the second model runner, on the host."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,8 @@ def filled_up(drafts: Sequence[Sequence[int]], longest: int, device: torch.devic
     """Returns drafts as vLLM takes them: int64 [requests, longest], filled up with 0. How many tokens count is what
     TrueLengths says."""
     padded = np.zeros((len(drafts), longest), np.int32)
-    for row, draft in zip(padded, drafts, strict=True):
-        row[: len(draft)] = draft
+    is_drafted = np.arange(longest) < np.fromiter(map(len, drafts), np.int64, len(drafts))[:, None]
+    padded[is_drafted] = list(chain.from_iterable(drafts))
     return on_device(device, {"drafts": padded})["drafts"].to(torch.int64)
 
 

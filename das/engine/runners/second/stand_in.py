@@ -3,13 +3,17 @@
 vLLM has that runner for CPUs too, but its kernels need a build of Triton that no package index has. Without it, vLLM
 says that it has no Triton, and this stays so for every engine: only the modules of the second runner
 (vllm.v1.worker.gpu), which no other engine on a CPU uses, are changed. In them each kernel is replaced by a function of
-host_kernels.py.
+host_kernels.c or host_kernels.py.
 """
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable
+from ctypes import c_int64
+from itertools import islice
+from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -17,8 +21,24 @@ import torch
 
 from das.engine.contract.versions import NotInstalled
 from das.engine.runners.second.host_kernels import AS_TENSORS, HOST_KERNELS
+from das.native import load_native
 
 MODULES = "vllm.v1.worker.gpu."
+SOURCE = Path(__file__).with_name("host_kernels.c")
+C_TYPES = {"bool": torch.bool, "int32_t": torch.int32, "int64_t": torch.int64, "uint64_t": torch.uint64}
+
+
+@functools.cache
+def compiled() -> dict[str, tuple[Callable[..., None], list[torch.dtype | None]]]:
+    """Returns the functions of host_kernels.c by the names of their kernels, with the types of the arrays that their
+    arguments are; None: a number."""
+    library, found = load_native(SOURCE), {}
+    for name, declared in re.findall(r"^void (\w+)\(([^)]*)\) {", SOURCE.read_text(), re.MULTILINE):
+        arguments = re.findall(r"(\w+) (\*?)\w+(?:,|$)", declared)
+        function = getattr(library, name)
+        function.argtypes, function.restype = [c_int64] * len(arguments), None  # addresses are numbers
+        found[f"_{name}_kernel"] = function, [C_TYPES[kind] if star else None for kind, star in arguments]
+    return found
 
 
 class HostKernel:
@@ -32,20 +52,36 @@ class HostKernel:
         path = kernel.__module__.split(".")
         if path[-1] == "speculator":  # kernels of several speculators have the same name
             self.name = f"_{path[-2]}{self.name}"
-        self.parameters = [name.removesuffix("_ptr") for name in inspect.signature(kernel).parameters]
+        parameters = inspect.signature(kernel).parameters.items()
+        self.parameters = {name.removesuffix("_ptr"): parameter.default for name, parameter in parameters}
+        self._compiled = compiled().get(self.name)
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return functools.partial(self.launch, grid)
 
     def launch(self, grid: Any, *args: Any, **kwargs: Any) -> None:
-        """Do what the kernel does. Raises NotInstalled if there is no function for it."""
+        """Do what the kernel does. Raises NotInstalled if there is no function for it, or for other types of arrays."""
+        named = islice(self.parameters.items(), len(args), None)
+        values = [*grid, *args, *(kwargs.get(name, default) for name, default in named)]
+        if self._compiled is not None:
+            function, types = self._compiled
+            addresses = []
+            for value, kind in zip(values, types, strict=True):
+                if not isinstance(value, torch.Tensor):
+                    addresses.append(value or 0)
+                elif value.dtype is kind:
+                    addresses.append(value.data_ptr())
+                else:
+                    raise NotInstalled(f"vLLM's kernel {self.name} gets {value.dtype}: set engine.runner=first")
+            function(*addresses)
+            return
         if self.name not in HOST_KERNELS:
             raise NotInstalled(f"vLLM's kernel {self.name} does not run on a CPU: set engine.runner=first")
-        named = {**dict(zip(self.parameters, args, strict=False)), **kwargs}
-        arrays = {
-            name: value.numpy() for name, value in named.items() if name not in AS_TENSORS and torch.is_tensor(value)
-        }
-        HOST_KERNELS[self.name](grid, SimpleNamespace(**named | arrays))
+        arguments = dict(zip(self.parameters, values[len(grid) :], strict=True))
+        for name, value in arguments.items():
+            if torch.is_tensor(value) and name not in AS_TENSORS:
+                arguments[name] = value.numpy()
+        HOST_KERNELS[self.name](grid, SimpleNamespace(**arguments))
 
 
 def is_kernel(function: Any) -> bool:
