@@ -46,21 +46,17 @@ class ForcedSampler:
 
     def sample(self, runner: RunningBatch, logits: torch.Tensor, drafts: Any) -> Any:
         """Raise the recorded tokens' logits, then sample. logits: [rows, vocab], changed in place."""
-        num_requests = runner.input_batch.num_reqs
-        num_drafted = [0] * num_requests if drafts is None else drafts.num_draft_tokens
-        offset = np.zeros(num_requests, np.int64) if drafts is None else Layout.of(drafts).offset
-        self.begin_pass(runner, logits, num_drafted, offset)
+        self.begin_pass(runner, logits, None if drafts is None else Layout.of(drafts))
         return self.keyed.sample(runner, logits, drafts)
 
-    def begin_pass(
-        self, runner: RunningBatch, logits: torch.Tensor, num_drafted: Sequence[int], offset: np.ndarray
-    ) -> None:
+    def begin_pass(self, runner: RunningBatch, logits: torch.Tensor, layout: Layout | None) -> None:
         """Raise the recorded tokens' logits, and give the drafter their recorded distributions.
 
-        logits: [rows, vocab], changed in place. num_drafted: number of drafted tokens of each request. offset: number
-        of drafted tokens that lead to each row, int64 [rows].
+        logits: [rows, vocab], changed in place. layout: None if each request has one row.
         """
         batch = runner.input_batch
+        num_drafted = [0] * batch.num_reqs if layout is None else layout.num_drafted.tolist()
+        offset = np.zeros(batch.num_reqs, np.int64) if layout is None else layout.offset
         rows: list[np.ndarray] = []
         tokens: list[np.ndarray] = []
         first_row = 0

@@ -150,9 +150,7 @@ class KeyedSampler:
             logprobs = emitted_logprobs(metadata, self.logprobs_mode, logits if raw is None else raw, emitted, cells)
         return emitted, logprobs
 
-    def begin_pass(
-        self, runner: RunningBatch, logits: torch.Tensor, num_drafted: list[int], offset: np.ndarray
-    ) -> None:
+    def begin_pass(self, runner: RunningBatch, logits: torch.Tensor, layout: Layout | None) -> None:
         """Forget the distributions of the pass before. The second runner calls this in place of `sample`. For the
         arguments see ForcedSampler.begin_pass."""
         self.remembered = []

@@ -1,9 +1,9 @@
 """A stand-in of each architecture: with every method, in every circumstance, it answers as without drafts, or one line
 refuses it.
 
-Usually drafts from a history are tried, with prompts in chunks and preemption, and once with an adapter. `POLICIES=all`
-(make pytest ARGS=tests/engine/test_checked_policies.py) tries all methods in all circumstances, and the policies in the
-folders that POLICIES names beside it, such as POLICIES=all:outputs/cache/policies/smollm2.
+Usually drafts from a history are tried, with prompts in chunks and preemption, and with an adapter on both runners.
+`POLICIES=all` (make pytest ARGS=tests/engine/test_checked_policies.py) tries all methods in all circumstances, and the
+policies in the folders that POLICIES names beside it, such as POLICIES=all:outputs/cache/policies/smollm2.
 """
 
 import itertools
@@ -164,7 +164,6 @@ REFUSED: list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str]] = [
     (LATENT, ANY, ANY, "tokens of DeepseekV2ForCausalLM depend on the batch"),
     (EXPERTS, ANY, ("adapter",), "on a CPU, vLLM has no LoRA adapters for the experts"),
     (EXPERTS, SELF_DRAFTS, ANY, "self-drafts: experts cannot be quantized yet"),
-    (ANY, SECOND, ("adapter",), "engine.runner=second: das has no LoRA there yet"),
     (ANY, SELF_DRAFTS, ("adapter",), "self-drafts: not with multimodal positions or LoRA adapters"),
     (SEEING, SELF_DRAFTS, ANY, "self-drafts: not with multimodal positions or LoRA adapters"),
     (WINDOWS[:2], SECOND, ANY, "engine.runner=second: no KV caches of several kinds on a CPU"),
@@ -186,7 +185,8 @@ def cases() -> list[tuple[str, str, str]]:
     if ALL == "all":
         all_of = itertools.product((*made_policies.CONFIGS, *FOLDERS), ("none", *METHODS), CIRCUMSTANCES)
         return [case for case in all_of if not line_for(case[0], "none", "") or case[2] == "chunks"]
-    return [("LlamaForCausalLM", "das", "adapter"), *((name, "das", BOTH) for name in sorted(CHECKED))]
+    adapters = [("LlamaForCausalLM", method, "adapter") for method in ("das", *SECOND)]
+    return [*adapters, *((name, "das", BOTH) for name in sorted(CHECKED))]
 
 
 class Tried:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.pool import Pool
 from typing import Any
 
+import numpy as np
 import pytest
-from cases import BATCHES, LIMITS, MAX_MODEL_LEN, Case, answers, cases, core_of, das_runner_of
+from cases import BATCHES, LIMITS, MAX_MODEL_LEN, PROBLEMS, Case, answers, cases, core_of, das_runner_of
 from conftest import Engines
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from das.budget import BudgetPolicy
+from das.digests import digest
 from das.drafter import Drafts
 
 pytestmark = pytest.mark.slow
@@ -46,6 +48,28 @@ def baseline() -> Iterator[Pool]:
 
 # Together these requests need ten times the KV cache of the smallest engine.
 LONG = [Case(i % 4, {"seed": i, "max_tokens": 90, "ignore_eos": True, "logprobs": 1}) for i in range(10)]
+
+# One request of each kind of sampling, and a digest of the tokens that engines answer to all of them. The bits of
+# log-probs depend on the processor, so they are only compared; tokens would only if two scores were nearly equal.
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0.6},
+    {"temperature": 0.0},
+    {"temperature": 1.5, "top_k": 10},
+    {"top_p": 0.9},
+    {"min_p": 0.2},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.7, "presence_penalty": -0.5},
+    {"logit_bias": {17: 6.0, 45: -100.0}, "bad_words": ["add", "0 1"]},
+    {"allowed_token_ids": list(range(3, 120)), "n": 2},
+    {"min_tokens": 9, "stop_token_ids": list(range(30, 100))},
+    {"stop": ["e", "\n"]},
+    {"regex": "[0-9]{3,40}x"},
+    {"ignore_eos": True, "seed": 2**63 + 1},
+]
+FIXED = [
+    Case(i % PROBLEMS, {"temperature": 1.0, "seed": 100 + i, "max_tokens": 40, "logprobs": 0} | kind)
+    for i, kind in enumerate(KINDS)
+]
+STORED = "3c6a35ff8135f3fc"
 
 
 class RandomLimits(BudgetPolicy):
@@ -182,13 +206,14 @@ def test_the_second_runner_answers_like_the_first(
     engines: Engines, baseline: Pool, tiny_policy: str, method: str, record_property: Any
 ) -> None:
     """Tokens, log-probs and stop reasons, with prompts in chunks and with preemptions. `none` answers a batch once,
-    `das` twice: the second time the history holds the answers. IDENTITY_EXAMPLES=216 compares 491 requests.
+    `das` twice: the second time the history holds the answers. IDENTITY_EXAMPLES=216 compares 491 requests and FIXED.
+    The tokens that both answer to FIXED are stored.
     """
     llm = engines.build(tiny_policy, method=method, **SECOND, drafter={"window": 2, "min_prob": 0.0})
     preempted = count_calls(core_of(llm).scheduler, "_preempt_request")
     num_requests = num_accepted = history_tick = 0
 
-    def answer(batch: list[Case]) -> None:
+    def answer(batch: list[Case]) -> list[Any]:
         nonlocal num_requests, num_accepted, history_tick
         batch = [Case(case.problem, {"logprobs": 0, **case.arguments}) for case in batch]
         for at, case in enumerate(batch):  # seeds are drawn in turn, and it is not known when a grammar is compiled
@@ -201,6 +226,7 @@ def test_the_second_runner_answers_like_the_first(
             assert responses == expected
             num_accepted += num_accepted_here
         num_requests += len(batch)
+        return responses
 
     @examples(max(EXAMPLES // 6, 1))
     @given(batch=st.lists(cases(), min_size=10, max_size=20))
@@ -209,6 +235,8 @@ def test_the_second_runner_answers_like_the_first(
 
     answer(LONG)
     generated()
+    samples = [sample for samples in answer(FIXED) for sample in samples]
+    assert digest(*[np.array(sample["tokens"], np.int64) for sample in samples]) == STORED
     record_property("requests", num_requests)
     assert len(preempted) > 0
     assert num_accepted > 0 or method == "none"

@@ -59,7 +59,7 @@ TABLE = (
         "passes run eagerly, some 400 launches each: no gain expected for few requests; float32 is refused",
     ),
     Claim("das_eagle3", DAS_EAGLE3, "refused", "on CPUs only so far"),
-    Claim("the second model runner", SECOND_RUNNER, "unmeasured", "passes without drafts take piecewise graphs there"),
+    Claim("the second model runner", SECOND_RUNNER, "unmeasured", "full graphs for drafts of any length"),
     Claim("a colocated trainer from 9.0 on", VLLM, "unmeasured", "vLLM replaces its batched products, softmax, means"),
     Claim("a colocated trainer below 9.0", VLLM, "refused", "the products that vLLM puts there have no backward pass"),
     Claim("compute capability below 8.0", VLLM, "refused", "vLLM has no batch-invariant kernels there"),

@@ -233,10 +233,21 @@ v1.worker.gpu.model_runner: sampling, drafting, counting
     GPUModelRunner: load_model, add_requests(self, scheduler_output), finish_requests(self, scheduler_output),
         sample(self, hidden_states, input_batch, grammar_output), execute_model(self, scheduler_output), profile_run,
         sampler, rejection_sampler, speculator, draft_tokens_handler, req_states, max_num_reqs, max_num_tokens,
-        num_speculative_steps, vocab_size, model_config
+        num_speculative_steps, vocab_size, model_config, lora_state
 v1.worker.gpu.model_runner: drafts that branch
     GPUModelRunner: prepare_inputs, prepare_attn(self, input_batch), block_tables, kernel_block_sizes, attn_groups,
         kv_caches, kv_cache_config, compilation_config, parallel_config
+v1.worker.gpu.model_runner: full graphs take drafts of any length (GPU)
+    ModelCudaGraphManager
+    GPUModelRunner: initialize_kv_cache, cudagraph_manager, decode_query_len
+v1.worker.gpu.cudagraph_utils: the same
+    CudaGraphManager: __init__(self, vllm_config, device, cudagraph_mode, decode_query_len, lora_capture_cases,
+        varlen_decode), dispatch(self, num_reqs, num_tokens, uniform_token_count, num_active_loras)
+    BatchExecutionDescriptor: num_reqs
+v1.worker.gpu.attn_utils: the same
+    get_varlen_cudagraph_unsupported_backend(attn_groups, vllm_config, max_query_len)
+v1.worker.gpu.lora_utils: the rows of drafts take their requests' adapters
+    LoraState: make_lora_inputs(self, req_ids, idx_mapping, num_scheduled_tokens)
 v1.worker.gpu.spec_decode.rejection_sampler: verification, in pieces and with log-probs
     RejectionSampler: __init__(self, sampler, spec_config, device), __call__(self, logits, input_batch),
         _verify(self, logits, draft_logits, draft_sampled, pos, cu_num_logits, idx_mapping, idx_mapping_np,

@@ -22,19 +22,9 @@ def check_choice(vllm_config: Any) -> None:
         require_second_runner()
         if not has_second:
             raise NotInstalled("engine.runner=second needs das.install() (or das's plug-in) before the engine is built")
-        if lacking := _not_ported(vllm_config):
-            raise NotInstalled(f"engine.runner=second: das has no {lacking} there yet; set engine.runner=first")
-
-
-def _not_ported(vllm_config: Any) -> str:
-    """Returns what of this engine is not ported to the second runner; empty if all of it is."""
-    method = getattr(vllm_config.speculative_config, "method", None)
-    lacking = {
-        f"method {method}": not (method is None or drafts_by_das(vllm_config) or method in METHODS),
-        "LoRA": vllm_config.lora_config is not None,
-        "sleep mode": bool(vllm_config.model_config.enable_sleep_mode),
-    }
-    return ", ".join(name for name, is_asked in lacking.items() if is_asked)
+        method = getattr(vllm_config.speculative_config, "method", None)
+        if method is not None and not drafts_by_das(vllm_config) and method not in METHODS:
+            raise NotInstalled(f"engine.runner=second: das has no method {method} there yet; set engine.runner=first")
 
 
 def runner_under_construction(vllm_config: Any) -> AbstractContextManager[None]:

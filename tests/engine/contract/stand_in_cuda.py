@@ -4,6 +4,7 @@ Argument: a folder for policies without weights. Prints a row for each shape, ru
 chose, or the line that refuses the engine. It is a process of its own, because vLLM keeps its platform.
 """
 
+import functools
 import inspect
 import json
 import os
@@ -150,19 +151,39 @@ def first_graphs(config: Any, drafts_by_das: bool) -> dict[str, str]:
     return graphs
 
 
-def second_graphs(config: Any) -> dict[str, str]:
-    """The same on the second runner."""
+def attention_of(support: str) -> Any:
+    """Attention groups of a backend whose full graphs replay any pass ("ALWAYS"), or only those in which all requests
+    have the same number of rows ("UNIFORM_BATCH", as FlashAttention 2)."""
+    from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadataBuilder
+
+    made = {"get_cudagraph_support": classmethod(lambda cls, *args: AttentionCGSupport[support])}
+    builder = type("Builder", (AttentionMetadataBuilder,), made)
+    backend = SimpleNamespace(__name__="Backend")
+    return [[SimpleNamespace(get_metadata_builder=lambda i: builder, kv_cache_spec=None, backend=backend)]]
+
+
+def second_graphs(config: Any, by_host: bool, support: str = "ALWAYS", branching: bool = False) -> dict[str, str]:
+    """The same on the second runner. by_host: whether the drafter runs on the host. support: see attention_of.
+    branching: whether drafts branch."""
+    from das.engine.runners.second.branches import SecondBranches
+    from das.engine.runners.second.runner import ragged_graphs
+
     module = import_module("vllm.v1.worker.gpu.cudagraph_utils")
     module.get_pp_group = lambda: SimpleNamespace(is_first_rank=True, is_last_rank=True)  # type: ignore[attr-defined]
     longest = 1 + config.num_speculative_tokens
     mode = resolved_mode(config, longest, second=True)
-    manager = module.CudaGraphManager(config, "cpu", mode, longest)
+    runner = SimpleNamespace(attn_groups=attention_of(support), vllm_config=config, decode_query_len=longest)
+    build = functools.partial(ragged_graphs, runner) if by_host else lambda original, *args: original(*args)
+    manager = build(module.CudaGraphManager, config, "cpu", mode, longest)
     manager._graphs_captured = True
+    branches: Any = object.__new__(SecondBranches)
+    branches.parents = {"name": [-1, -1] if branching else [-1, 0]}
     graphs = {}
     for name, drafted in PASSES.items():
         rows, most = sum(drafted) + len(drafted), 1 + max(drafted)
         uniform = most if rows == most * len(drafted) else None
-        graphs[name] = manager.dispatch(len(drafted), rows, uniform, 0, most).cg_mode.name
+        found = branches._dispatch(manager.dispatch, len(drafted), rows, uniform, 0, most)
+        graphs[name] = found.cg_mode.name
     return graphs
 
 
@@ -172,8 +193,8 @@ def row(policy: Path, runner: str, method: str) -> dict[str, Any]:
     except (RuntimeError, ValueError) as refused:
         return {"refused": " ".join(str(refused).split())}
     compiled = config.compilation_config
-    by_das = method in ("das", "self_draft")
-    return {
+    by_das, by_host = method in ("das", "self_draft"), method in ("das", "self_draft", "ngram")
+    found = {  # vLLM changes some of it when it resolves the mode of graphs
         "attention": getattr(config.attention_config.backend, "name", None),
         "norm": not {"+rms_norm", "all"}.isdisjoint(compiled.custom_ops),
         "asynchronous": bool(config.scheduler_config.async_scheduling),
@@ -181,7 +202,13 @@ def row(policy: Path, runner: str, method: str) -> dict[str, Any]:
         "mode": compiled.cudagraph_mode.name,
         "largest": compiled.max_cudagraph_capture_size,
         "compiled": compiled.mode.name,
-        "graphs": second_graphs(config) if runner == "second" else first_graphs(config, by_das),
+    }
+    if runner == "first":
+        return found | {"graphs": first_graphs(config, by_das)}
+    return found | {
+        "graphs": second_graphs(config, by_host),
+        "uniform graphs": second_graphs(config, by_host, support="UNIFORM_BATCH"),
+        "branching graphs": second_graphs(config, by_host, branching=True),
     }
 
 

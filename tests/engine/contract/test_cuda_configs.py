@@ -52,14 +52,21 @@ def check(rows: dict[str, dict[str, Any]], version: str | None) -> None:
             continue
         assert (row["norm"], row["asynchronous"], row["second"]) == (True, False, runner == "second"), (name, row)
         assert row["attention"] == ("TRITON_ATTN" if shape == "100m" else None), (name, row)
-        # On the first runner, passes without drafts take full graphs where das drafts; on the second they do not.
-        full = method == "none" or (method in ("das", "self_draft") and runner == "first")
-        graphs = row["graphs"]
+        graphs, on_second = row["graphs"], runner == "second"
+        by_das, by_host = method in ("das", "self_draft"), method in ("das", "self_draft", "ngram")
+        # On the first runner, das has full graphs of passes without drafts; on the second, of all passes that fit.
+        full = method == "none" or (by_host if on_second else by_das)
         assert {graphs[one] for one in UNDRAFTED} == {"FULL" if full else "PIECEWISE"}, (name, row)
-        assert graphs["64 live, 5 drafted"] == "PIECEWISE", (name, row)
-        longest_full = runner == "second" and method in ("das", "self_draft")
-        assert graphs["15 live, all draft 32"] == ("FULL" if longest_full else "PIECEWISE"), (name, row)
+        drafted = {graphs[one] for one in ("64 live, 5 drafted", "15 live, all draft 32")}
+        assert drafted == {"FULL" if on_second and by_das else "PIECEWISE"}, (name, row)
         assert (graphs["256 live, 300 drafted"], row["largest"]) == ("NONE", 512), (name, row)
+        if on_second and by_das:  # an attention whose full graphs want equal lengths; drafts that branch
+            uniform, branching = row["uniform graphs"], row["branching graphs"]
+            assert (uniform["64 live, 5 drafted"], uniform["15 live, all draft 32"]) == ("PIECEWISE", "FULL"), (
+                name,
+                row,
+            )
+            assert set(branching.values()) == {"PIECEWISE", "NONE"}, (name, row)
 
 
 def test_engines_are_configured_for_a_gpu_as_the_docs_say(tmp_path: Path) -> None:

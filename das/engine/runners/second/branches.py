@@ -1,5 +1,6 @@
-"""Verification of branching drafts in vLLM's second model runner (das/engine/runners/branches.py). Two more hooks:
+"""Verification of branching drafts in vLLM's second model runner (das/engine/runners/branches.py). Three more hooks:
 
+- cudagraph_manager.dispatch (GPU): a full graph has metadata for one run per request, so it must not be used.
 - runner.prepare_inputs: the plan of the pass.
 - runner.prepare_attn: positions and KV slots of the rows of branches.
 
@@ -7,12 +8,16 @@ vLLM's penalties and bad words take the rows before a row for its text. So reque
 """
 
 import functools
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from das.engine.branching.scratch import refusal
+from das.engine.branching.tree import is_chain
+from das.engine.patches.replace import patch
 from das.engine.runners.branches import Branches
 
 if TYPE_CHECKING:
@@ -29,6 +34,7 @@ class SecondBranches(Branches):
         if runner.vllm_config.kv_transfer_config is not None or runner.model_config.uses_mrope:
             raise refusal("engines without KV transfer and multimodal positions")
         super()._install()
+        patch(runner.cudagraph_manager, "dispatch", self._dispatch)
         runner.prepare_inputs = functools.partial(self._prepare_inputs, runner.prepare_inputs)
         runner.prepare_attn = functools.partial(self._prepare_attn, runner.prepare_attn)
 
@@ -41,6 +47,12 @@ class SecondBranches(Branches):
         params = self.das_runner.requests[name].sampling_params
         penalties = params.presence_penalty, params.frequency_penalty, params.repetition_penalty - 1.0
         return super()._may_branch(name) and not any(penalties) and not params.bad_words
+
+    def _dispatch(self, original: Callable[..., Any], num_reqs: int, *args: Any, **kwargs: Any) -> Any:
+        if all(map(is_chain, self.parents.values())):
+            return original(num_reqs, *args, **kwargs)
+        # Full graphs hold some number of requests, and other graphs hold any.
+        return replace(original(sys.maxsize, *args, **kwargs), num_reqs=None)
 
     def _prepare_inputs(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
         batch = original(scheduled, *args, **kwargs)

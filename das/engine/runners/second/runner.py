@@ -11,12 +11,15 @@ One object, SecondRunner, holds what das adds. These attributes of vLLM's runner
 - sampler.sampling_states.add_request: vLLM's array has no place for seeds of 2^63 and more.
 - sample: a pass is counted, and its tokens are brought to the host for the drafter. An engine without a drafter waits
   for nothing.
+- lora_state.make_lora_inputs: the rows of drafts take their requests' adapters too.
 - execute_model, with asynchronous scheduling: the scheduler plans before it knows the drafts (Requests.shortened).
+- initialize_kv_cache: vLLM's full graphs take drafts of any length (GPU).
 - profile_run: vLLM's memory profile counts no rows of drafts (GPU).
 - On a CPU, also the kernels (stand_in.py).
 """
 
 import copy
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +29,7 @@ import numpy as np
 import torch
 from vllm.distributed import get_tp_group
 from vllm.platforms import current_platform
+from vllm.v1.worker.gpu.attn_utils import get_varlen_cudagraph_unsupported_backend
 
 from das.engine.drafters.quantized_layers import QuantizedLayers
 from das.engine.engine_config import das_options, drafts_by_das
@@ -113,6 +117,7 @@ class SecondRunner:
             else:
                 vllm.speculator.das_runner = self
             vllm.draft_tokens_handler = self._lengths
+            patch(vllm, "initialize_kv_cache", self._initialize_kv_cache)
             if config.scheduler_config.async_scheduling:
                 patch(vllm, "execute_model", self._execute)
         elif vllm.speculator is not None:
@@ -189,8 +194,22 @@ class SecondRunner:
         self.draws = draws = Draws(self)
         self.vllm.sampler.sample = draws.sample
         patch(self.vllm.sampler.sampling_states, "add_request", _signed_seed)
+        patch(self.vllm.lora_state, "make_lora_inputs", self._adapters)
         if self.vllm.speculative_config is not None:
             self.vllm.rejection_sampler = KeyedVerifier(draws)
+
+    def _initialize_kv_cache(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        from vllm.v1.worker.gpu import model_runner
+
+        with replaced(model_runner, "ModelCudaGraphManager", functools.partial(ragged_graphs, self.vllm)):
+            original(*args, **kwargs)
+
+    def _adapters(self, original: Callable[..., Any], names: list[str], *args: Any) -> tuple[Any, ...]:
+        """Returns what vLLM's LoraState.make_lora_inputs returns, with each request's adapter once for each of its rows
+        of logits: vLLM counts one row a request, also where it drafted."""
+        of_request, *rest = original(names, *args)
+        drafted = self._scheduled.scheduled_spec_decode_tokens
+        return tuple(np.repeat(of_request, [1 + len(drafted.get(name, ())) for name in names])), *rest
 
     def _execute(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
         return original(self._known.shortened(scheduled), *args, **kwargs)
@@ -283,6 +302,15 @@ class SecondRunner:
         rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_speculative_steps))
         size = profiled_bytes(rows, runner.vocab_size, runner.model_config.dtype)
         torch.empty(size, dtype=torch.uint8, device=runner.device)  # freed at once, because only the peak counts
+
+
+def ragged_graphs(vllm: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Returns vLLM's manager of graphs. Its full graphs replay passes in which each request has any number of rows from
+    1 to k + 1, if the attention can do so. vLLM's usual ones replay those in which each has k + 1. vllm: its runner."""
+    is_able = (
+        get_varlen_cudagraph_unsupported_backend(vllm.attn_groups, vllm.vllm_config, vllm.decode_query_len) is None
+    )
+    return original(*args, **kwargs | {"varlen_decode": is_able})
 
 
 def _signed_seed(original: Callable[..., Any], index: int, params: Any) -> Any:

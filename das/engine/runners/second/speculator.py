@@ -39,7 +39,7 @@ def filled_up(drafts: Sequence[Sequence[int]], longest: int, device: torch.devic
     TrueLengths says."""
     padded = np.zeros((len(drafts), longest), np.int32)
     is_drafted = np.arange(longest) < np.fromiter(map(len, drafts), np.int64, len(drafts))[:, None]
-    padded[is_drafted] = list(chain.from_iterable(drafts))
+    padded[is_drafted] = np.fromiter(chain.from_iterable(drafts), np.int32)
     return on_device(device, {"drafts": padded})["drafts"].to(torch.int64)
 
 

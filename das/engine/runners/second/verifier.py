@@ -15,7 +15,7 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 from das.verify.draw import draw, draw_inputs
 from das.verify.host_copies import on_device
 from das.verify.layout import DraftRows, Layout
-from das.verify.noise import REJECTED, accept_inputs
+from das.verify.noise import REJECTED
 from das.verify.sampler import KeyedSampler
 from das.verify.sampling_parameters import GREEDY_BELOW, keep_likeliest
 
@@ -74,7 +74,7 @@ class Draws:
         """Sample a pass without drafts: one row for each request. Returns the tokens, int64 [requests], and the
         processed logits."""
         das_sampler = self.das_runner.sampler
-        das_sampler.begin_pass(self.das_runner, logits, [0] * len(logits), np.zeros(len(logits), np.int64))
+        das_sampler.begin_pass(self.das_runner, logits, None)
         logits = self.processed(logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest)
         tokens, _ = self.draw(logits, None, idx_mapping_np, 1)
         return tokens[:, 0].to(torch.int64), logits
@@ -116,8 +116,7 @@ class KeyedVerifier(RejectionSampler):
         das_runner = self.draws.das_runner
         self._num_drafted, self._verified = input_batch.num_draft_tokens_per_req.astype(np.int64), 0
         self._parents = das_runner.node_parents
-        offset = Layout(self._num_drafted, logits[:0], self._parents).offset
-        das_runner.sampler.begin_pass(das_runner, logits, self._num_drafted.tolist(), offset)
+        das_runner.sampler.begin_pass(das_runner, logits, Layout(self._num_drafted, logits[:0], self._parents))
         return super().__call__(logits, input_batch, *args, **kwargs)
 
     def _verify(
@@ -163,7 +162,9 @@ class KeyedVerifier(RejectionSampler):
         first, last = self._verified, self._verified + num_requests
         self._verified = last
         num_drafted = self._num_drafted[first:last]
-        behind_first = accept_inputs(num_drafted, 1)["followed"] + 1
+        # Before the row of a drafted token lie those of the drafted tokens before it, and a first row for each request.
+        behind_first = np.repeat(np.arange(1, num_requests + 1), num_drafted)
+        behind_first += np.arange(len(behind_first))
         drafted = inputs[on_device(inputs.device, {"rows": behind_first})["rows"]]
         start = int(self._num_drafted[:first].sum())
         parents = None if self._parents is None else self._parents[start : start + len(behind_first)]
