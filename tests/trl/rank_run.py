@@ -1,7 +1,7 @@
 """A plain TRL script on several ranks. Usage: rank_run.py METHOD,METHOD... POLICY FOLDER [NAME=VALUE ...]
 
-It trains once with each method. NAME=VALUE: further arguments of GRPOConfig, as JSON. Each rank writes what it did into
-FOLDER/METHOD_rankN.json.
+It trains once with each method, such as das, or das:second on vLLM's second model runner. NAME=VALUE: further arguments
+of GRPOConfig, as JSON. Each rank writes what it did into FOLDER/METHOD_rankN.json.
 """
 
 import json
@@ -72,10 +72,14 @@ def train(
 ) -> dict[str, Any]:
     """What this rank did. after: called with the trainer in the end; what it returns is the `result`."""
     on_server = further.get("vllm_mode") == "server"  # it has the options of drafter and budget
-    # Other limits on each rank: those who share an engine must take the drafts of one of them all the same.
+    # Other drafts on each rank: those who share an engine must take the drafts of one of them all the same.
     options: dict[str, Any] = {}
     if not on_server:
-        options = {"drafter": {"window": 2}, "budget": {"name": "fixed", "tokens": 8 - ranks.rank()}}
+        drafter = {"window": 2, "min_prob": 0.3 if ranks.rank() else 0.005}
+        options = {"drafter": drafter, "budget": {"name": "fixed", "tokens": 8}}
+    method, _, runner = method.partition(":")
+    if runner:
+        options["engine"] = {"runner": runner}
     das.speculate(method, cluster=cluster, **options)
     arguments = {
         "output_dir": str(folder / "trl"),

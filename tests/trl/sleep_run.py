@@ -1,7 +1,8 @@
 """rank_run.py in one process, first awake and then with vllm_enable_sleep_mode. Usage: sleep_run.py POLICY FOLDER
 
-vLLM has no sleep mode on a CPU. The engine here stands in for one that has it: it forgets weights and KV cache when it
-sleeps, refuses to work when it should be asleep, and records TRL's calls into FOLDER/calls.json.
+It sleeps on both of vLLM's model runners. vLLM has no sleep mode on a CPU. The engine here stands in for one that has
+it: it forgets weights and KV cache when it sleeps, refuses to work when it should be asleep, and records TRL's calls
+into FOLDER/calls.json.
 """
 
 import json
@@ -84,7 +85,7 @@ if __name__ == "__main__":
     CpuPlatform.is_sleep_mode_available = lambda self: True
     in_process.build_engine = build
     results = {}
-    for name, sleep in (("awake", False), ("asleep", True)):
-        results[name] = train("das", policy, folder, {"vllm_enable_sleep_mode": sleep}, after=evaluate)
+    for name, method in (("awake", "das"), ("asleep", "das"), ("asleep on the second", "das:second")):
+        results[name] = train(method, policy, folder, {"vllm_enable_sleep_mode": name != "awake"}, after=evaluate)
     (folder / "results.json").write_text(json.dumps(results))
     (folder / "calls.json").write_text(json.dumps(calls))
