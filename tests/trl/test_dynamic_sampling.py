@@ -25,27 +25,21 @@ SETTINGS = ("reward=own", "reward.function=lag_runs:often_flat", f"trainer.dynam
 @pytest.fixture(scope="module")
 def trained(in_process: Callable[..., Any], repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dynamic_sampling")
-    runs = {
-        "none": ["none", *SETTINGS],
-        "das": ["das", *SETTINGS],
-        "das_beside": ["das", *SETTINGS, "engine.own_process=true"],
-    }
-    in_process(train_all, runs, repetitive_policy, folder)
+    in_process(train_all, {arm: [arm, *SETTINGS] for arm in ("none", "das")}, repetitive_policy, folder)
     return folder
 
 
 @pytest.mark.slow
 def test_drafts_change_no_bit(trained: Path) -> None:
-    rows = {name: read.metrics(trained / name) for name in ("none", "das", "das_beside")}
-    drawn = [row["dynamic_sampling"] for row in rows["none"]]
-    for name in ("das", "das_beside"):
-        assert outcome(trained / name) == outcome(trained / "none")
-        assert [row["dynamic_sampling"] for row in rows[name]] == drawn
-        assert sum(row["passes"] for row in rows[name]) < sum(row["passes"] for row in rows["none"])
+    none, das = (read.metrics(trained / arm) for arm in ("none", "das"))
+    drawn = [row["dynamic_sampling"] for row in none]
+    assert outcome(trained / "das") == outcome(trained / "none")
+    assert [row["dynamic_sampling"] for row in das] == drawn
+    assert sum(row["passes"] for row in das) < sum(row["passes"] for row in none)
     assert len({step["draws"] for step in drawn}) > 1, "some steps draw again, and some do not"
     assert max(step["draws"] for step in drawn) == 1 + FURTHER
     begun = 0  # draws of the steps before
-    for step, row in zip(drawn, rows["das"], strict=True):
+    for step, row in zip(drawn, das, strict=True):
         assert step["groups"] == 2 * step["draws"] == 2 + step["dropped"]
         assert bool(step["flat"]) == any("teach nothing" in alarm for alarm in row["alarms"])
         responses = read.rollout(trained / "das", row["step"])
@@ -61,6 +55,16 @@ def test_drafts_change_no_bit(trained: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
+def test_an_engine_in_a_process_of_its_own(
+    in_process: Callable[..., Any], trained: Path, repetitive_policy: str, tmp_path: Path
+) -> None:
+    in_process(train_all, {"beside": ["das", *SETTINGS, "engine.own_process=true"]}, repetitive_policy, tmp_path)
+    assert outcome(tmp_path / "beside") == outcome(trained / "none")
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_newest_weights_draw_every_trained_token(
     in_process: Callable[..., Any], trained: Path, repetitive_policy: str
 ) -> None:
