@@ -16,6 +16,7 @@ from analysis import read
 
 Rows = list[dict[str, Any]]  # of metrics.jsonl
 LENGTHS = (16, 64, 256)  # bounds between classes of lengths, in tokens
+LONG_TAIL = 8  # a step has a long tail if its longest trained response has so many times the median's tokens
 
 
 def rows_by_partial(folder: Path) -> dict[int, list[Rows]]:
@@ -27,18 +28,24 @@ def rows_by_partial(folder: Path) -> dict[int, list[Rows]]:
 
 
 def times(runs: Mapping[int, Sequence[Rows]]) -> str:
-    """Return a table with a row for each value of trainer.partial. The longest response is that of a step's trained
-    responses, divided by their median length, as a mean over steps."""
-    lines = ["partial  rollout s/step  step s/step  longest/median  reward of the last quarter, mean ± std  each seed"]
+    """Return a table with a row for each value of trainer.partial: means over steps of times, of the engine's passes,
+    of the passes in steps with a long tail, and of the longest trained response over their median."""
+    lines = [
+        "partial  rollout s/step  step s/step  passes/step  with a long tail  longest/median  reward of the last "
+        "quarter, mean ± std  each seed"
+    ]
     for partial, of_seeds in runs.items():
         rows = [row for seed in of_seeds for row in seed]
-        means = [np.mean([row[name] for row in rows]) for name in ("rollout_s", "step_s")]
-        tail = np.mean([row["length_max"] / row["length_median"] for row in rows])
+        seconds = [np.mean([row[name] for row in rows]) for name in ("rollout_s", "step_s")]
+        tails = [row["length_max"] / row["length_median"] for row in rows]
+        passes = [row["decode_steps"] for row in rows]
+        of_long = [count for count, tail in zip(passes, tails, strict=True) if tail >= LONG_TAIL]
         last = [np.mean([row["reward"] for row in seed[-max(1, len(seed) // 4) :]]) for seed in of_seeds]
         spread = np.std(last, ddof=1) if len(last) > 1 else 0.0
         lines.append(
-            f"{partial:7d}  {means[0]:14.3f}  {means[1]:11.3f}  {tail:14.2f}  {np.mean(last):.3f} ± {spread:.3f}  "
-            f"{' '.join(f'{seed:.3f}' for seed in last)}"
+            f"{partial:7d}  {seconds[0]:14.3f}  {seconds[1]:11.3f}  {np.mean(passes):11.1f}  "
+            f"{f'{np.mean(of_long):.1f}' if of_long else 'none':>16s}  {np.mean(tails):14.2f}  "
+            f"{np.mean(last):.3f} ± {spread:.3f}  {' '.join(f'{seed:.3f}' for seed in last)}"
         )
     return "\n".join(lines)
 

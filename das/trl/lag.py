@@ -7,7 +7,7 @@ training.
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,23 @@ class FinishedRollout:
     prompts: list[list[int]]  # token ids
     weights: int  # number of updates that these weights had seen
     sync: Sync
+
+    def part(self, places: Sequence[int]) -> "FinishedRollout":
+        """Returns the part that has the responses at these places. Its report is that of the whole."""
+        rollout = self.rollout
+        part = replace(
+            rollout,
+            problems=[rollout.problems[place] for place in places],
+            responses=[rollout.responses[place] for place in places],
+            finish_reasons=[rollout.finish_reasons[place] for place in places],
+            requests=[rollout.requests[place] for place in places],
+        )
+        return replace(
+            self,
+            rollout=part,
+            logprobs=[self.logprobs[place] for place in places],
+            prompts=[self.prompts[place] for place in places],
+        )
 
 
 def indexes_of_rollouts(sampler: Any, rows: int) -> Iterator[list[int]]:

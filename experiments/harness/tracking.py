@@ -97,8 +97,9 @@ class Tracker:
                 for evaluation in row.get("eval", []):
                     self.run.log(evaluation_values(evaluation), step=int(evaluation["step"]))
                 values |= cluster_values(row.get("cluster", {}))
-                counts = row.get("partial", {}).items()
-                values |= {f"partial/{name}": count for name, count in counts if isinstance(count, int)}
+                for group in ("partial", "dynamic_sampling"):
+                    counts = row.get(group, {}).items()
+                    values |= {f"{group}/{name}": count for name, count in counts if isinstance(count, int | float)}
                 self.run.log({**values, "alarms": len(row["alarms"])}, step=int(row["step"]))
             except ConnectionError as error:
                 self._trouble.append(

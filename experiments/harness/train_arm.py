@@ -200,6 +200,7 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
         trim_padding=config.trainer.trim_padding,
         lag=config.trainer.lag,
         partial=config.trainer.partial,
+        dynamic_sampling=config.trainer.dynamic_sampling,
         own_process=config.engine.own_process,
         cluster=config.cluster,
         tools=tools_of(config.data),

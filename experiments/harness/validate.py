@@ -52,6 +52,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     check_checkpoints(config)
     check_ahead(config)
     check_partial(config)
+    check_dynamic_sampling(config)
     check_reward(config)
     require_supported()
     heads.check_online(config)
@@ -219,6 +220,22 @@ def check_partial(config: RunConfig) -> None:
     live = config.responses_per_step + trainer.partial * trainer.num_generations
     if engine.settings["max_num_seqs"] < live:
         raise UserError(f"{setting}: {live} responses decode at the same time; set engine.max_num_seqs={live}")
+
+
+def check_dynamic_sampling(config: RunConfig) -> None:
+    """Refuse further draws (trainer.dynamic_sampling), if this kind of run cannot have them. Raises UserError."""
+    trainer, engine = config.trainer, config.engine
+    if not trainer.dynamic_sampling:
+        return
+    setting = f"trainer.dynamic_sampling={trainer.dynamic_sampling}"
+    if config.task["name"] not in TRAIN:
+        raise UserError(f"{setting}: task={config.task['name']} trains nothing; leave it out")
+    if trainer.lag:
+        raise UserError(f"{setting}: further draws sample with the newest weights; set trainer.lag=0")
+    if trainer.partial:
+        raise UserError(f"{setting}: groups that are put aside have no rewards yet; set trainer.partial=0")
+    if problem := ahead_problem(0, trainer.arguments, config.data.name == AGENT, engine.processes):
+        raise UserError(f"{setting}: {problem}")
 
 
 def check_reward(config: RunConfig) -> None:

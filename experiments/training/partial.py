@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +47,7 @@ class PartialRollouts:
         chosen, self._groups = divide(pool, whole.rollout, plan.enough)
         self._whole, self._verified = whole.rollout, verified(pool, whole.rollout)
         places = [place * siblings + sibling for place in chosen for sibling in range(siblings)]
-        self.taken = _part(whole, places)
+        self.taken = whole.part(places)
         return [rows[place] for place in places]
 
     def take(self, prompt_ids: list[list[int]]) -> FinishedRollout:
@@ -97,21 +96,3 @@ class PartialRollouts:
             pool.append(Group(self._drawn, next(self._problems), [[] for _ in range(siblings)]))
             self._drawn += 1
         return pool
-
-
-def _part(whole: FinishedRollout, places: list[int]) -> FinishedRollout:
-    """Return the part of a rollout that has these responses. Its report is that of the whole."""
-    rollout = whole.rollout
-    part = replace(
-        rollout,
-        problems=[rollout.problems[place] for place in places],
-        responses=[rollout.responses[place] for place in places],
-        finish_reasons=[rollout.finish_reasons[place] for place in places],
-        requests=[rollout.requests[place] for place in places],
-    )
-    return replace(
-        whole,
-        rollout=part,
-        logprobs=[whole.logprobs[place] for place in places],
-        prompts=[whole.prompts[place] for place in places],
-    )

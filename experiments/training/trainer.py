@@ -26,6 +26,7 @@ from experiments.training import checkpoint
 from experiments.training.ahead import RolloutsAhead
 from experiments.training.barrier import Barrier
 from experiments.training.checkpoint_writer import Checkpoints, CheckpointWriter, completed_epochs
+from experiments.training.dynamic_sampling import DynamicSampling
 from experiments.training.partial import PartialRollouts
 from experiments.training.placement import PlacedSampler
 from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
@@ -34,6 +35,7 @@ from experiments.training.trimmed import without_padding
 ENTROPY_OPTIONS = ("compute_entropy", "compute_aux_loss")  # of TRL's forward pass; its other options carry images
 RewardFunction = Callable[..., list[float]]
 Evaluate = Callable[[SpeculativeGeneration, int], dict[str, Any] | None]
+CHOOSING = (PartialRollouts, DynamicSampling)  # they choose the rows of a step among those that rolled out
 
 
 class SpeculativeGRPOTrainer(GRPOTrainer):
@@ -63,6 +65,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         trim_padding: bool = True,
         lag: int = 0,
         partial: int = 0,
+        dynamic_sampling: int = 0,
         own_process: bool = False,
         evaluate: Evaluate | None = None,
         head: OnlineHead | None = None,
@@ -76,21 +79,26 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         step; its result, unless None, is added to the row's `eval`. head: the drafter that is trained beside the
         policy; the engine must draft with it. trim_padding: leave padding out of forward passes; False gives the same
         bits as TRL. lag: training steps between the weights that sample and the update that uses the responses.
-        partial: groups that roll out beside those on which a step trains; 0: each step waits for its own. own_process:
-        the engine has its own process, and rolls out while the policy trains. cluster: engines in other processes
-        (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer."""
+        partial: groups that roll out beside those on which a step trains; 0: each step waits for its own.
+        dynamic_sampling: how often a step draws further groups, at most, in place of those whose rewards are equal.
+        own_process: the engine has its own process, and rolls out while the policy trains. cluster: engines in other
+        processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer."""
         self.barrier = barrier
         self.on_step = on_step
         self.trim_padding = trim_padding
-        self.rollouts_ahead = PartialRollouts(self, partial) if partial else RolloutsAhead(self, lag)
+        self.rollouts_ahead: RolloutsAhead | PartialRollouts | DynamicSampling = RolloutsAhead(self, lag)
+        if partial:
+            self.rollouts_ahead = PartialRollouts(self, partial)
+        elif dynamic_sampling:
+            self.rollouts_ahead = DynamicSampling(self, dynamic_sampling)
         # True: rollouts are made before TRL asks for them, and taken then; False: TRL's own code rolls out.
-        self.ahead = lag > 0 or partial > 0 or own_process
+        self.ahead = lag > 0 or isinstance(self.rollouts_ahead, CHOOSING) or own_process
         self.evaluate_policy = evaluate
         self._writer = CheckpointWriter(self, checkpoints)
         self._epochs_before = 0  # epochs that the run had completed when its checkpoint was saved
         self._evaluations: list[dict[str, Any]] = []  # evaluations since the last row
         self._reward = reward
-        self._rewards: list[float] = []
+        self.rewards: list[float] = []  # of the responses that were judged last
         self._losses: list[float] = []
         self._began = self._waited = self._exposed_s = 0.0  # perf_counter() at the start of this step; seconds
         backend = functools.partial(
@@ -132,9 +140,9 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             self._measure_policy()
         self.barrier.before_rollout()
         self._began, self._waited, self._exposed_s = time.perf_counter(), self.barrier.waited_s, 0.0
-        if isinstance(self.rollouts_ahead, PartialRollouts) and self.model.training:
+        if isinstance(self.rollouts_ahead, CHOOSING) and self.model.training:
             inputs = self.rollouts_ahead.rows()
-            self._exposed_s += time.perf_counter() - self._began
+            self._exposed_s = time.perf_counter() - self._began
         elif not (self.ahead and self.model.training):  # rollouts ahead are announced when they are submitted
             self.vllm_generation.announce(self, inputs)
         return super()._generate_and_score_completions(inputs)
@@ -144,7 +152,8 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         began, waited_s = time.perf_counter(), self.barrier.waited_s
         if self.ahead and self.model.training:
             taken = self.rollouts_ahead.take(prompt_ids)
-            self.barrier.after_rollout()
+            if taken is self.rollouts_ahead.taken:  # else a draw of dynamic sampling, which may not be the last
+                self.barrier.after_rollout()
             generated: Any = taken.rollout.responses, taken.logprobs
         else:
             generated = super()._generate_single_turn(prompt_ids, *args, **kwargs)
@@ -153,8 +162,12 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         return generated
 
     def _scored(self, *args: Any, **kwargs: Any) -> list[float]:
-        self._rewards = self._reward(*args, **kwargs)
-        return self._rewards
+        ahead = self.rollouts_ahead
+        if isinstance(ahead, DynamicSampling) and self.model.training and ahead.taken is not None:
+            self.rewards = ahead.rewards  # judged when they were drawn
+        else:
+            self.rewards = self._reward(*args, **kwargs)
+        return self.rewards
 
     def _measure_policy(self) -> None:
         evaluate = self.evaluate_policy
@@ -199,7 +212,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         loss = float(np.sum(self._losses))
         self._losses = []
         norm = float(logs["grad_norm"])
-        of_ranks = ranks.gather((own, self._rewards, loss, norm, own_sync, self._exposed_s))
+        of_ranks = ranks.gather((own, self.rewards, loss, norm, own_sync, self._exposed_s))
         rollouts, rewards_of_ranks, losses, norms, syncs, exposed_s = zip(*of_ranks, strict=True)
         require_finite(losses, norms, self.state.global_step)  # before a checkpoint of this step is written
         if not ranks.is_main():
@@ -218,7 +231,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             "exposed_s": max(exposed_s),
             "step_s": time.perf_counter() - self._began - waited,
             **of_rollout(rollout, rewards),
-            **(self.rollouts_ahead.row() if isinstance(self.rollouts_ahead, PartialRollouts) else {}),
+            **(self.rollouts_ahead.row() if isinstance(self.rollouts_ahead, CHOOSING) else {}),
             **({} if head is None else head.row()),
         }
         self._measure_policy()

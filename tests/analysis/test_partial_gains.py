@@ -13,9 +13,10 @@ def make_run(folder: Path, partial: int, rewards: list[float], verified: list[li
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(f"trainer: {{partial: {partial}}}\n")
     rows: list[dict[str, Any]] = [
-        {"reward": reward, "rollout_s": 1.5, "step_s": 2.0, "length_max": 80, "length_median": 20.0}
+        {"reward": reward, "rollout_s": 1.5, "step_s": 2.0, "decode_steps": 90, "length_max": 80, "length_median": 20.0}
         | ({} if verified is None else {"partial": {"verified": verified}})
-        for reward in rewards
+        | ({"decode_steps": 130, "length_median": 10.0} if place == 3 and verified is None else {})
+        for place, reward in enumerate(rewards)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -26,8 +27,8 @@ def test_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(tmp_path / "2", 2, [0.0] * 6 + [0.1, 0.3], [])
     main([str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["0", "1.500", "2.000", "4.00", "1.000", "±", "0.000", "1.000"]
-    assert lines[2].split() == ["2", "1.500", "2.000", "4.00", "0.400", "±", "0.283", "0.600", "0.200"]
+    assert lines[1].split() == ["0", "1.500", "2.000", "100.0", "130.0", "5.00", "1.000", "±", "0.000", "1.000"]
+    assert lines[2].split() == ["2", "1.500", "2.000", "90.0", "none", "4.00", "0.400", "±", "0.283", "0.600", "0.200"]
     found = {line[:20].strip(): line[20:].split() for line in lines[5:]}
     assert found == {
         "1 step before": ["16", str(8 * 315), "99.7%"],

@@ -32,6 +32,11 @@ def config_of(arm: str, *overrides: str) -> RunConfig:
         return arm_config(arm, [*SETTINGS, *overrides])
 
 
+def often_flat(completions: list[list[dict[str, str]]], **columns: Any) -> list[float]:
+    """A reward: 1 for one of eight responses, so that those to a problem often have equal rewards."""
+    return [float(len(conversation[-1]["content"]) % 8 == 0) for conversation in completions]
+
+
 def ignore(row: dict[str, Any]) -> None:
     """Nothing is done when a step is over."""
 

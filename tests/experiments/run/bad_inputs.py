@@ -180,6 +180,15 @@ kind(
     (["task=rollout", "trainer.partial=1"], "only compare and train put groups aside; leave it out"),
 )
 kind(
+    "groups that this kind of run cannot draw again",
+    (["trainer.dynamic_sampling=2", "trainer.lag=1"], "trainer.dynamic_sampling=2: further draws sample with the new"),
+    (["trainer.dynamic_sampling=2", "trainer.partial=1"], "no rewards yet; set trainer.partial=0"),
+    (["setting=agent_small", "trainer.dynamic_sampling=1"], "trainer.dynamic_sampling=1: rollouts in several turns"),
+    (["trainer.dynamic_sampling=1", "+trainer.num_iterations=2"], "each step needs a rollout of its own"),
+    (["trainer.dynamic_sampling=1", "engine.processes=2", "checkpoint.every=0"], "engine.processes=2"),
+    (["task=rollout", "trainer.dynamic_sampling=1"], "task=rollout trains nothing; leave it out"),
+)
+kind(
     "values that contradict each other",
     (["task=train", "arm=das", "budget=none"], "budget=none: arm das would draft nothing"),
     (["arms=[none,das_self]", "budget=none"], "budget=none: arm das_self would draft nothing"),
