@@ -266,7 +266,8 @@ def test_answers_are_equal_or_one_line_refuses(
     found, reports = tried.answers(name, method, circumstance)
     assert found == expected
     assert bool(preempted) == (circumstance == CROWDED)
-    assert any(report["cached"] for report in reports) or circumstance == ADAPTER
+    # Windows take twice the blocks, and of so few none is left to be found again.
+    assert any(report["cached"] for report in reports) or circumstance == ADAPTER or name in WINDOWS
     if method != "none":
         assert sum(report["drafted"] for report in reports) > 0
         assert sum(len(tokens) for answers in found for tokens, _ in answers) > sum(
