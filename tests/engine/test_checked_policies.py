@@ -203,7 +203,8 @@ class Tried:
         if name not in self._folders:
             stands_in = name in made_policies.CONFIGS
             folder = made_policies.write(name, self._new_folder(name)) if stands_in else name
-            self._adapters[name] = write_adapter(folder, self._new_folder("adapter"))
+            if not line_for(name, "none", ""):
+                self._adapters[name] = write_adapter(folder, self._new_folder("adapter"))
             self._folders[name] = folder
         return self._folders[name]
 
