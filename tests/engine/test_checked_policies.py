@@ -2,8 +2,8 @@
 refuses it.
 
 One engine meets a prefix cache, prompts in chunks, preemption and new weights. Usually drafts from a history are tried,
-and with an adapter on both runners. `POLICIES=all make pytest ARGS=tests/engine/test_checked_policies.py` tries all methods, with
-adapters too, and the policies in the folders that POLICIES names beside it, as in
+and with an adapter on both runners. `POLICIES=all make pytest ARGS=tests/engine/test_checked_policies.py` tries all
+methods, with adapters too, and the policies in the folders that POLICIES names beside it, as in
 POLICIES=all:outputs/cache/policies/smollm2.
 """
 
