@@ -12,7 +12,7 @@ PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile
 
 .PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray verl \
-	real-policy docs look wheel gpu-requirements check-gpu-requirements check-gpu clean
+	real-policy docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -43,6 +43,11 @@ check-gpu:
 # smallest setting, without the test packages: does `make run` install all that tasks need?
 smoke-tasks: env
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache --pages outputs/pages
+
+# All calls of the plan for a lent GPU (docs/install.md) at tiny shapes on this CPU, with the time that each takes.
+rehearse-gpu: env
+	rm -rf outputs/rehearsal
+	PYTHON="$(CURDIR)/$(BIN)/python" launch/lent_gpu.sh all task.device=cpu out=outputs/rehearsal
 
 # The inner loop, under 90 s: lint, types, layers, and the tests of what changed since the last commit.
 check: lint

@@ -19,7 +19,7 @@ def environment() -> dict[str, str]:
     """Returns the environment variables that the server needs and that are not set yet."""
     variables = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # engines of das that ask for the second runner get it all the same
     if installed("vllm"):  # the CUDA build: its default kernels give a row other bits when the batch changes
-        variables["VLLM_BATCH_INVARIANT"] = "1"
+        variables |= {"VLLM_BATCH_INVARIANT": "1", "TRITON_F32_DEFAULT": "ieee"}  # as in das.install()
     return variables
 
 

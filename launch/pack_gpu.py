@@ -1,8 +1,8 @@
 """Pack what a bare machine with an H100 or H200, torch 2.11 (CUDA 13) and no network needs for task=check_gpu.
 
-python launch/pack_gpu.py OUT [--cache FOLDER] [--policy FOLDER]
+python launch/pack_gpu.py OUT [--cache FOLDER] [--policy FOLDER] [--python 3.12]
 
-Into OUT go parts of at most 60 MiB of one archive, and SHA256SUMS. The archive is a folder for PYTHONPATH: vLLM 0.26.0
+Into OUT go parts of at most 56 MiB of one archive, and SHA256SUMS. The archive is a folder for PYTHONPATH: vLLM 0.26.0
 with the kernels for compute capability 9.0 alone, the packages of gpu_packages.txt and, below `policies`, a policy that
 was made before (run.py finds it with cache=FOLDER). docs/install.md says how it is used.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 
 VLLM = "0.26.0"
 PACKAGES = Path(__file__).with_name("gpu_packages.txt")
-PART = 60 * 2**20  # bytes
+PART = 56 * 2**20  # bytes: a part and the checkout (5 MiB) travel together, at most 64 MiB
 KERNELS = ("_C_stable_libtorch.abi3.so", "_vllm_fa3_C.abi3.so", "cumem_allocator.abi3.so", "spinloop.abi3.so")
 LEFT_OUT = ("vllm/vllm-rs", "vllm/third_party/deep_gemm/", "vllm/third_party/fmha_sm100/")
 GLIBC = ("manylinux1", "manylinux2014", *(f"manylinux_2_{minor}" for minor in (5, 12, 17, 24, 26, 27, 28, 31, 34, 35)))
@@ -29,11 +29,12 @@ MAGIC = 0xBA55ED50  # of a fat binary
 CODE, PTX, HOPPER = 2, 1, 90
 
 
-def fetch(cache: Path) -> list[Path]:
-    """Download the wheels that the cache lacks. Returns their paths. Raises CalledProcessError if pip cannot."""
+def fetch(cache: Path, python: str) -> list[Path]:
+    """Download the wheels for a version of Python that the cache lacks. Returns their paths. Raises CalledProcessError
+    if pip cannot."""
     wanted = [line for line in PACKAGES.read_text().splitlines() if line and not line.startswith("#")]
     platforms = [word for name in GLIBC for word in ("--platform", f"{name}_x86_64")]
-    common = ["--python-version", "3.12", "--implementation", "cp", *platforms, "--only-binary=:all:"]
+    common = ["--python-version", python, "--implementation", "cp", *platforms, "--only-binary=:all:"]
     wheels = []
     for package in (*wanted, f"vllm=={VLLM}"):
         name, _, version = package.partition("==")
@@ -115,11 +116,12 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--cache", type=Path, default=Path("outputs/cache/wheels"))
     parser.add_argument("--policy", type=Path)
+    parser.add_argument("--python", default="3.12")
     asked = parser.parse_args()
     site, archive = asked.out / "site", asked.out / "gpu_site.tar.xz"
     for folder in (asked.cache, site):
         folder.mkdir(parents=True, exist_ok=True)
-    unpack(fetch(asked.cache), site)
+    unpack(fetch(asked.cache, asked.python), site)
     if asked.policy is not None:
         shutil.copytree(asked.policy, site / "policies" / asked.policy.name)
     with lzma.open(archive, "wb", preset=6) as packed, tarfile.open(fileobj=packed, mode="w") as tar:

@@ -250,17 +250,24 @@ class Engines:
             "budget": {"name": "fixed", "tokens": 8},
             "extra": {"num_gpu_blocks_override": 256},  # of 128 tokens; a GiB of cache takes half a second to clear
         }
-        self.llm = build_engine(EngineSettings(model=policy, **{**defaults, **settings}))
+        try:
+            self.llm = build_engine(EngineSettings(model=policy, **{**defaults, **settings}))
+        except Exception:
+            self._clean()  # a worker that refused the engine has process groups already
+            raise
         return self.llm
 
     def close(self) -> None:
         if self.llm is not None:
-            from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
-
             self.llm.llm_engine.engine_core.shutdown()
             self.llm = None
-            cleanup_dist_env_and_memory()
-            gc.collect()
+            self._clean()
+
+    def _clean(self) -> None:
+        from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+        cleanup_dist_env_and_memory()
+        gc.collect()
 
 
 @pytest.fixture(scope="module")

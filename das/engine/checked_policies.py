@@ -41,6 +41,7 @@ def check_policy(vllm_config: Any) -> None:
     model_config = vllm_config.model_config
     if reason := refusal(model_config, adapters=vllm_config.lora_config is not None):
         raise EngineError(f"{model_config.model}: {reason}")
+    refuse_mixed_draft_model(vllm_config.speculative_config)
     name = model_config.architecture
     if vllm_config.speculative_config is None or name in CHECKED or self_test.RUNNING in os.environ:
         return
@@ -71,6 +72,20 @@ def refusal(model_config: Any, adapters: bool = False) -> str:
     if current_platform.is_cpu() and model_config.is_moe and adapters:
         return f"on a CPU, vLLM has no LoRA adapters for the experts of {name}: set enable_lora=False, or take a GPU"
     return head_refusal(model_config)
+
+
+def refuse_mixed_draft_model(speculative_config: Any) -> None:
+    """Raise EngineError with a one-line message if some layers of a draft model have windows and others do not: vLLM
+    cannot draft with them."""
+    if speculative_config is None or speculative_config.method != "draft_model":
+        return
+    draft = speculative_config.draft_model_config
+    kinds = set(getattr(draft.hf_text_config, "layer_types", None) or ())
+    if len(kinds) > 1:
+        raise EngineError(
+            f"{draft.model}: as a draft model, vLLM takes layers of one kind, not {' and '.join(sorted(kinds))}: take "
+            "another draft model, or the method das"
+        )
 
 
 def advice(error: str) -> str:

@@ -34,6 +34,11 @@ def captured(scale: Scale) -> Verdict:
     return _audit(scale, enforce_eager=not scale.gpu)
 
 
+def second(scale: Scale) -> Verdict:
+    """Do the check of this module with CUDA graphs, on vLLM's second model runner."""
+    return _audit(scale, enforce_eager=not scale.gpu, runner="second")
+
+
 def variant(scale: Scale) -> Verdict:
     """Do the check of this module with vLLM's default kernels. Tokens may differ, because das promises no exactness
     with these."""
@@ -65,12 +70,13 @@ def _audit(
     drafted, report = _roll_out(llm, scale, LIMITS, top_k=top_k)
     none, drafts = sample_agreement(alone, halves), sample_agreement(alone, drafted)
     roll_out = partial(_roll_out, llm, scale, top_k=top_k)
+    named = enforce_eager and "runner" not in options
     plans = {
         "halves": (halves, partial(roll_out, [0], groups=2)),
         "drafts": (drafted, partial(roll_out, LIMITS)),
     }
     differences = {
-        name: _difference(llm, scale, enforce_eager, alone, responses, partial(roll_out, [0]), again)
+        name: _difference(llm, scale, named, alone, responses, partial(roll_out, [0]), again)
         for name, (responses, again) in plans.items()
     }
     tokens = sum(len(response["tokens"]) for response in drafted)
@@ -98,14 +104,15 @@ def _audit(
 
 
 def _difference(
-    llm: Any, scale: Scale, eager: bool, one: Any, other: Any, roll_out: Callable[[], Any], again: Callable[[], Any]
+    llm: Any, scale: Scale, named: bool, one: Any, other: Any, roll_out: Callable[[], Any], again: Callable[[], Any]
 ) -> dict[str, Any] | None:
-    """Returns the earliest difference of two rollouts: request, position, graph mode and, without graphs, rows and
-    operation; None if there is none. Writes it as a line at once. roll_out, again: repeat the rollouts."""
+    """Returns the earliest difference of two rollouts: request, position and, if `named`, rows and operation; None if
+    there is none. Writes it as a line at once. named: there are no graphs, and it is the first model runner. roll_out,
+    again: repeat the rollouts."""
     found: dict[str, Any] | None = first_difference(one, other)
     if found is not None:
-        found["graphs"] = not eager
-        if eager:
+        found["graphs"] = not llm.llm_engine.vllm_config.model_config.enforce_eager
+        if named:
             problem, sibling = divmod(found["request"], scale.pick(SIBLINGS, CPU_SIBLINGS))
             position = scale.pick(PROMPTS, CPU_PROMPTS)[problem] + found["position"] - 1
             found |= differing_operation(llm, _seed(problem, sibling), position, roll_out, again)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from das.engine.contract.versions import BRANCHES, VLLM
+from das.engine.contract.versions import BRANCHES, SECOND_RUNNER, VLLM
 
 CHECKS = "experiments.gpu"
 
@@ -41,6 +41,13 @@ ALL = (
         gib=24,
     ),
     Part("audit_captured", f"{CHECKS}.audits:captured", "the same with CUDA graphs", gib=24, like="audit_eager"),
+    Part(
+        "audit_second",
+        f"{CHECKS}.audits:second",
+        "the same on vLLM's second model runner",
+        gib=24,
+        versions=SECOND_RUNNER,
+    ),
     Part("forced", f"{CHECKS}.tasks:forced", "made-up recordings on a 7B shape: time of none, stock and das", gib=70),
     Part("pass_times_7b", f"{CHECKS}.tasks:pass_times:7b", "time of a pass by live requests, drafts, context", gib=40),
     Part("policy", f"{CHECKS}.tasks:policy", "the small policy for the next part is made", gib=2),

@@ -14,6 +14,7 @@ from experiments.run.checks import check_values
 from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS
 
+CPU_TRAINING = ["setting=maths_smoke"]  # its small policy is made in seconds
 ONE_GPU = ["engine=gpu", "engine.processes=1", "engine.max_model_len=8192"]
 
 
@@ -74,8 +75,8 @@ def pass_times(scale: Scale, shape: str) -> Verdict:
         [
             *ONE_GPU,
             f"task.shape={shape}",
-            "task.live=[1,4,16,64,128]",
-            "task.drafts=[0,1,2,4,8,16]",
+            "task.live=[1,8,64,256]",
+            "task.drafts=[0,4,16]",
             "task.contexts=[256,4096]",
             "task.passes=8",
             "engine.gpu_memory_utilization=0.85",
@@ -105,7 +106,7 @@ def policy(scale: Scale) -> Verdict:
     from experiments.harness.policies import policy_directory
 
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = run_config(compose_config([f"cache={scale.cache}", "task=train"]))
+        config = run_config(compose_config([f"cache={scale.cache}", "task=train", *scale.pick([], CPU_TRAINING)]))
     lines: list[str] = []
     folder = policy_directory(config, lines.append)
     return Verdict(True, lines[-1] if lines else f"it is there already: {Path(folder).name}")
@@ -115,7 +116,7 @@ def grpo(scale: Scale) -> Verdict:
     """Run task=compare: a few training steps with and without drafts, one arm after the other."""
     sizes = scale.pick(
         ["engine=gpu", "engine.processes=1", "engine.max_model_len=1024", "engine.gpu_memory_utilization=0.3"],
-        ["setting=maths_smoke"],
+        CPU_TRAINING,
     )
     common = ["arms=[none,das]", "task.lock_step=false", "task.derived=false", "checkpoint.every=0", "budget=fixed"]
     result = run_task("compare", [*sizes, *common, "trainer.max_steps=3"], scale)

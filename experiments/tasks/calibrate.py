@@ -10,6 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +95,17 @@ def _check(config: DictConfig) -> None:
         raise UserError("task.live and task.passes must be 1 or more, task.drafts 0 or more")
     if task.shape is not None and (not task.contexts or min(task.contexts) < 1):
         raise UserError(f"task.contexts={task.contexts}: name one or more numbers of tokens, 1 or more")
-    needed = 2 * (WARM_UP + int(task.passes)) + max(task.drafts)
+    needed = _response(task)
     if config.trainer.max_completion_length < needed:
         raise UserError(
             f"trainer.max_completion_length={config.trainer.max_completion_length}: task.passes={task.passes} with "
             f"drafts of {max(task.drafts)} take up to {needed} tokens"
         )
+
+
+def _response(task: DictConfig) -> int:
+    """The most tokens that a request takes beside its prompt while its passes are timed."""
+    return 2 * (WARM_UP + int(task.passes)) + int(max(task.drafts))
 
 
 def shaped_policy(config: RunConfig, name: str) -> str:
@@ -138,7 +144,14 @@ def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress
         prompts = {0: [prompt for _, prompt in tokenized(config, policy)]}
     else:
         prompts = {length: made_up_prompts(length, max(task.live)) for length in task.contexts}
-    combinations = [(live, drafts, context) for live in task.live for drafts in task.drafts for context in prompts]
+    cache = engine.vllm_config.cache_config
+    combinations = []
+    for live, context in product(task.live, prompts):
+        blocks = live * (1 + (context + _response(task)) // cache.block_size)
+        if blocks <= cache.num_gpu_blocks:
+            combinations += [(live, drafts, context) for drafts in task.drafts]
+        else:
+            progress.note(f"left out: {live} requests of {context} tokens, which the KV cache does not hold")
     order = random.Random(0)
     rows: list[list[float]] = []
     for turn in range(task.rounds):

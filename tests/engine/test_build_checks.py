@@ -1,5 +1,6 @@
 """What das says before an engine starts, and after a rollout."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ SIZES: dict[str, Any] = {
     "vocab_size": 256,
     "max_position_embeddings": 256,
 }
+ARMS = ("none", "das", "das_self")
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
 REFUSED: list[tuple[str, PretrainedConfig, str]] = [
     (
@@ -49,6 +51,17 @@ def engine(folder: Path) -> Any:
     return LLM(str(folder), skip_tokenizer_init=True, max_model_len=128, **arguments)
 
 
+def server(folder: Path) -> Any:
+    """Build an engine as vLLM's servers do."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    das.install()
+    arguments = das.engine_arguments(budget={"name": "fixed", "tokens": 4})
+    arguments |= {"skip_tokenizer_init": True, "max_model_len": 128}
+    return AsyncLLM.from_engine_args(AsyncEngineArgs(str(folder), **arguments))
+
+
 @pytest.mark.parametrize(("name", "config", "line"), REFUSED)
 def test_policies_whose_tokens_drafts_change_are_refused_in_one_line(
     name: str, config: PretrainedConfig, line: str, tmp_path: Path
@@ -56,7 +69,8 @@ def test_policies_whose_tokens_drafts_change_are_refused_in_one_line(
     """The folder has no weights: the refusal comes before they are read."""
     config.architectures = [name]
     config.save_pretrained(tmp_path)
-    for build in (engine, lambda folder: build_engine(EngineSettings(str(folder), "das"), skip_tokenizer_init=True)):
+    harness = partial(build_engine, skip_tokenizer_init=True)
+    for build in (engine, server, *(lambda folder, arm=arm: harness(EngineSettings(str(folder), arm)) for arm in ARMS)):
         with pytest.raises(EngineError, match=line) as refused:
             build(tmp_path)
         assert "\n" not in str(refused.value)

@@ -1,9 +1,10 @@
 """A stand-in of each architecture: with every method, in every circumstance, it answers as without drafts, or one line
 refuses it.
 
-Usually drafts from a history are tried, with prompts in chunks and preemption, and with an adapter on both runners.
-`POLICIES=all` (make pytest ARGS=tests/engine/test_checked_policies.py) tries all methods in all circumstances, and the
-policies in the folders that POLICIES names beside it, such as POLICIES=all:outputs/cache/policies/smollm2.
+One engine meets a prefix cache, prompts in chunks, preemption and new weights. Usually drafts from a history are tried,
+and with an adapter on both runners. `POLICIES=all make pytest ARGS=tests/engine/test_checked_policies.py` tries all
+methods, with adapters too, and the policies in the folders that POLICIES names beside it, as in
+POLICIES=all:outputs/cache/policies/smollm2.
 """
 
 import itertools
@@ -38,24 +39,22 @@ METHODS: dict[str, dict[str, Any]] = {
     "suffix": {},
     "draft_model": {"speculative": {"num_speculative_tokens": 3}},
 }
-CHUNKS = {"max_num_batched_tokens": 48, "enable_prefix_caching": False}
-FEW_BLOCKS = {"num_gpu_blocks_override": 9}  # of 128 tokens
-BOTH = "chunks and preemption"
+ROOM, CROWDED, ADAPTER = "room for all", "crowded", "adapter"
 CIRCUMSTANCES: dict[str, dict[str, Any]] = {
-    "prefix cache": {},
-    "chunks": CHUNKS,
-    "preemption": {"extra": FEW_BLOCKS},
-    "adapter": {"extra": {"num_gpu_blocks_override": 64, "enable_lora": True, "max_lora_rank": 8}},
+    ROOM: {},
+    # Few blocks of 128 tokens, some of which requests share, and few tokens a pass.
+    CROWDED: {"max_num_batched_tokens": 48, "extra": {"num_gpu_blocks_override": 9}},
+    ADAPTER: {"extra": {"num_gpu_blocks_override": 64, "enable_lora": True, "max_lora_rank": 8}},
 }
 TOKENS = 40
 IMAGES = 2
 
 
 def prompts(folder: str) -> list[Any]:
-    """Prompts that share beginnings, up to 110 tokens long; for a policy that sees, also a text with two images."""
+    """Prompts that share beginnings, up to 140 tokens long; for a policy that sees, also a text with two images."""
     generator = torch.Generator().manual_seed(0)
-    longest = torch.randint(8, 250, (110,), generator=generator).tolist()
-    texts: list[Any] = [{"prompt_token_ids": longest[:length]} for length in (3, 40, 100, 110)]
+    longest = torch.randint(8, 250, (140,), generator=generator).tolist()
+    texts: list[Any] = [{"prompt_token_ids": longest[:length]} for length in (30, 100, 110, 140)]
     if not hasattr(AutoConfig.from_pretrained(folder), "vision_config"):
         return texts
     from PIL import Image
@@ -68,8 +67,9 @@ def prompts(folder: str) -> list[Any]:
 
 
 def answers(llm: Any, asked: list[Any], tick: int, adapter: str = "") -> tuple[list[Any], Any]:
-    """Three responses to each prompt: tokens and log-probs; and the rollout's report. Every third request has the same
-    seed at every tick. adapter: folder of the adapter that every second request takes."""
+    """Three responses to each prompt: tokens and log-probs; and the rollout's report, with the number of prompt tokens
+    that were `cached`. Every third request has the same seed at every tick. adapter: folder of the adapter that every
+    second request takes."""
     from vllm import SamplingParams
     from vllm.lora.request import LoRARequest
 
@@ -96,7 +96,7 @@ def answers(llm: Any, asked: list[Any], tick: int, adapter: str = "") -> tuple[l
         (list(one.token_ids), [place[token].logprob for place, token in zip(one.logprobs, one.token_ids, strict=True)])
         for one in responses
     ]
-    return found, report
+    return found, {**report, "cached": sum(output.num_cached_tokens or 0 for output in outputs)}
 
 
 def trainer_of(folder: str) -> Any:
@@ -135,18 +135,17 @@ def write_adapter(folder: str, into: Path) -> str:
 def rolled_out(
     engines: Engines, folder: str, method: str, circumstance: str, adapter: str
 ) -> tuple[list[Any], list[Any]]:
-    """What an engine answers twice, and once more after a sync; and the reports. With an adapter, there is no sync."""
-    settings = (
-        {"method": method}
-        | METHODS.get(method, {})
-        | (CIRCUMSTANCES | {BOTH: CHUNKS | {"extra": FEW_BLOCKS}})[circumstance]
-    )
+    """What an engine answers twice, and once more after a sync; and the reports. With an adapter, there is no sync, nor
+    where vLLM runs transformers' own class: it changes that class, so that no trainer in the process can use it."""
+    settings = {"method": method} | METHODS.get(method, {}) | CIRCUMSTANCES[circumstance]
+    if method in SELF_DRAFTS and circumstance == CROWDED:  # nearly all of their drafts are right: few requests at once
+        settings["extra"] = {"num_gpu_blocks_override": 5}
     if method == "draft_model":
         settings["speculative"] = {**settings["speculative"], "model": folder}
     llm = engines.build(folder, **settings)
     asked = prompts(folder)
     found = [answers(llm, asked, tick, adapter) for tick in (1, 2)]
-    if not adapter:
+    if not adapter and not llm.llm_engine.model_config.using_transformers_backend():
         sync(llm, folder)
         found.append(answers(llm, asked, 3))
     return [each for each, _ in found], [report for _, report in found]
@@ -162,13 +161,16 @@ ANY: tuple[str, ...] = ()
 REFUSED: list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str]] = [
     (LINEAR, ANY, ANY, "does not support the linear attention of Qwen3NextForCausalLM"),
     (LATENT, ANY, ANY, "tokens of DeepseekV2ForCausalLM depend on the batch"),
-    (EXPERTS, ANY, ("adapter",), "on a CPU, vLLM has no LoRA adapters for the experts"),
+    (EXPERTS, ANY, (ADAPTER,), "on a CPU, vLLM has no LoRA adapters for the experts"),
     (EXPERTS, SELF_DRAFTS, ANY, "self-drafts: experts cannot be quantized yet"),
-    (ANY, SELF_DRAFTS, ("adapter",), "self-drafts: not with multimodal positions or LoRA adapters"),
+    (SEEING, SECOND, ANY, "engine.runner=second: das has no multimodal positions there yet"),
+    (SEEING, ("draft_model",), ANY, "has no config.json"),
+    (ANY, SELF_DRAFTS, (ADAPTER,), "self-drafts: not with multimodal positions or LoRA adapters"),
     (SEEING, SELF_DRAFTS, ANY, "self-drafts: not with multimodal positions or LoRA adapters"),
     (WINDOWS[:2], SECOND, ANY, "engine.runner=second: no KV caches of several kinds on a CPU"),
     (WINDOWS, (*SELF_DRAFTS, *BRANCHES), ANY, "a model that has full attention"),
     (SEEING, BRANCHES, ANY, "multimodal positions"),
+    (WINDOWS[:2], ("draft_model",), ANY, "as a draft model, vLLM takes layers of one kind, not full_attention and"),
 ]
 
 
@@ -183,10 +185,10 @@ def line_for(*case: str) -> str:
 def cases() -> list[tuple[str, str, str]]:
     """The combinations to try: name of a stand-in or folder, method, circumstance."""
     if ALL == "all":
-        all_of = itertools.product((*made_policies.CONFIGS, *FOLDERS), ("none", *METHODS), CIRCUMSTANCES)
-        return [case for case in all_of if not line_for(case[0], "none", "") or case[2] == "chunks"]
-    adapters = [("LlamaForCausalLM", method, "adapter") for method in ("das", *SECOND)]
-    return [*adapters, *((name, "das", BOTH) for name in sorted(CHECKED))]
+        all_of = itertools.product((*made_policies.CONFIGS, *FOLDERS), ("none", *METHODS), (CROWDED, ADAPTER))
+        return [case for case in all_of if not line_for(case[0], "none", "") or case[2] == CROWDED]
+    adapters = [("LlamaForCausalLM", method, ADAPTER) for method in ("das", *SECOND)]
+    return [*adapters, *((name, "das", CROWDED) for name in sorted(CHECKED))]
 
 
 class Tried:
@@ -199,27 +201,28 @@ class Tried:
         self._references: dict[tuple[str, bool], list[Any]] = {}
 
     def folder(self, name: str) -> str:
-        """The folder of a policy: of a stand-in, made at its first use, or the name itself."""
+        """The folder of a policy, with an adapter for it: of a stand-in, made at its first use, or the name itself."""
         if name not in self._folders:
             stands_in = name in made_policies.CONFIGS
-            self._folders[name] = made_policies.write(name, self._new_folder(name)) if stands_in else name
+            folder = made_policies.write(name, self._new_folder(name)) if stands_in else name
+            if not line_for(name, "none", ""):
+                self._adapters[name] = write_adapter(folder, self._new_folder("adapter"))
+            self._folders[name] = folder
         return self._folders[name]
 
     def reference(self, name: str, circumstance: str) -> list[Any]:
-        """What an engine without drafts answers, with a prefix cache and room for all; with an adapter, if the
-        circumstance has one."""
-        adapter = circumstance == "adapter"
+        """What an engine without drafts answers that has room for all; with an adapter, if the circumstance has
+        one."""
+        adapter = circumstance == ADAPTER
         if (name, adapter) not in self._references:
-            plain = self.answers(name, "none", "adapter" if adapter else "prefix cache")
+            plain = self.answers(name, "none", ADAPTER if adapter else ROOM)
             self._references[name, adapter] = plain[0]
         return self._references[name, adapter]
 
     def answers(self, name: str, method: str, circumstance: str) -> tuple[list[Any], list[Any]]:
         """See rolled_out."""
         folder = self.folder(name)
-        if circumstance == "adapter" and name not in self._adapters:
-            self._adapters[name] = write_adapter(folder, self._new_folder("adapter"))
-        adapter = self._adapters[name] if circumstance == "adapter" else ""
+        adapter = self._adapters[name] if circumstance == ADAPTER else ""
         return rolled_out(self.engines, folder, method, circumstance, adapter)
 
 
@@ -252,6 +255,8 @@ def test_each_checked_architecture_has_a_stand_in() -> None:
 def test_answers_are_equal_or_one_line_refuses(
     name: str, method: str, circumstance: str, tried: Tried, preempted: list[int]
 ) -> None:
+    if method == "suffix":
+        pytest.importorskip("arctic_inference", reason="suffix needs arctic-inference (make peers)")
     if name in made_policies.CONFIGS and made_policies.sees(name):
         pytest.importorskip("torchvision", reason="policies that see need torchvision, in the build of the torch here")
     if line := line_for(name, method, circumstance):
@@ -263,7 +268,9 @@ def test_answers_are_equal_or_one_line_refuses(
     preempted.clear()
     found, reports = tried.answers(name, method, circumstance)
     assert found == expected
-    assert bool(preempted) == ("preemption" in circumstance)
+    assert bool(preempted) == (circumstance == CROWDED)
+    # Windows take twice the blocks, and of so few none is left to be found again.
+    assert any(report["cached"] for report in reports) or circumstance == ADAPTER or name in WINDOWS
     if method != "none":
         assert sum(report["drafted"] for report in reports) > 0
         assert sum(len(tokens) for answers in found for tokens, _ in answers) > sum(

@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import core_of
 from conftest import Engines, roll
+from host_waits import HostWaits
 from vllm import SamplingParams
 
 from das.engine.build import EngineSettings
@@ -17,7 +18,7 @@ from das.engine.drafters import cpu_linears, cuda_linears
 from das.engine.drafters.self_draft import SelfDraft
 from das.engine.drafters.support import require_self_draft
 from das.engine.engine_config import DasOptions, das_options
-from das.engine.runners.draft_passes import blocks_needed
+from das.engine.runners.draft_passes import blocks_needed, pass_inputs
 from das.engine.runners.protocol import Runner
 
 RNG = np.random.default_rng(0)
@@ -244,3 +245,17 @@ def test_bad_options_are_refused_in_one_line() -> None:
             EngineSettings(model="", method="das_self", self_draft={"weights": "w8a8", "passes": passes})
     with pytest.raises(ValueError, match="drafts chains only"):
         EngineSettings(model="", method="das_self", branch_blocks=8)
+
+
+def test_the_host_waits_for_no_copy_of_a_draft_pass() -> None:
+    tables, starts, counts = np.array([[3, 1], [2, 0]], np.int32), np.array([5, 3]), np.array([1, 2])
+    arguments = tables, 4, starts, counts, np.array([7, 8, 9]), np.array([0, 4])
+    with HostWaits() as count:
+        there, *rest = pass_inputs(torch.device("meta"), *arguments)
+    assert len(count.copies) == 1
+    assert not count.waits
+    assert {tensor.device.type for tensor in (there.slot_mapping, there.seq_lens, *rest)} == {"meta"}
+    common, tokens, positions, last = pass_inputs(torch.device("cpu"), *arguments)
+    assert common.slot_mapping.tolist() == [5, 11, 0]  # block 1 from 5 on; block 2, and block 0 behind it
+    assert (tokens.tolist(), positions.tolist(), last.tolist()) == ([7, 8, 9], [5, 7, 8], [0, 2])
+    assert (positions.dtype, common.slot_mapping.dtype) == (torch.int64, torch.int64)

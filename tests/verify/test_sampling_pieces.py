@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from host_waits import HostWaits
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from vllm import SamplingParams
@@ -141,33 +142,6 @@ def test_the_memory_is_bounded_whatever_the_batch(
     with LiveBytes() as count:
         sampler.sample(runner, logits, drafts)
     assert limit / 8 < count.most < limit
-
-
-class HostWaits(TorchDispatchMode):
-    """Counts copies to and from a device, and what makes the host wait for it: copies that block, and its values read
-    one by one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits: list[str] = []
-        self.copies: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = func._schema.name
-        if name in ("aten::_to_copy", "aten::copy_"):
-            source = args[1] if name == "aten::copy_" else args[0]
-            target = args[0].device if name == "aten::copy_" else torch.device(kwargs.get("device") or source.device)
-            waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
-            if source.device != target:
-                copy = f"{name} {tuple(source.shape)} {source.device} -> {target}"
-                self.copies.append(copy)
-                self.waits += [copy] * waits
-            if target.type == "cpu" and source.device.type == "meta":
-                return torch.zeros(source.shape, dtype=kwargs.get("dtype") or source.dtype)  # what the host would read
-        if name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::is_nonzero"):
-            self.waits.append(name)
-        return func(*args, **kwargs)
 
 
 PENALTIES = {**ORDINARY, "repetition_penalty": 1.2}

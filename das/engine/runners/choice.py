@@ -23,8 +23,11 @@ def check_choice(vllm_config: Any) -> None:
         if not has_second:
             raise NotInstalled("engine.runner=second needs das.install() (or das's plug-in) before the engine is built")
         method = getattr(vllm_config.speculative_config, "method", None)
-        if method is not None and not drafts_by_das(vllm_config) and method not in METHODS:
-            raise NotInstalled(f"engine.runner=second: das has no method {method} there yet; set engine.runner=first")
+        lacking = f"method {method}"
+        if method is None or drafts_by_das(vllm_config) or method in METHODS:
+            lacking = "multimodal positions" if getattr(vllm_config.model_config, "uses_mrope", False) else ""
+        if lacking:
+            raise NotInstalled(f"engine.runner=second: das has no {lacking} there yet; set engine.runner=first")
 
 
 def runner_under_construction(vllm_config: Any) -> AbstractContextManager[None]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
+from das.verify.host_copies import on_device
 
 if TYPE_CHECKING:
     from das.engine.runners.protocol import Runner
@@ -25,14 +26,21 @@ def blocks_needed(max_tokens: int, block_size: int) -> int:
     return (max_tokens + block_size - 2) // block_size + 1
 
 
-def attention_inputs(
-    device: torch.device, tables: np.ndarray, block_size: int, starts: np.ndarray, counts: np.ndarray
-) -> tuple[Any, np.ndarray]:
-    """Returns vLLM's CommonAttentionMetadata of a pass over some rows, and the position of each token of the pass,
-    int64.
+def pass_inputs(
+    device: torch.device,
+    tables: np.ndarray,
+    block_size: int,
+    starts: np.ndarray,
+    counts: np.ndarray,
+    tokens: np.ndarray,
+    skipped: np.ndarray | int = 0,
+) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns what a pass over some rows reads: vLLM's CommonAttentionMetadata, the tokens and their positions, and the
+    index of each row's last token. All of it goes to the device in one copy, for which the host does not wait.
 
-    tables: KV blocks of each row, int32 [R, blocks]. starts: position of each row's first token, int64 [R]. counts: the
-    number of each row's tokens in the pass, int64 [R].
+    tables: KV blocks of each row, int32 [R, blocks]. starts: place of each row's first token in these, int64 [R].
+    counts: the number of each row's tokens in the pass, int64 [R]. tokens: the token ids, row by row. skipped: how many
+    tokens of each row precede its blocks, int64 [R].
     """
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
@@ -41,27 +49,29 @@ def attention_inputs(
     positions = np.arange(stops[-1]) - np.repeat(stops - counts, counts) + starts[owner]
     slots = tables[owner, positions // block_size].astype(np.int64) * block_size
     slots += positions % block_size
-    query_starts = torch.from_numpy(np.concatenate(([0], stops)).astype(np.int32))
-    seq_lens = torch.from_numpy(lengths.astype(np.int32))
+    query_starts, seq_lens = np.concatenate(([0], stops)).astype(np.int32), lengths.astype(np.int32)
+    arrays = {"query_starts": query_starts, "seq_lens": seq_lens, "tables": tables, "slots": slots, "tokens": tokens}
+    arrays |= {"positions": positions + np.broadcast_to(skipped, counts.shape)[owner], "last": stops - 1}
+    there = on_device(device, arrays)
     common = CommonAttentionMetadata(
-        query_start_loc=query_starts.to(device),
-        query_start_loc_cpu=query_starts,
-        seq_lens=seq_lens.to(device),
+        query_start_loc=there["query_starts"],
+        query_start_loc_cpu=torch.from_numpy(query_starts),
+        seq_lens=there["seq_lens"],
         num_reqs=len(counts),
         num_actual_tokens=len(owner),
         max_query_len=int(counts.max()),
         max_seq_len=int(lengths.max()),
-        block_table_tensor=torch.from_numpy(tables).to(device),
-        slot_mapping=torch.from_numpy(slots).to(device),
+        block_table_tensor=there["tables"],
+        slot_mapping=there["slots"].long(),
         is_prefilling=torch.zeros(len(counts), dtype=torch.bool),
-        seq_lens_cpu_upper_bound=seq_lens,
+        seq_lens_cpu_upper_bound=torch.from_numpy(seq_lens),
     )
-    return common, positions
+    return common, there["tokens"], there["positions"].long(), there["last"].long()
 
 
 def in_pass(vllm_config: Any, group: Any, common: Any) -> AbstractContextManager[None]:
     """Inside the `with` block, a model can compute a pass that vLLM did not plan. group: vLLM's AttentionGroup of the
-    model's layers. common: the metadata from `attention_inputs`.
+    model's layers. common: the metadata from `pass_inputs`.
     """
     from vllm.forward_context import set_forward_context
 
@@ -115,15 +125,16 @@ class DraftPasses:
         among: indices into these rows, int64 [A]. tokens: one or more token ids for each of them. Returns the hidden
         state of each one's last token, [A, hidden].
         """
-        device = self.runner.device
         counts = np.array([len(own) for own in tokens], np.int64)
         starts = self._next[among]
         self._next[among] = starts + counts
-        common, positions = attention_inputs(device, self._tables[among], self.block_size, starts, counts)
-        ids = torch.tensor([token for own in tokens for token in own], dtype=torch.int32, device=device)
+        ids = np.concatenate([np.asarray(own, np.int32) for own in tokens])
+        common, *inputs, last = pass_inputs(
+            self.runner.device, self._tables[among], self.block_size, starts, counts, ids
+        )
         with in_pass(self.runner.vllm_config, self.runner.attn_groups[0][0], common):
-            hidden = self.runner.model(ids, torch.from_numpy(positions).to(device))
-        return hidden[torch.from_numpy(np.cumsum(counts) - 1).to(device)]
+            hidden = self.runner.model(*inputs)
+        return hidden[last]
 
     def forget(self) -> None:
         """Fill the scratch blocks with zeros, so that no later pass reads values of earlier passes."""

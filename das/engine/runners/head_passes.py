@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from das.engine.branching.scratch import check_block_size
-from das.engine.runners.draft_passes import attention_inputs, in_pass
+from das.engine.runners.draft_passes import in_pass, pass_inputs
 
 if TYPE_CHECKING:
     from das.engine.runners.protocol import Runner
@@ -287,18 +287,13 @@ class HeadPasses:
         tokens: for each position, the token behind it. hidden: the hidden states that the head takes beside them,
         [tokens, hidden]. Returns the hidden states for logits, and those for the next input, both [tokens, hidden].
         """
-        device = self.runner.device
         tables = self._tables()[rows].copy()
         for table, skipped in zip(tables, (firsts // self.block_size).tolist(), strict=True):
             if skipped:
                 table[:-skipped] = table[skipped:].copy()
-        common, positions = attention_inputs(device, tables, self.block_size, starts - firsts, counts)
-        positions += np.repeat(firsts, counts)
+        common, ids, positions, _ = pass_inputs(
+            self.runner.device, tables, self.block_size, starts - firsts, counts, tokens, firsts
+        )
         with in_pass(self.runner.vllm_config, self.attention, common):
-            last, after = self.model(
-                input_ids=torch.from_numpy(tokens.astype(np.int32)).to(device),
-                positions=torch.from_numpy(positions).to(device),
-                hidden_states=hidden,
-                inputs_embeds=None,
-            )
+            last, after = self.model(input_ids=ids, positions=positions, hidden_states=hidden, inputs_embeds=None)
         return last, after

@@ -73,10 +73,7 @@ platforms._current_platform = StandIn()
 platforms.vllm_version_matches_substr = lambda substr: False  # a build for CPUs switches Triton off
 
 import das  # noqa: E402
-from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
-from das.engine.engine_config import das_options, refuse_head  # noqa: E402
 from das.engine.patches import gpu  # noqa: E402
-from das.engine.runners.choice import check_choice  # noqa: E402
 from experiments.small_policy.shapes import shape_of, weightless_policy  # noqa: E402
 
 
@@ -95,6 +92,8 @@ def configured(policy: Path, runner: str, method: str) -> Any:
     """Returns the configuration of an engine after the checks and the settings of das's worker."""
     from vllm.engine.arg_utils import EngineArgs
 
+    from das.engine.worker import DasWorker, PlatformWorker
+
     options = {key: dict(value) for key, value in METHODS[method].items()}
     if "eagle3" in method:
         options["speculative"]["model"] = head_for(policy)
@@ -103,15 +102,12 @@ def configured(policy: Path, runner: str, method: str) -> Any:
     sizes = {"max_model_len": LONGEST, "max_num_seqs": SEATS, "max_num_batched_tokens": LONGEST}
     config = EngineArgs(model=str(policy), load_format="dummy", skip_tokenizer_init=True, **sizes, **arguments)
     config = config.create_engine_config()
-    asked = das_options(config)
-    if asked.self_draft is not None:
-        require_self_draft(config, asked.self_draft)
-    if asked.head is not None:
-        require_head(config)
-    check_choice(config)
-    refuse_head(config)
-    gpu.keep_norms_invariant(config)
-    gpu.choose_attention(config)
+
+    def keep(worker: Any, vllm_config: Any) -> None:
+        worker.vllm_config, worker.parallel_config = vllm_config, vllm_config.parallel_config
+
+    PlatformWorker.__init__ = keep
+    DasWorker(config)
     return config
 
 

@@ -13,7 +13,7 @@ import vllm.envs
 from das.engine.environment import nccl_variables_kept, set_environment
 from das.engine.methods import PROPOSER
 from das.engine.patches import gpu
-from das.engine.patches.gpu import bmm_kept, choose_attention, keep_norms_invariant, split_residual_norm
+from das.engine.patches.gpu import choose_attention, keep_norms_invariant, split_residual_norm
 from das.engine.patches.tuned_matmuls import LARGE, most_alike
 from das.engine.runners.first.runner import FirstRunner
 from das.verify import sampling_pieces
@@ -163,10 +163,25 @@ def test_small_heads_get_attention_that_is_invariant(
     assert getattr(attention.backend, "name", attention.backend) == chosen
 
 
-def test_a_trainer_gets_its_batched_product_back() -> None:
+def test_a_trainer_gets_its_batched_product_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the worker of an engine in its process has a device."""
+    from das.engine import worker
+
     original = torch.bmm
-    with bmm_kept():
+    monkeypatch.setattr(torch, "bmm", original)  # whatever happens, later tests have it
+
+    def init_device(own: Any) -> None:
         torch.bmm = lambda *args: args[0].detach()  # as vLLM 0.26 leaves it: without a gradient
+        own.model_runner = None
+
+    monkeypatch.setattr(worker.PlatformWorker, "init_device", init_device)
+    monkeypatch.setattr(worker, "add_das", lambda runner: SimpleNamespace(coupled=False, has_head=False))
+    built = object.__new__(worker.DasWorker)
+    parallel = SimpleNamespace(world_size=1)
+    built.vllm_config = SimpleNamespace(
+        speculative_config=None, use_v2_model_runner=False, parallel_config=parallel, additional_config={}
+    )
+    built.init_device()
     assert torch.bmm is original
 
 
