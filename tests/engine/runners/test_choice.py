@@ -21,6 +21,7 @@ def config(runner: str | None = "second", has_second: bool = True, **changes: An
         "use_v2_model_runner": has_second,
         "speculative_config": None,
         "parallel_config": SimpleNamespace(worker_cls=WORKER),
+        "model_config": SimpleNamespace(uses_mrope=False),
     }
     return SimpleNamespace(**fields | changes)
 
