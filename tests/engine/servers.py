@@ -16,9 +16,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 600  # 15 on a quiet machine
-# Within so many seconds all processes of a server end after one was killed. vLLM's front end seems to let calls to its
-# dead engine wait until their clients give up, after 60 s.
-ORPHAN_S = 90.0
+ORPHAN_S = 20.0  # within which all processes of a server end after its first one was killed
 PORT_TAKEN = "address already in use"  # another process took the port between our look and the server's start
 OPTIONS = shlex.split(
     "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 16 --gpu-memory-utilization 0.1 "
@@ -119,9 +117,16 @@ class Server:
         }
 
     def kill(self, name: str) -> list[str]:
-        """SIGKILL for its first process whose name begins so. Returns the names of those that do not end by that."""
+        """SIGKILL for its first process whose name begins so, then for the front end.
+
+        Returns the names of those that do not end by that.
+        """
         processes = self.processes()
-        next(one for one in processes if one.name().startswith(name)).kill()
+        victim = next(one for one in processes if one.name().startswith(name))
+        victim.kill()
+        if victim.pid != self.process.pid:  # vLLM's front end leaves some clients without an answer, and waits for them
+            time.sleep(2)
+            self.process.kill()
         _, alive = psutil.wait_procs(processes, ORPHAN_S)
         names = [one.name() for one in alive]
         for one in alive:
@@ -135,7 +140,7 @@ class Server:
             return
         processes = self.processes()
         self.process.terminate()
-        _, alive = psutil.wait_procs(processes, 20)
+        _, alive = psutil.wait_procs(processes, ORPHAN_S)
         for process in alive:
             process.kill()
         self.process.wait()
