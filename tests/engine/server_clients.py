@@ -6,7 +6,8 @@ tests/engine/server_soak.py lets them go on for long.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,12 +36,26 @@ class Service:
     references: Sequence[Reference]  # the responses with each version of the weights
     version: int = 0  # the version that the server has
     changes: int = 0  # how often a change of the weights has begun or ended
+    changing: int = 0  # how many go on now
     kills: int = 0
     up: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """What happens inside may change the weights and cut answers."""
+        self.changes, self.changing = self.changes + 1, self.changing + 1
+        try:
+            yield
+        finally:
+            self.changes, self.changing = self.changes + 1, self.changing - 1
+
+    def changed(self, since: int) -> bool:
+        """Whether a change went on at some time after `changes` was `since`."""
+        return self.changing > 0 or self.changes != since
+
     def possible(self, since: int) -> Sequence[Reference]:
         """The references of which an answer is one, to a request that was sent when `changes` was `since`."""
-        return self.references if self.changes != since else [self.references[self.version]]
+        return self.references if self.changed(since) else [self.references[self.version]]
 
 
 @dataclass
@@ -113,7 +128,7 @@ async def one_request(client: AsyncOpenAI, rng: random.Random, counts: Counts, s
                     break
             await stream.close()
         finally:
-            broken = len(received) < max_tokens and (len(received) >= stop_at or service.changes != since)
+            broken = len(received) < max_tokens and (len(received) >= stop_at or service.changed(since))
             counts.check(number, seed, received, None if broken else max_tokens, service.possible(since))
         counts.aborted += broken
         counts.complete += not broken
@@ -136,7 +151,7 @@ async def one_request(client: AsyncOpenAI, rng: random.Random, counts: Counts, s
 
 
 def was_cut(choice: Any, service: Service, since: int) -> bool:
-    return choice.finish_reason == "abort" and service.changes != since
+    return choice.finish_reason == "abort" and service.changed(since)
 
 
 async def unknown_request(

@@ -88,11 +88,10 @@ class Trouble:
         """Load the other weights. Requests that run are finished before, or cut; others wait."""
         service, url = self.service, self.server.url
         mode = self.draw.choice(("wait", "abort"))
-        service.changes += 1
-        await asyncio.to_thread(post, f"{url}/pause?mode={mode}")
-        await asyncio.to_thread(load, url, self.weights[1 - service.version])
-        service.version = 1 - service.version
-        service.changes += 1
+        with service.change():
+            await asyncio.to_thread(post, f"{url}/pause?mode={mode}")
+            await asyncio.to_thread(load, url, self.weights[1 - service.version])
+            service.version = 1 - service.version
         await asyncio.to_thread(post, f"{url}/resume")
         self.done[f"syncs ({mode})"] += 1
 
@@ -109,17 +108,16 @@ class Trouble:
         victim = self.draw.choice((FRONT, ENGINE))
         service.up.clear()
         service.kills += 1
-        service.changes += 1
-        left = await asyncio.to_thread(self.server.kill, victim)
-        if left:
-            self.wrong.append(f"{victim} was killed and left {left}")
-        saved = self.history.exists()
-        if saved:
-            await asyncio.to_thread(self.refuse_damage)
-        self.server.start(*self.options(self.history) if saved else ())
-        await asyncio.to_thread(self.server.wait)
-        service.version = 0
-        service.changes += 1
+        with service.change():
+            left = await asyncio.to_thread(self.server.kill, victim)
+            if left:
+                self.wrong.append(f"{victim} was killed and left {left}")
+            saved = self.history.exists()
+            if saved:
+                await asyncio.to_thread(self.refuse_damage)
+            self.server.start(*self.options(self.history) if saved else ())
+            await asyncio.to_thread(self.server.wait)
+            service.version = 0
         service.up.set()
         if acting:
             (error,) = await asyncio.gather(acting, return_exceptions=True)
