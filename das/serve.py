@@ -69,8 +69,10 @@ def command_line(
 ) -> list[str]:
     """Returns the arguments with which Python starts the server. self_draft: options that differ from the defaults.
 
-    further: options of vLLM, which override those of das. Raises the errors of das.engine_arguments.
+    further: options of vLLM, which override those of das. Raises the errors of das.engine_arguments, and
+    ValueError for a damaged saved history.
     """
+    from das.drafter import make_drafter
     from das.engine.build import DEFAULT_BUDGET, DEFAULT_SELF_DRAFT, engine_arguments
     from das.engine.methods import METHODS
 
@@ -88,6 +90,8 @@ def command_line(
         {**DEFAULT_SELF_DRAFT, **self_draft},
         runner,
     )
+    if drafter.get("warm") is not None:
+        make_drafter(drafter)  # reads the saved history: a damaged one would end in tracebacks of two processes
     for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
         match value:

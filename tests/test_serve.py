@@ -3,11 +3,13 @@
 import json
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from das import __main__
+from das.drafter import HistoryDrafter
 from das.engine.build import engine_arguments
 
 
@@ -91,6 +93,18 @@ def test_wrong_options_end_in_one_line(
     assert code == 2
     assert words in last
     assert "error: " in last
+
+
+def test_a_damaged_history_ends_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = tmp_path / "history.npz"
+    HistoryDrafter().save(history)
+    warm = ("--print", "--drafter", json.dumps({"warm": str(history)}))
+    assert run(monkeypatch, *warm) == 0
+    history.write_bytes(history.read_bytes()[:-100])
+    assert run(monkeypatch, *warm) == 2
+    assert capsys.readouterr().err.startswith(f"error: {history}: not a readable .npz file")
 
 
 @pytest.mark.parametrize("option", [("--port", "8000"), ("--print",)])

@@ -38,8 +38,9 @@ FROM_INSIDE = {
     "history": ("history", EXCHANGES),
     **{phase: (phase, SYNCS) for phase in BROADCAST},
 }
-KINDS = ("kill", "freeze", "pause", "slow", "driver", "gcs", *FROM_INSIDE)
-ENGINE, GCS = "ray::EngineActor", "gcs_server"  # names of Ray's processes
+RAYS_OWN = {"gcs": "gcs_server", "raylet": "raylet"}  # kind of fault -> the process of Ray that is killed
+KINDS = ("kill", "freeze", "pause", "slow", "driver", *RAYS_OWN, *FROM_INSIDE)
+ENGINE = "ray::EngineActor"  # name of an engine's process
 STOPPED_S, RUNNING_S = 0.4, 0.1  # seconds that a slow engine stops and runs, in turn: it takes 5 times as long
 PAUSED_S = 30.0  # seconds for which an engine and the trainer are stopped
 STRUCK = "struck"  # this file in a run's folder says that a fault of FROM_INSIDE has struck
@@ -112,7 +113,7 @@ def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: 
     after = rng.randrange(1, len(read.metrics(whole)))
     wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.read_bytes().count(b"\n") >= after))
     time.sleep(rng.random() * 2)
-    victims = [driver] if kind == "driver" else victims_of(driver, GCS if kind == "gcs" else ENGINE)
+    victims = [driver] if kind == "driver" else victims_of(driver, RAYS_OWN.get(kind, ENGINE))
     struck = kind not in FROM_INSIDE and bool(victims) and process.poll() is None
     if struck and kind == "slow":
         slow_down(rng.choice(victims), process)

@@ -16,6 +16,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 600  # 15 on a quiet machine
+ORPHAN_S = 20.0  # within which all processes of a server end after its first one was killed
 PORT_TAKEN = "address already in use"  # another process took the port between our look and the server's start
 OPTIONS = shlex.split(
     "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 16 --gpu-memory-utilization 0.1 "
@@ -39,20 +40,31 @@ class Server:
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker in the process of the engine: one process less to start
             "VLLM_SERVER_DEV_MODE": "1",  # for /collective_rpc
+            "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",  # 5 s: a connection may be closed just when its client sends
             "HF_HUB_OFFLINE": "1",
             "SERVER_LOW_BOUNDS": "1" if low_bounds else "",
         }
         self.start()
 
-    def start(self) -> None:
+    def start(self, *further: str) -> None:
+        """further: more options, which override those that the server was made with."""
+        self.further = further
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [*self.command, "--host", "127.0.0.1", "--port", str(self.port)],
+                [*self.command, *further, "--host", "127.0.0.1", "--port", str(self.port)],
                 env=self.environment, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
+
+    def refusal(self, *further: str) -> tuple[int, list[str]]:
+        """Start another server like it, which ends by itself. Returns its exit code and the lines that it said."""
+        done = subprocess.run(
+            [*self.command, *further], env=self.environment, cwd=self.folder, timeout=START_S,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout.splitlines()
 
     @property
     def url(self) -> str:
@@ -67,7 +79,7 @@ class Server:
                 if starts == 2 or PORT_TAKEN not in said.lower():
                     raise RuntimeError(f"the server ended: {said[-3000:]}")
                 starts = 2
-                self.start()
+                self.start(*self.further)
             try:
                 if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
                     return self
@@ -75,9 +87,10 @@ class Server:
                 time.sleep(0.3)
         raise TimeoutError(f"no server after {START_S} s: {self.log.read_text()[-3000:]}")
 
-    def call(self, method: str) -> Any:
+    def call(self, method: str, *args: str) -> Any:
         """What a method of the worker returns."""
-        answer = httpx.post(f"{self.url}/collective_rpc", json={"method": method}, timeout=60).raise_for_status()
+        body = {"method": method, "args": args}
+        answer = httpx.post(f"{self.url}/collective_rpc", json=body, timeout=60).raise_for_status()
         return answer.json()["results"][0]
 
     def metrics(self) -> dict[str, float]:
@@ -90,23 +103,44 @@ class Server:
                 found[name.partition("{")[0]] = float(value)
         return found
 
+    def processes(self) -> list[psutil.Process]:
+        first = psutil.Process(self.process.pid)
+        return [first, *first.children(recursive=True)]
+
     def resources(self) -> dict[str, float]:
         """Anonymous memory in MiB, and open files, of all processes of the server."""
-        processes = [psutil.Process(self.process.pid)]
-        processes += processes[0].children(recursive=True)
+        processes = self.processes()
         memory = [process.memory_info() for process in processes]
         return {
             "anonymous_mib": sum(one.rss - one.shared for one in memory) / 2**20,
             "files": sum(process.num_fds() for process in processes),
         }
 
+    def kill(self, name: str) -> list[str]:
+        """SIGKILL for its first process whose name begins so, then for the front end.
+
+        Returns the names of those that do not end by that.
+        """
+        processes = self.processes()
+        victim = next(one for one in processes if one.name().startswith(name))
+        victim.kill()
+        if victim.pid != self.process.pid:  # vLLM's front end leaves some clients without an answer, and waits for them
+            time.sleep(2)
+            self.process.kill()
+        _, alive = psutil.wait_procs(processes, ORPHAN_S)
+        names = [one.name() for one in alive]
+        for one in alive:
+            one.kill()
+        self.process.wait()
+        return names
+
     def stop(self) -> None:
         """End the server, if it has not ended by itself."""
         if self.process.poll() is not None:
             return
-        processes = [self.process, *psutil.Process(self.process.pid).children(recursive=True)]
+        processes = self.processes()
         self.process.terminate()
-        _, alive = psutil.wait_procs([psutil.Process(one.pid) for one in processes if psutil.pid_exists(one.pid)], 20)
+        _, alive = psutil.wait_procs(processes, ORPHAN_S)
         for process in alive:
             process.kill()
         self.process.wait()

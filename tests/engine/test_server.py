@@ -11,6 +11,7 @@ from typing import Any
 import engine_soak
 import httpx
 import pytest
+import server_clients
 import server_soak
 from openai import BadRequestError, OpenAI
 from servers import Server, running
@@ -36,7 +37,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 TOKENS = 50
-FURTHER = ("--budget", '{"name": "fixed", "tokens": 8}', "--drafter", '{"min_prob": 0.005}')  # options of the servers
+DRAFTER = {"min_prob": 0.005}
+# Options of the servers.
+FURTHER = ("--budget", '{"name": "fixed", "tokens": 8}', "--drafter", json.dumps(DRAFTER), *server_soak.TRANSFER)
 LIVE = 16  # requests that the servers run at once
 
 
@@ -245,29 +248,42 @@ def test_log_probs_of_masked_tokens_are_listed_alike(servers: Mapping[str, Serve
     assert found["das"] == found["none"]
 
 
-def test_two_hundred_clients_who_abort_at_random(servers: Mapping[str, Server]) -> None:
-    """Until the bounds are reached. The ten-minute form is tests/engine/server_soak.py."""
+def test_everything_at_once(repetitive_policy: str, servers: Mapping[str, Server]) -> None:
+    """200 clients who abort, two weight syncs, a kill and a damaged history, until the bounds are reached.
+
+    The long form is tests/engine/server_soak.py.
+    """
     server, rows = servers["das"], []
-    reference = asyncio.run(server_soak.reference_of(servers["none"].url))
-    before, files = server.metrics(), server.resources()["files"]
+    weights = server_soak.versions(repetitive_policy)
+    service = server_clients.Service(server, server_soak.references_of(servers["none"], weights))
+    trouble = server_soak.Trouble(service, weights, DRAFTER, random.Random(0))
+    acts, files = [trouble.sync, trouble.save, trouble.kill, trouble.sync], server.resources()["files"]
 
-    def watch(seconds: float, counts: server_soak.Counts) -> None:
-        rows.append({"seconds": seconds, "tokens": counts.tokens, **server.resources(), **server.call("held")})
+    def watch(seconds: float, counts: server_clients.Counts) -> None:
+        rows.append({"kills": service.kills, "tokens": counts.tokens, **server.resources(), **server.call("held")})
 
-    def enough(counts: server_soak.Counts) -> bool:
-        over = len(rows) > 8 and rows[-1]["history_tick"] > 4 and counts.unknown > engine_soak.MAX_PROMPTS
-        return over and counts.complete > 200 and counts.aborted > 50
+    async def once(goes_on: Callable[[], bool]) -> None:
+        for act in acts:
+            await asyncio.sleep(2)
+            await act()
+        acts.clear()
 
-    counts = asyncio.run(server_soak.soak(server.url, reference, 300, watch, enough))
-    assert counts.wrong == []
+    def enough(counts: server_clients.Counts) -> bool:
+        since_kill = [row for row in rows if row["kills"]]
+        over = len(since_kill) > 8 and rows[-1]["history_tick"] > 4 and counts.unknown > engine_soak.MAX_PROMPTS
+        return over and counts.complete > 200 and counts.aborted > 50 and not acts
+
+    counts = asyncio.run(server_clients.soak(service, 300, watch, once, enough))
+    assert counts.wrong == trouble.wrong == []
+    assert not acts, trouble.done
     assert counts.complete > 200
     assert counts.aborted > 50
+    assert counts.lost > 10
     eventually(lambda: server.metrics()["vllm:num_requests_running"] == 0)
     after = server.metrics()
     assert after["vllm:num_requests_waiting"] == 0
     assert after["vllm:kv_cache_usage_perc"] == 0
-    accepted = "vllm:spec_decode_num_accepted_tokens_total"
-    assert after[accepted] - before[accepted] > 500
+    assert after["vllm:spec_decode_num_accepted_tokens_total"] > 500
     eventually(lambda: server.resources()["files"] <= files + 10)
     assert max(row["history_tick"] for row in rows) > 4, "the window was never full: the test proves nothing"
     assert counts.unknown > engine_soak.MAX_PROMPTS, "the prompts reached no bound: the test proves nothing"
@@ -278,6 +294,6 @@ def test_two_hundred_clients_who_abort_at_random(servers: Mapping[str, Server]) 
     assert most["live"] <= 2 * LIVE
     assert most["seeds"] <= 2 * LIVE
     eventually(lambda: server.call("held")["live"] == 0)
-    half = len(rows) // 2
-    early, late = (max(row["anonymous_mib"] for row in part) for part in (rows[:half], rows[half:]))
-    assert late < 1.2 * early, rows
+    since_kill = [row["anonymous_mib"] for row in rows if row["kills"]]
+    half = len(since_kill) // 2
+    assert max(since_kill[half:]) < 1.2 * max(since_kill[:half]), rows

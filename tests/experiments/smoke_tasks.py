@@ -118,7 +118,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
     "compatibility": ("task.wheels=[]", "task.page={made}/compatibility.md"),
     # Two stops of seven; the settings of the run that is killed go before the user's, which win.
     "kill_test": ("task.runs=1", "task.kinds=[run,damage]", TINY, "trainer.max_steps=4", "checkpoint.every=1"),
-    # Eight faults of fourteen kinds, in random order.
+    # Eight faults of fifteen kinds, in random order.
     "fault_test": (
         "task.faults=8",
         "cluster=ray",

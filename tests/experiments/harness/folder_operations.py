@@ -304,6 +304,8 @@ def main(count: int, seed: int = 0) -> int:
                 print(f"operation {number}: {line}", flush=True)
             if folders.wrong:
                 return 1
+            if number % 50 == 49:
+                print(f"{number + 1} operations", flush=True)
     print(f"{count} operations {dict(done)}: runs ended {dict(folders.ended)}")
     return 0
 
