@@ -52,6 +52,9 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
 
+@pytest.mark.skipif(
+    "AVX512" not in torch.backends.cpu.get_cpu_capability(), reason="vLLM's 4-bit kernel for CPUs needs AVX-512"
+)
 @pytest.mark.usefixtures("one_rank")
 @pytest.mark.parametrize(("inputs", "outputs"), [(256, 96), (192, 64), (96, 32)])
 def test_packed_4_bits_multiply_as_the_rounded_weight(inputs: int, outputs: int) -> None:

@@ -75,6 +75,9 @@ def test_nearly_all_is_accepted_and_nothing_changes(
     assert runner_of(llm).vllm.get_draft_model() is None  # vLLM's sleep mode saves buffers of what it finds there
 
 
+@pytest.mark.skipif(
+    "AVX512" not in torch.backends.cpu.get_cpu_capability(), reason="vLLM's 4-bit kernel for CPUs needs AVX-512"
+)
 def test_packed_4_bits_draft_alike(engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers of GPUs, with vLLM's 4-bit kernel for CPUs, which takes bfloat16."""
     own = {"weights": "w4", "passes": None}

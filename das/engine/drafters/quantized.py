@@ -20,9 +20,10 @@ LARGEST = 15  # the largest value of 4 bits
 Linear = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
-def to_8_bits(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round `weight` to int8 [outputs, inputs]. Also returns scales, [outputs]: int8 * scale is nearly `weight`."""
-    scales = weight.float().abs().amax(1).clamp_min_(1e-12) / 127
+def to_8_bits(weight: torch.Tensor, largest: int = 127) -> tuple[torch.Tensor, torch.Tensor]:
+    """Round `weight` to int8 [outputs, inputs], at most `largest`. Also returns scales, [outputs]: int8 * scale is
+    nearly `weight`."""
+    scales = weight.float().abs().amax(1).clamp_min_(1e-12) / largest
     return (weight / scales[:, None]).round_().to(torch.int8), scales
 
 
