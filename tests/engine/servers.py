@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +109,13 @@ class Server:
 
     def resources(self) -> dict[str, float]:
         """Anonymous memory in MiB, and open files, of all processes of the server."""
-        processes = self.processes()
-        memory = [process.memory_info() for process in processes]
-        return {
-            "anonymous_mib": sum(one.rss - one.shared for one in memory) / 2**20,
-            "files": sum(process.num_fds() for process in processes),
-        }
+        anonymous = files = 0
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):  # a helper of the server that has just ended
+                memory = process.memory_info()
+                anonymous += memory.rss - memory.shared
+                files += process.num_fds()
+        return {"anonymous_mib": anonymous / 2**20, "files": files}
 
     def kill(self, name: str) -> list[str]:
         """SIGKILL for its first process whose name begins so, then for the front end.
