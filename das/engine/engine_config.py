@@ -24,7 +24,8 @@ class DasOptions:
     drafter: see das.drafter.make_drafter. budget: see das.budget.make_budget. branch_blocks: KV blocks for drafts that
     branch; 0: no draft branches. self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized
     weights; None: no such drafts. head: `passes` of a draft head beside the history of past responses; None: no head.
-    runner: which of vLLM's model runners the engine runs on, "first" or "second"; None: the first.
+    runner: which of vLLM's model runners the engine runs on, "first" or "second"; None: the second on a GPU, if
+    this vLLM has it, else the first.
     asynchronous: plan each pass before the tokens of the one before are known. Only the second runner does it.
     """
 
@@ -46,7 +47,7 @@ class DasOptions:
                 f"{BLOCKS_A_TREE} or more, or to 0 for chains"
             )
         if self.runner not in (None, *RUNNERS):
-            raise ValueError(f"runner={self.runner!r}: choose {' or '.join(RUNNERS)}, or leave it out for the first")
+            raise ValueError(f"runner={self.runner!r}: choose {' or '.join(RUNNERS)}, or leave it out")
         if self.asynchronous and (self.runner != "second" or blocks):
             raise ValueError("asynchronous=True: only chains on the second runner; set runner=second, branch_blocks=0")
         by_model = "self-drafts are" if self.self_draft is not None else "das_eagle3 drafts" if self.head else ""

