@@ -7,6 +7,7 @@ request a random draft limit: 0, 1, 2, 8, 32 or 64 tokens.
 Bugs made on purpose with which this test was seen to fail are listed in docs/exactness.md.
 """
 
+import math
 import multiprocessing
 import os
 import random
@@ -201,6 +202,18 @@ def test_drafts_change_nothing_in_any_request(engines: Engines, baseline: Pool, 
     assert num_accepted > 300, "hardly anything was accepted: the test would prove nothing"
 
 
+def without_masked(responses: list[Any]) -> list[Any]:
+    """The responses without the tokens of probability 0 that their log-probs list: of these the second runner lists
+    any, the first those with the smallest ids."""
+    return [
+        [
+            sample | {"logprobs": [[one for one in position if one[1] > -math.inf] for position in sample["logprobs"]]}
+            for sample in samples
+        ]
+        for samples in responses
+    ]
+
+
 @pytest.mark.parametrize("method", ["none", "das"])
 def test_the_second_runner_answers_like_the_first(
     engines: Engines, baseline: Pool, tiny_policy: str, method: str, record_property: Any
@@ -223,7 +236,7 @@ def test_the_second_runner_answers_like_the_first(
         history_tick += 2  # the window forgets the batch before
         for _ in range(2 if method == "das" else 1):
             responses, num_accepted_here = answers(llm, batch, history_tick=history_tick)
-            assert responses == expected
+            assert without_masked(responses) == without_masked(expected)
             num_accepted += num_accepted_here
         num_requests += len(batch)
         return responses
