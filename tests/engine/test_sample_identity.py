@@ -219,7 +219,7 @@ def test_the_second_runner_answers_like_the_first(
     engines: Engines, baseline: Pool, tiny_policy: str, method: str, record_property: Any
 ) -> None:
     """Tokens, log-probs and stop reasons, with prompts in chunks and with preemptions. `none` answers a batch once,
-    `das` twice: the second time the history holds the answers. IDENTITY_EXAMPLES=216 compares 491 requests and FIXED.
+    `das` twice: the second time the history holds the answers. IDENTITY_EXAMPLES=224 compares 523 requests.
     The tokens that both answer to FIXED are stored.
     """
     llm = engines.build(tiny_policy, method=method, **SECOND, drafter={"window": 2, "min_prob": 0.0})
