@@ -207,8 +207,6 @@ v1.worker.utils: the same
 model_executor.layers.linear: the layers that are quantized for them
     LinearBase
 _custom_ops: how they are multiplied (CPU)
-    create_onednn_mm(weight, primitive_cache_size)
-    onednn_mm(dnnl_handler, x, bias)
     create_onednn_scaled_mm(weight, weight_scales, output_type, dynamic_quant, use_azp, primitive_cache_size)
     onednn_scaled_int8_quant(input, scale, azp, symmetric)
     onednn_scaled_mm(dnnl_handler, x, output, input_scale, input_zp, input_zp_adj, bias)
