@@ -81,7 +81,14 @@ def test_the_model_runner_that_has_no_hooks_is_refused(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(worker.PlatformWorker, "__init__", build)
     with pytest.raises(versions.NotInstalled, match="needs vLLM's first model runner"):
-        worker.DasWorker(SimpleNamespace(additional_config={}, speculative_config=None, use_v2_model_runner=True))
+        worker.DasWorker(
+            SimpleNamespace(
+                additional_config={},
+                speculative_config=None,
+                parallel_config=SimpleNamespace(worker_cls="gpu.Worker"),
+                use_v2_model_runner=True,
+            )
+        )
     with pytest.raises(ValueError, match=r'additional_config\["das"\] must be'):
         worker.DasWorker(SimpleNamespace(additional_config={"das": {"drafters": {}}}))
 
