@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.page import box, document
+from das.files import write_text
 
 HEADER = ("drafts", "acceptance", "rollout (s)", "change", "range of change", "step (s)", "change", "tokens per pass")
 
@@ -61,7 +62,7 @@ def write(
         *(f"<p>{note}</p>" for note in notes),
         *(f"<p>{_image(figure)}</p>" for figure in (_bars(arms), _live_requests(timelines, scale), _speedup(curve))),
     ]
-    path.write_text(document("Will speculation pay for these rollouts?", body), encoding="utf-8")
+    write_text(path, document("Will speculation pay for these rollouts?", body))
 
 
 def span(row: Mapping[str, float]) -> str:

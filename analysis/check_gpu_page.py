@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.page import document
+from das.files import write_text
 
 STATES = (
     "td.ok{color:#276749}td.failed{color:#9b2c2c;font-weight:bold}td{vertical-align:top}td:last-child{text-align:left}"
@@ -34,7 +35,7 @@ def write(
         f"<p>{html.escape(facts['date'])}, commit {html.escape(facts['commit'])}; {html.escape(installed)}</p>",
         f"<table><tr><th>part</th><th></th><th>seconds</th><th>question and finding</th></tr>{table}</table>",
     ]
-    path.write_text(document(heading, body, STATES))
+    write_text(path, document(heading, body, STATES))
 
 
 def _state(row: Mapping[str, Any]) -> str:

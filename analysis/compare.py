@@ -18,6 +18,7 @@ from analysis import compare_page, evaluations, panels
 from analysis.arms import aligned
 from analysis.distribution import METHOD as STOCK
 from analysis.runs import FINAL, NotARun, Run, find
+from das.files import replacing
 
 # Results that drafts must not change by one bit, and costs that drafts are meant to change.
 EXACT = {
@@ -71,7 +72,8 @@ def compare_runs(runs: Sequence[Run], figure: Path | None = None, to_page: Path 
     differences = [difference(runs[0], run) for run in runs[1:]]
     rows = {run.name: run.rows for run in runs}
     if figure is not None:
-        panels.draw(rows, panels.CURVES, figure)
+        with replacing(figure) as file:
+            panels.draw(rows, panels.CURVES, file)
     if to_page is not None:
         lines = [line for each in differences for line in each.lines]
         compare_page.write(to_page, run_table(runs), lines, rows)

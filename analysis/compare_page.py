@@ -10,6 +10,7 @@ from analysis import page, panels
 from analysis.arms import full_table
 from analysis.regime import COLUMNS, regime_lines, regime_note
 from analysis.verdict import verdict_lines
+from das.files import write_text
 
 WIDE = "body{max-width:75rem}.wide svg{min-width:48rem}"  # on a phone the panels scroll sideways, to be read
 MEANINGS = (  # of the columns of the long table; docs/metrics.md has the rest
@@ -36,7 +37,7 @@ def write(
         f"<h2>What differs</h2><pre>{html.escape(chr(10).join(lines))}</pre>",
         *_panels(runs),
     ]
-    path.write_text(page.document(f"Curves: {', '.join(runs)}", body, WIDE))
+    write_text(path, page.document(f"Curves: {', '.join(runs)}", body, WIDE))
 
 
 def write_comparison(
@@ -60,7 +61,7 @@ def write_comparison(
         "</p>",
         *_panels(runs),
     ]
-    path.write_text(page.document(f"Comparison of {', '.join(runs)}", body, WIDE))
+    write_text(path, page.document(f"Comparison of {', '.join(runs)}", body, WIDE))
 
 
 def _panels(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:

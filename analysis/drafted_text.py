@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analysis.page import document
+from das.files import write_text
 
 # Orange on white, and underlined: it can be told from plain text without seeing colours.
 CSS = (
@@ -53,4 +54,4 @@ def write(path: Path, sections: Sequence[tuple[str, Sequence[DraftedText]]]) -> 
     body = [LEGEND]
     for heading, texts in sections:
         body += [f"<h2>{html.escape(heading)}</h2>", *(text.html() for text in texts)]
-    path.write_text(document("Which tokens were drafted", body, CSS), encoding="utf-8")
+    write_text(path, document("Which tokens were drafted", body, CSS))

@@ -9,6 +9,8 @@ from typing import Any
 import matplotlib
 import numpy as np
 
+from das.files import replacing
+
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
@@ -66,7 +68,8 @@ def figure(path: Path, panels: int = 1, size: tuple[float, float] | None = None)
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(1, panels, figsize=size or (5.6 * panels, 3.6), layout="constrained")
         yield axes
-        drawing.savefig(path)
+        with replacing(path) as file:
+            drawing.savefig(file)
         plt.close(drawing)
 
 

@@ -3,8 +3,7 @@ metrics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import matplotlib.pyplot as plt
 
@@ -58,11 +57,11 @@ OKABE_ITO = (*COLOURS.values(), *OTHER_COLOURS)
 
 
 def draw(
-    runs: Mapping[str, Sequence[Mapping[str, Any]]], panels: Sequence[Panel], to: Path | TextIO, form: str = "png"
+    runs: Mapping[str, Sequence[Mapping[str, Any]]], panels: Sequence[Panel], to: BinaryIO | TextIO, form: str = "png"
 ) -> None:
     """Draw the panels, three in a row, with all runs overlaid in each. Adds accuracy if a run has evaluations.
 
-    runs: name -> rows of metrics.jsonl. to: the file to write. form: png or svg.
+    runs: name -> rows of metrics.jsonl. to: a stream, of text for svg. form: png or svg.
     Missing values are left out. Later runs are dashed and thinner, because equal curves would hide each other.
     """
     if any(evaluations.evaluations(rows) for rows in runs.values()):

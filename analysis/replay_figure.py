@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from das.files import replacing
+
 
 def validation_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
     """Draw each step's measured and replayed rollout time as a point, and the line where both agree.
@@ -25,5 +27,6 @@ def validation_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float
         title="Replayed against measured, one point per step",
     )
     axes.legend()
-    figure.savefig(path)
+    with replacing(path) as file:
+        figure.savefig(file)
     plt.close(figure)

@@ -7,6 +7,7 @@ from pathlib import Path
 from analysis import page
 from analysis.orderings import MET, NO_SIZE, NOT_MET, Ordering
 from analysis.report import Section, Table
+from das.files import write_text
 
 REPORT_CSS = (
     "body{max-width:75rem}table{margin:1rem 0;font-size:.9rem}td,th{text-align:left}.wide td{white-space:normal}"
@@ -47,7 +48,7 @@ def write(
             if section.differs:
                 parts.append(f"<p><b>Where our result differs.</b> {html.escape(section.differs)}</p>")
             parts += [page.picture(path.parent / figure, section.title) for figure in section.figures]
-    path.write_text(page.document(title, parts, REPORT_CSS))
+    write_text(path, page.document(title, parts, REPORT_CSS))
 
 
 def verdict_classes(orderings: Sequence[Ordering]) -> dict[str, str]:

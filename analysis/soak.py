@@ -7,6 +7,8 @@ from typing import Any
 import matplotlib
 import numpy as np
 
+from das.files import replacing
+
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
@@ -109,5 +111,6 @@ def soak_figure(folder: Path, warm_up_minutes: float, path: Path) -> None:
             axes.set(xlabel="minutes")
             # Below the axes, where no curve is. The points of `steps` are too small for a legend.
             axes.legend(markerscale=4 if axes is steps else 1, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
-        figure.savefig(path)
+        with replacing(path) as file:
+            figure.savefig(file)
         plt.close(figure)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from das.files import replacing
 
 MAX_TOKEN = 2**31 - 1
 
@@ -29,18 +29,9 @@ def token_array(tokens: Any) -> np.ndarray:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as .npz to exactly `path`, atomically: a reader sees the complete old or new file."""
-    path = Path(path)
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    except BaseException:
-        os.unlink(scratch)
-        raise
+    """Write arrays as .npz to exactly `path`, whole (das/files.py)."""
+    with replacing(Path(path)) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:

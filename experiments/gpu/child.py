@@ -11,9 +11,9 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
+from das.files import write_text
 from das.process import die_with_parent
 from experiments.gpu.verdict import Scale, Verdict
-from experiments.run.run_folder import write_text
 
 VERDICT = "verdict.json"
 

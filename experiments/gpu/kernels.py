@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from das.files import add_rows, write_text
 from experiments.gpu.device import median_seconds
 from experiments.gpu.verdict import Scale, Verdict
 
@@ -33,9 +34,8 @@ def kernels(scale: Scale) -> Verdict:
         for rows, given in zip(left, inputs(left, width, scale), strict=True):
             digest, seconds = measured(operation, given)
             found[name, rows] = digest
-            with path.open("a") as lines:
-                row = {"operation": name, "rows": rows, "digest": digest, "us": 1e6 * seconds, "made": made}
-                lines.write(json.dumps(row) + "\n")
+            row = {"operation": name, "rows": rows, "digest": digest, "us": 1e6 * seconds, "made": made}
+            add_rows(path, [row])
     names = sorted({name for name, _ in found})
     differing = {name: first_difference(name, rows_of, found) for name in names}
     broken = [name for name in names if differing[name] is not None and not name.startswith("torch ")]
@@ -63,7 +63,7 @@ def read_lines(path: Path, made: str) -> dict[tuple[str, int], str]:
     """Return (operation, rows) -> digest of the lines of an earlier run with this identity. A last line that is
     incomplete, because that run was ended, is removed from the file."""
     complete = path.read_text().split("\n")[:-1] if path.exists() else []
-    path.write_text("".join(f"{line}\n" for line in complete))
+    write_text(path, "".join(f"{line}\n" for line in complete))
     rows = [json.loads(line) for line in complete]
     return {(row["operation"], row["rows"]): row["digest"] for row in rows if row["made"] == made}
 

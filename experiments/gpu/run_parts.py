@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from das.files import write_text
 from das.process import die_with_parent
 from experiments.gpu.child import VERDICT
 from experiments.gpu.parts import Part
 from experiments.run.errors import CONFIGS
-from experiments.run.run_folder import write_text
 
 DONE = "done.json"  # written when a part ends; holds its row of the result, and the identity of code and device
 

@@ -1,9 +1,10 @@
 """The result of a part of task=check_gpu, and the size of the part's work."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+
+from das.files import add_rows
 
 Size = TypeVar("Size")
 
@@ -30,8 +31,7 @@ class Scale:
 
     def note(self, row: dict[str, Any]) -> None:
         """Append a line to the part's lines.jsonl at once, so that it is there if the part dies."""
-        with (self.folder / "lines.jsonl").open("a") as lines:
-            lines.write(json.dumps(row) + "\n")
+        add_rows(self.folder / "lines.jsonl", [row])
 
     def pick(self, on_gpu: Size, on_cpu: Size) -> Size:
         """Return the size for the device: `on_gpu` on a GPU, otherwise `on_cpu`."""

@@ -15,13 +15,14 @@ from omegaconf import DictConfig
 
 from analysis import read
 from das import ranks
+from das.files import write_text
 from experiments.harness.config import RunConfig
 from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, CheckpointError, UserError, reading
 from experiments.run.known_keys import leaves
 from experiments.run.progress import Progress
 from experiments.run.renamed import RENAMED, renamed
-from experiments.run.run_folder import ENGINES, versions, write_text
+from experiments.run.run_folder import ENGINES, versions
 from experiments.training import checkpoint
 
 TASKS = ("train", "compare")
@@ -33,7 +34,8 @@ FREE_KEYS = (  # the same, for single keys of other groups
 )
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written
-ROLLOUT = re.compile(r"step_(?P<step>\d+)\.(timeline\.json|jsonl)\.gz(?P<partial>\.tmp)?")  # files of a step's rollout
+# Files of a step's rollout.
+ROLLOUT = re.compile(r"step_(?P<step>\d+)\.(timeline\.json|jsonl)\.gz(?P<partial>\.\d+\.tmp)?")
 SHOWN = 5  # number of differences that a message names
 LOCK = "lock"  # file that a run in its folder holds locked
 RECORDS = ("overrides.json", "meta.json", "metrics.jsonl", "result.json")  # a folder with one of them holds a run

@@ -18,6 +18,7 @@ from das import ranks
 from das.digests import weights_digest
 from das.engine.learned import HISTORY
 from das.engine.rollouts.rollout import Rollout
+from das.files import write_text
 from experiments.harness import resume
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset, tools_of
@@ -30,7 +31,7 @@ from experiments.harness.reward import make_reward
 from experiments.harness.tracking import Tracker
 from experiments.harness.validate_memory import check_memory
 from experiments.run.errors import RunFailed, UserError
-from experiments.run.run_folder import RunFolder, write_text
+from experiments.run.run_folder import RunFolder
 from experiments.training import checkpoint
 from experiments.training.barrier import Barrier
 from rewards.conversations import ConversationReward

@@ -8,6 +8,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from analysis.report import Line, Section, curves
+from das.files import replacing
 from experiments.recorded.model_profiles import read_profiles
 from experiments.replay.hardware import HEAD_PASS, derived
 from experiments.run.progress import Progress
@@ -180,6 +181,7 @@ def _heatmap(path: Path, c0: float, c1: float, shares: tuple[float, float]) -> s
                 if a <= k + 1:
                     axes.text(k, a, f"{values[row, column]:.2f}", ha="center", va="center", color="white", fontsize=7)
         axes.set(xlabel="k drafted", ylabel="alpha, tokens per cycle", title=f"step speedup, {gpus} GPUs")
-    figure.savefig(path)
+    with replacing(path) as file:
+        figure.savefig(file)
     plt.close(figure)
     return path.name

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from analysis.regime import length_figures
+from das.files import write_text
 from experiments.recorded.drafter_replay import Das, Problems, Tally, replay_problem
 from experiments.recorded.published_traces import LEFT_OUT_RUNS, PROMPT_VARIANTS
 from experiments.recorded.rollouts import responses_of
-from experiments.run.run_folder import write_text
 
 FIGURES = Path(__file__).with_name("likeness.json")  # a file made from recorded traces
 PAPERS = Path(__file__).with_name("likeness_papers.yaml")  # published figures, and our targets

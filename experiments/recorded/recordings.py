@@ -18,8 +18,8 @@ from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import urlopen
 
+from das.files import write_bytes
 from experiments.run.errors import UserError
-from experiments.run.run_folder import write_bytes
 
 LIST = Path(__file__).with_name("recordings.json")
 PATIENCE_S = 30.0  # seconds to wait for a server's next bytes

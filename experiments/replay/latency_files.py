@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from das.budget.latency_forms import Form, Passes
+from das.files import write_text
 from experiments.replay.hardware import derived
 from experiments.replay.latency_fits import FITS, relative_error
 from experiments.replay.tables import Grid, Table
 from experiments.run.errors import UserError
-from experiments.run.run_folder import write_text
 
 DERIVED = "derived, not measured"  # the source of derived times ends with these words
 DIGITS = 5  # significant digits of derived seconds; rounding makes simulations equal on every machine

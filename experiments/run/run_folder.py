@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import OmegaConf
 
+from das.files import add_rows, write_bytes, write_text
+
 if TYPE_CHECKING:
     from das.engine.rollouts.rollout import Rollout
 
@@ -68,39 +70,6 @@ def meta(seed: int) -> dict[str, Any]:
         "seed": seed,
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
-
-
-def flush(path: Path) -> None:
-    """Make the disk store a file's content, or the names of a folder's files (fsync)."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all, also if the machine loses power."""
-    partial = path.with_name(path.name + ".tmp")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    flush(path.parent)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file as write_bytes does."""
-    write_bytes(path, text.encode())
-
-
-def add_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows to a file of JSON lines. They are on the disk when the call returns; a kill may tear the last one."""
-    with path.open("a") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in rows))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 
 from analysis import check_gpu_page
 from das.engine.contract.versions import installed
+from das.files import replacing
 from experiments.gpu.needs import problem, this_machine
 from experiments.gpu.parts import PARTS, Part
 from experiments.gpu.run_parts import Bench, run_parts
@@ -57,12 +58,12 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
 
 def archive(folder: Path) -> Path:
     """Write all results so far, models and other large files left out, into check_gpu.tar.gz. Returns its path."""
-    path, partial = folder / "check_gpu.tar.gz", folder / "check_gpu.tar.gz.tmp"
-    with tarfile.open(partial, "w:gz") as tar:
-        for file in sorted(folder.rglob("*")):
-            if file.is_file() and file not in (path, partial) and file.stat().st_size <= LARGEST:
+    path = folder / "check_gpu.tar.gz"
+    files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.stat().st_size <= LARGEST]
+    with replacing(path) as stream, tarfile.open(fileobj=stream, mode="w:gz") as tar:
+        for file in files:
+            if file != path:
                 tar.add(file, file.relative_to(folder))
-    partial.replace(path)  # a run that is ended meanwhile leaves the earlier archive
     return path
 
 

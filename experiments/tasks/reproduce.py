@@ -18,11 +18,12 @@ from omegaconf import DictConfig
 from analysis import read, report_page
 from analysis.orderings import Ordering, summary
 from analysis.report import Line, Section, Table, claims, markdown, markdown_table
+from das.files import write_text
 from experiments.harness.runs import planned_runs
 from experiments.harness.runs.planned_runs import Experiment, Run
 from experiments.run.errors import CONFIGS, RunFailed, UserError
 from experiments.run.progress import Progress
-from experiments.run.run_folder import RunFolder, meta, write_text
+from experiments.run.run_folder import RunFolder, meta
 
 PAPERS = {
     "das": "DAS, arXiv 2511.13841",

@@ -1,6 +1,5 @@
 """task=soak: train for hours and measure the processes after each step. At the end no process or file may remain."""
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import psutil
 from omegaconf import DictConfig, OmegaConf
 
 from analysis import soak as soak_analysis
+from das.files import add_rows
 from das.process import die_with_parent, spawned
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.policies import policy_directory
@@ -74,12 +74,11 @@ def watch(config: RunConfig, policy: str, path: Path) -> tuple[dict[psutil.Proce
     seen: dict[psutil.Process, str] = {}
     shared: set[int] = set()
     began = time.perf_counter()
-    with (path / "soak.jsonl").open("w", buffering=1) as file:
-        for row in _rows(ours, path):
-            minutes = (time.perf_counter() - began) / 60
-            file.write(json.dumps({"minutes": minutes, **row, **sample(trainer, seen)}) + "\n")
-            for process in seen:
-                shared |= shared_inodes(process)
+    for row in _rows(ours, path):
+        minutes = (time.perf_counter() - began) / 60
+        add_rows(path / "soak.jsonl", [{"minutes": minutes, **row, **sample(trainer, seen)}])
+        for process in seen:
+            shared |= shared_inodes(process)
     child.join(timeout=60)
     return seen, shared
 

@@ -11,6 +11,7 @@ from analysis import read
 from analysis.arms import arm_result
 from analysis.cluster_engines import cluster_result
 from das import ranks
+from das.files import write_text
 from experiments.harness import resume
 from experiments.harness.config import run_config
 from experiments.harness.failures import one_line_failure
@@ -18,7 +19,6 @@ from experiments.harness.train_arm import ArmRun, make_parts, train_arm
 from experiments.harness.validate import check, check_processes
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
-from experiments.run.run_folder import write_text
 from experiments.training.barrier import Barrier
 
 

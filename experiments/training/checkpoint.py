@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from das.files import flush
 from experiments.run.errors import CheckpointError
-from experiments.run.run_folder import flush
 
 KIND = "das checkpoint 1"
 MANIFEST = "manifest.json"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from das.engine.rollouts.report import sentence
+from das.files import write_text
 
 FOLDER = "DAS_RUN_TOTALS"  # environment variable: the folder into which engines write; unset without `das run`
 NAMES = ("rollouts", "passes", "drafted", "emitted")
@@ -34,10 +35,7 @@ def add_to_totals(plain: Mapping[str, Any]) -> None:
     if FOLDER not in os.environ or not plain["passes"]:
         return
     _add(_own, plain)
-    path = Path(os.environ[FOLDER]) / f"{os.getpid()}.json"
-    unfinished = path.with_suffix(".new")
-    unfinished.write_text(json.dumps(_own))
-    unfinished.replace(path)  # so that a process that is killed leaves no half of a file
+    write_text(Path(os.environ[FOLDER]) / f"{os.getpid()}.json", json.dumps(_own))
 
 
 def read_totals(folder: Path) -> dict[str, int]:

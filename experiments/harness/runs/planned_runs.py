@@ -21,6 +21,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from analysis.report import Section
+from das.files import write_text
 from experiments.harness import resume
 from experiments.harness.config import run_config
 from experiments.harness.policies import unmade_policy
@@ -29,7 +30,6 @@ from experiments.run import child
 from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
-from experiments.run.run_folder import write_text
 
 PROFILES = ("small", "smoke", "paper")
 POLICY_MINUTES = 2.5  # to make a small policy that the cache lacks, on 2 cores

@@ -89,7 +89,7 @@ def test_the_folder_goes_back_to_the_step(tmp_path: Path) -> None:
     rollouts.mkdir()
     kept = ["step_00004.jsonl.gz", "step_00004.timeline.json.gz"]
     kept.append("notes of the user.txt")
-    for name in (*kept, "step_00005.jsonl.gz", "step_00006.jsonl.gz.tmp"):
+    for name in (*kept, "step_00005.jsonl.gz", "step_00006.jsonl.gz.77.tmp"):
         (rollouts / name).touch()
     (tmp_path / "engines.jsonl").write_text(text)
     save(tmp_path, 4, config())

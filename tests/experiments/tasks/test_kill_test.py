@@ -4,9 +4,10 @@ import gzip
 import random
 from pathlib import Path
 
+from das.files import add_rows, write_bytes
 from experiments.harness.resume import CHECKPOINTS, whole_steps
 from experiments.run.errors import CheckpointError
-from experiments.run.run_folder import add_rows, responses_file, write_bytes, write_timeline
+from experiments.run.run_folder import responses_file, write_timeline
 from experiments.tasks.kill_test import damage
 from experiments.training import checkpoint
 
