@@ -74,11 +74,13 @@ class EngineSettings:
 
 
 def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
-    """Raise EngineError if the draft model's folder does not exist, or if its vocabulary and the policy's differ in
-    size. Hub ids, which are no folders, are not checked here.
+    """Raise EngineError if the draft model's folder does not exist, if it takes images, or if its vocabulary and the
+    policy's differ in size. Hub ids, which are no folders, are not checked here.
     """
     folder = str(speculative["model"])
     of_draft, of_policy = _vocabulary(folder), _vocabulary(policy)
+    if "vision_config" in _config(folder):
+        raise EngineError(f"draft model {folder} takes images: give a model of text alone, with the policy's tokenizer")
     if of_draft is None and (Path(folder).is_absolute() or folder.startswith(".") or Path(folder).exists()):
         raise EngineError(f"draft model {folder} does not exist, or has no config.json: give the folder of a model")
     if of_draft is not None and of_policy is not None and of_draft != of_policy:
@@ -87,11 +89,16 @@ def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
         )
 
 
-def _vocabulary(folder: str) -> int | None:
-    """Returns the vocabulary size of the model in this folder; None if there is no config.json, or if it lacks the
-    size."""
+def _config(folder: str) -> dict[str, Any]:
+    """Returns the content of config.json in this folder; empty if there is none."""
     config = Path(folder) / "config.json"
-    return json.loads(config.read_text()).get("vocab_size") if folder and config.is_file() else None
+    return json.loads(config.read_text()) if folder and config.is_file() else {}
+
+
+def _vocabulary(folder: str) -> int | None:
+    """Returns the vocabulary size of the model in this folder; None if its config.json has none, or is missing."""
+    config = _config(folder)
+    return config.get("text_config", config).get("vocab_size")
 
 
 def engine_arguments(

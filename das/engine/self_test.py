@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from das.files import write_text
+
 LIMIT_S = 300  # seconds after which the comparison (two engines) counts as failed
 RUNNING = "DAS_SELF_TEST"  # environment variable of the process that compares
 OF_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # the process is no rank of a training
@@ -194,10 +196,10 @@ def main() -> None:
 
     folder, *policy = sys.argv[1:]
     missing = missing_hooks()
-    (Path(folder) / "hooks.json").write_text(json.dumps(missing))
+    write_text(Path(folder) / "hooks.json", json.dumps(missing))
     if not missing:
         found = compare(Path(folder), *map(json.loads, policy))
-        (Path(folder) / "identity.json").write_text(json.dumps(found))
+        write_text(Path(folder) / "identity.json", json.dumps(found))
 
 
 if __name__ == "__main__":

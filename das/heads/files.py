@@ -6,6 +6,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
+from das.files import write_text
 from das.heads.eagle3 import Eagle3Head
 from das.heads.on_disk import CONFIG, WEIGHTS, aux_layers_of, read_head
 from das.heads.unrolled import shape_for
@@ -46,7 +47,7 @@ def save_head(head: Eagle3Head, folder: Path, tokenizer: str | None) -> None:
         "das_tokenizer": tokenizer,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(config, indent=1))
+    write_text(folder / CONFIG, json.dumps(config, indent=1))
     weights = {name: value.detach().contiguous() for name, value in head.named_parameters()}
     save_file(weights, folder / WEIGHTS, {"format": "pt"})
 

@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from das.files import write_text
 from das.heads.on_disk import CONFIG
 
 WEIGHTS = "mtp.safetensors"
@@ -46,5 +47,5 @@ def put_back(saved: Path, tensors: Tensors) -> None:
     layers = {name.removeprefix(LAYERS).split(".")[0] for name, _ in tensors}
     config = json.loads((saved / CONFIG).read_text())
     config |= {"architectures": [ARCHITECTURE], "num_nextn_predict_layers": len(layers)}
-    (saved / CONFIG).write_text(json.dumps(config, indent=1))
+    write_text(saved / CONFIG, json.dumps(config, indent=1))
     save_file({name: value.contiguous() for name, value in tensors}, saved / WEIGHTS, {"format": "pt"})

@@ -8,6 +8,7 @@ from typing import Any
 from hydra import initialize_config_dir
 
 from analysis.arms import identity_verdict
+from das.files import write_text
 from experiments.gpu.verdict import Scale, Verdict
 from experiments.registry import TASKS
 from experiments.run.checks import check_values
@@ -66,7 +67,7 @@ def write_recording(path: Path, problems: int, responses: int, tokens: int) -> N
         for problem, texts in made_up_problems(problems, responses, tokens, seed=0)
         for text in texts
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def pass_times(scale: Scale, shape: str) -> Verdict:

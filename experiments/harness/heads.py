@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
+from das.files import write_text
 from das.heads import on_disk as heads
 from experiments.cache import cached_folder
 from experiments.harness.config import HeadConfig, RunConfig, data_config
@@ -115,7 +116,7 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
         finally:
             logging.enable_progress_bar()
         save_head(head, folder, heads.tokenizer_digest(policy))
-        (folder / REPORT).write_text(json.dumps(report))
+        write_text(folder / REPORT, json.dumps(report))
         took, tokens = report["sampled_s"] + report["trained_s"], report["tokens_per_pass"]
         note(f"draft head made in {took:.0f} s: {tokens:.2f} tokens a pass on responses it did not see")
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from das.engine.contract.hook_check import differences, installed_sources, wheel_sources
 from das.engine.contract.hooks import HOOKS, Hook
 from das.engine.contract.versions import UNTESTED, VLLM, installed
+from das.files import write_text
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 
@@ -115,5 +116,5 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     path = PAGE if config.task.page is None else Path(config.task.page)
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.read_text().partition(HEAD)[0] if path.exists() else ""
-    path.write_text(before + page(columns))
+    write_text(path, before + page(columns))
     progress.note(f"page: {path}")

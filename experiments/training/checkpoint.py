@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from das.files import flush
+from das.files import flush, write_text
 from experiments.run.errors import CheckpointError
 
 KIND = "das checkpoint 1"
@@ -42,7 +42,7 @@ def seal(scratch: Path, folder: Path, step: int, run_identity: Mapping[str, Any]
     }
     manifest = {"kind": KIND, "step": step, "about": dict(run_identity), "files": files}
     text = json.dumps({"sha256": _digest(manifest), "manifest": manifest}, indent=1)
-    (scratch / MANIFEST).write_text(text)
+    write_text(scratch / MANIFEST, text)
     for path in (*scratch.rglob("*"), scratch):
         flush(path)
     folder.mkdir(parents=True, exist_ok=True)

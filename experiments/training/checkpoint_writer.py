@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 from das import ranks
 from das.digests import of_all_ranks, optimizer_digest, weights_digest
+from das.files import write_text
 from das.heads.mtp import is_mimo, mtp_tensors, put_back
 from experiments.run.errors import CheckpointError
 from experiments.training import checkpoint
@@ -88,7 +89,7 @@ class CheckpointWriter:
 
     def _seal(self, scratch: Path, digests: Mapping[str, str]) -> None:
         if ranks.is_main():
-            (scratch / FINAL).write_text(json.dumps(digests))
+            write_text(scratch / FINAL, json.dumps(digests))
             kept = self.checkpoints
             checkpoint.seal(scratch, kept.folder, self.trainer.state.global_step, kept.run_identity)
             checkpoint.prune(kept.folder, kept.keep)

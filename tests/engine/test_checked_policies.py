@@ -164,7 +164,7 @@ REFUSED: list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str]] = [
     (EXPERTS, ANY, (ADAPTER,), "on a CPU, vLLM has no LoRA adapters for the experts"),
     (EXPERTS, SELF_DRAFTS, ANY, "self-drafts: experts cannot be quantized yet"),
     (SEEING, SECOND, ANY, "engine.runner=second: das has no multimodal positions there yet"),
-    (SEEING, ("draft_model",), ANY, "has no config.json"),
+    (SEEING, ("draft_model",), ANY, "takes images: give a model of text alone"),
     (ANY, SELF_DRAFTS, (ADAPTER,), "self-drafts: not with multimodal positions or LoRA adapters"),
     (SEEING, SELF_DRAFTS, ANY, "self-drafts: not with multimodal positions or LoRA adapters"),
     (WINDOWS[:2], SECOND, ANY, "engine.runner=second: no KV caches of several kinds on a CPU"),
