@@ -1,4 +1,4 @@
-"""Partial rollouts: a step trains on the groups that are done first, and the others continue in the next step.
+"""Partial rollouts: a step trains on the groups that are done in time, and the others continue in the next step.
 
 They continue on-policy: each request begins anew with its seed, so its noise at each position is the same, and the
 tokens that it had are drafted (das/set_aside.py). The new weights verify them, so every token of a response is drawn by
@@ -50,8 +50,11 @@ class Begun:
     enough: EnoughGroups
 
 
-def begun(pool: Sequence[Group], run_seed: int, wanted: int, siblings: int) -> Begun:
-    """Describe the rollout of these groups. wanted: the number of groups on which a step trains.
+def begun(
+    pool: Sequence[Group], run_seed: int, wanted: int, siblings: int, tokens: int = 0, multiple: int = 1
+) -> Begun:
+    """Describe the rollout of these groups. wanted: the number of groups on which a step trains. tokens, multiple: its
+    limit (EnoughGroups).
 
     A response has the seed that it would have if nothing were put aside: that of its place in the order of the data.
     """
@@ -62,7 +65,7 @@ def begun(pool: Sequence[Group], run_seed: int, wanted: int, siblings: int) -> B
             for sibling in range(siblings)
         ],
         [tokens for group in pool for tokens in group.tokens],
-        EnoughGroups(wanted, siblings, [group.progress for group in pool]),
+        EnoughGroups(wanted, siblings, [group.progress for group in pool], tokens, multiple),
     )
 
 
@@ -71,7 +74,7 @@ def divide(pool: Sequence[Group], rollout: Rollout, enough: EnoughGroups) -> tup
     and the other groups, as they continue."""
     lengths = [len(response) for response in rollout.responses]
     chosen = enough.done(lengths, [reason != PUT_ASIDE for reason in rollout.finish_reasons])
-    granted = enough.needs(chosen[-1], lengths)
+    granted = enough.granted(chosen, lengths)
     others = []
     for place, group in enumerate(pool):
         if place not in chosen:

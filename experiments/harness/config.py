@@ -91,6 +91,7 @@ class TrainerConfig:
     trim_padding: bool  # leave padding out of forward passes (experiments.training.trimmed)
     lag: int  # steps between the weights that sample and the update that uses the responses
     partial: int  # groups that roll out beside those of a step, so that no step waits for the longest
+    partial_tokens: int  # tokens that a step grants to each response, at most; 0: no limit
     dynamic_sampling: int  # how often a step draws again, at most, in place of groups whose rewards are equal
     arguments: Settings  # arguments of GRPOConfig, with those above except OURS
     trust_remote_code: bool = False
@@ -221,7 +222,7 @@ def steps_per_epoch(num_problems: int, problems_per_step: int) -> int:
 
 # Settings of configs/engine that concern the process, not the engine in it.
 ENGINE_PROCESS = ("threads", "kv_cache_gib", "processes", "launch", "own_process")
-OURS = ("trim_padding", "lag", "partial", "dynamic_sampling")  # settings of the trainer that TRL does not know
+OURS = ("trim_padding", "lag", "partial", "partial_tokens", "dynamic_sampling")  # settings that TRL does not know
 
 
 def run_config(composed: DictConfig) -> RunConfig:

@@ -201,6 +201,7 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
         trim_padding=config.trainer.trim_padding,
         lag=config.trainer.lag,
         partial=config.trainer.partial,
+        partial_tokens=config.trainer.partial_tokens,
         dynamic_sampling=config.trainer.dynamic_sampling,
         own_process=config.engine.own_process,
         cluster=config.cluster,

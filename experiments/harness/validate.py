@@ -205,11 +205,12 @@ def check_ahead(config: RunConfig) -> None:
 
 
 def check_partial(config: RunConfig) -> None:
-    """Refuse groups that are put aside (trainer.partial), if this kind of run cannot have them. Raises UserError."""
+    """Refuse groups that are put aside (trainer.partial, trainer.partial_tokens), if this kind of run cannot have them.
+    Raises UserError."""
     trainer, engine = config.trainer, config.engine
-    if not trainer.partial:
+    if not trainer.partial and not trainer.partial_tokens:
         return
-    setting = f"trainer.partial={trainer.partial}"
+    setting = _partial_setting(config)
     if config.task["name"] not in TRAINING:
         raise UserError(f"{setting}: only {' and '.join(TRAINING)} put groups aside; leave it out")
     beside = engine.own_process or config.cluster is not None
@@ -222,6 +223,11 @@ def check_partial(config: RunConfig) -> None:
         raise UserError(f"{setting}: {live} responses decode at the same time; set engine.max_num_seqs={live}")
 
 
+def _partial_setting(config: RunConfig) -> str:
+    partial, tokens = config.trainer.partial, config.trainer.partial_tokens
+    return f"trainer.partial={partial}" if partial else f"trainer.partial_tokens={tokens}"
+
+
 def check_dynamic_sampling(config: RunConfig) -> None:
     """Refuse further draws (trainer.dynamic_sampling), if this kind of run cannot have them. Raises UserError."""
     trainer, engine = config.trainer, config.engine
@@ -232,8 +238,9 @@ def check_dynamic_sampling(config: RunConfig) -> None:
         raise UserError(f"{setting}: task={config.task['name']} trains nothing; leave it out")
     if trainer.lag:
         raise UserError(f"{setting}: further draws sample with the newest weights; set trainer.lag=0")
-    if trainer.partial:
-        raise UserError(f"{setting}: groups that are put aside have no rewards yet; set trainer.partial=0")
+    if trainer.partial or trainer.partial_tokens:
+        zero = _partial_setting(config).split("=")[0]
+        raise UserError(f"{setting}: groups that are put aside have no rewards yet; set {zero}=0")
     if problem := ahead_problem(0, trainer.arguments, config.data.name == AGENT, engine.processes):
         raise UserError(f"{setting}: {problem}")
 

@@ -73,6 +73,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "trainer.learning_rate": (0, 1),  # 0: the policy stays as it is
     "trainer.lag": (0, 8),  # training steps
     "trainer.partial": (0, 2**16),  # groups
+    "trainer.partial_tokens": (0, 2**22),  # tokens of a response
     "trainer.dynamic_sampling": (0, 1000),  # draws; 1,000 find a group whose rewards differ among 1,000 problems
     "engine.threads": (1, 1024),
     "engine.kv_cache_gib": (1, 2**14),

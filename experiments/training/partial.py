@@ -1,6 +1,8 @@
-"""Train each step on the groups that are done first, and put the others aside (`trainer.partial`)."""
+"""Train each step on the groups that are done in time, and put the others aside (`trainer.partial`,
+`trainer.partial_tokens`)."""
 
 import copy
+import math
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -18,12 +20,14 @@ OF_TRAINED = ("length_mean", "length_median", "length_max", "longest_over_mean")
 
 
 class PartialRollouts:
-    """Rolls out more groups than a step needs. The step trains on those that are done first (EnoughGroups)."""
+    """Rolls out until enough groups are done, or up to a limit. The step trains on these groups (EnoughGroups)."""
 
-    def __init__(self, trainer: "SpeculativeGRPOTrainer", spare: int):
-        """spare: how many groups roll out beside those on which a step trains."""
+    def __init__(self, trainer: "SpeculativeGRPOTrainer", spare: int, tokens: int):
+        """spare: how many groups roll out beside those on which a step trains. tokens: how many a step grants to each
+        response, at most; 0: as many as it needs. At this limit a step trains on fewer groups."""
         self.trainer = trainer
         self.spare = spare
+        self.tokens = tokens
         self.taken: FinishedRollout | None = None  # the part of the rollout on which this step trains
         self._whole: Rollout | None = None  # the rollout of all groups
         self._verified: list[Verified] = []  # the responses in it that had been put aside
@@ -38,7 +42,9 @@ class PartialRollouts:
         siblings, step = trainer.num_generations, trainer.state.global_step
         wanted = trainer.args.generation_batch_size // siblings
         pool = self._filled(wanted + self.spare)
-        plan = begun(pool, trainer.args.seed, wanted, siblings)
+        batches = trainer.args.steps_per_generation  # TRL divides the rows of a step into so many equal parts
+        multiple = batches // math.gcd(batches, siblings)
+        plan = begun(pool, trainer.args.seed, wanted, siblings, self.tokens, multiple)
         rows = [trainer.train_dataset[group.index] for group in pool for _ in range(siblings)]
         prompts = trainer._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
         new_weights = trainer._last_loaded_step != step  # TRL's: the step at which the engine got its weights
@@ -67,6 +73,7 @@ class PartialRollouts:
             **{name: trained[name] for name in OF_TRAINED},
             "partial": {
                 "groups": len(self._groups),
+                "trained_groups": len(self.taken.prompts) // self.trainer.num_generations,
                 "trained_tokens": self.taken.rollout.tokens,
                 "old_tokens": sum(entry.old for entry in self._verified),
                 "kept_tokens": sum(entry.kept for entry in self._verified),

@@ -65,6 +65,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         trim_padding: bool = True,
         lag: int = 0,
         partial: int = 0,
+        partial_tokens: int = 0,
         dynamic_sampling: int = 0,
         own_process: bool = False,
         evaluate: Evaluate | None = None,
@@ -79,7 +80,8 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         step; its result, unless None, is added to the row's `eval`. head: the drafter that is trained beside the
         policy; the engine must draft with it. trim_padding: leave padding out of forward passes; False gives the same
         bits as TRL. lag: training steps between the weights that sample and the update that uses the responses.
-        partial: groups that roll out beside those on which a step trains; 0: each step waits for its own.
+        partial: groups that roll out beside those on which a step trains. partial_tokens: tokens that a step grants to
+        each response, at most; 0: no limit. If both are 0, each step waits for its own groups.
         dynamic_sampling: how often a step draws further groups, at most, in place of those whose rewards are equal.
         own_process: the engine has its own process, and rolls out while the policy trains. cluster: engines in other
         processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer."""
@@ -87,8 +89,8 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self.on_step = on_step
         self.trim_padding = trim_padding
         self.rollouts_ahead: RolloutsAhead | PartialRollouts | DynamicSampling = RolloutsAhead(self, lag)
-        if partial:
-            self.rollouts_ahead = PartialRollouts(self, partial)
+        if partial or partial_tokens:
+            self.rollouts_ahead = PartialRollouts(self, partial, partial_tokens)
         elif dynamic_sampling:
             self.rollouts_ahead = DynamicSampling(self, dynamic_sampling)
         # True: rollouts are made before TRL asks for them, and taken then; False: TRL's own code rolls out.

@@ -28,30 +28,36 @@ from das.trl.partial import (
 )
 from experiments.tasks.kill_test import differing_files, timeless
 
-SPARES = (1, 3)
+KINDS = ("1", "3", "1_16")  # groups beside those of a step; then, if there is a limit, its tokens
 
 
-def settings(spare: int) -> list[str]:
-    return [f"trainer.partial={spare}", f"engine.max_num_seqs={8 + 4 * spare}"]
+def settings(kind: str) -> list[str]:
+    spare, _, tokens = kind.partition("_")
+    limit = [f"trainer.partial_tokens={tokens}"] if tokens else []
+    return [f"trainer.partial={spare}", f"engine.max_num_seqs={8 + 4 * int(spare)}", *limit]
 
 
 @pytest.fixture(scope="module")
 def trained(in_process: Callable[..., Any], repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("partial")
-    runs = {f"{arm}_{spare}": [arm, *settings(spare)] for spare in SPARES for arm in ("none", "das")}
+    runs = {f"{arm}_{kind}": [arm, *settings(kind)] for kind in KINDS for arm in ("none", "das")}
     in_process(train_all, runs, repetitive_policy, folder)
     return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spare", SPARES)
-def test_drafts_change_no_bit(trained: Path, spare: int) -> None:
-    none, das = (outcome(trained / f"{arm}_{spare}") for arm in ("none", "das"))
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_change_no_bit(trained: Path, kind: str) -> None:
+    none, das = (outcome(trained / f"{arm}_{kind}") for arm in ("none", "das"))
     assert das == none
-    rows = read.metrics(trained / f"das_{spare}")
-    assert [row["partial"]["groups"] for row in rows] == [spare] * len(rows)
+    rows = read.metrics(trained / f"das_{kind}")
+    trains = [row["partial"]["trained_groups"] for row in rows]
+    assert [row["partial"]["groups"] + trained for row, trained in zip(rows, trains, strict=True)] == [
+        2 + int(kind[0])
+    ] * len(rows)
+    assert set(trains) == ({1, 2} if "_" in kind else {2})
     assert 0 < sum(row["partial"]["kept_tokens"] for row in rows) < sum(row["partial"]["old_tokens"] for row in rows)
-    assert sum(row["passes"] for row in rows) < sum(row["passes"] for row in read.metrics(trained / f"none_{spare}"))
+    assert sum(row["passes"] for row in rows) < sum(row["passes"] for row in read.metrics(trained / f"none_{kind}"))
 
 
 @pytest.mark.slow
@@ -63,11 +69,12 @@ def test_the_newest_weights_draw_every_trained_token(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["1", "1_16"])
 def test_a_resumed_run_is_the_same(
-    in_process: Callable[..., Any], trained: Path, repetitive_policy: str, tmp_path: Path
+    in_process: Callable[..., Any], trained: Path, repetitive_policy: str, tmp_path: Path, kind: str
 ) -> None:
-    whole, resumed = trained / "das_1", tmp_path / "resumed"
-    in_process(train_again, "das", repetitive_policy, whole, resumed, 3, *settings(1))
+    whole, resumed = trained / f"das_{kind}", tmp_path / "resumed"
+    in_process(train_again, "das", repetitive_policy, whole, resumed, 3, *settings(kind))
     assert outcome(resumed) == outcome(whole)
     assert timeless(read.metrics(resumed)) == timeless(read.metrics(whole))
     assert list(differing_files(whole, resumed)) == []

@@ -1,4 +1,4 @@
-"""Roll out until enough groups are done, and put the others aside.
+"""Roll out until enough groups are done, or up to a limit of tokens, and put the others aside.
 
 Which groups these are depends on the number of tokens that each group needed, never on passes or on the clock. A
 rollout with drafts and one without thus choose the same groups, although drafts let some requests run ahead of others.
@@ -16,20 +16,33 @@ class EnoughGroups:
     """Chooses the `wanted` groups that need the fewest tokens. Request i belongs to group i // siblings.
 
     progress: for each group, the tokens that each of its responses was granted in earlier steps. A group needs as many
-    tokens as its longest response has beyond these. Of groups that need equally many, the first is chosen.
+    tokens as its longest response has beyond these. Of groups that need equally many, the first is chosen. tokens: 0,
+    or a limit: groups that need more are not chosen. Their number is then rounded down to a multiple of `multiple`,
+    which divides `wanted`. If not even so many need at most `tokens`, the best `multiple` groups are chosen.
     """
 
     wanted: int
     siblings: int
     progress: Sequence[int]
+    tokens: int = 0
+    multiple: int = 1
 
     def done(self, lengths: Sequence[int], ended: Sequence[bool]) -> list[int]:
-        """Returns the best groups of those that are done, the best first: `wanted` of them, or fewer if fewer are done.
+        """Returns the groups to choose of those that are done, the best first: fewer than `wanted` if fewer are done,
+        or if the others need more than the limit.
 
         lengths: the tokens of each request so far. ended: whether its response is complete.
         """
-        done = [group for group in range(len(self.progress)) if all(ended[self._requests(group)])]
-        return sorted(done, key=lambda group: self._rank(group, lengths))[: self.wanted]
+        done = self._best(lengths, ended)
+        if not self.tokens:
+            return done
+        within = sum(self.needs(group, lengths) <= self.tokens for group in done)
+        return done[: max(within // self.multiple, 1) * self.multiple]
+
+    def granted(self, chosen: Sequence[int], lengths: Sequence[int]) -> int:
+        """Returns the tokens that a step grants to each response, if it trains on these groups (`done`)."""
+        last = self.needs(chosen[-1], lengths)
+        return last if len(chosen) == self.wanted else max(last, self.tokens)
 
     def needs(self, group: int, lengths: Sequence[int]) -> int:
         """Returns the tokens that a group with responses of these lengths needs beyond its progress."""
@@ -37,13 +50,20 @@ class EnoughGroups:
 
     def too_late(self, lengths: Sequence[int], ended: Sequence[bool]) -> list[int]:
         """Returns the requests that run, and whose groups cannot be chosen any more, however soon they end."""
-        chosen = self.done(lengths, ended)
-        if len(chosen) < self.wanted:
+        done = self._best(lengths, ended)
+        bounds = [self._rank(done[-1], lengths)] if len(done) == self.wanted else []
+        if self.tokens and len(done) >= self.multiple:
+            bounds.append(max(self._rank(done[self.multiple - 1], lengths), (self.tokens, len(self.progress))))
+        if not bounds:
             return []
-        worst = self._rank(chosen[-1], lengths)
+        worst = min(bounds)
         at_least = [length + (not over) for length, over in zip(lengths, ended, strict=True)]
         late = {group for group in range(len(self.progress)) if self._rank(group, at_least) > worst}
         return [request for request, over in enumerate(ended) if not over and request // self.siblings in late]
+
+    def _best(self, lengths: Sequence[int], ended: Sequence[bool]) -> list[int]:
+        done = [group for group in range(len(self.progress)) if all(ended[self._requests(group)])]
+        return sorted(done, key=lambda group: self._rank(group, lengths))[: self.wanted]
 
     def _rank(self, group: int, lengths: Sequence[int]) -> tuple[int, int]:
         return self.needs(group, lengths), group

@@ -178,11 +178,17 @@ kind(
     (["trainer.partial=1", "cluster=ray"], "set engine.own_process=false cluster=none"),
     (["arms=[none,stock]", "trainer.partial=1", "engine.max_num_seqs=24"], "arm=stock has no noise by position"),
     (["task=rollout", "trainer.partial=1"], "only compare and train put groups aside; leave it out"),
+    (["task=rollout", "trainer.partial_tokens=9"], "trainer.partial_tokens=9: only compare and train put groups"),
+    (["trainer.partial_tokens=9", "trainer.lag=1"], "trainer.partial_tokens=9: what is put aside continues under the"),
+    (["trainer.partial_tokens=9", "engine.max_num_seqs=8"], "trainer.partial_tokens=9: 16 responses decode at the"),
+    (["trainer.partial_tokens=-1"], "trainer.partial_tokens=-1: must be a number from 0 to 4194304"),
+    (["trainer.partial_tokens=long"], "trainer.partial_tokens=long: must be a whole number"),
 )
 kind(
     "groups that this kind of run cannot draw again",
     (["trainer.dynamic_sampling=2", "trainer.lag=1"], "trainer.dynamic_sampling=2: further draws sample with the new"),
-    (["trainer.dynamic_sampling=2", "trainer.partial=1"], "no rewards yet; set trainer.partial=0"),
+    (["trainer.dynamic_sampling=2", "trainer.partial=1", "engine.max_num_seqs=24"], "set trainer.partial=0"),
+    (["trainer.dynamic_sampling=2", "trainer.partial_tokens=9"], "set trainer.partial_tokens=0"),
     (["setting=agent_small", "trainer.dynamic_sampling=1"], "trainer.dynamic_sampling=1: rollouts in several turns"),
     (["trainer.dynamic_sampling=1", "+trainer.num_iterations=2"], "each step needs a rollout of its own"),
     (["trainer.dynamic_sampling=1", "engine.processes=2", "checkpoint.every=0"], "engine.processes=2"),
