@@ -106,7 +106,8 @@ class SpeculativeGeneration(VLLMGeneration):
             return
         self.rollouts += 1
         responses = getattr(trainer, "num_generations", 1)  # responses to each problem; distillation asks for one
-        problems = len(rows) * trainer.accelerator.num_processes // responses if begun is None else begun.enough.wanted
+        own = len(rows) // responses if begun is None else begun.enough.wanted
+        problems = own * trainer.accelerator.num_processes
         dataset = trainer.train_dataset
         size = len(dataset) if hasattr(dataset, "__len__") else None
         self.history_tick = history_tick(self.history_unit, self.rollouts, size, problems)

@@ -3,6 +3,8 @@
 They continue on-policy: each request begins anew with its seed, so its noise at each position is the same, and the
 tokens that it had are drafted (das/set_aside.py). The new weights verify them, so every token of a response is drawn by
 the weights of the step that trains on it. Without drafts the tokens are generated again, and are the same.
+
+Of several processes that train together, each has its own groups and puts its own aside.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from das import ranks
 from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
 from das.engine.rollouts.enough import PUT_ASIDE, EnoughGroups
 from das.engine.rollouts.rollout import Rollout, request_seed
@@ -53,14 +56,15 @@ class Begun:
 def begun(
     pool: Sequence[Group], run_seed: int, wanted: int, siblings: int, tokens: int = 0, multiple: int = 1
 ) -> Begun:
-    """Describe the rollout of these groups. wanted: the number of groups on which a step trains. tokens, multiple: its
-    limit (EnoughGroups).
+    """Describe the rollout of these groups, those of this rank. wanted: how many of them a step trains on. tokens,
+    multiple: its limit (EnoughGroups).
 
     A response has the seed that it would have if nothing were put aside: that of its place in the order of the data.
     """
+    first = ranks.rank() * wanted  # the place of this rank's first group in a step
     return Begun(
         [
-            request_seed(run_seed, group.number // wanted, group.number % wanted * siblings + sibling)
+            request_seed(run_seed, group.number // wanted, (first + group.number % wanted) * siblings + sibling)
             for group in pool
             for sibling in range(siblings)
         ],
@@ -70,11 +74,16 @@ def begun(
 
 
 def divide(pool: Sequence[Group], rollout: Rollout, enough: EnoughGroups) -> tuple[list[int], list[Group]]:
-    """Divide the groups of a rollout. Returns the places of those on which the step trains, in the order of the data,
-    and the other groups, as they continue."""
+    """Divide the groups of this rank's rollout. Returns the places of those on which the step trains, in the order of
+    the data, and the other groups, as they continue.
+
+    TRL trains on equally many groups of each rank: as many as the rank has that chose the fewest. All ranks must call
+    this function.
+    """
     lengths = [len(response) for response in rollout.responses]
     chosen = enough.done(lengths, [reason != PUT_ASIDE for reason in rollout.finish_reasons])
     granted = enough.granted(chosen, lengths)
+    chosen = chosen[: min(ranks.gather(len(chosen)))]
     others = []
     for place, group in enumerate(pool):
         if place not in chosen:
@@ -107,22 +116,20 @@ def shared(old: Sequence[int], new: Sequence[int]) -> int:
     return next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
 
 
-def partial_problem(arguments: Mapping[str, Any], lag: int, tools: bool, beside: bool, processes: int) -> str:
+def partial_problem(arguments: Mapping[str, Any], lag: int, tools: bool, beside: bool) -> str:
     """Returns one line that says why a training cannot put groups aside; empty if it can.
 
     arguments: those of TRL's GRPOConfig. tools: whether rollouts have several turns. beside: whether engines run in
-    other processes. processes: how many train together.
+    processes that do not train.
     """
     if lag:
         return "what is put aside continues under the newest weights: set trainer.lag=0"
     if tools:
         return "rollouts in several turns call tools between their requests, and so cannot be put aside"
     if beside:
-        return "only an engine in the training's process puts groups aside: set engine.own_process=false cluster=none"
+        return "only an engine in a process that trains puts groups aside: set engine.own_process=false cluster=none"
     if arguments.get("vllm_enable_sleep_mode", False):
         return "it was never tried with an engine that sleeps: set vllm_enable_sleep_mode=false"
-    if processes > 1:
-        return f"engine.processes={processes}: groups are put aside in one process; set engine.processes=1"
     return rollout_of_its_own(arguments)
 
 

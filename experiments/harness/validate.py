@@ -214,11 +214,16 @@ def check_partial(config: RunConfig) -> None:
     if config.task["name"] not in TRAINING:
         raise UserError(f"{setting}: only {' and '.join(TRAINING)} put groups aside; leave it out")
     beside = engine.own_process or config.cluster is not None
-    if problem := partial_problem(trainer.arguments, trainer.lag, config.data.name == AGENT, beside, engine.processes):
+    if problem := partial_problem(trainer.arguments, trainer.lag, config.data.name == AGENT, beside):
         raise UserError(f"{setting}: {problem}")
     if not config.arm.row.keyed:
         raise UserError(f"{setting}: arm=stock has no noise by position, so nothing continues; leave it out")
-    live = config.responses_per_step + trainer.partial * trainer.num_generations
+    if trainer.partial % engine.processes:
+        raise UserError(
+            f"{setting}: {engine.processes} processes put equally many groups aside; set a multiple of "
+            f"{engine.processes}"
+        )
+    live = (config.responses_per_step + trainer.partial * trainer.num_generations) // engine.processes
     if engine.settings["max_num_seqs"] < live:
         raise UserError(f"{setting}: {live} responses decode at the same time; set engine.max_num_seqs={live}")
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from trl import GRPOTrainer
 
+from das import ranks
 from das.errors import EngineError
 from das.trl.lag import FinishedRollout, done, indexes_of_rollouts, load_ahead, save_ahead
+from experiments.training.placement import PlacedSampler
 
 if TYPE_CHECKING:
     from experiments.training.trainer import SpeculativeGRPOTrainer
@@ -84,7 +86,11 @@ class RolloutsAhead:
 
 
 def indexes_of_steps(trainer: GRPOTrainer) -> Iterator[list[int]]:
-    """Yield the indexes of the rows of each training step, from the first step on, as TRL's dataloader draws them."""
+    """Yield the indexes of this rank's rows of each training step, from the first step on, as TRL's dataloader draws
+    them."""
     sampler = GRPOTrainer._get_train_sampler(trainer)
     sampler.repeat_count = 1  # TRL repeats the rows for each of a step's micro-batches
-    return indexes_of_rollouts(sampler, trainer.args.generation_batch_size)
+    size = trainer.args.generation_batch_size
+    own = size // ranks.count()
+    steps = indexes_of_rollouts(PlacedSampler(sampler, ranks.count()), size)
+    return (indexes[ranks.rank() * own :][:own] for indexes in steps)

@@ -8,8 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from das import ranks
 from das.engine.rollouts.rollout import Rollout, rollout_row
 from das.trl.lag import FinishedRollout
+from das.trl.merge import merged
 from das.trl.partial import Group, Verified, begun, divide, load_groups, save_groups, verified
 from experiments.training.ahead import indexes_of_steps
 
@@ -23,8 +25,8 @@ class PartialRollouts:
     """Rolls out until enough groups are done, or up to a limit. The step trains on these groups (EnoughGroups)."""
 
     def __init__(self, trainer: "SpeculativeGRPOTrainer", spare: int, tokens: int):
-        """spare: how many groups roll out beside those on which a step trains. tokens: how many a step grants to each
-        response, at most; 0: as many as it needs. At this limit a step trains on fewer groups."""
+        """spare: how many groups of this rank roll out beside those on which a step trains. tokens: how many a step
+        grants to each response, at most; 0: as many as it needs. At this limit a step trains on fewer groups."""
         self.trainer = trainer
         self.spare = spare
         self.tokens = tokens
@@ -36,11 +38,11 @@ class PartialRollouts:
         self._problems: Iterator[int] | None = None  # indexes of the problems of the groups that are not begun yet
 
     def rows(self) -> list[dict[str, Any]]:
-        """Roll out until enough groups are done. Returns the rows of the data set on which this step trains, one for
-        each response."""
+        """Roll out until enough groups are done. Returns this rank's rows of the data set on which this step trains,
+        one for each response. All ranks must call this method."""
         trainer = self.trainer
         siblings, step = trainer.num_generations, trainer.state.global_step
-        wanted = trainer.args.generation_batch_size // siblings
+        wanted = trainer.args.generation_batch_size // siblings // ranks.count()
         pool = self._filled(wanted + self.spare)
         batches = trainer.args.steps_per_generation  # TRL divides the rows of a step into so many equal parts
         multiple = batches // math.gcd(batches, siblings)
@@ -64,20 +66,23 @@ class PartialRollouts:
 
     def row(self) -> dict[str, Any]:
         """Return the columns of a step's metrics that are other than without groups that are put aside. Costs are those
-        of all groups; lengths are those of the trained responses."""
+        of all groups; lengths are those of the trained responses. All ranks must call this method, and get the same."""
         assert self.taken is not None
         assert self._whole is not None
-        trained = rollout_row(self.taken.rollout)
+        of_ranks = ranks.gather((self._whole, self.taken.rollout, self._verified, len(self._groups)))
+        wholes, trained, verified_of_ranks, groups = zip(*of_ranks, strict=True)
+        rollout, entries = merged(trained), [entry for entries in verified_of_ranks for entry in entries]
+        lengths = rollout_row(rollout)
         return {
-            **rollout_row(self._whole),
-            **{name: trained[name] for name in OF_TRAINED},
+            **rollout_row(merged(wholes)),
+            **{name: lengths[name] for name in OF_TRAINED},
             "partial": {
-                "groups": len(self._groups),
-                "trained_groups": len(self.taken.prompts) // self.trainer.num_generations,
-                "trained_tokens": self.taken.rollout.tokens,
-                "old_tokens": sum(entry.old for entry in self._verified),
-                "kept_tokens": sum(entry.kept for entry in self._verified),
-                "verified": [[entry.steps, entry.old, entry.kept] for entry in self._verified],
+                "groups": sum(groups),
+                "trained_groups": len(rollout.responses) // self.trainer.num_generations,
+                "trained_tokens": rollout.tokens,
+                "old_tokens": sum(entry.old for entry in entries),
+                "kept_tokens": sum(entry.kept for entry in entries),
+                "verified": [[entry.steps, entry.old, entry.kept] for entry in entries],
             },
         }
 

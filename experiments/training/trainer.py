@@ -80,8 +80,8 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         step; its result, unless None, is added to the row's `eval`. head: the drafter that is trained beside the
         policy; the engine must draft with it. trim_padding: leave padding out of forward passes; False gives the same
         bits as TRL. lag: training steps between the weights that sample and the update that uses the responses.
-        partial: groups that roll out beside those on which a step trains. partial_tokens: tokens that a step grants to
-        each response, at most; 0: no limit. If both are 0, each step waits for its own groups.
+        partial: groups, over all ranks, that roll out beside those on which a step trains. partial_tokens: tokens that
+        a step grants to each response, at most; 0: no limit. If both are 0, each step waits for its own groups.
         dynamic_sampling: how often a step draws further groups, at most, in place of those whose rewards are equal.
         own_process: the engine has its own process, and rolls out while the policy trains. cluster: engines in other
         processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer."""
@@ -90,7 +90,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self.trim_padding = trim_padding
         self.rollouts_ahead: RolloutsAhead | PartialRollouts | DynamicSampling = RolloutsAhead(self, lag)
         if partial or partial_tokens:
-            self.rollouts_ahead = PartialRollouts(self, partial, partial_tokens)
+            self.rollouts_ahead = PartialRollouts(self, partial // ranks.count(), partial_tokens)
         elif dynamic_sampling:
             self.rollouts_ahead = DynamicSampling(self, dynamic_sampling)
         # True: rollouts are made before TRL asks for them, and taken then; False: TRL's own code rolls out.
@@ -121,7 +121,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         """Continue training from the checkpoint of `step`, which must have been verified."""
         folder = checkpoint.step_folder(self._writer.checkpoints.folder, step)
         if self.ahead:
-            self.rollouts_ahead.resume(folder, step)
+            self.rollouts_ahead.resume(ranks.own_folder(folder), step)
         self._epochs_before = completed_epochs(folder)
         self.vllm_generation.load_state(ranks.own_folder(folder))
         self.train(resume_from_checkpoint=str(folder))
@@ -214,6 +214,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         loss = float(np.sum(self._losses))
         self._losses = []
         norm = float(logs["grad_norm"])
+        chosen = self.rollouts_ahead.row() if isinstance(self.rollouts_ahead, CHOOSING) else {}
         of_ranks = ranks.gather((own, self.rewards, loss, norm, own_sync, self._exposed_s))
         rollouts, rewards_of_ranks, losses, norms, syncs, exposed_s = zip(*of_ranks, strict=True)
         require_finite(losses, norms, self.state.global_step)  # before a checkpoint of this step is written
@@ -233,7 +234,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             "exposed_s": max(exposed_s),
             "step_s": time.perf_counter() - self._began - waited,
             **of_rollout(rollout, rewards),
-            **(self.rollouts_ahead.row() if isinstance(self.rollouts_ahead, CHOOSING) else {}),
+            **chosen,
             **({} if head is None else head.row()),
         }
         self._measure_policy()

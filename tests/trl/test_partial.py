@@ -3,14 +3,18 @@
 That tokens are equal wherever a response was interrupted is in tests/engine/test_set_aside_identity.py.
 """
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import RANKS, RANKS_STEPS
 from lag_runs import outcome, tokens_of_checkpoints, train_again, train_all
+from scripts import TWO_RANKS, run_script
 
 from analysis import read
+from das import ranks
 from das.engine.rollouts.enough import PUT_ASIDE
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, request_seed
@@ -26,7 +30,9 @@ from das.trl.partial import (
     shared,
     verified,
 )
+from experiments.harness.resume import CHECKPOINTS
 from experiments.tasks.kill_test import differing_files, timeless
+from experiments.training import checkpoint
 
 KINDS = ("1", "3", "1_16")  # groups beside those of a step; then, if there is a limit, its tokens
 
@@ -80,6 +86,53 @@ def test_a_resumed_run_is_the_same(
     assert list(differing_files(whole, resumed)) == []
 
 
+# ---- two processes, each with its own engine and its own groups ----
+
+
+def trained_by_two(folder: Path, *arguments: str) -> Path:
+    run_script(*TWO_RANKS, "run.py", *arguments)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_processes(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of each arm. Of 4 problems a step, 2 of each process, those are trained that are done within 16 tokens."""
+    folder = tmp_path_factory.mktemp("two")
+    limit = ["trainer.partial=2", "trainer.partial_tokens=16", "engine.max_num_seqs=12"]
+    start = [*RANKS, *limit, "checkpoint.keep=9", f"policy.path={repetitive_policy}"]
+    return {
+        arm: trained_by_two(folder / arm, *start, f"arm={arm}", f"hydra.run.dir={folder / arm}")
+        for arm in ("none", "das")
+    }
+
+
+@pytest.mark.slow
+def test_drafts_change_no_bit_on_two_processes(two_processes: dict[str, Path]) -> None:
+    none, das = (outcome(two_processes[arm]) for arm in ("none", "das"))
+    assert das == none
+    rows = read.metrics(two_processes["das"])
+    assert {row["partial"]["groups"] + row["partial"]["trained_groups"] for row in rows} == {6}
+    assert min(row["partial"]["trained_groups"] for row in rows) == 2
+    assert sum(row["partial"]["kept_tokens"] for row in rows) > 0
+    responses = [response for row in rows for response in read.rollout(two_processes["das"], row["step"])]
+    assert {response["rank"] for response in responses} == {0, 1}
+    assert len({response["seed"] for response in responses}) == len(responses)
+    homes = {(response["problem_id"], response["rank"]) for response in responses}
+    assert len(homes) == len({problem for problem, _ in homes})
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_run_of_two_processes_is_resumed(two_processes: dict[str, Path], tmp_path: Path) -> None:
+    whole, resumed = two_processes["das"], tmp_path / "resumed"
+    shutil.copytree(whole, resumed)
+    for step in range(3, RANKS_STEPS + 1):
+        checkpoint.discard(checkpoint.step_folder(resumed / CHECKPOINTS, step))
+    trained_by_two(resumed, f"resume={resumed}")
+    assert outcome(resumed) == outcome(whole)
+    assert timeless(read.metrics(resumed)) == timeless(read.metrics(whole))
+
+
 # ---- without an engine ----
 
 A, B, C = ([1, 2, 3], [4, 5]), ([6], [7]), ([8, 9], [10, 11, 12, 13])
@@ -109,10 +162,22 @@ def test_groups_that_are_not_chosen_are_granted_the_tokens_of_the_step() -> None
     assert verified(pool, rollout) == [Verified(1, 2, 2), Verified(1, 2, 1), Verified(1, 2, 2), Verified(1, 4, 4)]
 
 
-def test_seeds_follow_the_place_in_the_data() -> None:
+def test_every_process_trains_on_as_many_groups_as_that_with_the_fewest(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = [Group(number, 10 + number, [[], []]) for number in range(3)]
+    rollout = rolled(A, B, C, put_aside={4})
+    enough = begun(pool, 7, 2, 2).enough
+    assert divide(pool, rollout, enough)[0] == [0, 1]
+    monkeypatch.setattr(ranks, "gather", lambda own: [own, 1])
+    others = [Group(0, 10, list(A), 3, 1), Group(2, 12, list(C), 3, 1)]  # the first was done, and continues complete
+    assert divide(pool, rollout, enough) == ([1], others)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_seeds_follow_the_place_in_the_data(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", str(rank))
     pool = [Group(number, 0, [[], []]) for number in (1, 4)]
     assert begun(pool, 7, 2, 2).seeds == [
-        request_seed(7, step, index) for step, index in ((0, 2), (0, 3), (2, 0), (2, 1))
+        request_seed(7, step, 4 * rank + index) for step, index in ((0, 2), (0, 3), (2, 0), (2, 1))
     ]
 
 
@@ -139,15 +204,14 @@ def test_what_is_put_aside_is_kept(tmp_path: Path, groups: list[Group]) -> None:
 
 
 def test_impossible_combinations_are_refused_in_one_line() -> None:
-    assert not partial_problem({"gradient_accumulation_steps": 4}, 0, tools=False, beside=False, processes=1)
-    for arguments, lag, tools, beside, processes, words in (
-        ({}, 1, False, False, 1, "trainer.lag=0"),
-        ({}, 0, True, False, 1, "several turns"),
-        ({}, 0, False, True, 1, "cluster=none"),
-        ({"vllm_enable_sleep_mode": True}, 0, False, False, 1, "vllm_enable_sleep_mode=false"),
-        ({}, 0, False, False, 2, "engine.processes=1"),
-        ({"num_iterations": 2}, 0, False, False, 1, "2 micro-batches share one"),
+    assert not partial_problem({"gradient_accumulation_steps": 4}, 0, tools=False, beside=False)
+    for arguments, lag, tools, beside, words in (
+        ({}, 1, False, False, "trainer.lag=0"),
+        ({}, 0, True, False, "several turns"),
+        ({}, 0, False, True, "cluster=none"),
+        ({"vllm_enable_sleep_mode": True}, 0, False, False, "vllm_enable_sleep_mode=false"),
+        ({"num_iterations": 2}, 0, False, False, "2 micro-batches share one"),
     ):
-        problem = partial_problem(arguments, lag, tools, beside, processes)
+        problem = partial_problem(arguments, lag, tools, beside)
         assert words in problem
         assert "\n" not in problem

@@ -177,6 +177,8 @@ kind(
     (["trainer.partial=1", "engine.own_process=true"], "set engine.own_process=false cluster=none"),
     (["trainer.partial=1", "cluster=ray"], "set engine.own_process=false cluster=none"),
     (["arms=[none,stock]", "trainer.partial=1", "engine.max_num_seqs=24"], "arm=stock has no noise by position"),
+    (["trainer.partial=3", "engine.processes=2"], "trainer.partial=3: 2 processes put equally many groups aside; set"),
+    (["trainer.partial=2", "engine.processes=2"], "trainer.partial=2: 24 responses decode at the same time"),
     (["task=rollout", "trainer.partial=1"], "only compare and train put groups aside; leave it out"),
     (["task=rollout", "trainer.partial_tokens=9"], "trainer.partial_tokens=9: only compare and train put groups"),
     (["trainer.partial_tokens=9", "trainer.lag=1"], "trainer.partial_tokens=9: what is put aside continues under the"),
