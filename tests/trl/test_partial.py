@@ -34,13 +34,22 @@ from experiments.harness.resume import CHECKPOINTS
 from experiments.tasks.kill_test import differing_files, timeless
 from experiments.training import checkpoint
 
-KINDS = ("1", "3", "1_16")  # groups beside those of a step; then, if there is a limit, its tokens
+KINDS = ("1", "3", "1_limited")  # groups beside those of a step; whether LIMITED
+# A limit of tokens, and tokens that end a response: without them all responses are equally long.
+LIMITED = [
+    "trainer.partial_tokens=16", "+trainer.generation_kwargs={stop_token_ids:[99,179,198,206,291]}",
+    "trainer.learning_rate=0.001",
+]  # fmt: skip
 
 
 def settings(kind: str) -> list[str]:
-    spare, _, tokens = kind.partition("_")
-    limit = [f"trainer.partial_tokens={tokens}"] if tokens else []
-    return [f"trainer.partial={spare}", f"engine.max_num_seqs={8 + 4 * int(spare)}", *limit]
+    spare = int(kind[0])
+    return [f"trainer.partial={spare}", f"engine.max_num_seqs={8 + 4 * spare}", *(LIMITED if "_" in kind else [])]
+
+
+def lengths(run: dict[str, Any]) -> set[int]:
+    """The lengths of the trained responses. run: its outcome."""
+    return {len(response) for responses in run["tokens"] for response in responses}
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +71,7 @@ def test_drafts_change_no_bit(trained: Path, kind: str) -> None:
         2 + int(kind[0])
     ] * len(rows)
     assert set(trains) == ({1, 2} if "_" in kind else {2})
+    assert "_" not in kind or len(lengths(das)) > 5
     assert 0 < sum(row["partial"]["kept_tokens"] for row in rows) < sum(row["partial"]["old_tokens"] for row in rows)
     assert sum(row["passes"] for row in rows) < sum(row["passes"] for row in read.metrics(trained / f"none_{kind}"))
 
@@ -75,7 +85,7 @@ def test_the_newest_weights_draw_every_trained_token(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["1", "1_16"])
+@pytest.mark.parametrize("kind", ["1", "1_limited"])
 def test_a_resumed_run_is_the_same(
     in_process: Callable[..., Any], trained: Path, repetitive_policy: str, tmp_path: Path, kind: str
 ) -> None:
@@ -98,7 +108,7 @@ def trained_by_two(folder: Path, *arguments: str) -> Path:
 def two_processes(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each arm. Of 4 problems a step, 2 of each process, those are trained that are done within 16 tokens."""
     folder = tmp_path_factory.mktemp("two")
-    limit = ["trainer.partial=2", "trainer.partial_tokens=16", "engine.max_num_seqs=12"]
+    limit = ["trainer.partial=2", "engine.max_num_seqs=12", *LIMITED]
     start = [*RANKS, *limit, "checkpoint.keep=9", f"policy.path={repetitive_policy}"]
     return {
         arm: trained_by_two(folder / arm, *start, f"arm={arm}", f"hydra.run.dir={folder / arm}")
@@ -113,6 +123,7 @@ def test_drafts_change_no_bit_on_two_processes(two_processes: dict[str, Path]) -
     rows = read.metrics(two_processes["das"])
     assert {row["partial"]["groups"] + row["partial"]["trained_groups"] for row in rows} == {6}
     assert min(row["partial"]["trained_groups"] for row in rows) == 2
+    assert len(lengths(das)) > 5
     assert sum(row["partial"]["kept_tokens"] for row in rows) > 0
     responses = [response for row in rows for response in read.rollout(two_processes["das"], row["step"])]
     assert {response["rank"] for response in responses} == {0, 1}
