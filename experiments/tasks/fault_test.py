@@ -28,7 +28,7 @@ from experiments.training import checkpoint
 
 # Kind of fault here -> its kind in experiments/faults/sitecustomize.py, and the range from which the number of the pass
 # or weight sync that it strikes is drawn.
-PASSES, SYNCS, EXCHANGES = range(20, 100), range(1, 4), range(2, 12)
+PASSES, SYNCS, EXCHANGES = range(20, 100), range(1, 4), range(2, 4)  # each in a run of three steps already
 BROADCAST = ("meet", "part", "loaded")  # the phases of a broadcast of weights
 FROM_INSIDE = {
     "raise": ("engine", PASSES),
