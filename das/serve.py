@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from das.engine.contract.versions import RUNNERS, installed
+from das.engine.plugin import DIE_TOGETHER
 
 
 def environment() -> dict[str, str]:
@@ -135,4 +136,5 @@ def serve(arguments: Namespace, further: Sequence[str]) -> int:
         return 0
     for name, value in environment().items():
         os.environ.setdefault(name, value)
+    os.environ[DIE_TOGETHER] = "1"
     os.execv(sys.executable, [sys.executable, *line])

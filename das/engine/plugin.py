@@ -1,6 +1,14 @@
 """Entry point `vllm.general_plugins`: vLLM calls it in every process that builds or runs an engine."""
 
+import multiprocessing
+import os
 import warnings
+
+from das.process import die_with_parent
+
+# Environment variable of a server's processes: they end with the process that started them. Otherwise vLLM's engine
+# goes on without end if the front end is killed.
+DIE_TOGETHER = "DAS_DIE_TOGETHER"
 
 
 def register() -> None:
@@ -9,6 +17,8 @@ def register() -> None:
     If das does not support the version of vLLM, this function only warns. An engine that asks for das is refused later,
     by its worker (das/engine/worker.py).
     """
+    if DIE_TOGETHER in os.environ and multiprocessing.parent_process() is not None:
+        die_with_parent()
     from das.engine.contract.versions import UnsupportedVersion
     from das.engine.patches.front_end import patch_front_end
 

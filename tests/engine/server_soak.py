@@ -105,7 +105,7 @@ class Trouble:
         amid = self.draw.choice((None, self.sync, self.save))
         acting = asyncio.create_task(amid()) if amid else None
         await asyncio.sleep(self.draw.random())
-        victim = self.draw.choice((FRONT, ENGINE))
+        victim = (FRONT, ENGINE)[service.kills % 2]
         service.up.clear()
         service.kills += 1
         with service.change():
