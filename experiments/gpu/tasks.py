@@ -120,7 +120,7 @@ def grpo(scale: Scale) -> Verdict:
         CPU_TRAINING,
     )
     common = ["arms=[none,das]", "task.lock_step=false", "task.derived=false", "checkpoint.every=0", "budget=fixed"]
-    result = run_task("compare", [*sizes, *common, "trainer.max_steps=3"], scale)
+    result = run_task("compare", [*sizes, *common, f"trainer.max_steps={scale.pick(3, 2)}"], scale)
     identical = result["identical"]["das"]
     drafted = result["arms"]["das"]["accepted"]["mean"] > 0
     same = all(equal for what, equal in identical.items() if what != "first_difference")
