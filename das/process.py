@@ -11,6 +11,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+START = "spawn"  # or "fork", where this process has imported what the new ones need, and computed nothing
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 
@@ -33,9 +35,9 @@ def spawned(
 
     daemon: whether the new process is ended when this one ends.
     """
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=body, args=(*args, theirs), name=name, daemon=daemon)
+    context: Any = multiprocessing.get_context(START)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=body, args=(*args, theirs), name=name, daemon=daemon)
     process.start()
     theirs.close()
     return process, ours

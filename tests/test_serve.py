@@ -1,6 +1,7 @@
 """`python -m das serve`: the command line of vLLM's server. tests/engine/test_server.py starts it."""
 
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -8,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from das import __main__
+from das import __main__, serve
 from das.drafter import HistoryDrafter
 from das.engine.build import engine_arguments
+from das.engine.environment import set_environment
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -122,3 +124,14 @@ def test_help_needs_no_policy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     with pytest.raises(SystemExit):
         __main__.main()
     assert "directory or hub id" in capsys.readouterr().out
+
+
+def test_a_server_on_a_gpu_gets_the_variables_of_an_engine_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "installed", lambda *names: "0.32.0")
+    ours = serve.environment()
+    monkeypatch.setattr(os, "environ", {})
+    set_environment(batch_invariant=True)
+    assert ours["TRITON_F32_DEFAULT"] == "ieee"
+    assert ours.items() <= os.environ.items()
+    monkeypatch.setattr(serve, "installed", lambda *names: None)
+    assert list(serve.environment()) == ["VLLM_USE_V2_MODEL_RUNNER"]

@@ -1,7 +1,4 @@
-"""Run one part of task=check_gpu in this process, and write FOLDER/verdict.json.
-
-python -m experiments.gpu.child MODULE:FUNCTION[:ARGUMENT] FOLDER CACHE gpu|cpu
-"""
+"""The body of a process that runs one part of task=check_gpu, and writes verdict.json and log.txt into its folder."""
 
 import json
 import os
@@ -9,30 +6,42 @@ import sys
 import traceback
 from dataclasses import asdict
 from importlib import import_module
-from pathlib import Path
+from typing import NoReturn
 
+from das import process
 from das.files import write_text
+from das.known_warnings import silence_known
 from das.process import die_with_parent
 from experiments.gpu.verdict import Scale, Verdict
+from experiments.run.errors import CONFIGS
 
-VERDICT = "verdict.json"
+VERDICT, LOG = "verdict.json", "log.txt"
+SLOW = ("transformers", "trl", "vllm.v1.engine.llm_engine", "das.engine.worker")
 
 
-def main() -> None:
-    """Run the part and write its verdict. An exception also becomes a verdict."""
+def warm() -> None:
+    """Import what parts take 10 seconds of processor time to import, so that they can be forked with it. Nothing is
+    computed here: a fork would lose the threads of torch."""
+    silence_known()
+    for name in SLOW:
+        import_module(name)
+
+
+def run(function: str, scale: Scale) -> NoReturn:
+    """Run the part and write its verdict. An exception also becomes a verdict. function: MODULE:NAME[:ARGUMENT]."""
+    os.setsid()  # with the processes that the part starts
     die_with_parent()
-    function, folder, cache, device = sys.argv[1:]
+    sys.stdout = sys.stderr = log = (scale.folder / LOG).open("w", buffering=1)
+    for descriptor in (1, 2):
+        os.dup2(log.fileno(), descriptor)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(CONFIGS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    if not scale.gpu:
+        process.START = "fork"
     module, name, *arguments = function.split(":")
-    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
     try:
-        scale = Scale(device == "gpu", Path(folder), Path(cache))
         verdict: Verdict = getattr(import_module(module), name)(scale, *arguments)
     except Exception as error:
         traceback.print_exc()
         verdict = Verdict(False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
-    write_text(Path(folder) / VERDICT, json.dumps(asdict(verdict)))
+    write_text(scale.folder / VERDICT, json.dumps(asdict(verdict)))
     os._exit(0)  # ends at once, without shutting down the engines
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,9 @@
 """Runs parts one after another, each in a separate process with a time limit."""
 
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from das.files import write_text
-from das.process import die_with_parent
-from experiments.gpu.child import VERDICT
+from experiments.gpu import child
 from experiments.gpu.parts import Part
-from experiments.run.errors import CONFIGS
+from experiments.gpu.verdict import Scale
 
 DONE = "done.json"  # written when a part ends; holds its row of the result, and the identity of code and device
 
@@ -74,32 +72,27 @@ def run_part(part: Part, bench: Bench, seconds: float) -> dict[str, Any]:
     """Run a part in a process for at most `seconds`. Returns its row."""
     folder = bench.folder / "parts" / part.name
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (VERDICT, DONE):
+    for name in (child.VERDICT, DONE):
         (folder / name).unlink(missing_ok=True)
-    command = [sys.executable, "-m", "experiments.gpu.child", part.function, str(folder.absolute())]
-    command += [str(bench.cache.absolute()), "gpu" if bench.gpu else "cpu"]
-    paths = [str(CONFIGS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # On a GPU a part has an interpreter of its own. On a CPU it is forked, with all that the task has imported.
+    context: Any = multiprocessing.get_context("spawn" if bench.gpu else "fork")
+    scale = Scale(bench.gpu, folder.absolute(), bench.cache.absolute())
+    process = context.Process(target=child.run, args=(part.function, scale))
     began = time.perf_counter()
-    with (folder / "log.txt").open("w") as log:
-        child = subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            start_new_session=True,
-            preexec_fn=die_with_parent,
-        )
-        try:
-            ended = f"ended with {child.wait(seconds)}"
-        except subprocess.TimeoutExpired:
-            ended = f"did not end within {seconds:.0f} s and was ended"
-        finally:
-            with suppress(ProcessLookupError):  # the processes that the part started are in its process group
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-    row: dict[str, Any] = {"ok": False, "seconds": time.perf_counter() - began, "line": f"{ended}: see {log.name}"}
-    if (folder / VERDICT).exists():
-        row |= json.loads((folder / VERDICT).read_text())
+    process.start()
+    try:
+        process.join(seconds)
+        ended = f"did not end within {seconds:.0f} s and was ended"
+        if process.exitcode is not None:
+            ended = f"ended with {process.exitcode}"
+    finally:
+        with suppress(ProcessLookupError):  # the processes that the part started are in its process group
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.join()
+    seconds = time.perf_counter() - began
+    row: dict[str, Any] = {"ok": False, "seconds": seconds, "line": f"{ended}: see {folder / child.LOG}"}
+    if (folder / child.VERDICT).exists():
+        row |= json.loads((folder / child.VERDICT).read_text())
     write_text(folder / DONE, json.dumps({"identity": dict(bench.identity), "row": row}))
     return row

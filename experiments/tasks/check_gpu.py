@@ -8,6 +8,7 @@ result.json: parts.NAME.{ok,seconds,line,numbers}; device, commit, date, version
 each part check_gpu.tar.gz holds all of it, with the lines that parts wrote as they went (parts/NAME/*.jsonl).
 """
 
+import os
 import tarfile
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ from omegaconf import DictConfig
 from analysis import check_gpu_page
 from das.engine.contract.versions import installed
 from das.files import replacing
+from experiments.gpu.child import warm
 from experiments.gpu.needs import problem, this_machine
 from experiments.gpu.parts import PARTS, Part
 from experiments.gpu.run_parts import Bench, run_parts
@@ -48,6 +50,9 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         check_gpu_page.write(Path(folder) / "report.html", facts, {name: PARTS[name].what for name in rows}, rows)
         archive(Path(folder))
 
+    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
+    if not gpu:
+        warm()
     bench = Bench(Path(folder), Path(config.cache), gpu, made)
     rows = run_parts(parts, bench, 60 * float(config.task.minutes), progress.note, write)
     progress.note(f"report: {Path(folder) / 'report.html'}")
