@@ -8,6 +8,8 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import NoReturn
 
+from hydra.core.global_hydra import GlobalHydra
+
 from das import process
 from das.files import write_text
 from das.known_warnings import silence_known
@@ -37,6 +39,7 @@ def run(function: str, scale: Scale) -> NoReturn:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(CONFIGS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     if not scale.gpu:
         process.START = "fork"
+        GlobalHydra.instance().clear()  # the task's own: parts compose settings anew
     module, name, *arguments = function.split(":")
     try:
         verdict: Verdict = getattr(import_module(module), name)(scale, *arguments)
