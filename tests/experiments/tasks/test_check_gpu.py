@@ -13,9 +13,8 @@ from experiments.run.errors import CONFIGS
 pytestmark = pytest.mark.slow
 
 
-# Making the small policy takes minutes. The parts environment, forced, pass_times_7b and grpo are the doctor and the
-# tasks force, calibrate and compare, which have tests of their own.
-LEFT_OUT = ("policy", "grpo", "environment", "forced", "pass_times_7b")
+# The parts environment and grpo are the doctor and the task compare, which have tests of their own.
+LEFT_OUT = ("environment", "grpo")
 QUICK = [part.name for part in PARTS.values() if part.like is None and part.name not in LEFT_OUT]
 
 
