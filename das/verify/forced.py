@@ -26,8 +26,8 @@ class ForcedSampler:
     Other requests are sampled.
 
     remembered: the recorded distributions of some responses, uint32 [tokens, PAIRS]. A request that emits such a
-    response must have the seed with which it was sampled. This policy's distributions did not make the text, so the
-    drafter gets none for other requests.
+    response must have the seed with which it was sampled. This policy's distributions did not make the text, so they
+    are computed, which costs what it costs in any rollout, and dropped.
     """
 
     def __init__(
@@ -37,7 +37,11 @@ class ForcedSampler:
         self.seeds, self.seeds_of, self.processed = sampler.seeds, sampler.seeds_of, sampler.processed
         self.remembers = False  # whether the drafter remembers the distributions from which tokens were sampled
         self.remembered: list[Remembered] = []  # the distributions of the last pass
-        self._responses = {name: np.asarray(tokens, np.int64) for name, tokens in responses.items()}
+        self._tokens = np.concatenate([np.asarray(tokens, np.int64) for tokens in responses.values()])
+        lengths = np.array([len(tokens) for tokens in responses.values()], np.int64)
+        spans = np.stack((np.cumsum(lengths) - lengths, lengths), axis=1).tolist()
+        self._spans = dict(zip(responses, spans, strict=True))  # response -> its begin in _tokens, and its length
+        self._span_of: dict[str, list[int]] = {}  # the same by request
         self._distributions = dict(remembered)
 
     def knows_noise(self, recorded: str) -> bool:
@@ -55,33 +59,38 @@ class ForcedSampler:
         logits: [rows, vocab], changed in place. layout: None if each request has one row.
         """
         batch = runner.input_batch
-        num_drafted = [0] * batch.num_reqs if layout is None else layout.num_drafted.tolist()
-        offset = np.zeros(batch.num_reqs, np.int64) if layout is None else layout.offset
-        rows: list[np.ndarray] = []
-        tokens: list[np.ndarray] = []
-        first_row = 0
-        recorded = np.full((len(logits), PAIRS), NO_PAIR, np.uint32)  # distributions that the drafter gets
-        first_rows = []
+        count = batch.num_reqs
+        for name in batch.req_ids:
+            if name not in self._span_of:
+                extra = runner.requests[name].sampling_params.extra_args or {}
+                self._span_of[name] = self._spans[extra[FORCED_KEY]] if FORCED_KEY in extra else [0, 0]
+        begin, length = np.array([self._span_of[name] for name in batch.req_ids], np.int64).reshape(count, 2).T
+        owner = np.arange(count) if layout is None else layout.own_request  # of each row
+        at = (batch.num_tokens_no_spec[:count] - batch.num_prompt_tokens[:count])[owner]
+        if layout is not None:
+            at = at + layout.offset
+        forced = (at < length[owner]).nonzero()[0]  # rows before their response's end
+        if len(forced):
+            tokens = self._tokens[begin[owner[forced]] + at[forced]]
+            raised = on_device(logits.device, {"rows": forced, "tokens": tokens})
+            logits[raised["rows"], raised["tokens"]] += RAISE
+        self.keyed.begin_pass(runner, logits, layout)
+        self.keyed.remembers = self.remembers
+        self.remembered = [self._recorded(runner, layout)] if self.remembers and self._distributions else []
+
+    def _recorded(self, runner: RunningBatch, layout: Layout | None) -> Remembered:
+        """Returns the recorded distributions of the pass."""
+        batch = runner.input_batch
+        rows_of = [1] * batch.num_reqs if layout is None else (layout.num_drafted + 1).tolist()
+        found = np.full((sum(rows_of), PAIRS), NO_PAIR, np.uint32)
+        first_rows = np.cumsum(rows_of) - rows_of
         for i, name in enumerate(batch.req_ids):
             extra = runner.requests[name].sampling_params.extra_args or {}
-            first_rows.append(first_row)
-            if FORCED_KEY in extra:
-                position = int(batch.num_tokens_no_spec[i] - batch.num_prompt_tokens[i])
-                coming = self._responses[extra[FORCED_KEY]][position:]
-                own_offset = offset[first_row : first_row + num_drafted[i] + 1]
-                known = (own_offset < len(coming)).nonzero()[0]  # rows before the response's end
-                rows.append(first_row + known)
-                tokens.append(coming[own_offset[known]])
-                own = self._distributions.get(extra[FORCED_KEY], recorded[:0])[position:][: num_drafted[i] + 1]
-                recorded[first_row : first_row + len(own)] = own
-            first_row += num_drafted[i] + 1
-        if rows:
-            raised = on_device(logits.device, {"rows": np.concatenate(rows), "tokens": np.concatenate(tokens)})
-            logits[raised["rows"], raised["tokens"]] += RAISE
-        self.remembered = []
-        if self.remembers and self._distributions:
-            cells = np.array(first_rows)[:, None] + np.arange(max(num_drafted) + 1)
-            self.remembered = [Remembered(recorded, cells)]
+            position = int(batch.num_tokens_no_spec[i] - batch.num_prompt_tokens[i])
+            own = self._distributions.get(extra.get(FORCED_KEY, ""), found[:0])[position:][: rows_of[i]]
+            found[first_rows[i] : first_rows[i] + len(own)] = own
+        return Remembered(found, first_rows[:, None] + np.arange(max(rows_of)))
 
     def remember(self, logits: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None) -> None:
-        """Keep nothing: the policy's distributions did not make the recorded text."""
+        """Compute the distributions, as KeyedSampler does; the drafter does not get them."""
+        self.keyed.remember(logits, emitted, cells)

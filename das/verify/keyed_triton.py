@@ -1,4 +1,5 @@
 """Keyed sampling as Triton kernels: one pass over the vocabulary. The noise is made in registers and never stored.
+A second pass finds what drafters remember of each row's distribution.
 
 The arithmetic repeats das/noise.h operation for operation: IEEE division (div_rn) and no fused multiply-add
 (enable_fp_fusion=False). The tokens therefore equal those of the C and torch implementations. This module is imported
@@ -8,6 +9,8 @@ only for CUDA tensors.
 import torch
 import triton
 import triton.language as tl
+
+from das.drafter.distributions import LEVELS_PER_NAT, MAX_LEVEL, PAIR_TOKENS, PAIRS
 
 BLOCK = 1024  # tokens of a row that a program holds in registers at once
 SPLIT = 16384  # tokens of a row per program: 10 programs share a row of 152k tokens, so that few rows fill a GPU too
@@ -113,3 +116,96 @@ def keyed_argmax_triton(
         best_scores, best_tokens, tokens, splits, WIDTH=triton.next_power_of_2(splits), enable_fp_fusion=False
     )
     return tokens
+
+
+@triton.jit
+def split_likeliest(
+    logits, stride, vocab, tops, tokens, sums, SPLIT: tl.constexpr, BLOCK: tl.constexpr, PAIRS: tl.constexpr
+):  # fmt: skip
+    """Find the four likeliest tokens of each (row, split), and the sum of exp(logit - highest logit) over the split.
+
+    Grid: rows x splits. logits: [rows, vocab] of any type, row stride in elements. Writes tops, float32, and tokens,
+    int32, [rows, splits, 4], likeliest first, and sums, float32 [rows, splits].
+    """
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.program_id(1)
+    # Each lane keeps the best four of its tokens, a to d, and the sum relative to its best.
+    lowest = tl.full((BLOCK,), float("-inf"), tl.float32)
+    nothing = tl.full((BLOCK,), 0x7FFFFFFF, tl.int32)
+    a, b, c, d = lowest, lowest, lowest, lowest
+    token_a, token_b, token_c, token_d = nothing, nothing, nothing, nothing
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(split * SPLIT, tl.minimum(split * SPLIT + SPLIT, vocab), BLOCK):
+        token = start + tl.arange(0, BLOCK)
+        x = tl.load(logits + row * stride + token, mask=token < vocab, other=float("-inf")).to(tl.float32)
+        over_a, over_b, over_c, over_d = x > a, x > b, x > c, x > d
+        ratio = tl.where(x == float("-inf"), 0.0, tl.exp(-tl.abs(x - a)))  # of the lesser to the greater
+        total = tl.where(over_a, total * ratio + 1.0, total + ratio)
+        d, token_d = tl.where(over_c, c, tl.where(over_d, x, d)), tl.where(over_c, token_c, tl.where(over_d, token, token_d))
+        c, token_c = tl.where(over_b, b, tl.where(over_c, x, c)), tl.where(over_b, token_b, tl.where(over_c, token, token_c))
+        b, token_b = tl.where(over_a, a, tl.where(over_b, x, b)), tl.where(over_a, token_a, tl.where(over_b, token, token_b))
+        a, token_a = tl.where(over_a, x, a), tl.where(over_a, token, token_a)
+    cell = row * tl.num_programs(1) + split
+    highest = tl.max(a, axis=0)
+    tl.store(sums + cell, tl.sum(tl.where(a == float("-inf"), 0.0, total * tl.exp(a - highest)), axis=0))
+    for pair in tl.static_range(PAIRS):
+        best = tl.max(a, axis=0)
+        best_token = tl.min(tl.where(a == best, token_a, 0x7FFFFFFF), axis=0)
+        tl.store(tops + cell * PAIRS + pair, best)
+        tl.store(tokens + cell * PAIRS + pair, best_token)
+        taken = token_a == best_token
+        a, token_a = tl.where(taken, b, a), tl.where(taken, token_b, token_a)
+        b, token_b = tl.where(taken, c, b), tl.where(taken, token_c, token_b)
+        c, token_c = tl.where(taken, d, c), tl.where(taken, token_d, token_c)
+        d, token_d = tl.where(taken, float("-inf"), d), tl.where(taken, 0x7FFFFFFF, token_d)
+
+
+@triton.jit
+def join_likeliest(
+    tops, tokens, sums, pairs, splits, WIDTH: tl.constexpr, PAIRS: tl.constexpr, LEVELS: tl.constexpr,
+    MAX_LEVEL: tl.constexpr, PAIR_TOKENS: tl.constexpr,
+):  # fmt: skip
+    """Choose the four likeliest tokens of all splits of a row, and pack them with their levels. Grid: rows. Writes
+    pairs, int32 [rows, 4]; -1: none."""
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.arange(0, WIDTH)
+    highest = tl.load(tops + (row * splits + split) * PAIRS, mask=split < splits, other=float("-inf"))
+    total = tl.load(sums + row * splits + split, mask=split < splits, other=0.0)
+    most = tl.max(highest, axis=0)
+    total = tl.sum(tl.where(highest == float("-inf"), 0.0, total * tl.exp(highest - most)), axis=0)
+    normalizer = most + tl.log(total)
+    place = tl.arange(0, WIDTH * PAIRS)
+    top = tl.load(tops + row * splits * PAIRS + place, mask=place < splits * PAIRS, other=float("-inf"))
+    token = tl.load(tokens + row * splits * PAIRS + place, mask=place < splits * PAIRS, other=0x7FFFFFFF)
+    for pair in tl.static_range(PAIRS):
+        best = tl.max(top, axis=0)
+        best_token = tl.min(tl.where(top == best, token, 0x7FFFFFFF), axis=0)
+        level = tl.floor((normalizer - best) * LEVELS + 0.5)
+        is_listed = (best > float("-inf")) & (level <= MAX_LEVEL) & (best_token < PAIR_TOKENS)
+        word = best_token * 32 + tl.where(is_listed, level, 0.0).to(tl.int32)
+        tl.store(pairs + row * PAIRS + pair, tl.where(is_listed, word, -1))
+        top = tl.where(token == best_token, float("-inf"), top)
+
+
+def likeliest_triton(logits: torch.Tensor) -> torch.Tensor:
+    """Summarize the distribution of each row as noise.device_likeliest does in torch, without a copy of the logits.
+
+    logits: [rows, vocab], of any type. Returns the pairs, int32 [rows, PAIRS].
+    """
+    rows, vocab = logits.shape
+    pairs = torch.empty((rows, PAIRS), dtype=torch.int32, device=logits.device)
+    if rows == 0:
+        return pairs
+    splits = triton.cdiv(vocab, SPLIT)
+    tops = torch.empty((rows, splits, PAIRS), dtype=torch.float32, device=logits.device)
+    tokens = torch.empty((rows, splits, PAIRS), dtype=torch.int32, device=logits.device)
+    sums = torch.empty((rows, splits), dtype=torch.float32, device=logits.device)
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    split_likeliest[(rows, splits)](
+        logits, logits.stride(0), vocab, tops, tokens, sums, SPLIT=SPLIT, BLOCK=BLOCK, PAIRS=PAIRS
+    )
+    join_likeliest[(rows,)](
+        tops, tokens, sums, pairs, splits, WIDTH=triton.next_power_of_2(splits), PAIRS=PAIRS, LEVELS=LEVELS_PER_NAT,
+        MAX_LEVEL=MAX_LEVEL, PAIR_TOKENS=PAIR_TOKENS,
+    )  # fmt: skip
+    return pairs

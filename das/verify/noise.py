@@ -315,14 +315,24 @@ def likeliest(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:
 
 
 def device_likeliest(logits: torch.Tensor) -> np.ndarray:
-    """Compute `likeliest` for all rows in plain torch, on any device. Returns uint32 [rows, PAIRS]."""
-    top, tokens = logits.topk(min(PAIRS, logits.shape[1]), dim=-1)
-    levels = ((logits.logsumexp(dim=-1, keepdim=True) - top) * LEVELS_PER_NAT + 0.5).floor()
-    is_listed = (levels <= MAX_LEVEL) & (tokens < PAIR_TOKENS)
-    pairs = torch.where(is_listed, tokens << 5 | levels.clamp_max(MAX_LEVEL).long(), -1).to(torch.int32)
+    """Compute `likeliest` for all rows on a device that is no CPU. Returns uint32 [rows, PAIRS]."""
+    if logits.device.type == "cuda":
+        from das.verify.keyed_triton import likeliest_triton
+
+        pairs = likeliest_triton(logits)
+    else:
+        pairs = torch_likeliest(logits)
     on_host = torch.full((len(logits), PAIRS), -1, dtype=torch.int32, pin_memory=pairs.device.type == "cuda")
     on_host[:, : pairs.shape[1]].copy_(pairs, non_blocking=True)
     return on_host.numpy().view(np.uint32)
+
+
+def torch_likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """Find what drafters remember of each row in plain torch, on any device. Returns int32 [rows, at most PAIRS]."""
+    top, tokens = logits.topk(min(PAIRS, logits.shape[1]), dim=-1)
+    levels = ((logits.logsumexp(dim=-1, keepdim=True) - top) * LEVELS_PER_NAT + 0.5).floor()
+    is_listed = (levels <= MAX_LEVEL) & (tokens < PAIR_TOKENS)
+    return torch.where(is_listed, tokens << 5 | levels.clamp_max(MAX_LEVEL).long(), -1).to(torch.int32)
 
 
 def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 
 from das.verify.host_copies import on_device
 from das.verify.layout import RowLayout
+from das.verify.sampling_pieces import SAMPLER_BYTES, SORTED_CELL_BYTES
 
 GREEDY_BELOW = 1e-5  # temperature below which a request takes the argmax; vLLM uses the same threshold
 NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})  # on the CPU nothing needs to be brought to a device
@@ -58,7 +59,7 @@ def keep_likeliest(logits: torch.Tensor, top_k: torch.Tensor | None, top_p: torc
     """Apply top-k and top-p, float32 [rows, vocab], maybe in place. top_k, top_p: [rows]; None: no such restriction.
 
     On a GPU a row's cumulative sum, which top-p needs, depends on how many rows are summed together. So there rows are
-    handled in groups of 2 to `rows_summed_alike` rows, and a single row twice.
+    handled in groups of 2 to `rows_summed_alike` rows, few enough for SAMPLER_BYTES, and a single row twice.
     """
     if top_k is None and top_p is None:
         return logits
@@ -67,7 +68,7 @@ def keep_likeliest(logits: torch.Tensor, top_k: torch.Tensor | None, top_p: torc
         return apply_top_k_top_p_pytorch(logits, top_k, None)
     # A request with top-p 1.0 must keep tokens whose probability underflows, also beside one with lower top-p.
     top_p = torch.where(top_p >= 1.0, 2.0, top_p)
-    most = rows_summed_alike(logits.shape[1])
+    most = min(rows_summed_alike(logits.shape[1]), max(2, SAMPLER_BYTES // (logits.shape[1] * SORTED_CELL_BYTES)))
     if logits.device.type == "cpu" or 2 <= len(logits) <= most:
         return apply_top_k_top_p_pytorch(logits, top_k, top_p)
     return in_groups(logits, top_k, top_p, most)

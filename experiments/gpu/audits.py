@@ -8,9 +8,11 @@ FlashAttention's kernels (which change with the rows of a request), norms of mor
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from experiments.gpu.engines import build, sharpen
 from experiments.gpu.layers import differing_operation, first_difference
 from experiments.gpu.verdict import Scale, Verdict
 from experiments.harness.agreement import LISTED, listed_response, sample_agreement
@@ -19,64 +21,28 @@ LIMITS = (0, 1, 2, 5, 16, 32)  # draft limits in tokens; the requests take them 
 PROBLEMS, SIBLINGS = 4, 8
 SHAPE = "8b_thin"  # on a GPU
 PROMPTS = (31, 700, 31, 3700)  # tokens of each problem's prompt on a GPU
-TOKENS = 256  # tokens of a response on a GPU
+TOKENS = 192  # tokens of a response on a GPU
 CPU_SIBLINGS, CPU_PROMPTS = 4, (31, 70, 31, 40)
 
 
-def eager(scale: Scale) -> Verdict:
-    """Do the check of this module with batch-invariant kernels and without CUDA graphs."""
-    return _audit(scale)
-
-
-def captured(scale: Scale) -> Verdict:
-    """Do the check of this module with batch-invariant kernels and CUDA graphs. A CPU has no graphs: there it equals
-    `eager`."""
-    return _audit(scale, enforce_eager=not scale.gpu)
-
-
-def second(scale: Scale) -> Verdict:
-    """Do the check of this module with CUDA graphs, on vLLM's second model runner."""
-    return _audit(scale, enforce_eager=not scale.gpu, runner="second")
-
-
-def variant(scale: Scale) -> Verdict:
-    """Do the check of this module with vLLM's default kernels. Tokens may differ, because das promises no exactness
-    with these."""
-    return _audit(scale, invariant=False)
-
-
-def branches(scale: Scale) -> Verdict:
-    """Do the check of this module with drafts that branch."""
-    return _audit(scale, branch_blocks=8 * PROBLEMS * SIBLINGS)
-
-
-def self_draft(scale: Scale) -> Verdict:
-    """Do the check of this module with self-drafts: drafts by a copy of the policy with 4-bit weights."""
-    return _audit(scale, method="self_draft", self_draft={"weights": "w4", "passes": None})
-
-
-def _audit(
-    scale: Scale,
-    method: str = "das",
-    invariant: bool = True,
-    enforce_eager: bool = True,
-    branch_blocks: int = 0,
-    **options: Any,
-) -> Verdict:
-    llm = _engine(scale, method, invariant, enforce_eager, branch_blocks=branch_blocks, **options)
-    top_k = 2 if branch_blocks else 0  # siblings begin alike and then diverge, so drafts from their history branch
-    alone, _ = _roll_out(llm, scale, [0], top_k=top_k)
-    halves, _ = _roll_out(llm, scale, [0], groups=2, top_k=top_k)
-    drafted, report = _roll_out(llm, scale, LIMITS, top_k=top_k)
+def audit(scale: Scale, form: str | None = None) -> Verdict:
+    """Do the check of this module with batch-invariant kernels. form: how the engine is built (engines.FORMS), in place
+    of the usual form; without graphs the line names the operation in which logits first differ."""
+    scale = scale if form is None else replace(scale, form=form)
+    llm = _engine(scale)
+    alone, _ = _roll_out(llm, scale, [0])
+    scale.note({"alone": len(alone)})
+    halves, _ = _roll_out(llm, scale, [0], groups=2)
+    drafted, report = _roll_out(llm, scale, LIMITS)
     none, drafts = sample_agreement(alone, halves), sample_agreement(alone, drafted)
-    roll_out = partial(_roll_out, llm, scale, top_k=top_k)
-    named = enforce_eager and "runner" not in options
+    scale.note({"none": none, "drafts": drafts})
+    roll_out = partial(_roll_out, llm, scale)
     plans = {
         "halves": (halves, partial(roll_out, [0], groups=2)),
         "drafts": (drafted, partial(roll_out, LIMITS)),
     }
     differences = {
-        name: _difference(llm, scale, named, alone, responses, partial(roll_out, [0]), again)
+        name: _difference(llm, scale, alone, responses, partial(roll_out, [0]), again)
         for name, (responses, again) in plans.items()
     }
     tokens = sum(len(response["tokens"]) for response in drafted)
@@ -84,8 +50,6 @@ def _audit(
     same = all(found["sequences_agreeing"] == found["sequences"] for found in (none, drafts))
     bits = all(found["positions_with_equal_logits"] == found["positions"] for found in (none, drafts))
     idle = "" if accepted else "NO DRAFTED TOKEN WAS ACCEPTED; "
-    if branch_blocks and not report["branches"]:
-        idle += "NO DRAFT BRANCHED; "
     line = (
         f"{idle}none against none in halves: {_agreement(none)}; none against drafts: {_agreement(drafts)}, "
         f"{accepted} of {report['drafted']} drafted tokens accepted"
@@ -96,23 +60,21 @@ def _audit(
         "drafts": drafts,
         "accepted": accepted,
         "drafted": report["drafted"],
-        "branches": report["branches"],
         "logits_equal": bits,
         "first_difference": differences,
     }
-    return Verdict(not idle and (same or not invariant), line, numbers)
+    return Verdict(not idle and same and bits, line, numbers)
 
 
 def _difference(
-    llm: Any, scale: Scale, named: bool, one: Any, other: Any, roll_out: Callable[[], Any], again: Callable[[], Any]
+    llm: Any, scale: Scale, one: Any, other: Any, roll_out: Callable[[], Any], again: Callable[[], Any]
 ) -> dict[str, Any] | None:
-    """Returns the earliest difference of two rollouts: request, position and, if `named`, rows and operation; None if
-    there is none. Writes it as a line at once. named: there are no graphs, and it is the first model runner. roll_out,
-    again: repeat the rollouts."""
+    """Returns the earliest difference of two rollouts: request, position and, without graphs, rows and operation; None if
+    there is none. Writes it as a line at once. roll_out, again: repeat the rollouts."""
     found: dict[str, Any] | None = first_difference(one, other)
     if found is not None:
         found["graphs"] = not llm.llm_engine.vllm_config.model_config.enforce_eager
-        if named:
+        if not found["graphs"]:
             problem, sibling = divmod(found["request"], scale.pick(SIBLINGS, CPU_SIBLINGS))
             position = scale.pick(PROMPTS, CPU_PROMPTS)[problem] + found["position"] - 1
             found |= differing_operation(llm, _seed(problem, sibling), position, roll_out, again)
@@ -132,41 +94,29 @@ def _agreement(found: dict[str, Any]) -> str:
     )
 
 
-def _engine(
-    scale: Scale, method: str, invariant: bool = True, enforce_eager: bool = True, sleeps: bool = False, **options: Any
-) -> Any:
-    import das
-    from experiments.small_policy.shapes import random_policy, shape_of
-
-    das.install(batch_invariant=invariant and scale.gpu)
-    from vllm import LLM
-
-    shape, dtype = scale.pick(SHAPE, "tiny"), scale.pick("bfloat16", "float32")
-    policy = random_policy(shape, shape_of(shape).vocabulary or 512, dtype, scale.cache / "policies")
-    arguments = das.engine_arguments(method, budget={"name": "fixed", "tokens": max(LIMITS)}, **options)
-    return LLM(
-        str(policy),
-        **arguments
-        | {
-            "skip_tokenizer_init": True,
-            "dtype": dtype,
-            "enforce_eager": enforce_eager,
-            "gpu_memory_utilization": scale.pick(0.25, 0.1),
-            "max_model_len": scale.pick(max(PROMPTS) + TOKENS, 512),
-            "max_num_seqs": PROBLEMS * SIBLINGS,
-            "logprobs_mode": "raw_logits",
-            "max_logprobs": LISTED,
-        }
-        | ({"enable_sleep_mode": True} if sleeps else {}),
+def _engine(scale: Scale, method: str = "das", shape: str = SHAPE, **sizes: Any) -> Any:
+    """Builds an engine with batch-invariant kernels that reports raw logits."""
+    llm = build(
+        scale,
+        method,
+        shape,
+        {"budget": {"name": "fixed", "tokens": max(LIMITS)}},
+        invariant=True,
+        gpu_memory_utilization=scale.pick(0.3, 0.1),
+        max_model_len=scale.pick(max(PROMPTS) + TOKENS, 512),
+        max_num_seqs=PROBLEMS * SIBLINGS,
+        logprobs_mode="raw_logits",
+        max_logprobs=LISTED,
+        **sizes,
     )
+    if scale.gpu and shape == SHAPE:
+        sharpen(llm)
+    return llm
 
 
-def _roll_out(
-    llm: Any, scale: Scale, limits: Any, groups: int = 1, top_k: int = 0
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _roll_out(llm: Any, scale: Scale, limits: Any, groups: int = 1) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Roll out all requests, divided into `groups` batches. limits: draft limits in tokens, which the requests take in
-    turn. top_k: sample from so many likeliest tokens; 0: from all. Returns the responses, and the counts of drafted
-    tokens, summed over the batches."""
+    turn. Returns the responses, and the counts of drafted tokens, summed over the batches."""
     from vllm import SamplingParams
 
     from das.verify.admission import LIMIT_KEY, PROBLEM_KEY
@@ -185,7 +135,6 @@ def _roll_out(
             logprobs=LISTED,
             # top-p sorts, and on CUDA a sort may depend on the number of rows (docs/exactness.md)
             top_p=0.95 if i % 3 == 0 else 1.0,
-            top_k=top_k,
             extra_args={PROBLEM_KEY: f"{problem}", LIMIT_KEY: limits[i % len(limits)]},
         )
         for i, (problem, sibling) in enumerate(requests)
@@ -224,7 +173,8 @@ def sleep(scale: Scale) -> Verdict:
         return Verdict(not scale.gpu, f"refused, as the docs say: {refused}")
     import torch
 
-    llm = _engine(scale, "none", sleeps=True)
+    # The weights lie on disk, from where they are loaded again.
+    llm = _engine(scale, "none", "0.6b", enable_sleep_mode=True, load_format="auto")
     before, _ = _roll_out(llm, scale, [0])
     awake = torch.cuda.mem_get_info()[0]
     llm.sleep(level=2)

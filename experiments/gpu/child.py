@@ -12,21 +12,19 @@ from hydra.core.global_hydra import GlobalHydra
 
 from das import process
 from das.files import write_text
-from das.known_warnings import silence_known
 from das.process import die_with_parent
 from experiments.gpu.verdict import Scale, Verdict
 from experiments.run.errors import CONFIGS
 
 VERDICT, LOG = "verdict.json", "log.txt"
-SLOW = ("transformers", "trl", "vllm.v1.engine.llm_engine", "das.engine.worker")
 
 
-def warm() -> None:
-    """Import what parts take 10 seconds of processor time to import, so that they can be forked with it. Nothing is
-    computed here: a fork would lose the threads of torch."""
-    silence_known()
-    for name in SLOW:
-        import_module(name)
+def use_device() -> None:
+    """Compute something on the GPU."""
+    import torch
+
+    torch.ones(1, device="cuda").add_(1)
+    torch.cuda.synchronize()
 
 
 def run(function: str, scale: Scale) -> NoReturn:

@@ -1,7 +1,7 @@
 """Name the operation in which a request's bits first differ between two rollouts, by digests of each module's output.
 
-Modules of a model run one by one only without CUDA graphs and without a compiler (enforce_eager), on vLLM's first
-model runner, in the process of the engine.
+Modules of a model run one by one only without CUDA graphs and without a compiler (enforce_eager), in the process of the
+engine. The rows of a pass are those of vLLM's second model runner.
 """
 
 import hashlib
@@ -33,24 +33,33 @@ class LayerDigests:
     """
 
     def __init__(self, worker: Any, seed: int, position: int):
-        self._runner, self._seed, self._position = worker.model_runner, seed, position
+        self._worker, self._seed, self._position = worker, seed, position
         self.digests: dict[str, str] = {}
         self.rows = 0  # of the pass with that row
-        modules = [pair for pair in self._runner.get_model().named_modules() if pair[0].startswith("model.")]
+        self._batch: Any = None  # vLLM's InputBatch of the running pass
+        self._prepare = worker.model_runner.prepare_inputs
+        worker.model_runner.prepare_inputs = self._prepared
+        modules = [pair for pair in worker.model_runner.get_model().named_modules() if pair[0].startswith("model.")]
         self._hooks = [module.register_forward_hook(partial(self._keep, name)) for name, module in modules]
 
     def remove(self) -> None:
         """Take the hooks off again."""
+        self._worker.model_runner.prepare_inputs = self._prepare
         for hook in self._hooks:
             hook.remove()
 
+    def _prepared(self, *args: Any, **kwargs: Any) -> Any:
+        self._batch = self._prepare(*args, **kwargs)
+        return self._batch
+
     def _row(self, rows: int) -> int | None:
         """Returns which row of the running pass it is; None if the pass does not compute it."""
-        batch, first = self._runner.input_batch, self._runner.query_start_loc.np
+        batch, requests = self._batch, self._worker.das_runner.requests
         for i, name in enumerate(batch.req_ids):
-            if self._runner.requests[name].sampling_params.seed == self._seed:
-                row = int(first[i]) + self._position - int(batch.num_computed_tokens_cpu[i])
-                return row if first[i] <= row < min(int(first[i + 1]), rows) else None
+            if requests[name].sampling_params.seed == self._seed:
+                first, last = batch.query_start_loc_np[i : i + 2].tolist()
+                row = first + self._position - int(batch.num_computed_tokens_np[i])
+                return row if first <= row < min(last, rows) else None
         return None
 
     def _keep(self, name: str, module: Any, given: Any, output: Any) -> None:

@@ -129,8 +129,6 @@ def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress
     task: the settings of this task.
     """
     prepare_process(config)
-    from vllm import SamplingParams
-
     from das.budget.fixed import Fixed, NoDrafts
     from das.engine.build import build_engine
 
@@ -158,21 +156,29 @@ def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress
         order.shuffle(combinations)
         for live, drafts, context in combinations:
             runner.drafter.draft_round.budget = Fixed(drafts) if drafts else NoDrafts()
-            params = SamplingParams(
-                temperature=1.0, max_tokens=config.trainer.max_completion_length, ignore_eos=True, detokenize=False
-            )
-            for i in range(live):
-                params = params.clone()
-                params.seed = i
-                engine.add_request(f"{turn}-{live}-{drafts}-{i}", prompts[context][i % len(prompts[context])], params)
+            of_live = [prompts[context][i % len(prompts[context])] for i in range(live)]
+            names = add_requests(engine, of_live, f"{turn}-{live}-{drafts}", config.trainer.max_completion_length)
             timed = timed_passes(engine, runner, live, drafts, int(task.passes))
             # Contexts grow by a few tokens while passes are timed. The rows keep the nominal length, an axis of tables.
             rows += [[n, tokens, live * context if context else grown, s] for n, tokens, grown, s in timed]
-            engine.abort_request([f"{turn}-{live}-{drafts}-{i}" for i in range(live)])
+            engine.abort_request(names)
             while engine.has_unfinished_requests():
                 engine.step()
         progress.note(f"round {turn + 1} of {task.rounds}: {len(rows)} passes")
     return rows
+
+
+def add_requests(engine: Any, prompts: Sequence[Any], name: str, tokens: int) -> list[str]:
+    """Add a request of at most `tokens` tokens for each prompt. Returns the requests' names, which begin with `name`."""
+    from vllm import SamplingParams
+
+    names = [f"{name}-{i}" for i in range(len(prompts))]
+    params = SamplingParams(temperature=1.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+    for i, prompt in enumerate(prompts):
+        params = params.clone()
+        params.seed = i
+        engine.add_request(names[i], prompt, params)
+    return names
 
 
 def timed_passes(engine: Any, runner: "Runner", live: int, drafts: int, count: int) -> list[list[float]]:

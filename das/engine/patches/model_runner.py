@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from das.engine.contract.versions import SECOND_RUNNER, installed
-from das.engine.engine_config import WORKER, das_options
+from das.engine.engine_config import WORKER, das_options, drafts_by_das
 from das.engine.patches.replace import patch, required
 
 
@@ -47,5 +47,24 @@ def _validate(original: Callable[..., None], vllm_config: Any) -> None:
     own = {f"speculative method '{name}'" for name in ("custom_class", "suffix")}
     if unsupported := set(vllm_config._get_v2_model_runner_unsupported_features()) - own:
         raise ValueError(f"vLLM's second model runner lacks {', '.join(sorted(unsupported))}: set engine.runner=first")
-    # Before this call vLLM refused it for drafters on the host, and turned it off on CPUs.
-    vllm_config.scheduler_config.async_scheduling |= das_options(vllm_config).asynchronous
+    # Before this call vLLM refused it for drafters on the host, and turned it off on CPUs. An engine without drafts never
+    # waits for the device, so on a GPU it is scheduled like a stock engine, with which it is compared.
+    from vllm.platforms import current_platform
+
+    scheduler = vllm_config.scheduler_config
+    never_waits = vllm_config.speculative_config is None and not current_platform.is_cpu()
+    scheduler.async_scheduling |= das_options(vllm_config).asynchronous or never_waits
+    if scheduler.async_scheduling and drafts_by_das(vllm_config):
+        _require_rows(scheduler, int(vllm_config.speculative_config.num_speculative_tokens))
+
+
+def _require_rows(scheduler: Any, longest: int) -> None:
+    """Raise ValueError if an asynchronous scheduler, which plans the longest draft for every request, would leave some
+    requests out of each pass."""
+    needed = scheduler.max_num_seqs * (1 + longest)
+    if scheduler.max_num_batched_tokens < needed:
+        raise ValueError(
+            f"asynchronous=True plans {longest} drafted tokens for each of max_num_seqs={scheduler.max_num_seqs} requests: "
+            f"set max_num_batched_tokens to {needed} or more (it is {scheduler.max_num_batched_tokens}), or lower "
+            "max_num_seqs"
+        )

@@ -199,15 +199,16 @@ def _generate(
 def _measured(request: RolloutRequest, outputs: list[Any], answer: Plain, rollout_s: float) -> Rollout:
     """Make the Rollout of these outputs. answer: the worker's result of das_end_rollout or das_end_turn."""
     # vLLM appends a random tail to request ids inside the engine.
-    costs = {name.rsplit("-", 1)[0]: cost for name, cost in costs_from_plain(answer).items()}
-    return measured_rollout(
-        request,
-        [list(output.outputs[0].token_ids) for output in outputs],
-        [str(output.outputs[0].finish_reason) for output in outputs],
-        [costs[output.request_id] for output in outputs],
-        rollout_s,
-        RolloutReport.from_plain(answer),
-    )
+    by_name = {name.rsplit("-", 1)[0]: cost for name, cost in costs_from_plain(answer).items()}
+    responses = [list(output.outputs[0].token_ids) for output in outputs]
+    costs, report = [by_name[output.request_id] for output in outputs], RolloutReport.from_plain(answer)
+    # An asynchronous scheduler plans one more pass for a request whose last token it does not know yet.
+    wasted = [max(0, cost.passes - len(response)) for cost, response in zip(costs, responses, strict=True)]
+    if any(wasted):
+        costs = [replace(cost, passes=cost.passes - more) for cost, more in zip(costs, wasted, strict=True)]
+        report = replace(report, passes=report.passes - sum(wasted))
+    reasons = [str(output.outputs[0].finish_reason) for output in outputs]
+    return measured_rollout(request, responses, reasons, costs, rollout_s, report)
 
 
 def measured_rollout(

@@ -30,6 +30,7 @@ import torch
 from vllm.distributed import get_tp_group
 from vllm.platforms import current_platform
 from vllm.v1.worker.gpu.attn_utils import get_varlen_cudagraph_unsupported_backend
+from vllm.v1.worker.gpu.spec_decode.rejection_sampler import MAX_CHUNK_BYTES
 
 from das.engine.drafters.quantized_layers import QuantizedLayers
 from das.engine.engine_config import das_options, drafts_by_das
@@ -300,7 +301,8 @@ class SecondRunner:
         original(*args, **kwargs)
         runner = self.vllm
         rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_speculative_steps))
-        size = profiled_bytes(rows, runner.vocab_size, runner.model_config.dtype)
+        copied = min(MAX_CHUNK_BYTES, 4 * rows * runner.vocab_size)  # vLLM's float32 logits of the rows that it verifies at once
+        size = copied + profiled_bytes(rows, runner.vocab_size, runner.model_config.dtype)
         torch.empty(size, dtype=torch.uint8, device=runner.device)  # freed at once, because only the peak counts
 
 
