@@ -132,6 +132,10 @@ class DraftRound:
         drafts = self.drafter.propose_batch(names, limits, floors)
         return Proposal(drafts, self.budget.trim(requests, drafts))
 
+    def rest(self) -> None:
+        """Take the place of `propose` where the budget rests: nobody drafts for the next pass."""
+        self.budget.limits(())
+
     def _cap(self, wanted: Sequence[int], requests: Sequence[LiveRequest], room: Sequence[int] | None) -> list[int]:
         """Returns the longest draft allowed for each request, in tokens: the smallest of the budget's limit (`wanted`),
         the request's remaining tokens, its own draft limit, its `room`, and the longest draft that the caller can

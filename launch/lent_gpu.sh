@@ -5,6 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 site=$PWD/outputs/gpu_site python=${PYTHON:-python3} results=$PWD/outputs/check_gpu
+export VLLM_USE_FLASHINFER_SAMPLER=0 # the image has no flashinfer, and vLLM looks for its sampler
 export PYTHONPATH=$site:$PWD${PYTHONPATH:+:$PYTHONPATH}
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
 

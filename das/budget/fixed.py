@@ -13,6 +13,10 @@ class NoDrafts(BudgetPolicy):
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         return [0] * len(live)
 
+    @property
+    def rests(self) -> bool:
+        return True
+
 
 class Fixed(BudgetPolicy):
     """Gives every request the same limit. The drafter may propose less. Raises ValueError for fewer than 1 token."""

@@ -99,9 +99,13 @@ class Marginal(BudgetPolicy):
     def begin_step(self, requests: int) -> None:
         self._unpaid, self._wait, self._next_wait = 0, 0, FIRST_WAIT
 
+    @property
+    def rests(self) -> bool:
+        return self._wait > 0 and not (self.prices.learns and self._exploration.trial_due)
+
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         self._exploration.forget_trial()
-        waits = self._wait > 0 and not (self.prices.learns and self._exploration.trial_due)
+        waits = self.rests
         self._wait = max(0, self._wait - 1)
         control = self.prices.learns and (
             self.prices.wants_control or (self._unpaid == 0 and self._exploration.control_due(self._saves))

@@ -26,6 +26,7 @@ class LiveRequest:
     limit: int = 2**31  # the longest draft that the caller allows, in tokens
     untracked: bool = False  # True: the drafter does not know it, so it gets no drafts and siblings do not see its text
     stop_tokens: frozenset[int] = frozenset()
+    stopped: bool = False  # whether it has emitted one of them: vLLM may run it once more before it notices
     set_aside: Sequence[int] = ()  # tokens that it emitted before it was put aside; empty once it emits another one
     generated: int = 0  # number of response tokens so far
     num_drafted: int = 0  # number of draft tokens verified so far
@@ -34,9 +35,11 @@ class LiveRequest:
     initial: LengthClass | None = field(default=None, compare=False)  # class at start, set by policies that use it
 
     def cut_at_stop(self, tokens: list[int]) -> list[int]:
-        """Returns `tokens` up to and including the first stop token. Tokens after a stop token are never emitted."""
+        """Returns `tokens` up to and including the first stop token, and notes it. Tokens after a stop token are never
+        emitted."""
         for i, token in enumerate(tokens):
             if token in self.stop_tokens:
+                self.stopped = True
                 return tokens[: i + 1]
         return tokens
 
@@ -76,6 +79,12 @@ class BudgetPolicy:
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         """Returns the longest draft to ask for, for each live request. If all are 0, the drafter is not called."""
         raise NotImplementedError
+
+    @property
+    def rests(self) -> bool:
+        """True if the next call of `limits` will return 0 for every request, whatever they emit until then. The next pass
+        may then begin before the tokens of the one before are known."""
+        return False
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
         """Returns a probability for each request; None: no such limits. `trim` keeps no token that is less probable, so

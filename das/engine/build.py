@@ -40,7 +40,9 @@ class EngineSettings:
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
     branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: no branches
     runner: str | None = None  # vLLM's model runner: first or second (docs/model_runner.md)
-    asynchronous: bool = False  # vLLM plans a pass before it knows the tokens of the one before (second runner)
+    # vLLM plans a pass before it knows the tokens of the one before (second runner); None: on a GPU, if das drafts chains
+    # from texts and max_num_batched_tokens holds the longest draft of every request
+    asynchronous: bool | None = None
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
     drafter: Mapping[str, Any] = field(
@@ -109,7 +111,7 @@ def engine_arguments(
     branch_blocks: int = 0,
     self_draft: Mapping[str, Any] = DEFAULT_SELF_DRAFT,
     runner: str | None = None,
-    asynchronous: bool = False,
+    asynchronous: bool | None = None,
 ) -> dict[str, Any]:
     """Returns the arguments for a vllm.LLM that drafts by `method` and verifies with keyed noise (noise that depends
     only on seed, position and token): `das.install(); llm = LLM(model, **das.engine_arguments())`.

@@ -26,7 +26,8 @@ class DasOptions:
     weights; None: no such drafts. head: `passes` of a draft head beside the history of past responses; None: no head.
     runner: which of vLLM's model runners the engine runs on, "first" or "second"; None: the second on a GPU, if
     this vLLM has it, else the first.
-    asynchronous: plan each pass before the tokens of the one before are known. Only the second runner does it.
+    asynchronous: plan each pass before the tokens of the one before are known. Only the second runner does it. None: on a
+    GPU, where it can (das/engine/patches/model_runner.py).
     """
 
     drafter: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +36,7 @@ class DasOptions:
     self_draft: Mapping[str, Any] | None = None
     head: Mapping[str, Any] | None = None
     runner: str | None = None
-    asynchronous: bool = False
+    asynchronous: bool | None = None
 
     def __post_init__(self) -> None:
         check_drafter(self.drafter)
@@ -75,7 +76,7 @@ class DasOptions:
         return {
             name: dict(value) if isinstance(value, Mapping) else value
             for name, value in values.items()
-            if value is not None and (value or name not in ("branch_blocks", "asynchronous"))
+            if value is not None and (value or name != "branch_blocks")
         }
 
 

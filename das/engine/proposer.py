@@ -131,26 +131,11 @@ class DasProposer:
         get no draft. num_tokens_no_spec: tokens of prompt and response of each row, int [rows or more]. The other
         arguments, which vLLM passes too, are not used.
         """
-        running = self._runner.requests
         names: list[str] = self._runner.input_batch.req_ids
-        self.parents = {}
-        drafting, self._drafting = self._drafting, DraftWork()
-        if not self.requests.num_tracked and self.requests.are_unchanged(names, running):
-            self._decoding = set()  # no request may draft, so there is nothing to read or to learn
-            return [[] for _ in names]
-        self._end(self.requests.over(running))
-        emitted, decoding = self._read_batch(names, sampled_token_ids)
-        if not emitted.rows:  # prompts, or requests that never draft: there is nothing to learn from such a pass
-            self._decoding, self._pass_ended = decoding, time.perf_counter()
-            self._pending, self._branches, self._sample = {}, 0, ("", [])
-            return [[] for _ in names]
-        remembered = emitted.remembered(self._runner.sampler) if self.remembers else None
-        target_pass = self._watch_pass(names, decoding, emitted, drafting)
-        verified = emitted.num_drafted, emitted.num_accepted, emitted.tokens
-        self.draft_round.observe(emitted.requests, *verified, target_pass, remembered)
-        self._pending, self._branches = {}, 0
-        self._sample = "", []
         drafts: list[list[int]] = [[] for _ in names]
+        emitted = self._observed(names, sampled_token_ids)
+        if emitted is None:
+            return drafts
         lengths = num_tokens_no_spec[: len(names)].tolist()
         room = [self.max_model_len - lengths[row] - 1 for row in emitted.rows]
         proposal = self.draft_round.propose(emitted.requests, room)
@@ -176,6 +161,48 @@ class DasProposer:
             i = len(self._record.measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
             self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
+
+    @property
+    def rests(self) -> bool:
+        """True if nobody will draft for the next pass, whatever the pass before emits."""
+        return self.draft_round.budget.rests and self.model_drafter is None
+
+    def rest(self) -> None:
+        """Take the place of `propose` before a pass for which nobody drafts; `observe` comes once its tokens are known."""
+        self.draft_round.rest()
+
+    def observe(self, sampled_token_ids: list[list[int]]) -> None:
+        """Learn from a pass after which nobody drafted, because `rest` was called. sampled_token_ids: see `propose`."""
+        emitted = self._observed(self._runner.input_batch.req_ids, sampled_token_ids)
+        if emitted is not None:
+            self._silence.observe(emitted.requests, drafted=False)
+
+    def _observed(self, names: list[str], sampled_token_ids: list[list[int]]) -> _Emitted | None:
+        """Learn from a pass. Returns what it emitted; None if no request may draft."""
+        running = self._runner.requests
+        self.parents = {}
+        drafting, self._drafting = self._drafting, DraftWork()
+        if not self.requests.num_tracked and self.requests.are_unchanged(names, running):
+            self._decoding = set()  # no request may draft, so there is nothing to read or to learn
+            return None
+        self._end(self.requests.over(running))
+        emitted, decoding = self._read_batch(names, sampled_token_ids)
+        if not emitted.rows:  # prompts, or requests that never draft: there is nothing to learn from such a pass
+            self._decoding, self._pass_ended = decoding, self._now()
+            self._pending, self._branches, self._sample = {}, 0, ("", [])
+            return None
+        remembered = emitted.remembered(self._runner.sampler) if self.remembers else None
+        target_pass = self._watch_pass(names, decoding, emitted, drafting)
+        verified = emitted.num_drafted, emitted.num_accepted, emitted.tokens
+        self.draft_round.observe(emitted.requests, *verified, target_pass, remembered)
+        self._pending, self._branches = {}, 0
+        self._sample = "", []
+        return emitted
+
+    def _now(self) -> float:
+        """When the pass that is observed ended, in seconds."""
+        ended = self._runner.pass_ended
+        return time.perf_counter() if ended is None else ended
 
     def keep(self, parents: Mapping[str, Sequence[int]]) -> None:
         """Note which nodes of the branching drafts the engine verifies. The engine has no room for the other nodes.
@@ -207,7 +234,7 @@ class DasProposer:
             request = live.get(name)
             if request is None:
                 request = self._begin(name, self._runner.requests[name], len(new))
-            if request.untracked:
+            if request.untracked or request.stopped:
                 continue
             num_drafted, num_accepted = pending.get(name, 0), len(new) - 1
             if num_accepted > num_drafted:
@@ -232,7 +259,7 @@ class DasProposer:
         emitted tokens in the pass before, too. decoding: the requests that emitted in this pass. drafting: the draft
         model's work on the drafts that this pass verified.
         """
-        now = time.perf_counter()
+        now = self._now()
         live, target_pass = len(names), None
         if live and self._decoding.issuperset(names):
             seconds = now - self._pass_ended

@@ -208,6 +208,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Start to use new weights: pack linear layers again, count the version, restart default seeds, and end an
         unannounced rollout."""
         self._das_new_weights = False
+        self.das_runner.settle()
         weights.repack_linear_layers(self.model_runner.get_model())
         self.das_runner.weights_version += 1
         self.das_runner.sampler.seeds.defaults.new_weights()
@@ -215,6 +216,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._end_unannounced_rollout()
 
     def _end_unannounced_rollout(self) -> None:
+        self.das_runner.settle()
         report = self._count(self.das_runner.meter.report().plain())
         self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:
@@ -246,12 +248,14 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_begin_rollout(self, num_requests: int) -> None:
         """Begin a rollout of this many requests, with new counts."""
         self._das_announced = True
+        self.das_runner.settle()
         self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:
             self._das_proposer.begin_step(num_requests)
 
     def das_begin_turn(self, num_requests: int) -> None:
         """Note that the running rollout goes on with a turn of this many requests."""
+        self.das_runner.settle()
         self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:
             self._das_proposer.begin_turn(num_requests)
@@ -261,6 +265,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
         Returns the turn's report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
         """
+        self.das_runner.settle()
         meter = self.das_runner.meter
         costs = self._costs(meter.requests)
         report = meter.report() if self._das_proposer is None else self._das_proposer.end_turn(meter)
@@ -274,6 +279,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         the new proposer; self-drafts work only in an engine built for them. None: it is of the same class as the
         proposer in use.
         """
+        self.das_runner.settle()
         if self.das_runner.has_head != (options is not None and options.head is not None):
             raise ValueError("an engine with a head beside the history has proposers of its own: build one for each")
         if name not in self._das_proposers:
@@ -284,6 +290,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def das_begin_evaluation(self) -> None:
         """Draft with a new drafter until `das_end_evaluation`. The training's drafter learns nothing in that time."""
+        self.das_runner.settle()
         drafter = self.das_runner.drafter
         self._das_training = drafter, self._das_announced
         if self.das_runner.coupled is not None:
@@ -298,6 +305,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_end_evaluation(self) -> None:
         """Drop the evaluation's drafter, and go back to the training's drafter as it was before the evaluation."""
         assert self._das_training is not None, "no evaluation began"
+        self.das_runner.settle()
         drafter, self._das_announced = self._das_training
         self._das_training = None
         if drafter is not None:
@@ -312,6 +320,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
         """
         self._das_announced = False
+        self.das_runner.settle()
         meter, coupled = self.das_runner.meter, self.das_runner.coupled
         costs = self._costs(meter.requests)
         if self._das_proposer is not None:
@@ -339,6 +348,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_costs(self, requests: Sequence[str]) -> list[Plain]:
         """Returns the costs so far of these requests of the running rollout or turn, in their order. requests: vLLM's
         internal ids."""
+        self.das_runner.settle()
         return list(self._costs(requests).values())
 
     def das_add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
@@ -372,6 +382,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def das_force(self, responses: dict[str, list[int]], remembered: dict[str, np.ndarray] | None = None) -> None:
         """Let requests that name one of `responses` emit it. An empty dict ends this. remembered: see ForcedSampler."""
+        self.das_runner.settle()
         sampler = self.das_runner.sampler
         keyed = sampler.keyed if isinstance(sampler, ForcedSampler) else sampler
         self.das_runner.sampler = ForcedSampler(keyed, responses, remembered or {}) if responses else keyed

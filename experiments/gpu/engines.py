@@ -43,7 +43,9 @@ def build(
         arguments: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
     else:
         das.install(batch_invariant=invariant and scale.gpu)
-        arguments = das.engine_arguments(method, runner="second", **(options or {}))
+        # A CPU takes the same way as a GPU does by default.
+        asynchronous = {} if scale.gpu or method == "none" else {"asynchronous": True}
+        arguments = das.engine_arguments(method, runner="second", **asynchronous, **(options or {}))
     from vllm import LLM
 
     name, dtype = scale.pick(shape, "tiny"), scale.pick("bfloat16", "float32")

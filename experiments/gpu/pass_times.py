@@ -20,7 +20,7 @@ def pass_times(scale: Scale) -> Verdict:
     from das.budget.fixed import Fixed, NoDrafts
     from experiments.replay.latency_files import write_latency
     from experiments.run.run_folder import device_name
-    from experiments.tasks.calibrate import RandomDrafter, add_requests, made_up_prompts, timed_passes
+    from experiments.tasks.calibrate import WARM_UP, RandomDrafter, add_requests, made_up_prompts
 
     live_of, drafts_of = scale.pick((LIVE, DRAFTS), (CPU_LIVE, CPU_DRAFTS))
     context, count = scale.pick((CONTEXT, PASSES), (CPU_CONTEXT, CPU_PASSES))
@@ -32,7 +32,7 @@ def pass_times(scale: Scale) -> Verdict:
         {"budget": {"name": "fixed", "tokens": longest}},
         max_num_seqs=max(live_of),
         max_model_len=2 * context + 512,
-        max_num_batched_tokens=scale.pick(8192, 1024),
+        max_num_batched_tokens=scale.pick(8448, 1024),
     )
     engine = llm.llm_engine
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner
@@ -43,15 +43,30 @@ def pass_times(scale: Scale) -> Verdict:
         for drafts in drafts_of:
             runner.drafter.draft_round.budget = Fixed(drafts) if drafts else NoDrafts()
             names = add_requests(engine, made_up_prompts(context, live), f"{live}-{drafts}", context)
-            timed = timed_passes(engine, runner, live, drafts, count)
+            timed = _seconds(engine, runner, live, live * (1 + drafts), WARM_UP + count)[WARM_UP:]
             engine.abort_request(names)
             while engine.has_unfinished_requests():
                 engine.step()
-            rows += [[n, tokens, live * context, seconds] for n, tokens, _, seconds in timed]
-            cells[f"{live} x {drafts}"] = 1e3 * statistics.median(seconds for *_, seconds in timed)
+            rows += [[live, live * (1 + drafts), live * context, seconds] for seconds in timed]
+            cells[f"{live} x {drafts}"] = 1e3 * statistics.median(timed)
             scale.note({"live": live, "drafts": drafts, "ms": cells[f"{live} x {drafts}"]})
     source = f"vLLM, random weights of shape {scale.pick(SHAPE, 'tiny')} on {device_name()}"
     forms = write_latency(scale.folder / "latency.json", rows, source)
     error: Any = forms["drafting"]["error"]
     line = "ms a pass by live x drafted: " + ", ".join(f"{cell} {ms:.1f}" for cell, ms in cells.items())
     return Verdict(True, f"{line}; error of the fitted form {error:.0%}", {"ms": cells, "forms": forms})
+
+
+def _seconds(engine: Any, runner: Any, live: int, tokens: int, count: int) -> list[float]:
+    """Returns the seconds of passes with `live` requests and `tokens` rows, each behind another such pass: from the end
+    of one to the end of the next."""
+    meter, first, found = runner.meter, len(runner.meter.step_live), []
+    while len(found) < count:
+        assert engine.has_unfinished_requests(), f"responses ended before {count} passes were timed"
+        engine.step()
+        full = [
+            meter.step_live[i] == live and meter.step_tokens[i] == tokens for i in range(first, len(meter.step_live))
+        ]
+        ends = meter.step_time_s[first:]
+        found = [ends[i] - ends[i - 1] for i in range(1, len(full)) if full[i] and full[i - 1]]
+    return found

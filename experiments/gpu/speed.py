@@ -5,6 +5,8 @@ requests at once. In the first epoch das knows no past responses. A last epoch i
 the time does the device work, how long does it wait between passes, and which kernels take how long?
 """
 
+import cProfile
+import pstats
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,13 +19,13 @@ from experiments.gpu.verdict import Scale, Verdict
 
 SHAPE = "8b"
 SIBLINGS, EPOCHS = 8, 3  # and one more epoch, which is profiled
-PROFILED = range(60, 76)  # passes of the last epoch
+PROFILED, HOST = range(24, 36), range(40, 52)  # passes of the last epoch in which the device, and the host, is watched
 KERNELS = 16  # that are listed, those that take longest first
 
 
 def speed(scale: Scale, arm: str) -> Verdict:
     """Time one arm. arm: METHOD, or METHOD.HOW: `bits` (batch-invariant kernels, 64 requests only), `compiled` (by
-    Inductor), `asynchronous`."""
+    Inductor)."""
     from das.engine.build import EngineSettings
     from das.engine.stock import warm_up
     from experiments.harness.replays.forced_engines import ForcedRollout, as_recorded, roll_out_forced, set_seats
@@ -32,7 +34,7 @@ def speed(scale: Scale, arm: str) -> Verdict:
     keyed = method != STOCK
     lives = scale.pick([64] if how == "bits" else [64, 256, 16], [8, 2])
     works, end = forced_work(scale, lives)
-    options: dict[str, Any] = {"asynchronous": True} if how == "asynchronous" else {}
+    options: dict[str, Any] = {}
     if not scale.gpu and method == "das":
         options["budget"] = {"name": "fixed", "tokens": 4}  # a pass of the tiny shape is too short to be worth a draft
     llm = build(
@@ -55,7 +57,7 @@ def speed(scale: Scale, arm: str) -> Verdict:
         set_seats(llm, live)
         rows = []
         for epoch, work in enumerate(works[live], 1):
-            profile = Profile(llm, scale.pick(PROFILED, range(2, 4))) if epoch > EPOCHS else None
+            profile = Profile(llm) if epoch > EPOCHS else None
             llm.reset_prefix_cache()
             rollout = roll_out_forced(llm, ForcedRollout(work, end, live, epoch), 0, keyed, logprobs=0)
             equal = as_recorded(rollout.responses, work, only_lengths=not keyed)
@@ -99,7 +101,7 @@ def forced_work(scale: Scale, lives: list[int]) -> tuple[dict[int, Any], int]:
     from experiments.small_policy.shapes import shape_of
 
     recording: Path = scale.folder / "rollouts.jsonl"
-    length, epochs = scale.pick(256, 24), EPOCHS + 1
+    length, epochs = scale.pick(192, 24), EPOCHS + 1
     vocabulary = scale.pick(shape_of(SHAPE).vocabulary, None) or 512
     write_recording(recording, max(1, max(lives) // SIBLINGS), SIBLINGS * epochs, length, vocabulary - 1)
     cut = forced_works(recording, lives, SIBLINGS, epochs, SIBLINGS * epochs * length, scale.pick(256, 12))
@@ -138,14 +140,16 @@ def _line(live: str, found: dict[str, Any]) -> str:
 
 
 class Profile:
-    """Records the device's kernels during some of the steps of an engine's next rollout. Nothing on a CPU."""
+    """Watches some of the steps of an engine's next rollout: the device's kernels, then the host's functions. Nothing on a
+    CPU."""
 
-    def __init__(self, llm: Any, steps: range):
+    def __init__(self, llm: Any):
         import torch
 
-        self._engine, self._steps, self._step = llm.llm_engine, steps, llm.llm_engine.step
+        self._engine, self._step = llm.llm_engine, llm.llm_engine.step
         self._count = 0
-        self._profiler: Any = None
+        self._on_device: Any = None
+        self._on_host = cProfile.Profile()
         self._found: dict[str, Any] = {}
         self._cuda = torch.cuda.is_available()
         if self._cuda:
@@ -154,23 +158,39 @@ class Profile:
     def _watched(self) -> Any:
         import torch
 
-        if self._count == self._steps.start:
-            self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-            self._profiler.start()
+        if self._count == PROFILED.start:
+            self._on_device = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+            self._on_device.start()
+        if self._count == HOST.start:
+            self._on_host.enable()
         outputs = self._step()
         self._count += 1
-        if self._count == self._steps.stop:
+        if self._count == PROFILED.stop:
             torch.cuda.synchronize()
-            self._profiler.stop()
-            self._found = device_times(self._profiler.events(), len(self._steps))
+            self._on_device.stop()
+            self._found = device_times(self._on_device.events(), len(PROFILED))
+        if self._count == HOST.stop:
+            self._on_host.disable()
+            self._found["host_ms"] = host_times(self._on_host, len(HOST))
         return outputs
 
     def end(self) -> dict[str, Any]:
-        """Take the watch off again. Returns device_share, device_ms and gap_ms a pass, kernels; empty on a CPU, or if the
-        rollout had too few steps."""
+        """Take the watch off again. Returns device_share, device_ms and gap_ms a pass, kernels, host_ms; empty on a CPU, or
+        if the rollout had too few steps."""
         if self._cuda:
             self._engine.step = self._step
         return self._found
+
+
+def host_times(profile: cProfile.Profile, passes: int) -> dict[str, list[float]]:
+    """Returns the functions in which the host spends most: ms a pass with what they call, ms without, calls. Python is
+    some two times slower while it is watched."""
+    stats: Any = pstats.Stats(profile)
+    found = {
+        f"{Path(file).name}:{line} {name}": [1e3 * total / passes, 1e3 * own / passes, calls / passes]
+        for (file, line, name), (_, calls, own, total, _) in stats.stats.items()
+    }
+    return dict(sorted(found.items(), key=lambda pair: -pair[1][0])[:60])
 
 
 def device_times(events: Any, passes: int, is_kernel: Callable[[Any], bool] | None = None) -> dict[str, Any]:

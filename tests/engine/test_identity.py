@@ -4,6 +4,7 @@ Bugs made on purpose with which these tests were seen to fail are listed in docs
 """
 
 import multiprocessing
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from cases import core_of
 from conftest import Engines, roll
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
+
+from das.budget import LiveRequest
+from das.budget.fixed import Fixed
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
@@ -89,11 +93,35 @@ def test_drafts_change_nothing(
     assert second == undrafted[1]
 
 
-def test_asynchronous_scheduling_changes_nothing(engines: Engines, tiny_policy: str, undrafted: Any) -> None:
-    """The scheduler plans 8 drafted tokens for every request, and the worker drops the rows that nobody drafted."""
-    llm = engines.build(tiny_policy, method="das", max_num_seqs=5, runner="second", asynchronous=True)
+@pytest.mark.parametrize("name", ["marginal", "fixed", "none", f"{__name__}:NowAndThen"])
+def test_asynchronous_scheduling_changes_nothing(
+    engines: Engines, tiny_policy: str, undrafted: Any, name: str
+) -> None:
+    """The scheduler plans the longest draft for every request, and the worker drops the rows that nobody drafted. Where
+    the budget rests, a pass begins before the tokens of the one before are known."""
+    llm = engines.build(
+        tiny_policy, method="das", max_num_seqs=5, runner="second", asynchronous=True, budget={"name": name}
+    )
     assert type(core_of(llm).scheduler).__name__ == "AsyncScheduler"
-    assert two_rollouts(llm)[:2] == undrafted
+    *texts, num_accepted = two_rollouts(llm)
+    assert tuple(texts) == undrafted
+    assert (num_accepted > 100) or name in ("marginal", "none")
+
+
+class NowAndThen(Fixed):
+    """A budget that drafts in two passes of five, and rests in the others."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self._passes = 0
+
+    @property
+    def rests(self) -> bool:
+        return self._passes % 5 > 1
+
+    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        rests, self._passes = self.rests, self._passes + 1
+        return [0 if rests else self.max_draft_tokens] * len(live)
 
 
 PREEMPTED = {"block_size": 32, "num_gpu_blocks_override": 16}

@@ -47,24 +47,31 @@ def _validate(original: Callable[..., None], vllm_config: Any) -> None:
     own = {f"speculative method '{name}'" for name in ("custom_class", "suffix")}
     if unsupported := set(vllm_config._get_v2_model_runner_unsupported_features()) - own:
         raise ValueError(f"vLLM's second model runner lacks {', '.join(sorted(unsupported))}: set engine.runner=first")
-    # Before this call vLLM refused it for drafters on the host, and turned it off on CPUs. An engine without drafts never
-    # waits for the device, so on a GPU it is scheduled like a stock engine, with which it is compared.
+    # Before this call vLLM refused it for drafters on the host, and turned it off on CPUs.
+    vllm_config.scheduler_config.async_scheduling |= _is_asynchronous(vllm_config)
+
+
+def _is_asynchronous(vllm_config: Any) -> bool:
+    """Returns whether vLLM plans a pass before it knows the tokens of the one before. On a GPU this is the default for
+    engines that draft nothing, which never wait for the device, and for those that draft chains from texts.
+
+    Raises ValueError if the engine asks for it, but its passes have no room: an asynchronous scheduler plans the longest
+    draft for every request, and would leave some requests out of each pass."""
     from vllm.platforms import current_platform
 
-    scheduler = vllm_config.scheduler_config
-    never_waits = vllm_config.speculative_config is None and not current_platform.is_cpu()
-    scheduler.async_scheduling |= das_options(vllm_config).asynchronous or never_waits
-    if scheduler.async_scheduling and drafts_by_das(vllm_config):
-        _require_rows(scheduler, int(vllm_config.speculative_config.num_speculative_tokens))
-
-
-def _require_rows(scheduler: Any, longest: int) -> None:
-    """Raise ValueError if an asynchronous scheduler, which plans the longest draft for every request, would leave some
-    requests out of each pass."""
+    options, scheduler = das_options(vllm_config), vllm_config.scheduler_config
+    if not drafts_by_das(vllm_config):
+        return bool(options.asynchronous) or (vllm_config.speculative_config is None and not current_platform.is_cpu())
+    longest = int(vllm_config.speculative_config.num_speculative_tokens)
     needed = scheduler.max_num_seqs * (1 + longest)
-    if scheduler.max_num_batched_tokens < needed:
+    has_room = scheduler.max_num_batched_tokens >= needed
+    if options.asynchronous and not has_room:
         raise ValueError(
             f"asynchronous=True plans {longest} drafted tokens for each of max_num_seqs={scheduler.max_num_seqs} requests: "
             f"set max_num_batched_tokens to {needed} or more (it is {scheduler.max_num_batched_tokens}), or lower "
             "max_num_seqs"
         )
+    if options.asynchronous is not None:
+        return options.asynchronous
+    from_texts = options.self_draft is None and options.head is None and not options.branch_blocks
+    return from_texts and has_room and not current_platform.is_cpu()

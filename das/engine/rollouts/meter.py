@@ -45,10 +45,16 @@ class RolloutMeter:
     draft_pass_s: float = 0.0  # seconds that these passes took
     requantize_s: float = 0.0  # seconds in which a self-draft quantized the policy's weights
 
-    def record_pass(self, request_ids: list[str], num_drafted: Sequence[int], num_emitted: Sequence[int]) -> None:
+    def record_pass(
+        self,
+        request_ids: list[str],
+        num_drafted: Sequence[int],
+        num_emitted: Sequence[int],
+        ended: float | None = None,
+    ) -> None:
         """Count one target pass. num_drafted, num_emitted: each request's numbers of drafted and of emitted tokens;
-        num_emitted is 0 for unfinished prompts."""
-        now = time.perf_counter() - self.began
+        num_emitted is 0 for unfinished prompts. ended: when the pass ended, by time.perf_counter; None: now."""
+        now = (time.perf_counter() if ended is None else ended) - self.began
         for request, drafted, emitted in zip(request_ids, num_drafted, num_emitted, strict=True):
             if emitted:
                 counts = self.requests.get(request)

@@ -22,6 +22,11 @@ class Runner(RunningBatch, Protocol):
     weights_version: int  # version of the policy's weights: it grows with every sync
     quantized: QuantizedLayers | None  # the quantized layers with which the policy drafts for itself; None: it does not
     draft_blocks: range  # KV blocks into which draft passes of the policy write
+    pass_ended: float | None  # when the pass whose tokens the drafter gets ended, in seconds; None: just now
+
+    def settle(self) -> None:
+        """Give the tokens of all passes that were launched to meter and drafter. Called before these are looked at or
+        exchanged."""
 
     @property
     def coupled(self) -> CoupledSampler | None:

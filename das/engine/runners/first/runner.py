@@ -88,6 +88,11 @@ class FirstRunner:
             gpu.capture_undrafted_passes(vllm)
         gpu.profile_with_sampler(self)
 
+    pass_ended = None
+
+    def settle(self) -> None:
+        """Do nothing: this runner waits for each pass."""
+
     @property
     def requests(self) -> Mapping[str, Any]:
         """See RunningBatch."""

@@ -11,6 +11,8 @@ One object, SecondRunner, holds what das adds. These attributes of vLLM's runner
 - sampler.sampling_states.add_request: vLLM's array has no place for seeds of 2^63 and more.
 - sample: a pass is counted, and its tokens are brought to the host for the drafter. An engine without a drafter waits
   for nothing.
+- execute_model, with asynchronous scheduling: das waits for the tokens of the pass before and drafts here, and not in
+  sample, so that vLLM's scheduler works while the device does (in_flight.py).
 - lora_state.make_lora_inputs: the rows of drafts take their requests' adapters too.
 - execute_model, with asynchronous scheduling: the scheduler plans before it knows the drafts (Requests.shortened).
 - initialize_kv_cache: vLLM's full graphs take drafts of any length (GPU).
@@ -41,6 +43,7 @@ from das.engine.runners.draft_passes import DraftPasses
 from das.engine.runners.head_passes import HeadPasses, PolicyPass
 from das.engine.runners.second.branches import SecondBranches
 from das.engine.runners.second.coupled_method import CoupledSpeculator
+from das.engine.runners.second.in_flight import InFlight, Landing
 from das.engine.runners.second.requests import Batch, KnownRequest, Requests
 from das.engine.runners.second.speculator import HostSpeculator, TrueLengths, filled_up
 from das.engine.runners.second.stand_in import replace_kernels
@@ -111,6 +114,9 @@ class SecondRunner:
         self._branches: SecondBranches | None = None
         self._emitted: list[list[int]] = []  # tokens that each row of the last pass emitted
         self._lengths = TrueLengths()
+        self.pass_ended: float | None = None
+        self._in_flight: list[InFlight] = []  # passes whose tokens the drafter does not know yet, the oldest first
+        self._landing = Landing(vllm.output_copy_stream)
         if isinstance(vllm.speculator, HostSpeculator) or self.has_head:
             self.drafter = DasProposer(config) if drafts_by_das(config) else TextDrafts(config)
             if self.has_head:  # vLLM's speculator only holds the head
@@ -213,7 +219,62 @@ class SecondRunner:
         return tuple(np.repeat(of_request, [1 + len(drafted.get(name, ())) for name in names])), *rest
 
     def _execute(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._may_rest(scheduled):
+            self._rest()
+        else:
+            self.settle()
         return original(self._known.shortened(scheduled), *args, **kwargs)
+
+    def _may_rest(self, scheduled: Any) -> bool:
+        """Whether the pass that begins needs no token of the one before: nobody drafts, and nobody drafted before."""
+        return (
+            bool(self._in_flight and scheduled.total_num_scheduled_tokens)
+            and self._in_flight[-1].is_counted
+            and get_tp_group().world_size == 1  # ranks have the first one's drafts, and would have to ask it
+            and bool(self.drafter.rests)
+        )
+
+    def _rest(self) -> None:
+        """Let the next pass begin before the tokens of the last one are there."""
+        for flight in self._in_flight[:-1]:
+            self._observe(flight)
+        self._in_flight = self._in_flight[-1:]
+        self._known.num_drafted.clear()
+        self._lengths.drafts = dict.fromkeys(self._in_flight[0].batch.req_ids, [])
+        self.drafter.rest()
+
+    def settle(self) -> None:
+        """See Runner. Then the drafter drafts for the next pass."""
+        if not self._in_flight:
+            return
+        *earlier, last = self._in_flight
+        self._in_flight = []
+        for flight in earlier:
+            self._observe(flight)
+        self._book(last)
+        drafts = self.draft()
+        if any(drafts):
+            vllm = self.vllm
+            vllm.req_states.draft_tokens[last.indices] = filled_up(drafts, vllm.num_speculative_steps, vllm.device)
+
+    def _observe(self, flight: InFlight) -> None:
+        """Give the drafter the tokens of a pass after which nobody drafted."""
+        start = time.perf_counter()
+        self._book(flight)
+        self.drafter.attach(self)
+        self.drafter.observe(self._emitted)
+        self.meter.draft_s += time.perf_counter() - start
+
+    @property
+    def drafts_later(self) -> bool:
+        """Whether drafting waits for the next pass: with asynchronous scheduling, if das drafts chains from texts."""
+        return (
+            self.vllm.scheduler_config.async_scheduling
+            and self._branches is None
+            and isinstance(self.vllm.speculator, HostSpeculator)
+            and isinstance(self.drafter, DasProposer)
+            and self.drafter.model_drafter is None
+        )
 
     def _finish_requests(self, original: Callable[..., Any], scheduled: Any) -> None:
         self._known.finish(scheduled)
@@ -246,25 +307,50 @@ class SecondRunner:
         self._starts = np.minimum(batch.num_computed_tokens_np, self.input_batch.num_tokens_no_spec - 1)
         self.sampler.remembers = getattr(self.drafter, "remembers", False)
         output, num_sampled, num_rejected = self._vllm_sample(hidden_states, batch, grammar_output)
-        if self.drafter is None:
-            num_emitted = (~self.unfinished).astype(np.int64)
-        else:
-            on_host = torch.cat((num_sampled[:, None].to(torch.int64), output.sampled_token_ids), dim=1).cpu()
-            num_emitted = on_host[:, 0].numpy()
-            self._emitted = [row[1 : 1 + row[0]] for row in on_host.tolist()]
-            known = self._known.known
-            for name, new in zip(names, self._emitted, strict=True):
-                known[name].output_token_ids += new
-            if self.coupled is not None:
-                self.coupled.observe(names, self._emitted)
-            if self._branches is not None:
-                self._branches.copy_accepted(self._emitted)
-        self.positions[rows] += num_emitted
-        self.input_batch.num_tokens_no_spec += num_emitted
         num_drafted = batch.num_draft_tokens_per_req
         drafted = [0] * len(names) if num_drafted is None else num_drafted.tolist()
-        self.meter.record_pass(names, drafted, num_emitted.tolist())
+        if self.drafter is None:
+            num_emitted = (~self.unfinished).astype(np.int64)
+            self.positions[rows] += num_emitted
+            self.input_batch.num_tokens_no_spec += num_emitted
+            self.meter.record_pass(names, drafted, num_emitted.tolist())
+            return output, num_sampled, num_rejected
+        tokens, ended = self._landing.take_off(output, num_sampled)
+        flight = InFlight(
+            self.input_batch, rows, batch.idx_mapping, drafted, self.unfinished, self.sampler.remembered, tokens, ended
+        )
+        if flight.is_counted:
+            self.positions[rows] += ~self.unfinished
+        if self.drafts_later:
+            self._in_flight.append(flight)
+        else:
+            self._book(flight)
         return output, num_sampled, num_rejected
+
+    def _book(self, flight: InFlight) -> None:
+        """Wait for a pass's tokens, and count them. Afterwards `input_batch`, `rows` and `_emitted` are those of this
+        pass."""
+        self.pass_ended = self._landing.land(flight)
+        self.input_batch, self.rows, self.unfinished = flight.batch, flight.rows, flight.unfinished
+        self.sampler.remembered = flight.remembered
+        num_emitted = flight.tokens[:, 0].numpy()
+        known = self._known.known
+        # vLLM has no more of a request that ended while the pass was planned.
+        self._emitted = [
+            row[1 : 1 + row[0]] if name in known else []
+            for name, row in zip(flight.batch.req_ids, flight.tokens.tolist(), strict=True)
+        ]
+        for name, new in zip(flight.batch.req_ids, self._emitted, strict=True):
+            if new:
+                known[name].output_token_ids += new
+        if self.coupled is not None:
+            self.coupled.observe(flight.batch.req_ids, self._emitted)
+        if self._branches is not None:
+            self._branches.copy_accepted(self._emitted)
+        if not flight.is_counted:
+            self.positions[flight.rows] += num_emitted
+        flight.batch.num_tokens_no_spec += num_emitted
+        self.meter.record_pass(flight.batch.req_ids, flight.num_drafted, num_emitted.tolist(), self.pass_ended)
 
     def _draft_beside_head(
         self,

@@ -21,6 +21,8 @@ class HostSpeculator(BaseSpeculator):
 
     def __init__(self, vllm_config: Any, device: torch.device):
         self.longest, self.device = vllm_config.speculative_config.num_speculative_tokens, device
+        shape = vllm_config.scheduler_config.max_num_seqs, self.longest
+        self._none = torch.zeros(shape, dtype=torch.int64, device=device)
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
         """Do nothing: nothing of a drafter on the host can be captured."""
@@ -29,8 +31,10 @@ class HostSpeculator(BaseSpeculator):
         """Do nothing, for the same reason."""
 
     def propose(self, input_batch: Any, *args: Any, dummy_run: bool = False, **kwargs: Any) -> torch.Tensor:
-        """Returns the drafted token ids of each request of the pass (filled_up)."""
-        drafts = [[]] * input_batch.num_reqs if dummy_run else self.das_runner.draft()
+        """Returns the drafted token ids of each request of the pass (filled_up); zeros if they come later (`settle`)."""
+        if dummy_run or self.das_runner.drafts_later:
+            return self._none[: input_batch.num_reqs]
+        drafts = self.das_runner.draft()
         return filled_up(drafts, self.longest, self.device)
 
 

@@ -87,6 +87,8 @@ class MadePass:
             sampler=sampler,
             req_states=SimpleNamespace(prompt_len=SimpleNamespace(np=np.array([4, 5, 6]))),
             sample=self.sample,
+            output_copy_stream=None,
+            scheduler_config=SimpleNamespace(async_scheduling=False),
             **dict.fromkeys(("load_model", "add_requests", "finish_requests", "profile_run")),
         )
         self.runner = SecondRunner(vllm)
@@ -94,6 +96,7 @@ class MadePass:
         self.runner._known.known |= {name: SimpleNamespace(output_token_ids=[]) for name in NAMES}  # type: ignore[misc]
         self.batch = SimpleNamespace(
             req_ids=NAMES,
+            idx_mapping=torch.arange(3),
             idx_mapping_np=np.arange(3),
             num_computed_tokens_np=np.array([3, 4, 5]),
             num_scheduled_tokens=counts + 1,
