@@ -68,7 +68,9 @@ def stub(home: Path, folders: list[Path]) -> Path:
     names: set[str] = set()
     for folder in folders:
         for library in folder.rglob("*.so"):
-            listed = subprocess.run(["nm", "-D", "--undefined-only", library], capture_output=True, text=True, check=False)
+            listed = subprocess.run(
+                ["nm", "-D", "--undefined-only", library], capture_output=True, text=True, check=False
+            )
             names |= {line.split()[-1].split("@")[0] for line in listed.stdout.splitlines() if " cu" in line}
     functions = "".join(f"int {name}(void) {{ return 100; }}\n" for name in sorted(names) if name[2:3].isupper())
     out = home / "stub"
@@ -118,7 +120,9 @@ def check(invariant: bool, home: str) -> None:
         for form, chosen in FORMS.items():
             arguments = das.engine_arguments(name.split()[0], runner="second", **more)
             sizes = {"max_model_len": 1024, "max_num_seqs": 256, "max_num_batched_tokens": 16384}
-            engine = EngineArgs(model=policy, load_format="dummy", skip_tokenizer_init=True, **sizes, **arguments, **chosen)
+            engine = EngineArgs(
+                model=policy, load_format="dummy", skip_tokenizer_init=True, **sizes, **arguments, **chosen
+            )
             made = engine.create_engine_config()
             compilation = made.compilation_config
             print(

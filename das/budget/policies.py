@@ -82,8 +82,8 @@ class BudgetPolicy:
 
     @property
     def rests(self) -> bool:
-        """True if the next call of `limits` will return 0 for every request, whatever they emit until then. The next pass
-        may then begin before the tokens of the one before are known."""
+        """True if the next call of `limits` will return 0 for every request, whatever they emit until then. The next
+        pass may then begin before the tokens of the one before are known."""
         return False
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:

@@ -35,6 +35,7 @@
 #define PULL 0.004
 #define RIDGE 0.01
 
+#define QUARTER 0.25 /* of the live requests: so many extra tokens may be tried at once */
 #define GROWTH 1.5 /* a pass has at most this multiple of the extra tokens tried before */
 #define FEW 4      /* a pass may always have this many extra tokens */
 
@@ -427,9 +428,10 @@ void das_prices_observe(Prices *prices, double live, double drafted, double bran
 /* Whether the next pass should carry no drafts. */
 int64_t das_prices_wants_control(const Prices *prices) { return prices->wants_control; }
 
-/* Returns the most extra tokens to try in a pass now: slightly more than were tried before. */
+/* Returns the most extra tokens to try in a pass now: slightly more than were tried before, or a quarter of the live
+ * requests. Fewer could not make up for what drafting costs however few tokens are drafted. */
 int64_t das_prices_most(const Prices *prices, double live) {
-    double most = fmax(FEW, GROWTH * ((double)prices->reach - live));
+    double most = fmax(fmax(FEW, QUARTER * live), GROWTH * ((double)prices->reach - live));
     if (prices->suspect > 0.0) most = fmin(most, fmax(FEW, prices->allowed));
     return (int64_t)most;
 }

@@ -40,8 +40,8 @@ class EngineSettings:
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
     branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: no branches
     runner: str | None = None  # vLLM's model runner: first or second (docs/model_runner.md)
-    # vLLM plans a pass before it knows the tokens of the one before (second runner); None: on a GPU, if das drafts chains
-    # from texts and max_num_batched_tokens holds the longest draft of every request
+    # vLLM plans a pass before it knows the tokens of the one before (second runner); None: on a GPU, if das drafts
+    # chains from texts and max_num_batched_tokens holds the longest draft of every request
     asynchronous: bool | None = None
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0

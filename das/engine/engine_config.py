@@ -26,8 +26,8 @@ class DasOptions:
     weights; None: no such drafts. head: `passes` of a draft head beside the history of past responses; None: no head.
     runner: which of vLLM's model runners the engine runs on, "first" or "second"; None: the second on a GPU, if
     this vLLM has it, else the first.
-    asynchronous: plan each pass before the tokens of the one before are known. Only the second runner does it. None: on a
-    GPU, where it can (das/engine/patches/model_runner.py).
+    asynchronous: plan each pass before the tokens of the one before are known. Only the second runner does it. None: on
+    a GPU, where it can (das/engine/patches/model_runner.py).
     """
 
     drafter: Mapping[str, Any] = field(default_factory=dict)

@@ -168,7 +168,8 @@ class DasProposer:
         return self.draft_round.budget.rests and self.model_drafter is None
 
     def rest(self) -> None:
-        """Take the place of `propose` before a pass for which nobody drafts; `observe` comes once its tokens are known."""
+        """Take the place of `propose` before a pass for which nobody drafts; `observe` comes once its tokens are
+        known."""
         self.draft_round.rest()
 
     def observe(self, sampled_token_ids: list[list[int]]) -> None:

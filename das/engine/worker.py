@@ -186,6 +186,15 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self.das_runner.verify_branches(range(own, own + for_branches))
         self.das_runner.draft_blocks = range(own + for_branches, own + for_branches + for_passes)
 
+    def compile_or_warm_up_model(self) -> Any:
+        """Capture graphs, and run made-up requests so that kernels are compiled. Nothing is learned from them."""
+        self.das_runner.is_warming_up = True
+        times = super().compile_or_warm_up_model()
+        self.das_runner.settle()
+        self.das_runner.is_warming_up = False
+        self.das_runner.meter = RolloutMeter()
+        return times
+
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         """Run a pass. Before that, take new weights into use, or end an unannounced rollout that is long enough. A call
         without a pass only says which requests have ended: they join the history now, not with the next pass."""

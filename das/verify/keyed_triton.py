@@ -141,9 +141,18 @@ def split_likeliest(
         over_a, over_b, over_c, over_d = x > a, x > b, x > c, x > d
         ratio = tl.where(x == float("-inf"), 0.0, tl.exp(-tl.abs(x - a)))  # of the lesser to the greater
         total = tl.where(over_a, total * ratio + 1.0, total + ratio)
-        d, token_d = tl.where(over_c, c, tl.where(over_d, x, d)), tl.where(over_c, token_c, tl.where(over_d, token, token_d))
-        c, token_c = tl.where(over_b, b, tl.where(over_c, x, c)), tl.where(over_b, token_b, tl.where(over_c, token, token_c))
-        b, token_b = tl.where(over_a, a, tl.where(over_b, x, b)), tl.where(over_a, token_a, tl.where(over_b, token, token_b))
+        d, token_d = (
+            tl.where(over_c, c, tl.where(over_d, x, d)),
+            tl.where(over_c, token_c, tl.where(over_d, token, token_d)),
+        )
+        c, token_c = (
+            tl.where(over_b, b, tl.where(over_c, x, c)),
+            tl.where(over_b, token_b, tl.where(over_c, token, token_c)),
+        )
+        b, token_b = (
+            tl.where(over_a, a, tl.where(over_b, x, b)),
+            tl.where(over_a, token_a, tl.where(over_b, token, token_b)),
+        )
         a, token_a = tl.where(over_a, x, a), tl.where(over_a, token, token_a)
     cell = row * tl.num_programs(1) + split
     highest = tl.max(a, axis=0)

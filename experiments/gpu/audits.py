@@ -20,7 +20,7 @@ from experiments.harness.agreement import LISTED, listed_response, sample_agreem
 LIMITS = (0, 1, 2, 5, 16, 32)  # draft limits in tokens; the requests take them in turn
 PROBLEMS, SIBLINGS = 4, 8
 SHAPE = "8b_thin"  # on a GPU
-PROMPTS = (31, 700, 31, 3700)  # tokens of each problem's prompt on a GPU
+PROMPTS = (31, 700, 31, 3720)  # tokens of each problem's prompt on a GPU
 TOKENS = 192  # tokens of a response on a GPU
 CPU_SIBLINGS, CPU_PROMPTS = 4, (31, 70, 31, 40)
 
@@ -69,8 +69,8 @@ def audit(scale: Scale, form: str | None = None) -> Verdict:
 def _difference(
     llm: Any, scale: Scale, one: Any, other: Any, roll_out: Callable[[], Any], again: Callable[[], Any]
 ) -> dict[str, Any] | None:
-    """Returns the earliest difference of two rollouts: request, position and, without graphs, rows and operation; None if
-    there is none. Writes it as a line at once. roll_out, again: repeat the rollouts."""
+    """Returns the earliest difference of two rollouts: request, position and, without graphs, rows and operation; None
+    if there is none. Writes it as a line at once. roll_out, again: repeat the rollouts."""
     found: dict[str, Any] | None = first_difference(one, other)
     if found is not None:
         found["graphs"] = not llm.llm_engine.vllm_config.model_config.enforce_eager

@@ -44,7 +44,7 @@ def build(
     else:
         das.install(batch_invariant=invariant and scale.gpu)
         # A CPU takes the same way as a GPU does by default.
-        asynchronous = {} if scale.gpu or method == "none" else {"asynchronous": True}
+        asynchronous: dict[str, Any] = {} if scale.gpu or method == "none" else {"asynchronous": True}
         arguments = das.engine_arguments(method, runner="second", **asynchronous, **(options or {}))
     from vllm import LLM
 

@@ -19,7 +19,7 @@ def first_tokens(scale: Scale, form: str) -> Verdict:
     """Roll out the same requests three times with das, whose drafts are right from the second time on, and once with
     `none`. form: a key of FORMS."""
     scale = replace(scale, form=form)
-    sizes = {"max_model_len": 512, "max_num_seqs": REQUESTS, "gpu_memory_utilization": scale.pick(0.2, 0.1)}
+    sizes: dict[str, Any] = {"max_model_len": 512, "max_num_seqs": REQUESTS, "gpu_memory_utilization": scale.pick(0.2, 0.1)}
     responses: dict[str, Any] = {}
     accepted = drafted = passes = 0
     for method in ("das", "none"):
@@ -41,8 +41,8 @@ def first_tokens(scale: Scale, form: str) -> Verdict:
     equal = sum(one == other for one, other in zip(responses["das"], responses["none"], strict=True))
     idle = "" if accepted else "NO DRAFTED TOKEN WAS ACCEPTED; "
     line = (
-        f"{idle}{form}: {accepted} of {drafted} drafted tokens accepted in {passes} passes; {equal} of {REQUESTS} first "
-        "responses equal those of none"
+        f"{idle}{form}: {accepted} of {drafted} drafted tokens accepted in {passes} passes; {equal} of {REQUESTS} "
+        "first responses equal those of none"
     )
     return Verdict(not idle, line, {"form": form, "accepted": accepted, "drafted": drafted, "equal": equal})
 

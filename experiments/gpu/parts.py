@@ -9,8 +9,8 @@ CHECKS = "experiments.gpu"
 class Part:
     """One check of the machine. `function` (module:name, or module:name:argument) runs it in a separate process.
 
-    seconds: time limit on a GPU. gib: GPU memory that the part needs, in GiB. what: the part's question, for the report.
-    unless: another part; if that one passed, this one has nothing to find out, and is left out.
+    seconds: time limit on a GPU. gib: GPU memory that the part needs, in GiB. what: the part's question, for the
+    report. unless: another part; if that one passed, this one has nothing to find out, and is left out.
     """
 
     name: str
@@ -27,11 +27,13 @@ def _speed(name: str, arm: str, what: str, seconds: float = 70) -> Part:
 
 _FIRST = f"{CHECKS}.first_tokens:first_tokens"
 ALL = (
-    Part("sampler", f"{CHECKS}.sampler:sampler", "the sampler's kernels: tokens, us a row, distribution (level 1)", 45, 8),
+    Part(
+        "sampler", f"{CHECKS}.sampler:sampler", "the sampler's kernels: tokens, us a row, distribution (level 1)", 45, 8
+    ),
     Part("first_tokens", f"{_FIRST}:graphs", "does das run at all, with CUDA graphs and without a compiler?", 75, 24),
     Part("first_tokens_eager", f"{_FIRST}:eager", "and without graphs?", 60, 24, "first_tokens"),
     Part("first_tokens_triton", f"{_FIRST}:triton", "and with Triton's attention?", 60, 24, "first_tokens_eager"),
-    _speed("stock", "stock", "8B shape: vLLM as it comes"),
+    _speed("stock", "stock", "8B shape: vLLM as it comes", 90),
     _speed("das", "das", "the same with das, at level 1"),
     Part("audit", f"{CHECKS}.audits:audit", "level 2: alone, in halves, with drafts of 0 to 32 tokens", 90, 40),
     Part("audit_eager", f"{CHECKS}.audits:audit:eager", "in which operation do they first differ?", 60, 40, "audit"),

@@ -60,7 +60,8 @@ def pass_times(scale: Scale) -> Verdict:
 def _seconds(engine: Any, runner: Any, live: int, tokens: int, count: int) -> list[float]:
     """Returns the seconds of passes with `live` requests and `tokens` rows, each behind another such pass: from the end
     of one to the end of the next."""
-    meter, first, found = runner.meter, len(runner.meter.step_live), []
+    meter, first = runner.meter, len(runner.meter.step_live)
+    found: list[float] = []
     while len(found) < count:
         assert engine.has_unfinished_requests(), f"responses ended before {count} passes were timed"
         engine.step()

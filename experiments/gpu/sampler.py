@@ -18,7 +18,14 @@ def sampler(scale: Scale) -> Verdict:
     import torch
 
     from das.verify.host_copies import on_device
-    from das.verify.noise import device_argmax, device_likeliest, keyed_argmax, noise_inputs, torch_argmax, torch_likeliest
+    from das.verify.noise import (
+        device_argmax,
+        device_likeliest,
+        keyed_argmax,
+        noise_inputs,
+        torch_argmax,
+        torch_likeliest,
+    )
     from experiments.harness.agreement import UNLIKELY, describe_distribution, distribution
 
     device = torch.device(scale.pick("cuda", "cpu"))
@@ -33,10 +40,14 @@ def sampler(scale: Scale) -> Verdict:
         inputs = on_device(device, noise_inputs(seeds, positions, greedy))
         few = slice(0, min(rows, 64))  # plain torch makes ten copies of its rows
         keys = inputs["key0"][few], inputs["key1"][few], inputs["greedy"][few].bool()
-        differing += int((torch_argmax(logits[few], *keys) != keyed_argmax(logits, seeds, positions, greedy)[few]).sum())
+        differing += int(
+            (torch_argmax(logits[few], *keys) != keyed_argmax(logits, seeds, positions, greedy)[few]).sum()
+        )
         compared += len(keys[0])
         by_torch = torch_likeliest(logits[1:64]).cpu().numpy()
-        pairs_differing += int((device_likeliest(logits)[1:64].view(np.int32)[:, : by_torch.shape[1]] != by_torch).sum())
+        pairs_differing += int(
+            (device_likeliest(logits)[1:64].view(np.int32)[:, : by_torch.shape[1]] != by_torch).sum()
+        )
         half = logits.to(torch.bfloat16)
         calls: dict[str, Callable[[], Any]] = {
             "softmax": partial(torch.softmax, logits, -1),
@@ -48,12 +59,14 @@ def sampler(scale: Scale) -> Verdict:
         if scale.gpu:
             calls["keyed"] = partial(device_argmax, logits, inputs)
         us[str(rows)] = {name: 1e6 * median_seconds(call, device) / rows for name, call in calls.items()}
-        scale.note({"rows": rows, "us_a_row": us[str(rows)], "tokens_differing": differing, "pairs_differing": pairs_differing})
+        scale.note(
+            {"rows": rows, "us_a_row": us[str(rows)], "tokens_differing": differing, "pairs_differing": pairs_differing}
+        )
     level_1 = distribution(scale.pick(1_000_000, 20_000))
     rows = str(scale.pick(320, 7))
     line = (
-        f"{compared - differing} of {compared} rows of {vocab} logits have plain torch's token, {pairs_differing} pairs "
-        f"differ; us a row at {rows} rows: "
+        f"{compared - differing} of {compared} rows of {vocab} logits have plain torch's token, "
+        f"{pairs_differing} pairs differ; us a row at {rows} rows: "
         + ", ".join(f"{name} {took:.2f}" for name, took in us[rows].items())
         + f"; {describe_distribution(level_1)}"
     )

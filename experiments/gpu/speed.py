@@ -80,9 +80,9 @@ def speed(scale: Scale, arm: str) -> Verdict:
             rows.append(row)
         speeds[str(live)] = _summary(rows)
     stock = scale.numbers(f"speed_{'compiled_' if how == 'compiled' else ''}stock").get("speeds", {})
-    for live, found in speeds.items():
-        if live in stock and keyed:
-            found["to_stock"] = found["rollout_s"] / stock[live]["rollout_s"]
+    for requests, found in speeds.items():
+        if requests in stock and keyed:
+            found["to_stock"] = found["rollout_s"] / stock[requests]["rollout_s"]
     drafted = any(found["accepted"] for found in speeds.values())
     wrong = "" if all(found["equal"] for found in speeds.values()) else "TOKENS THAT WERE NOT RECORDED; "
     wrong += "NO DRAFTED TOKEN WAS ACCEPTED; " if settings.row.drafts and not drafted else ""
@@ -119,7 +119,8 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "rollout_s": statistics.mean(seconds),
         "spread": max(seconds) / min(seconds) - 1,
         "first_epoch_s": timed[0]["rollout_s"],
-        "tokens_per_pass": sum(row["tokens"] for row in warm) / sum(row["tokens"] / row["tokens_per_pass"] for row in warm),
+        "tokens_per_pass": sum(row["tokens"] for row in warm)
+        / sum(row["tokens"] / row["tokens_per_pass"] for row in warm),
         "passes": statistics.mean(row["passes"] for row in warm),
         "ms_a_pass": 1e3 * sum(seconds) / sum(row["passes"] for row in warm),
         "draft_ms_a_pass": 1e3 * sum(row["draft_s"] for row in warm) / sum(row["passes"] for row in warm),
@@ -140,8 +141,8 @@ def _line(live: str, found: dict[str, Any]) -> str:
 
 
 class Profile:
-    """Watches some of the steps of an engine's next rollout: the device's kernels, then the host's functions. Nothing on a
-    CPU."""
+    """Watches some of the steps of an engine's next rollout: the device's kernels, then the host's functions. Nothing
+    on a CPU."""
 
     def __init__(self, llm: Any):
         import torch
@@ -175,8 +176,8 @@ class Profile:
         return outputs
 
     def end(self) -> dict[str, Any]:
-        """Take the watch off again. Returns device_share, device_ms and gap_ms a pass, kernels, host_ms; empty on a CPU, or
-        if the rollout had too few steps."""
+        """Take the watch off again. Returns device_share, device_ms and gap_ms a pass, kernels, host_ms; empty on a
+        CPU, or if the rollout had too few steps."""
         if self._cuda:
             self._engine.step = self._step
         return self._found
@@ -194,8 +195,8 @@ def host_times(profile: cProfile.Profile, passes: int) -> dict[str, list[float]]
 
 
 def device_times(events: Any, passes: int, is_kernel: Callable[[Any], bool] | None = None) -> dict[str, Any]:
-    """Sum up a profile. events: with `name`, `time_range.start` and `.end` in microseconds. is_kernel: which of them ran
-    on the device; None: by torch's device type."""
+    """Sum up a profile. events: with `name`, `time_range.start` and `.end` in microseconds. is_kernel: which of them
+    ran on the device; None: by torch's device type."""
     import torch
 
     on_device = is_kernel or (

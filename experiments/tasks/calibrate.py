@@ -169,7 +169,8 @@ def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress
 
 
 def add_requests(engine: Any, prompts: Sequence[Any], name: str, tokens: int) -> list[str]:
-    """Add a request of at most `tokens` tokens for each prompt. Returns the requests' names, which begin with `name`."""
+    """Add a request of at most `tokens` tokens for each prompt. Returns the requests' names, which begin with
+    `name`."""
     from vllm import SamplingParams
 
     names = [f"{name}-{i}" for i in range(len(prompts))]

@@ -94,9 +94,7 @@ def test_drafts_change_nothing(
 
 
 @pytest.mark.parametrize("name", ["marginal", "fixed", "none", f"{__name__}:NowAndThen"])
-def test_asynchronous_scheduling_changes_nothing(
-    engines: Engines, tiny_policy: str, undrafted: Any, name: str
-) -> None:
+def test_asynchronous_scheduling_changes_nothing(engines: Engines, tiny_policy: str, undrafted: Any, name: str) -> None:
     """The scheduler plans the longest draft for every request, and the worker drops the rows that nobody drafted. Where
     the budget rests, a pass begins before the tokens of the one before are known."""
     llm = engines.build(

@@ -16,6 +16,8 @@ from das.verify.admission import LIMIT_KEY
 class Batch:
     """vLLM's side: requests by name, all in the batch."""
 
+    pass_ended = None
+
     def __init__(self) -> None:
         config = SimpleNamespace(
             parallel_config=SimpleNamespace(worker_cls=WORKER),

@@ -182,7 +182,8 @@ def test_sampling_hardly_ever_waits_for_the_device(
 
 
 @pytest.mark.parametrize(("rows", "vocab", "groups"), [
-    (1, 151_936, [2]), (2, 151_936, [2]), (147, 151_936, [147]), (295, 151_936, [147, 147, 2]), (129, 32_000, [64, 64, 2]),
+    (1, 151_936, [2]), (2, 151_936, [2]), (147, 151_936, [147]), (295, 151_936, [147, 147, 2]),
+    (129, 32_000, [64, 64, 2]),
 ])  # fmt: skip
 def test_top_p_sums_every_row_by_one_algorithm_on_a_gpu(
     rows: int, vocab: int, groups: list[int], monkeypatch: pytest.MonkeyPatch

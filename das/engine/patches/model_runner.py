@@ -55,8 +55,8 @@ def _is_asynchronous(vllm_config: Any) -> bool:
     """Returns whether vLLM plans a pass before it knows the tokens of the one before. On a GPU this is the default for
     engines that draft nothing, which never wait for the device, and for those that draft chains from texts.
 
-    Raises ValueError if the engine asks for it, but its passes have no room: an asynchronous scheduler plans the longest
-    draft for every request, and would leave some requests out of each pass."""
+    Raises ValueError if the engine asks for it, but its passes have no room: an asynchronous scheduler plans the
+    longest draft for every request, and would leave some requests out of each pass."""
     from vllm.platforms import current_platform
 
     options, scheduler = das_options(vllm_config), vllm_config.scheduler_config
@@ -67,9 +67,9 @@ def _is_asynchronous(vllm_config: Any) -> bool:
     has_room = scheduler.max_num_batched_tokens >= needed
     if options.asynchronous and not has_room:
         raise ValueError(
-            f"asynchronous=True plans {longest} drafted tokens for each of max_num_seqs={scheduler.max_num_seqs} requests: "
-            f"set max_num_batched_tokens to {needed} or more (it is {scheduler.max_num_batched_tokens}), or lower "
-            "max_num_seqs"
+            f"asynchronous=True plans {longest} drafted tokens for each of max_num_seqs={scheduler.max_num_seqs} "
+            f"requests: set max_num_batched_tokens to {needed} or more (it is {scheduler.max_num_batched_tokens}), or "
+            "lower max_num_seqs"
         )
     if options.asynchronous is not None:
         return options.asynchronous

@@ -22,6 +22,7 @@ class Runner(RunningBatch, Protocol):
     weights_version: int  # version of the policy's weights: it grows with every sync
     quantized: QuantizedLayers | None  # the quantized layers with which the policy drafts for itself; None: it does not
     draft_blocks: range  # KV blocks into which draft passes of the policy write
+    is_warming_up: bool  # whether vLLM runs made-up requests, so that kernels are compiled
     pass_ended: float | None  # when the pass whose tokens the drafter gets ended, in seconds; None: just now
 
     def settle(self) -> None:

@@ -117,11 +117,9 @@ def as_recorded(responses: Sequence[Sequence[int]], work: Workload, only_lengths
     return list(responses) == [work.response(i).tolist() for i in range(len(work))]
 
 
-def roll_out_forced(
-    llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool, logprobs: int | None = None
-) -> Rollout:
-    """Roll out the recorded responses. keyed: whether das verifies, so that the recorded tokens can be emitted. logprobs:
-    as in SamplingParams; TRL asks for 0.
+def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool, logprobs: int | None = None) -> Rollout:
+    """Roll out the recorded responses. keyed: whether das verifies, so that the recorded tokens can be emitted.
+    logprobs: as in SamplingParams; TRL asks for 0.
 
     Unmodified vLLM only emits the recorded number of tokens. Without drafts the time of a pass does not depend on its
     tokens. To emit the recorded tokens, vLLM would need a logits processor, which would add to its time.

@@ -99,7 +99,7 @@ def configured(policy: Path, runner: str, method: str) -> Any:
         options["speculative"]["model"] = head_for(policy)
     budget = {"name": "fixed", "tokens": DRAFTED}
     arguments = das.engine_arguments(method, budget=budget, runner=runner, **options)
-    sizes = {"max_model_len": LONGEST, "max_num_seqs": SEATS, "max_num_batched_tokens": LONGEST}
+    sizes = {"max_model_len": LONGEST, "max_num_seqs": SEATS, "max_num_batched_tokens": SEATS * (1 + DRAFTED)}
     config = EngineArgs(model=str(policy), load_format="dummy", skip_tokenizer_init=True, **sizes, **arguments)
     config = config.create_engine_config()
 

@@ -50,7 +50,11 @@ def check(rows: dict[str, dict[str, Any]], version: str | None) -> None:
         if "refused" in row or any(refused.values()):
             assert any(what in row["refused"] for what, expected in refused.items() if expected), (name, row)
             continue
-        assert (row["norm"], row["asynchronous"], row["second"]) == (True, False, runner == "second"), (name, row)
+        asynchronous = runner == "second" and method in ("none", "das")
+        assert (row["norm"], row["asynchronous"], row["second"]) == (True, asynchronous, runner == "second"), (
+            name,
+            row,
+        )
         assert row["attention"] == ("TRITON_ATTN" if shape == "100m" else None), (name, row)
         graphs, on_second = row["graphs"], runner == "second"
         by_das, by_host = method in ("das", "self_draft"), method in ("das", "self_draft", "ngram")

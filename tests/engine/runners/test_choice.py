@@ -88,3 +88,18 @@ def test_a_vllm_with_which_it_was_not_checked_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(versions, "installed", lambda *names: "0.26.0")
     with pytest.raises(versions.UnsupportedVersion, match=r"vllm 0\.26\.0: engine\.runner=second needs 0\.32\.0"):
         check_choice(config())
+
+
+def test_an_asynchronous_scheduler_has_room_for_the_longest_drafts() -> None:
+    def asynchronous(asked: bool | None, tokens: int) -> bool:
+        drafts = SimpleNamespace(model="das.engine.proposer.DasProposer", num_speculative_tokens=32)
+        scheduler = SimpleNamespace(max_num_seqs=256, max_num_batched_tokens=tokens)
+        das_part = {"runner": "second", "asynchronous": asked}
+        return model_runner._is_asynchronous(
+            SimpleNamespace(additional_config={"das": das_part}, speculative_config=drafts, scheduler_config=scheduler)
+        )
+
+    assert asynchronous(True, 8448)
+    assert not asynchronous(None, 8448), "a CPU has nothing to overlap"
+    with pytest.raises(ValueError, match=r"set max_num_batched_tokens to 8448 or more \(it is 8192\)"):
+        asynchronous(True, 8192)

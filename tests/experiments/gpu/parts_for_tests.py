@@ -11,7 +11,7 @@ from experiments.gpu.verdict import Scale, Verdict
 def good(scale: Scale) -> Verdict:
     count = scale.folder / "runs.txt"
     count.write_text(count.read_text() + "x" if count.exists() else "x")
-    return Verdict(True, f"all is well on the {scale.pick('GPU', 'CPU')}", {"answer": 42})
+    return Verdict(True, f"all is well on the {scale.pick('GPU', 'CPU')}", {"answer": 42, "form": "triton"})
 
 
 def bad(scale: Scale) -> Verdict:
@@ -32,3 +32,7 @@ def hanging(scale: Scale) -> Verdict:
     (scale.folder / "child.txt").write_text(f"{child.pid}")
     time.sleep(600)
     raise AssertionError
+
+
+def formed(scale: Scale) -> Verdict:
+    return Verdict(True, f"engines are built as {scale.form}; good found {scale.numbers('good').get('answer')}")

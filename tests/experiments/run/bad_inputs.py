@@ -245,7 +245,7 @@ kind(
     "GPU that is missing or lacks something",
     (["task=check_gpu", "task.device=cuda"], "task.device=cuda: no NVIDIA driver is loaded"),
     (["task=check_gpu", "task.device=gpu"], "task.device=gpu: choose auto, cuda or cpu"),
-    (["task=check_gpu", "task.device=cpu", "task.parts=[smapler]"], "choose from kernels, environment, sampler"),
+    (["task=check_gpu", "task.device=cpu", "task.parts=[smapler]"], "choose from sampler, first_tokens"),
 )
 kind(
     "cluster that cannot be",

@@ -88,7 +88,8 @@ class FirstRunner:
             gpu.capture_undrafted_passes(vllm)
         gpu.profile_with_sampler(self)
 
-    pass_ended = None
+    pass_ended: float | None = None
+    is_warming_up = False
 
     def settle(self) -> None:
         """Do nothing: this runner waits for each pass."""

@@ -1,8 +1,8 @@
 """The tokens of a pass on their way from the device to the host.
 
 With asynchronous scheduling nothing waits for them while the pass runs: vLLM plans the next pass and hands out the
-tokens of the one before. Just before the next pass is launched, SecondRunner waits for them and drafts, or does not even
-wait if the budget rests.
+tokens of the one before. Just before the next pass is launched, SecondRunner waits for them and drafts, or does not
+even wait if the budget rests.
 """
 
 import time
@@ -21,9 +21,9 @@ class InFlight:
     """A pass that was launched.
 
     batch: its requests; rows: their indices in vLLM's arrays, on the host and (indices) on the device. num_drafted: the
-    drafted tokens of each. unfinished: whether its prompt goes on. remembered: the distributions of its tokens, which are
-    there when the tokens are. tokens: int64 [requests, 1 + most tokens], the number of emitted tokens and the tokens.
-    ended: recorded when they are on the host; None on a CPU, where they are there at once.
+    drafted tokens of each. unfinished: whether its prompt goes on. remembered: the distributions of its tokens, which
+    are there when the tokens are. tokens: int64 [requests, 1 + most tokens], the number of emitted tokens and the
+    tokens. ended: recorded when they are on the host; None on a CPU, where they are there at once.
     """
 
     batch: Batch

@@ -115,6 +115,7 @@ class SecondRunner:
         self._emitted: list[list[int]] = []  # tokens that each row of the last pass emitted
         self._lengths = TrueLengths()
         self.pass_ended: float | None = None
+        self.is_warming_up = False
         self._in_flight: list[InFlight] = []  # passes whose tokens the drafter does not know yet, the oldest first
         self._landing = Landing(vllm.output_copy_stream)
         if isinstance(vllm.speculator, HostSpeculator) or self.has_head:
@@ -223,7 +224,8 @@ class SecondRunner:
             self._rest()
         else:
             self.settle()
-        return original(self._known.shortened(scheduled), *args, **kwargs)
+        # In vLLM's warm-up all requests draft the longest draft, so that the kernels for it are compiled.
+        return original(scheduled if self.is_warming_up else self._known.shortened(scheduled), *args, **kwargs)
 
     def _may_rest(self, scheduled: Any) -> bool:
         """Whether the pass that begins needs no token of the one before: nobody drafts, and nobody drafted before."""
@@ -240,7 +242,7 @@ class SecondRunner:
             self._observe(flight)
         self._in_flight = self._in_flight[-1:]
         self._known.num_drafted.clear()
-        self._lengths.drafts = dict.fromkeys(self._in_flight[0].batch.req_ids, [])
+        self._lengths.drafts = {name: [] for name in self._in_flight[0].batch.req_ids}
         self.drafter.rest()
 
     def settle(self) -> None:
@@ -387,7 +389,9 @@ class SecondRunner:
         original(*args, **kwargs)
         runner = self.vllm
         rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_speculative_steps))
-        copied = min(MAX_CHUNK_BYTES, 4 * rows * runner.vocab_size)  # vLLM's float32 logits of the rows that it verifies at once
+        copied = min(
+            MAX_CHUNK_BYTES, 4 * rows * runner.vocab_size
+        )  # vLLM's float32 logits of the rows that it verifies at once
         size = copied + profiled_bytes(rows, runner.vocab_size, runner.model_config.dtype)
         torch.empty(size, dtype=torch.uint8, device=runner.device)  # freed at once, because only the peak counts
 

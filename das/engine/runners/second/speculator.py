@@ -31,7 +31,8 @@ class HostSpeculator(BaseSpeculator):
         """Do nothing, for the same reason."""
 
     def propose(self, input_batch: Any, *args: Any, dummy_run: bool = False, **kwargs: Any) -> torch.Tensor:
-        """Returns the drafted token ids of each request of the pass (filled_up); zeros if they come later (`settle`)."""
+        """Returns the drafted token ids of each request of the pass (filled_up); zeros if they come later
+        (`settle`)."""
         if dummy_run or self.das_runner.drafts_later:
             return self._none[: input_batch.num_reqs]
         drafts = self.das_runner.draft()
