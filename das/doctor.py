@@ -154,7 +154,7 @@ def check_batch_invariance(capability: int | None) -> Check:
         return Check("batch invariance", "ok", "yes, in float32, by the settings that das makes on a CPU")
     if capability >= 90:
         claim = invariance(installed("vllm"))
-        return Check("batch invariance", "note", f"{claim.state}, and no GPU has run it: {claim.what} ({claim.why})")
+        return Check("batch invariance", "note", f"{claim.state}: {claim.what} ({claim.why})")
     if capability >= OLDEST:
         reason = "vLLM's batch-invariant mode replaces torch's matrix products in the whole process below SM90"
         return Check(

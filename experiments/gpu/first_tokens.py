@@ -19,7 +19,8 @@ def first_tokens(scale: Scale, form: str) -> Verdict:
     """Roll out the same requests three times with das, whose drafts are right from the second time on, and once with
     `none`. form: a key of FORMS."""
     scale = replace(scale, form=form)
-    sizes: dict[str, Any] = {"max_model_len": 512, "max_num_seqs": REQUESTS, "gpu_memory_utilization": scale.pick(0.2, 0.1)}
+    share = scale.pick(0.2, 0.1)
+    sizes: dict[str, Any] = {"max_model_len": 512, "max_num_seqs": REQUESTS, "gpu_memory_utilization": share}
     responses: dict[str, Any] = {}
     accepted = drafted = passes = 0
     for method in ("das", "none"):

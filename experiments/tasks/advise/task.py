@@ -264,7 +264,7 @@ def advice(
 def against_stock(das: Mapping[str, float]) -> str:
     """Return a sentence that compares the chosen arm with `stock` on a GPU. das: the row of the arm."""
     low, high = to_stock(1 + das["rollout_change"])
-    cost = f"{INVARIANCE_COST[0]:.0%} to {INVARIANCE_COST[1]:.0%} of throughput upstream, 1.7B on an H20"
+    cost = f"{INVARIANCE_COST[0]:.0%} of throughput with 8B on an H200, {INVARIANCE_COST[1]:.0%} with 1.7B on an H20"
     range_ = f"{low:.2f} to {high:.2f} of the time of stock"
     if low >= 1:
         verdict = "exactness costs more than drafts gain"
