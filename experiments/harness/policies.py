@@ -58,11 +58,14 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
 
 def unmade_policy(config: RunConfig) -> str | None:
     """Return the key of the small policy that this run has to make first; None if it is in the cache or not needed."""
-    from experiments.small_policy.small import policy_key
+    from experiments.small_policy.small import is_shipped, policy_key
 
     if config.policy.path is not None or config.policy.name in (SMALL_MTP, SMOLLM2):
         return None
-    key = policy_key(_small_config(config))
+    small = _small_config(config)
+    if is_shipped(small):
+        return None
+    key = policy_key(small)
     return None if (_cache(config) / key).exists() else key
 
 

@@ -1,6 +1,7 @@
 """Turn bad input into one clear line and an exit code that is not 0."""
 
 import errno
+import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from das.errors import EngineError, TrainingDiverged, WeightSyncError
 from das.native import NativeBuildError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-USER_ERROR, FAILED, INTERRUPTED = 2, 1, 130
+USER_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
@@ -56,12 +57,21 @@ def stop(message: str, code: int) -> None:
     sys.exit(code)
 
 
+class Terminated(BaseException):
+    """The process got SIGTERM, as from a batch system whose time is over."""
+
+
+def _terminated(number: int, frame: object) -> None:
+    raise Terminated
+
+
 @contextmanager
 def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = None) -> Iterator[None]:
     """Turn errors that a user can act on into one line. Anything else is a bug and keeps its traceback.
 
     resume_hint: returns a text to append to the line about a run that was interrupted. folder: that of the run.
     """
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         yield
     except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException) as error:
@@ -70,6 +80,8 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
         stop(str(error), FAILED)
     except KeyboardInterrupt:
         stop(f"interrupted; the finished steps are in the run folder{resume_hint()}", INTERRUPTED)
+    except Terminated:
+        stop(f"ended by SIGTERM; the finished steps are in the run folder{resume_hint()}", TERMINATED)
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
         kinds = ("folder", "file") if isinstance(error, IsADirectoryError) else ("file", "folder")
         stop(f"{error.filename} is a {kinds[0]} where a {kinds[1]} is expected: move it away", USER_ERROR)
@@ -81,6 +93,8 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
         if error.errno != errno.ENOSPC:
             raise
         stop(f"disk full while writing {error.filename or 'results'}: free some space or set out=OTHER_DIR", FAILED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _lost(error: OSError, folder: Path) -> str:

@@ -86,7 +86,12 @@ def test_an_arm_that_drafts_nothing_fails(tiny_policy: str, tmp_path: Path) -> N
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_an_interrupt_keeps_the_finished_steps(tiny_policy: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
+)
+def test_an_interrupt_keeps_the_finished_steps(
+    tiny_policy: str, tmp_path: Path, number: int, code: int, said: str
+) -> None:
     process = subprocess.Popen(
         [sys.executable, "run.py", "trainer.max_steps=500", "trainer.per_device_train_batch_size=8", "reward=brevity",
          "trainer.max_completion_length=32", "engine.max_model_len=160",
@@ -98,10 +103,13 @@ def test_an_interrupt_keeps_the_finished_steps(tiny_policy: str, tmp_path: Path)
     for line in process.stdout:
         if line.startswith("step   2/"):
             break
-    os.killpg(process.pid, signal.SIGINT)  # like Ctrl-C: to the whole group
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # like Ctrl-C: to the whole group
+    else:
+        process.send_signal(number)
     _, errors = process.communicate(timeout=180)
-    assert process.returncode == 130
-    assert errors.strip().splitlines() == ["error: interrupted; the finished steps are in the run folder"]
+    assert process.returncode == code
+    assert errors.strip().splitlines() == [f"error: {said}; the finished steps are in the run folder"]
     (folder,) = (tmp_path / "compare").iterdir()
     from analysis import read
 
