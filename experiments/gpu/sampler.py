@@ -51,7 +51,7 @@ def sampler(scale: Scale) -> Verdict:
         half = logits.to(torch.bfloat16)
         calls: dict[str, Callable[[], Any]] = {
             "softmax": partial(torch.softmax, logits, -1),
-            "to_float32": lambda half=half: half.to(torch.float32),
+            "to_float32": partial(half.to, torch.float32),
             "likeliest": partial(device_likeliest, logits),
             "topk": partial(torch.topk, logits, 4),
             "logsumexp": partial(torch.logsumexp, logits, -1),
@@ -63,11 +63,11 @@ def sampler(scale: Scale) -> Verdict:
             {"rows": rows, "us_a_row": us[str(rows)], "tokens_differing": differing, "pairs_differing": pairs_differing}
         )
     level_1 = distribution(scale.pick(1_000_000, 20_000))
-    rows = str(scale.pick(320, 7))
+    shown = scale.pick(320, 7)
     line = (
         f"{compared - differing} of {compared} rows of {vocab} logits have plain torch's token, "
-        f"{pairs_differing} pairs differ; us a row at {rows} rows: "
-        + ", ".join(f"{name} {took:.2f}" for name, took in us[rows].items())
+        f"{pairs_differing} pairs differ; us a row at {shown} rows: "
+        + ", ".join(f"{name} {took:.2f}" for name, took in us[str(shown)].items())
         + f"; {describe_distribution(level_1)}"
     )
     ok = not differing and level_1["p_value"] > UNLIKELY

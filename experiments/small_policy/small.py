@@ -1,8 +1,8 @@
 """Build the small policy: a Qwen3 of 1.9 M parameters, trained on worked puzzles for a few minutes.
 
-The policy for puzzles ships with the repository, in the folder `shipped`, rounded to bfloat16: every machine starts from
-the same bits, and a first run trains nothing. `python -m experiments.small_policy.small` trains it anew (4 minutes on 2
-quiet cores) and writes that folder.
+The policy for puzzles ships with the repository, in the folder `shipped`, rounded to bfloat16: every machine starts
+from the same bits, and a first run trains nothing. `python -m experiments.small_policy.small` trains it anew (4 minutes
+on 2 quiet cores) and writes that folder.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from conftest import Engines
 
 from das.budget.fixed import Fixed
 from das.budget.latency import LatencyModel
-from experiments.tasks.calibrate import RandomDrafter, timed_passes
+from experiments.harness.pass_timing import RandomDrafter, timed_passes
 
 
 def test_timed_passes_hold_all_requests_and_all_drafts(engines: Engines, tiny_policy: str) -> None:

@@ -1,0 +1,74 @@
+"""Time decode passes of an engine: random drafts, which are verified and hardly ever accepted, for made-up prompts."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from das.drafter import Draft, Drafter
+from experiments.run.errors import RunFailed
+
+if TYPE_CHECKING:
+    from das.engine.runners.protocol import Runner
+
+WARM_UP = 4  # passes before the first timed one
+
+
+class RandomDrafter(Drafter):
+    """A drafter that proposes random tokens, always as many as allowed."""
+
+    def __init__(self, vocabulary: int):
+        self._random = np.random.default_rng(0)
+        self._vocabulary = vocabulary
+
+    def propose(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> list[Draft]:
+        return [Draft(self._random.integers(0, self._vocabulary, limit).tolist(), [1.0] * limit) for limit in limits]
+
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None: ...
+    def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None: ...
+    def end(self, request: str, keep: bool = True) -> None: ...
+
+
+def made_up_prompts(length: int, count: int) -> list[Any]:
+    """Make up `count` prompts of `length` tokens. Their first tokens differ, so that they share no KV cache."""
+    return [{"prompt_token_ids": [i, *([1] * (length - 1))]} for i in range(count)]
+
+
+def add_requests(engine: Any, prompts: Sequence[Any], name: str, tokens: int) -> list[str]:
+    """Add a request of at most `tokens` tokens for each prompt. Returns the requests' names, which begin with
+    `name`."""
+    from vllm import SamplingParams
+
+    names = [f"{name}-{i}" for i in range(len(prompts))]
+    params = SamplingParams(temperature=1.0, max_tokens=tokens, ignore_eos=True, detokenize=False)
+    for i, prompt in enumerate(prompts):
+        params = params.clone()
+        params.seed = i
+        engine.add_request(names[i], prompt, params)
+    return names
+
+
+def timed_passes(engine: Any, runner: "Runner", live: int, drafts: int, count: int) -> list[list[float]]:
+    """Time `count` passes in which all `live` requests decode and each verifies `drafts` drafted tokens.
+
+    Returns a row for each: live requests, tokens in the pass, tokens of context, seconds. Raises RunFailed if the
+    responses end before.
+    """
+    rows: list[list[float]] = []
+    full_passes = 0  # full passes since the last one that was not full
+    while len(rows) < count:
+        if not engine.has_unfinished_requests():
+            raise RunFailed(f"responses ended before {count} passes of {live} requests with {drafts} drafts were timed")
+        before = runner.meter.step_tokens[-1:]
+        context = sum(len(r.prompt_token_ids) + len(r.output_token_ids) for r in runner.requests.values())
+        start = time.perf_counter()
+        engine.step()
+        seconds = time.perf_counter() - start
+        full = runner.meter.step_tokens[-1] == live * (1 + drafts)
+        full_passes = full_passes + 1 if full and runner.meter.step_live[-1] == live else 0
+        if full_passes > WARM_UP and before:
+            rows.append([live, live * (1 + drafts), context, seconds])
+    return rows
