@@ -27,7 +27,7 @@ smoke: env
 # What CI leaves out: every experiment, the tasks that kill runs and engines again and again, longer searches for settings
 # that end in a traceback, for a folder in which runs mix and for a request that drafts change, further cases, and verl.
 nightly: smoke ray verl env-test
-	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test
+	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test every_arm
 	RANDOM_OVERRIDES=2000 $(PYTEST) tests/experiments/run/test_random_overrides.py
 	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/experiments/harness/folder_operations.py 500
 	$(PYTEST) $(PARALLEL) -m nightly
@@ -39,8 +39,8 @@ nightly: smoke ray verl env-test
 check-gpu:
 	"$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))" run.py task=check_gpu $(ARGS)
 
-# Compare all arms in two steps, and run every task that has no whole test of its own in its
-# smallest setting, without the test packages: does `make run` install all that tasks need?
+# Import every module, and run every task that has no whole test of its own in its smallest setting, without the test
+# packages: does `make run` install all that tasks need?
 smoke-tasks: env
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache --pages outputs/pages
 

@@ -22,4 +22,4 @@ if [ -n "${OUT:-}" ]; then
     while sleep 2; do cp -u "$results"/check_gpu.tar.gz "$OUT" 2>/dev/null || true; done &
     trap 'kill %1; cp -u "$results"/check_gpu.tar.gz "$OUT" || true; echo "$SECONDS s"' EXIT
 fi
-"$python" -u run.py task=check_gpu task.device=cuda "cache=$site" "task.folder=$results" "$@"
+"$python" -u run.py task=check_gpu task.device=cuda "task.folder=$results" "$@"

@@ -99,7 +99,7 @@ def test_vllm_for_gpus_on_a_machine_without_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("capability", "state", "words"),
-    [(None, "ok", "float32"), (90, "note", "expected by reading"), (86, "note", "no backward"), (75, "FAIL", "no:")],
+    [(None, "ok", "float32"), (90, "note", "measured"), (86, "note", "no backward"), (75, "FAIL", "no:")],
 )
 def test_batch_invariance(capability: int | None, state: str, words: str) -> None:
     check = doctor.check_batch_invariance(capability)

@@ -124,7 +124,7 @@ def run_like_vllm(
     drafting.begin_step(len(work))
     waiting, rows, drafts = deque(range(len(work))), [], {}
     sampler = SimpleNamespace(seeds=SimpleNamespace(of=lambda name: work.sampling[int(name)].seed))
-    runner = SimpleNamespace(requests={}, input_batch=SimpleNamespace(req_ids=[]), sampler=sampler)
+    runner = SimpleNamespace(requests={}, input_batch=SimpleNamespace(req_ids=[]), sampler=sampler, pass_ended=None)
     remembered, starts = work.remembered, work.starts
     assert remembered is not None
     passes = num_drafted = num_accepted = 0

@@ -15,8 +15,6 @@ from experiments.run.checks import check_values
 from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS
 
-CPU_TRAINING = ["setting=maths_smoke", "policy.effort=0.01"]  # its small policy is made in seconds, and solves nothing
-
 
 def run_task(name: str, overrides: list[str], scale: Scale) -> dict[str, Any]:
     """Run a task in the part's folder, as run.py would. Returns the content of its result.json."""
@@ -48,11 +46,9 @@ def write_recording(path: Path, problems: int, responses: int, tokens: int, voca
 def grpo(scale: Scale) -> Verdict:
     """Run task=compare: a few training steps with and without drafts, one arm after the other."""
     sizes = scale.pick(
-        ["engine=gpu", "engine.processes=1", "engine.max_model_len=1024", "engine.gpu_memory_utilization=0.3"], []
+        ["engine=gpu", "engine.processes=1", "engine.max_model_len=1024", "engine.gpu_memory_utilization=0.3"],
+        ["setting=maths_smoke"],
     )
-    # A policy that was carried here (launch/pack_gpu.py) has solved problems; one that is made in seconds solves none.
-    carried = sorted((scale.cache / "policies").glob("*/tokenizer_config.json"))
-    sizes += [f"policy.path={carried[0].parent}"] if scale.gpu and carried else CPU_TRAINING
     common = ["arms=[none,das]", "task.lock_step=false", "task.derived=false", "checkpoint.every=0", "budget=fixed"]
     result = run_task("compare", [*sizes, *common, f"trainer.max_steps={scale.pick(3, 2)}"], scale)
     identical = result["identical"]["das"]

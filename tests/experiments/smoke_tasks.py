@@ -36,7 +36,7 @@ TINY = "setting=maths_smoke"  # two training steps of one problem x 4 short resp
 # of the run of task=compare, which therefore comes first; {made} is a folder with made-up recorded rollouts (traces/)
 # and problem sets (problems/).
 SMOKE: dict[str, tuple[str, ...]] = {
-    "compare": (TINY,),
+    "compare": (TINY, "arms=[none,stock,das]"),
     "train": (TINY,),
     "rollout": (TINY, "task.steps=2"),
     "evaluate": (TINY, "task.problems=4", "task.samples=2"),
@@ -133,7 +133,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
 }
 # Their whole runs are tests of their own, so they run here only if they are named.
 TESTED = {
-    "compare": "every_arm",
     "agent": "tests/experiments/harness/test_agent_setting.py",
     "train": "tests/trl/test_survival.py",
     "audit": "tests/experiments/tasks/test_audit.py",
@@ -143,10 +142,11 @@ TESTED = {
     "recordings": "tests/experiments/recorded/test_recordings.py",
     **{name: f"tests/experiments/tasks/test_{name}.py" for name in ("force", "check_gpu", "replay", "compatibility")},
 }
-# `make nightly` runs them: repeated kills, and one of the experiments, all of which `make smoke` runs. Tests that hold
-# what they show: tests/trl/test_survival.py, tests/cluster/test_cluster_training.py and
+# `make nightly` runs them: repeated kills, a comparison of 14 arms, and one of the experiments, all of which `make
+# smoke` runs. That what `make run` installs is enough for the arms is shown by importing everything. Tests that hold what the
+# others show: tests/trl/test_survival.py, tests/cluster/test_cluster_training.py and
 # tests/experiments/harness/test_planned_runs.py.
-NIGHTLY = ("kill_test", "fault_test", "experiment")
+NIGHTLY = ("kill_test", "fault_test", "experiment", "every_arm")
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
 # before the tasks that read its run.
 ALONE = ("every_arm", "compare", "agent")
@@ -201,6 +201,27 @@ def run_tasks(names: list[str], scratch: Path, cache: Path, timeout_s: float, jo
     return [name for name in names if not works[name]]
 
 
+IMPORTS = """
+import pkgutil
+from importlib import import_module
+for package in ("das", "experiments", "rewards", "analysis"):
+    for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+        import_module(module.name)
+"""
+
+
+def import_everything() -> bool:
+    """Import all modules, without the test packages. Prints a line; returns whether nothing was missing."""
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True, check=False)
+    print(
+        f"{'FAILED' if done.returncode else 'ok':<6s} {'imports':<16s} {time.perf_counter() - start:6.1f} s", flush=True
+    )
+    if done.returncode:
+        print(done.stderr[-3000:], flush=True)
+    return not done.returncode
+
+
 def keep_pages(scratch: Path, folder: Path) -> None:
     """Copy the HTML pages of all runs into a folder, which is made anew."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -227,6 +248,8 @@ def main() -> int:
         names.remove("fault_test")
         print("left out: fault_test, which needs ray (`make ray`)", flush=True)
     cache = (chosen.cache or scratch / "cache").resolve()
+    if not chosen.tasks and not import_everything():
+        return 1
     failed = run_tasks(names, scratch, cache, chosen.timeout, chosen.jobs)
     print(f"{len(names) - len(failed)} of {len(names)} tasks work, {time.perf_counter() - start:.0f} s")
     if failed:

@@ -141,9 +141,9 @@ def test_the_line_agrees_with_the_table(
 @pytest.mark.parametrize(
     ("change", "verdict"),
     [
-        (-0.2, "1.16 to 1.23 of the time of stock: exactness costs more than drafts gain"),
-        (-0.33, "0.97 to 1.03 of the time of stock: drafts gain about what exactness costs"),
-        (-0.6, "0.58 to 0.62 of the time of stock: drafts gain more than exactness costs"),
+        (-0.1, "1.03 to 1.38 of the time of stock: exactness costs more than drafts gain"),
+        (-0.2, "0.92 to 1.23 of the time of stock: drafts gain about what exactness costs"),
+        (-0.6, "0.46 to 0.62 of the time of stock: drafts gain more than exactness costs"),
     ],
 )
 def test_derived_times_of_gpus_are_compared_with_stock(change: float, verdict: str) -> None:
