@@ -143,8 +143,8 @@ TESTED = {
     **{name: f"tests/experiments/tasks/test_{name}.py" for name in ("force", "check_gpu", "replay", "compatibility")},
 }
 # `make nightly` runs them: repeated kills, a comparison of 14 arms, and one of the experiments, all of which `make
-# smoke` runs. That what `make run` installs is enough for the arms is shown by importing everything. Tests that hold what the
-# others show: tests/trl/test_survival.py, tests/cluster/test_cluster_training.py and
+# smoke` runs. That what `make run` installs is enough for the arms is shown by importing everything. Tests that hold
+# what the others show: tests/trl/test_survival.py, tests/cluster/test_cluster_training.py and
 # tests/experiments/harness/test_planned_runs.py.
 NIGHTLY = ("kill_test", "fault_test", "experiment", "every_arm")
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes

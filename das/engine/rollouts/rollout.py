@@ -202,13 +202,21 @@ def _measured(request: RolloutRequest, outputs: list[Any], answer: Plain, rollou
     by_name = {name.rsplit("-", 1)[0]: cost for name, cost in costs_from_plain(answer).items()}
     responses = [list(output.outputs[0].token_ids) for output in outputs]
     costs, report = [by_name[output.request_id] for output in outputs], RolloutReport.from_plain(answer)
-    # An asynchronous scheduler plans one more pass for a request whose last token it does not know yet.
-    wasted = [max(0, cost.passes - len(response)) for cost, response in zip(costs, responses, strict=True)]
-    if any(wasted):
-        costs = [replace(cost, passes=cost.passes - more) for cost, more in zip(costs, wasted, strict=True)]
-        report = replace(report, passes=report.passes - sum(wasted))
     reasons = [str(output.outputs[0].finish_reason) for output in outputs]
     return measured_rollout(request, responses, reasons, costs, rollout_s, report)
+
+
+def without_wasted(cost: RequestCost, tokens: int) -> RequestCost:
+    """Returns the costs without the passes behind the response's end. tokens: of the response.
+
+    An asynchronous scheduler plans one more pass for a request whose last token it does not know yet.
+    """
+    if cost.emitted is None:
+        return replace(cost, passes=min(cost.passes, max(tokens, 1)))
+    emitted, total = list(cost.emitted), sum(cost.emitted)
+    while len(emitted) > 1 and total - emitted[-1] >= tokens:
+        total -= emitted.pop()
+    return replace(cost, passes=cost.passes - len(cost.emitted) + len(emitted), emitted=emitted)
 
 
 def measured_rollout(
@@ -222,6 +230,9 @@ def measured_rollout(
     """Make the Rollout of these responses, and let the schedule learn their lengths. Lists are in order of prompts."""
     if request.schedule is not None:
         request.schedule.observe(request.problems, [len(response) for response in responses])
+    useful = [without_wasted(cost, len(response)) for cost, response in zip(costs, responses, strict=True)]
+    wasted = sum(cost.passes - own.passes for cost, own in zip(costs, useful, strict=True))
+    costs, report = useful, replace(report, passes=report.passes - wasted)
     return Rollout(request.step, list(request.problems), responses, finish_reasons, costs, rollout_s, report)
 
 
