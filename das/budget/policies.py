@@ -26,13 +26,18 @@ class LiveRequest:
     limit: int = 2**31  # the longest draft that the caller allows, in tokens
     untracked: bool = False  # True: the drafter does not know it, so it gets no drafts and siblings do not see its text
     stop_tokens: frozenset[int] = frozenset()
-    stopped: bool = False  # whether it has emitted one of them: vLLM may run it once more before it notices
+    stopped: bool = False  # whether it has emitted one of them
     set_aside: Sequence[int] = ()  # tokens that it emitted before it was put aside; empty once it emits another one
     generated: int = 0  # number of response tokens so far
     num_drafted: int = 0  # number of draft tokens verified so far
     num_accepted: int = 0  # number of these that were accepted
     passes: int = 0  # number of target passes that emitted tokens for it
     initial: LengthClass | None = field(default=None, compare=False)  # class at start, set by policies that use it
+
+    @property
+    def has_ended(self) -> bool:
+        """True if it has all its tokens. An asynchronous engine may run it once more before it notices."""
+        return self.stopped or self.generated >= self.max_tokens
 
     def cut_at_stop(self, tokens: list[int]) -> list[int]:
         """Returns `tokens` up to and including the first stop token, and notes it. Tokens after a stop token are never

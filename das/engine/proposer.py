@@ -235,7 +235,7 @@ class DasProposer:
             request = live.get(name)
             if request is None:
                 request = self._begin(name, self._runner.requests[name], len(new))
-            if request.untracked or request.stopped:
+            if request.untracked or request.has_ended:
                 continue
             num_drafted, num_accepted = pending.get(name, 0), len(new) - 1
             if num_accepted > num_drafted:
