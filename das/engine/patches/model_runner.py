@@ -41,8 +41,8 @@ def asks_for_second(vllm_config: Any) -> bool:
 
 
 def _post_init(original: Callable[..., None], vllm_config: Any) -> None:
-    """Check a config. vLLM does so again in the process of an engine core, and would refuse there what `_validate` turned
-    on before."""
+    """Check a config. vLLM does so again in the process of an engine core, and would refuse there what `_validate`
+    turned on before."""
     if vllm_config.parallel_config.worker_cls == WORKER and drafts_by_das(vllm_config):
         vllm_config.scheduler_config.async_scheduling = False
     original(vllm_config)
