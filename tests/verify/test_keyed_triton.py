@@ -135,6 +135,32 @@ for kernel, types, constants in (
 """
 
 
+REMEMBERED = """
+import torch
+from das.verify.keyed_triton import likeliest_triton
+from das.verify.noise import torch_likeliest
+
+generator = torch.Generator().manual_seed(0)
+for rows, vocab, dtype, scale in (
+    (200, 512, torch.float32, 3), (40, 40, torch.float32, 1), (5, 32_000, torch.bfloat16, 4),
+    (2, 16_385, torch.float32, 3), (2, 3, torch.float32, 1), (1, 151_936, torch.bfloat16, 5),
+):
+    logits = (torch.randn(rows, vocab, generator=generator) * scale).to(dtype)
+    logits[:, ::7] = -torch.inf
+    expected = torch.full((rows, 4), -1, dtype=torch.int32)
+    found = torch_likeliest(logits.float())
+    expected[:, : found.shape[1]] = found
+    pairs = likeliest_triton(logits)
+    both = (pairs >= 0) & (expected >= 0)
+    # The last bit of a sum decides where a probability lies between two levels.
+    assert ((pairs >= 0) == (expected >= 0)).float().mean() > 0.95
+    assert ((pairs & 31) - (expected & 31))[both].abs().max() <= 1
+    # Equal logits come in any order.
+    ours, theirs = (logits.gather(1, (found >> 5).clamp_min(0).long())[both] for found in (pairs, expected))
+    assert torch.equal(ours, theirs), (rows, vocab)
+"""
+
+
 def run_python(folder: Path, code: str, **environment: str) -> Any:
     """Run `code` in a fresh process. It goes through a file, because Triton reads a kernel's source from its file."""
     script = folder / "script.py"
@@ -144,6 +170,11 @@ def run_python(folder: Path, code: str, **environment: str) -> Any:
 
 def test_interpreted_kernel_gives_the_bits_of_the_c_and_torch_paths(tmp_path: Path) -> None:
     ran = run_python(tmp_path, INTERPRETED, TRITON_INTERPRET="1")
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_interpreted_kernel_remembers_what_torch_does(tmp_path: Path) -> None:
+    ran = run_python(tmp_path, REMEMBERED, TRITON_INTERPRET="1")
     assert ran.returncode == 0, ran.stderr
 
 
