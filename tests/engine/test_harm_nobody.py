@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What patch_front_end() replaces (das/engine/patches/front_end.py and model_runner.py name the reasons); nothing else
 # may differ.
 DORMANT = [
+    "vllm.config.vllm.VllmConfig.__post_init__",
     "vllm.config.vllm.VllmConfig._validate_v2_model_runner",
     "vllm.config.vllm.VllmConfig.use_v2_model_runner",
     "vllm.v1.engine.input_processor.InputProcessor.__init__",
