@@ -3,7 +3,6 @@
 import gc
 import gzip
 import json
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +16,7 @@ from scripts import RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
 
 from das.engine.build import EngineSettings, build_engine
 from das.engine.environment import set_environment
+from das.process import warm_context
 from experiments.cache import cached_folder
 
 set_environment()
@@ -137,8 +137,8 @@ def given_prices(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def in_process() -> Iterator[Callable[..., Any]]:
-    """Calls a function in another process. All calls have the same one: it imports vLLM and TRL once."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    """Calls a function in another process, a fork of one that has imported vLLM and TRL. All calls have the same one."""
+    with ProcessPoolExecutor(1, warm_context()) as pool:
         yield lambda function, *args: pool.submit(function, *args).result()
 
 
