@@ -28,7 +28,6 @@ smoke: env
 # that end in a traceback, for a folder in which runs mix and for a request that drafts change, further cases, and verl.
 nightly: smoke ray verl env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test every_arm
-	RANDOM_OVERRIDES=2000 $(PYTEST) tests/experiments/run/test_random_overrides.py
 	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/experiments/harness/folder_operations.py 500
 	$(PYTEST) $(PARALLEL) -m nightly
 	IDENTITY_EXAMPLES=48 $(PYTEST) $(wildcard tests/engine/test_*_identity.py)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from scripts import RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
+from starts import Starts
 
 from das.engine.build import EngineSettings, build_engine
 from das.engine.environment import set_environment
@@ -44,6 +45,10 @@ RANKS = [
     f"trainer.max_steps={RANKS_STEPS}", "trainer.learning_rate=0.01", "checkpoint.every=1", FEW_BLOCKS,
     "drafter.remember=distributions",
 ]  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Starts(config), "starts")
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
@@ -137,7 +142,7 @@ def given_prices(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def in_process() -> Iterator[Callable[..., Any]]:
-    """Calls a function in another process, a fork of one that has imported vLLM and TRL. All calls have the same one."""
+    """Calls a function in another process, the same for all calls: a fork of one that has imported vLLM and TRL."""
     with ProcessPoolExecutor(1, warm_context()) as pool:
         yield lambda function, *args: pool.submit(function, *args).result()
 

@@ -21,9 +21,10 @@ def fuzz(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
     [
         "threads 1",
         "files 50",
+        pytest.param("threads 6 address", marks=pytest.mark.slow),
         *(
-            pytest.param(arguments, marks=pytest.mark.slow)
-            for arguments in ("threads 6 address", "threads 8 thread", "files 1000", "files 1000 address")
+            pytest.param(arguments, marks=[pytest.mark.slow, pytest.mark.nightly])
+            for arguments in ("threads 8 thread", "files 1000", "files 1000 address")
         ),
     ],
 )

@@ -96,7 +96,13 @@ def responses(llm: Any, tick: int) -> tuple[list[Any], int, int]:
     return found, report["drafted"], sum(len(tokens) for tokens, _ in found) - report["passes"]
 
 
-@pytest.mark.parametrize(("config", "chat"), [(R1_DISTILL_QWEN_7B, R1_CHAT), (QWEN3_8B, QWEN_CHAT)], ids=["7b", "8b"])
+@pytest.mark.parametrize(
+    ("config", "chat"),
+    [
+        pytest.param(R1_DISTILL_QWEN_7B, R1_CHAT, id="7b"),
+        pytest.param(QWEN3_8B, QWEN_CHAT, id="8b", marks=pytest.mark.nightly),
+    ],
+)
 def test_all_arms_answer_alike(
     config: PretrainedConfig, chat: str, tiny_policy: str, engines: Engines, tmp_path: Path
 ) -> None:
