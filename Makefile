@@ -11,7 +11,7 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray verl \
+.PHONY: run reproduce smoke nightly smoke-tasks check test test-all pytest lint env env-test peers reasoning-gym ray verl \
 	real-policy docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
@@ -56,9 +56,9 @@ check: lint
 test: lint
 	$(PYTEST) $(PARALLEL) -m "not slow"
 
-# The rest: whole runs, restarts, several processes, a cluster, the wheel, short soaks and fuzzes.
-test-slow: env-test ray
-	$(PYTEST) $(PARALLEL) -m "slow and not nightly"
+# With the slow ones: whole runs, restarts, several processes, a cluster, the wheel, a short soak and fuzz.
+test-all: lint ray
+	$(PYTEST) $(PARALLEL) -m "not nightly"
 
 # Any tests: make pytest ARGS="tests/budget -k optimal"
 pytest: env-test
@@ -145,7 +145,7 @@ look: .look/.look-env
 	"$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-deps --target .look -r requirements/look.txt
 	@touch $@
 
-# The library as a wheel with its C cores compiled, in dist/. tests/test_wheel.py (make test-slow) runs the README's
+# The library as a wheel with its C cores compiled, in dist/. tests/test_wheel.py (make test-all) runs the README's
 # programs from such a wheel on a machine without gcc.
 wheel: env
 	rm -rf build
