@@ -11,7 +11,7 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: run reproduce smoke nightly smoke-tasks check test test-all pytest lint env env-test peers reasoning-gym ray verl \
+.PHONY: run reproduce smoke nightly smoke-tasks check test pytest lint env env-test peers reasoning-gym ray verl \
 	real-policy docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
@@ -52,13 +52,11 @@ rehearse-gpu: env
 check: lint
 	$(PYTEST) $(PARALLEL) -m "not slow" $$($(DEV) tests/changed.py)
 
-# Before a commit is shared: all but the slow tests, some 15 minutes on 2 quiet cores.
+# Before a commit is shared: all but the slow tests. With them (whole runs, restarts, several processes, clusters, the
+# wheel, a short soak and fuzz): make ray, make test TESTS="not nightly"
+TESTS ?= not slow
 test: lint
-	$(PYTEST) $(PARALLEL) -m "not slow"
-
-# With the slow ones: whole runs, restarts, several processes, a cluster, the wheel, a short soak and fuzz.
-test-all: lint ray
-	$(PYTEST) $(PARALLEL) -m "not nightly"
+	$(PYTEST) $(PARALLEL) -m "$(TESTS)"
 
 # Any tests: make pytest ARGS="tests/budget -k optimal"
 pytest: env-test
@@ -145,7 +143,7 @@ look: .look/.look-env
 	"$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-deps --target .look -r requirements/look.txt
 	@touch $@
 
-# The library as a wheel with its C cores compiled, in dist/. tests/test_wheel.py (make test-all) runs the README's
+# The library as a wheel with its C cores compiled, in dist/. tests/test_wheel.py (.ci/run) runs the README's
 # programs from such a wheel on a machine without gcc.
 wheel: env
 	rm -rf build
