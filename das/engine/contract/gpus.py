@@ -7,7 +7,7 @@ run `task=check_gpu`, and not before: so far one H200, with vLLM 0.32.0 on torch
 from dataclasses import dataclass
 from typing import Literal
 
-from das.engine.contract.versions import BRANCHES, DAS_EAGLE3, SECOND_RUNNER, VLLM
+from das.engine.contract.versions import BRANCHES, SECOND_RUNNER, VLLM
 
 State = Literal["measured", "expected by reading", "proved by compile", "unmeasured", "refused"]
 
@@ -78,7 +78,6 @@ TABLE = (
         "unmeasured",
         "passes run eagerly, some 400 launches each: no gain expected for few requests; float32 is refused",
     ),
-    Claim("das_eagle3", DAS_EAGLE3, "refused", "on CPUs only so far"),
     Claim("the second model runner", SECOND_RUNNER, "measured", "full graphs for drafts of any length; asynchronous"),
     Claim("a colocated trainer from 9.0 on", VLLM, "unmeasured", "vLLM replaces its batched products, softmax, means"),
     Claim("a colocated trainer below 9.0", VLLM, "refused", "the products that vLLM puts there have no backward pass"),

@@ -9,7 +9,6 @@ UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"
 BRANCHES = ("0.32.0",)  # the versions of vLLM with which scratch blocks (branching drafts, self-drafts) were checked
 RUNNERS = ("first", "second")  # vLLM's model runners
 SECOND_RUNNER = ("0.32.0",)  # the versions of vLLM on whose second model runner das was checked
-DAS_EAGLE3 = ("0.32.0",)  # the versions of vLLM with which the method das_eagle3 was checked
 EXPERTS = ("0.32.0",)  # the versions of vLLM whose experts on a CPU das can pack again
 TRL = ("1.16.0",)
 RAY = ("2.60.0",)  # only one version, because das/cluster/local_ray.py uses private parts of Ray
@@ -42,11 +41,6 @@ def require_vllm() -> None:
 def require_branches() -> None:
     """Raise UnsupportedVersion with a one-line message unless branching drafts were checked with the installed vLLM."""
     _require_for("branching drafts and self-drafts need", BRANCHES, "set branch_blocks=0, or another method")
-
-
-def require_das_eagle3() -> None:
-    """Raise UnsupportedVersion with a one-line message unless das_eagle3 was checked with the installed vLLM."""
-    _require_for("das_eagle3 needs", DAS_EAGLE3, "choose another method, such as eagle3 or das")
 
 
 def require_second_runner() -> None:

@@ -45,7 +45,6 @@ def check(rows: dict[str, dict[str, Any]], version: str | None) -> None:
         refused = {
             "second": runner == "second" and version not in SECOND_RUNNER,
             "self-drafts": method == "self_draft" and version not in BRANCHES,
-            "das_eagle3": method == "das_eagle3",
         }
         if "refused" in row or any(refused.values()):
             assert any(what in row["refused"] for what, expected in refused.items() if expected), (name, row)
