@@ -1,11 +1,9 @@
-"""The versions of vLLM and TRL that the hooks were written for. Any other version is refused before it can do harm."""
+"""The versions of vLLM, TRL and Ray that das supports. Any other version is refused in one line, here."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 # The tests of sample identity passed with these (docs/compatibility.md). 0.32.0 is what make run installs.
 VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1")
-# Versions in which those tests could not run, and why.
-UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"}
 BRANCHES = ("0.32.0",)  # the versions of vLLM with which scratch blocks (branching drafts, self-drafts) were checked
 RUNNERS = ("first", "second")  # vLLM's model runners
 SECOND_RUNNER = ("0.32.0",)  # the versions of vLLM on whose second model runner das was checked
@@ -15,7 +13,7 @@ RAY = ("2.60.0",)  # only one version, because das/cluster/local_ray.py uses pri
 
 
 class UnsupportedVersion(RuntimeError):
-    """An installed package is not a version that the hooks were checked with."""
+    """An installed package is not a version that das was checked with."""
 
 
 class NotInstalled(RuntimeError):
