@@ -28,7 +28,7 @@ CLUSTER = "tests/cluster/"
 LONG = (
     CLUSTER,
     *("tests/trl/", "tests/experiments/tasks/", "tests/experiments/harness/"),
-    *("tests/engine/", "tests/heads/", "tests/rewards/", "tests/test_"),
+    *("tests/engine/", "tests/experiments/heads/", "tests/rewards/", "tests/test_"),
 )
 FEW_BLOCKS = "+engine.extra.num_gpu_blocks_override=256"  # of 128 tokens; clusters have many engines
 # A comparison with evaluations; the budget drafts the same whatever the clock says.

@@ -79,6 +79,6 @@ def _require_for(what: str, checked: tuple[str, ...], instead: str) -> None:
 def _require(package: str, found: str | None, supported: tuple[str, ...]) -> None:
     if found not in supported:
         raise UnsupportedVersion(
-            f"{package} {found or 'is not installed'}: das supports {' or '.join(supported)}; "
-            "install one of these (make run does) or update das/engine/patches/ for the new version"
+            f"{package} {found or 'is not installed'}: das supports {' or '.join(supported)}; install one of these "
+            "(make run does)"
         )
