@@ -30,7 +30,7 @@ def drafts_of_ranks(drafter: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What ranks 0 and 1 draft, if each would draft its own number."""
     runner: Any = FirstRunner.__new__(FirstRunner)
     runner.vllm, runner.meter = SimpleNamespace(drafter=drafter), SimpleNamespace(draft_s=0.0)
-    runner._coupled_method = runner._beside_head = runner._branches = None
+    runner._coupled_method = runner._branches = None
     drafts = []
     for rank in (0, 1):
         monkeypatch.setattr(vllm.distributed, "get_tp_group", lambda rank=rank: Group(rank))

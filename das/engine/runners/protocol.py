@@ -7,7 +7,6 @@ import numpy as np
 
 from das.engine.drafters.quantized_layers import QuantizedLayers
 from das.engine.rollouts.meter import RolloutMeter
-from das.engine.runners.head_passes import HeadPasses
 from das.verify.batch import RunningBatch
 from das.verify.coupled import CoupledSampler
 
@@ -18,7 +17,6 @@ class Runner(RunningBatch, Protocol):
 
     vllm: Any  # vLLM's own runner
     meter: RolloutMeter  # of the running rollout
-    has_head: bool  # whether a draft head and the history take turns (das_eagle3)
     weights_version: int  # version of the policy's weights: it grows with every sync
     quantized: QuantizedLayers | None  # the quantized layers with which the policy drafts for itself; None: it does not
     draft_blocks: range  # KV blocks into which draft passes of the policy write
@@ -52,14 +50,9 @@ class Runner(RunningBatch, Protocol):
         max_tokens: the most positions that these passes compute for a request between two target passes.
         """
 
-    def block_tables(self, kv_group: int = 0) -> np.ndarray:
-        """Returns the KV blocks of each request of the batch, int32 [requests or more, blocks], on the host. kv_group:
-        the group of KV caches."""
+    def block_tables(self) -> np.ndarray:
+        """Returns the KV blocks of each request of the batch, int32 [requests or more, blocks], on the host."""
 
     def texts(self) -> np.ndarray:
         """Returns the token ids of each request of the batch, prompt and response, int32 [requests or more,
         max_model_len], on the host."""
-
-    def head_passes(self) -> HeadPasses:
-        """Returns the object that runs passes of the draft head that vLLM loaded. It is made once, because the blocks
-        of the head's KV cache stay with the runner."""

@@ -175,7 +175,7 @@ def test_a_trainer_gets_its_batched_product_back(monkeypatch: pytest.MonkeyPatch
         own.model_runner = None
 
     monkeypatch.setattr(worker.PlatformWorker, "init_device", init_device)
-    monkeypatch.setattr(worker, "add_das", lambda runner: SimpleNamespace(coupled=False, has_head=False))
+    monkeypatch.setattr(worker, "add_das", lambda runner: SimpleNamespace(coupled=False))
     built = object.__new__(worker.DasWorker)
     parallel = SimpleNamespace(world_size=1)
     built.vllm_config = SimpleNamespace(

@@ -18,17 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from das.engine.drafters.head_draft import HeadDraft
 from das.engine.drafters.quantized_layers import QuantizedLayers
-from das.engine.engine_config import das_options, drafts_by_das
+from das.engine.engine_config import drafts_by_das
 from das.engine.patches import gpu
 from das.engine.patches.replace import replaced, required
-from das.engine.proposer import DasProposer
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.runners.draft_passes import DraftPasses
 from das.engine.runners.first.branches import FirstBranches
 from das.engine.runners.first.coupled_method import CoupledMethod
-from das.engine.runners.head_passes import HeadPasses, PolicyPass
 from das.verify.coupled import CoupledSampler
 from das.verify.forced import ForcedSampler
 from das.verify.sampler import KeyedSampler
@@ -69,12 +66,8 @@ class FirstRunner:
         self.weights_version = 0
         self.quantized: QuantizedLayers | None = None
         self.draft_blocks = range(0)
-        self.has_head = das_options(config).head is not None
-        # Here vLLM's own drafter only holds the head, so das's proposer, which drafts, is kept beside it.
-        self._beside_head: DasProposer | None = DasProposer(config) if self.has_head else None
-        self._coupled_method = None if self.has_head else CoupledMethod.of(self)
+        self._coupled_method = CoupledMethod.of(self)
         self._branches: FirstBranches | None = None
-        self._head_passes: HeadPasses | None = None
         self._num_drafted: list[int] = []  # drafted tokens of each row in the pass that was sampled last
         for name in ("_sample", "_input_fits_in_drafter"):
             required(vllm, name)
@@ -119,14 +112,11 @@ class FirstRunner:
     @property
     def drafter(self) -> Any:
         """See Runner."""
-        return getattr(self.vllm, "drafter", None) if self._beside_head is None else self._beside_head
+        return getattr(self.vllm, "drafter", None)
 
     @drafter.setter
     def drafter(self, drafter: Any) -> None:
-        if self._beside_head is None:
-            self.vllm.drafter = drafter
-        else:
-            self._beside_head = drafter
+        self.vllm.drafter = drafter
 
     def verify_branches(self, scratch: range) -> None:
         """See Runner."""
@@ -136,22 +126,15 @@ class FirstRunner:
         """See Runner."""
         return DraftPasses(self, max_tokens)
 
-    def block_tables(self, kv_group: int = 0) -> np.ndarray:
+    def block_tables(self) -> np.ndarray:
         """See Runner."""
-        tables: np.ndarray = self.vllm.input_batch.block_table[kv_group].block_table.np
+        tables: np.ndarray = self.vllm.input_batch.block_table[0].block_table.np
         return tables
 
     def texts(self) -> np.ndarray:
         """See Runner."""
         texts: np.ndarray = self.vllm.input_batch.token_ids_cpu
         return texts
-
-    def head_passes(self) -> HeadPasses:
-        """See Runner."""
-        if self._head_passes is None:
-            drafter = self.vllm.drafter
-            self._head_passes = HeadPasses(self, drafter.model, drafter.draft_attn_groups[0], drafter.kv_cache_gid)
-        return self._head_passes
 
     # ---- what vLLM's runner calls ----
 
@@ -189,9 +172,7 @@ class FirstRunner:
         if self._coupled_method is not None:
             self._coupled_method.begin(sampled_token_ids)
         start = time.perf_counter()
-        if self._beside_head is not None:
-            drafts = self._draft_beside_head(self._beside_head, scheduler_output, sampled_token_ids, *args, **kwargs)
-        elif hasattr(self.vllm.drafter, "attach"):
+        if hasattr(self.vllm.drafter, "attach"):
             self.vllm.drafter.attach(self)
             drafts = self._on_first_rank(scheduler_output, sampled_token_ids, *args, **kwargs)
         else:
@@ -206,28 +187,3 @@ class FirstRunner:
 
         ranks = get_tp_group()
         return ranks.broadcast_object(self._propose(*args, **kwargs) if ranks.is_first_rank else None)
-
-    def _draft_beside_head(
-        self,
-        proposer: DasProposer,
-        scheduler_output: Any,
-        sampled_token_ids: list[list[int]],
-        sampling_metadata: Any,
-        hidden_states: Any,
-        sample_hidden_states: Any,
-        aux_hidden_states: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> list[list[int]]:
-        """Replaces the drafting of vLLM's method eagle3: DasProposer drafts. vLLM still loads the head and provides its
-        inputs.
-
-        aux_hidden_states: the hidden states of each layer that the head reads, [tokens, hidden].
-        """
-        batch, head = self.input_batch, proposer.drafting_model
-        assert isinstance(head, HeadDraft)
-        proposer.attach(self)
-        begins = self.vllm.query_start_loc.np[: batch.num_reqs + 1]
-        ended = PolicyPass(begins, batch.num_computed_tokens_cpu[: batch.num_reqs], aux_hidden_states)
-        head.keep(scheduler_output, scheduler_output.scheduled_cached_reqs.resumed_req_ids, ended)
-        return proposer.propose(sampled_token_ids, batch.num_tokens_no_spec, batch.token_ids_cpu)
