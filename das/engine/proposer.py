@@ -29,12 +29,12 @@ from das.engine.rollouts.silence import SilenceWatch
 from das.model_drafts.drafter import ModelDrafter
 from das.model_drafts.either_or import EitherOr
 from das.verify.admission import FORCED_KEY, PROBLEM_KEY
+from das.verify.draw import GREEDY_BELOW
 from das.verify.sampler import remembered_of
-from das.verify.sampling_parameters import GREEDY_BELOW
 
 if TYPE_CHECKING:
     from das.engine.drafters.engine_model import EngineModel
-    from das.engine.runners.protocol import Runner
+    from das.engine.runner.runner import Runner
 
 
 @dataclass(slots=True)
@@ -108,9 +108,6 @@ class DasProposer:
     def remembers(self) -> bool:
         """True if the drafter remembers the distributions from which tokens were sampled."""
         return self.draft_round.drafter.remembers
-
-    def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the drafter is an index, or the policy itself, so there is no model to load."""
 
     def attach(self, runner: "Runner") -> None:
         """Note the runner, before every `propose`: it knows the request ids, which vLLM does not pass to `propose`."""

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from das.engine.contract.hook_check import differences, installed_sources, wheel_sources
 from das.engine.contract.hooks import HOOKS, Hook
-from das.engine.contract.versions import UNTESTED, VLLM, installed
+from das.engine.contract.versions import VLLM, installed
 from das.files import write_text
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
@@ -65,7 +65,7 @@ def verdict(version: str, found: dict[Hook, str]) -> str:
         return "refused"
     if version in VLLM:
         return "tested"
-    return f"hooks found, not run: {UNTESTED[version]}" if version in UNTESTED else "hooks found, not run"
+    return "hooks found, not run"
 
 
 def page(columns: dict[str, dict[Hook, str]]) -> str:

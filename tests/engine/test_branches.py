@@ -69,10 +69,8 @@ def undrafted(engines: Engines, tiny_policy: str) -> Any:
         {},
         {"max_num_seqs": 3, "branch_blocks": 8, "enable_prefix_caching": False},
         {"max_num_batched_tokens": 64, "extra": {}},  # prompts in chunks, drafts cut by the scheduler; blocks of 128
-        {"runner": "second"},
-        {"runner": "second", "max_num_seqs": 3, "branch_blocks": 8, "max_num_batched_tokens": 64},
     ],
-    ids=["max_num_seqs16", "few_scratch_blocks", "chunked", "second_runner", "second_runner_chunked"],
+    ids=["max_num_seqs16", "few_scratch_blocks", "chunked"],
 )
 def test_trees_change_nothing(engines: Engines, tiny_policy: str, undrafted: Any, settings: dict[str, Any]) -> None:
     llm = engines.build(tiny_policy, **{**BRANCHING, **settings})

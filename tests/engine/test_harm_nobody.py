@@ -71,10 +71,10 @@ def attributes():
                         found[f"{module_name}.{name}.{attribute}"] = module_name, where(held)
     return found
 
-if mode in ("beside-das", "beside-the-second-runner"):
+if mode == "beside-das":
     import das
     das.install()
-    llm = build(**das.engine_arguments(runner="second" if mode == "beside-the-second-runner" else None))
+    llm = build(**das.engine_arguments())
     keyed = tokens(llm)
     import gc
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
@@ -97,7 +97,7 @@ def results(tiny_policy: str) -> dict[str, Any]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "OMP_"))}
     shared = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": ""}
     results = {}
-    for mode in ("without-das", "not-asked", "no-trl", "beside-das", "beside-the-second-runner"):
+    for mode in ("without-das", "not-asked", "no-trl", "beside-das"):
         run = subprocess.run(
             [sys.executable, "-c", SCRIPT, mode, tiny_policy], cwd=ROOT,
             env={**clean, **shared, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
@@ -108,7 +108,7 @@ def results(tiny_policy: str) -> dict[str, Any]:
     return results
 
 
-@pytest.mark.parametrize("mode", ["not-asked", "no-trl", "beside-das", "beside-the-second-runner"])
+@pytest.mark.parametrize("mode", ["not-asked", "no-trl", "beside-das"])
 def test_a_stock_engine_is_as_it_was(results: dict[str, Any], mode: str) -> None:
     before, now = results["without-das"], results[mode]
     assert now["tokens"] == before["tokens"]
@@ -119,7 +119,7 @@ def test_a_stock_engine_is_as_it_was(results: dict[str, Any], mode: str) -> None
     )
     assert len(was) > 5000
     changed = [name for name in sorted(was | is_now) if was.get(name) != is_now.get(name)]
-    if mode == "beside-the-second-runner":  # its kernels, which no other engine on a CPU launches
+    if mode == "beside-das":  # its kernels, which no other engine on a CPU launches
         changed = [name for name in changed if not re.fullmatch(r"vllm\.v1\.worker\.gpu\..*\._\w+_kernel", name)]
     assert changed == DORMANT
     assert now["has_triton"] is before["has_triton"]

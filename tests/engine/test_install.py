@@ -73,20 +73,20 @@ def test_an_engine_that_asks_by_half_is_refused(tiny_policy: str) -> None:
 
 
 def test_the_model_runner_that_has_no_hooks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On GPUs vLLM chooses its second model runner for an engine without drafts, unless das.install() was called."""
+    """On a CPU vLLM chooses its first model runner, unless das.install() was called."""
     from das.engine import worker
 
     def build(worker: Any, vllm_config: Any) -> None:
         worker.vllm_config = vllm_config
 
     monkeypatch.setattr(worker.PlatformWorker, "__init__", build)
-    with pytest.raises(versions.NotInstalled, match="needs vLLM's first model runner"):
+    with pytest.raises(versions.NotInstalled, match=r"needs das.install\(\)"):
         worker.DasWorker(
             SimpleNamespace(
                 additional_config={},
                 speculative_config=None,
                 parallel_config=SimpleNamespace(worker_cls="gpu.Worker"),
-                use_v2_model_runner=True,
+                use_v2_model_runner=False,
             )
         )
     with pytest.raises(ValueError, match=r'additional_config\["das"\] must be'):
@@ -124,8 +124,10 @@ def test_an_engine_needs_neither_install_nor_plugin_nor_announcements(tiny_polic
 def test_install_keeps_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "INFO")
     monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
+    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
     das.install()
-    assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
+    assert "VLLM_USE_V2_MODEL_RUNNER" not in os.environ, "an engine that is not das's chooses its runner itself"
     assert os.environ["VLLM_LOGGING_LEVEL"] == "INFO"
 
 

@@ -14,7 +14,7 @@ from conftest import Engines
 from test_eagle3_engine import head_folder
 from test_sample_identity import ENGINES, EXAMPLES, STRAINED, RandomLimits, baseline, check_batches
 
-from das.engine.runners import head_passes
+from das.engine.runner import head_passes
 
 pytestmark = pytest.mark.slow
 __all__ = ["baseline", "head_folder"]  # fixtures
@@ -29,8 +29,6 @@ LONGEST = 8  # tokens of a draft: each is a pass
         pytest.param(STRAINED[0], "das_self", marks=pytest.mark.nightly),
         pytest.param(STRAINED[1], "self_draft", marks=pytest.mark.nightly),
         (STRAINED[1], "das_self"),
-        (f"second_runner_{STRAINED[0]}", "self_draft"),
-        (f"second_runner_{STRAINED[1]}", "das_self"),
     ],
 )
 def test_self_drafts_change_nothing_in_any_request(

@@ -7,12 +7,10 @@ run `task=check_gpu`, and not before: so far one H200, with vLLM 0.32.0 on torch
 from dataclasses import dataclass
 from typing import Literal
 
-from das.engine.contract.versions import BRANCHES, DAS_EAGLE3, SECOND_RUNNER, VLLM
+from das.engine.contract.versions import VLLM
 
 State = Literal["measured", "expected by reading", "proved by compile", "unmeasured", "refused"]
 
-# vLLM's batch-invariant norm after a residual add takes fewer threads a row from 256 rows on in these versions.
-NORMS_BY_ROWS = ("0.26.0", "0.25.1")
 INVARIANT_HEAD = 128  # the head size for which FlashAttention 3 should be batch-invariant under vLLM's flag
 OLDEST = 80  # ten times the lowest compute capability with batch-invariant kernels
 # Throughput that vLLM's flag for batch invariance costs, as shares: .13 measured with an 8B shape and 64 requests on an
@@ -34,23 +32,12 @@ _MEASURED = ("0.32.0",)  # versions of vLLM that ran task=check_gpu; also those 
 _OTHERS = tuple(version for version in VLLM if version not in _MEASURED)
 TABLE = (
     Claim(
-        "level 2: dense model, heads of 128, bfloat16, Hopper, the second runner",
+        "level 2: dense model, heads of 128, bfloat16, Hopper",
         _MEASURED,
         "measured",
         "vLLM's flag; one H200, 8B's width: equal logits at 6,144 of 6,144 positions, drafts of 0 to 32 tokens",
     ),
-    Claim(
-        "the same without top-p, on the first runner",
-        tuple(version for version in _OTHERS if version not in NORMS_BY_ROWS),
-        "expected by reading",
-        "vLLM's flag; against `stock` it may be slower, drafts included",
-    ),
-    Claim(
-        "the same",
-        NORMS_BY_ROWS,
-        "expected by reading",
-        "vLLM's fused norm depends on the rows from 256 on; das adds first, then takes vLLM's Triton norm",
-    ),
+    Claim("the same without top-p", _OTHERS, "expected by reading", "vLLM's flag"),
     Claim("heads below 128", VLLM, "unmeasured", "FlashAttention 3 is not invariant there; das takes Triton's"),
     Claim("heads above 128", VLLM, "unmeasured", "vLLM chooses the attention"),
     Claim("float16, float32", VLLM, "unmeasured", "Triton's float32 products are set to IEEE"),
@@ -71,15 +58,20 @@ TABLE = (
     Claim("tiles for 7B shapes", _MEASURED, "expected by reading", "64 rows and more: all compile to one wgmma"),
     Claim("vLLM's tiles for 1.7B shapes", _MEASURED, "unmeasured", "mma.sync below 64 rows, wgmma from there on"),
     Claim("MoE", VLLM, "unmeasured", "not tried"),
-    Claim("drafts that branch", BRANCHES, "unmeasured", "two blocking copies a pass; refused with other versions"),
+    Claim("drafts that branch", VLLM, "unmeasured", "two blocking copies a pass"),
     Claim(
         "self-drafts",
-        BRANCHES,
+        VLLM,
         "unmeasured",
         "passes run eagerly, some 400 launches each: no gain expected for few requests; float32 is refused",
     ),
-    Claim("das_eagle3", DAS_EAGLE3, "refused", "on CPUs only so far"),
-    Claim("the second model runner", SECOND_RUNNER, "measured", "full graphs for drafts of any length; asynchronous"),
+    Claim("das_eagle3", VLLM, "refused", "on CPUs only so far"),
+    Claim(
+        "graphs and asynchronous scheduling",
+        _MEASURED,
+        "measured",
+        "full graphs for drafts of any length; asynchronous",
+    ),
     Claim("a colocated trainer from 9.0 on", VLLM, "unmeasured", "vLLM replaces its batched products, softmax, means"),
     Claim("a colocated trainer below 9.0", VLLM, "refused", "the products that vLLM puts there have no backward pass"),
     Claim("compute capability below 8.0", VLLM, "refused", "vLLM has no batch-invariant kernels there"),
@@ -88,7 +80,7 @@ TABLE = (
 
 def invariance(version: str | None) -> Claim:
     """Returns the claim about level 2 with this version of vLLM. An unknown version has the claim of the newest."""
-    of_version = (row for row in TABLE[:3] if version in row.versions)
+    of_version = (row for row in TABLE[:2] if version in row.versions)
     return next(of_version, TABLE[0])
 
 

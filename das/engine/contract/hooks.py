@@ -1,6 +1,6 @@
 """Names of vLLM that das relies on: each one that it replaces, calls or reads, and its parameters.
 
-das uses them in das/engine/patches/, das/engine/runners/, das/engine/drafters/, das/engine/worker.py, das/verify/ and
+das uses them in das/engine/patches/, das/engine/runner/, das/engine/drafters/, das/engine/worker.py, das/verify/ and
 das/weights/. das/engine/contract/hook_check.py compares them with the sources of a vLLM.
 """
 

@@ -13,7 +13,7 @@ from das.model_drafts.drafter import Drawn
 from das.verify.coupled import CoupledSampler
 
 if TYPE_CHECKING:
-    from das.engine.runners.protocol import Runner
+    from das.engine.runner.runner import Runner
 
 
 logger = logging.getLogger("vllm.das")

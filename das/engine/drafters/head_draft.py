@@ -13,8 +13,8 @@ from das.engine.drafters.engine_model import EngineModel
 from das.model_drafts.drafter import Drawn
 
 if TYPE_CHECKING:
-    from das.engine.runners.head_passes import HeadPasses, PolicyPass
-    from das.engine.runners.protocol import Runner
+    from das.engine.runner.head_passes import HeadPasses, PolicyPass
+    from das.engine.runner.runner import Runner
 
 
 class HeadDraft(EngineModel):

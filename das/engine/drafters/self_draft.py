@@ -19,7 +19,7 @@ from das.engine.drafters.quantized_layers import QuantizedLayers
 from das.model_drafts.drafter import Drawn
 
 if TYPE_CHECKING:
-    from das.engine.runners.protocol import Runner
+    from das.engine.runner.runner import Runner
 
 
 class SelfDraft(EngineModel):

@@ -14,7 +14,7 @@ from typing import Any
 from das.engine.checked_policies import check_policy
 from das.engine.contract.versions import NotInstalled, require_vllm
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
-from das.engine.patches.model_runner import asks_for_second, let_engines_choose
+from das.engine.patches.model_runner import choose_model_runner
 from das.engine.patches.replace import patch
 from das.verify.admission import SALT_KEY, admit, admit_to_arrays
 
@@ -22,8 +22,8 @@ _applied = False
 
 
 def patch_front_end() -> None:
-    """Replace InputProcessor.__init__ in this process, and let engines choose their model runner (model_runner.py). A
-    second call does nothing.
+    """Replace InputProcessor.__init__ in this process, and choose the model runner of engines of das (model_runner.py).
+    A second call does nothing.
 
     Raises UnsupportedVersion if the hooks were not checked with this version of vLLM, or if it lacks this hook.
     """
@@ -34,7 +34,7 @@ def patch_front_end() -> None:
     from vllm.v1.engine.input_processor import InputProcessor
 
     patch(InputProcessor, "__init__", _build_front_end)
-    let_engines_choose()
+    choose_model_runner()
     _applied = True
 
 
@@ -55,8 +55,6 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
     front_end.das_may_force = False
     patch(front_end, "_validate_params", partial(_validate_params, front_end))
     patch(front_end, "process_inputs", _hand_on_salt)
-    if asks_for_second(vllm_config):
-        patch(front_end, "_validate_params", _validate_for_arrays)
 
 
 def let_force(llm: Any) -> None:
@@ -67,6 +65,7 @@ def let_force(llm: Any) -> None:
 def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
     resolved = original(params, *args, **kwargs)
     admit(params, front_end.das_may_force)
+    admit_to_arrays(params)
     return resolved
 
 
@@ -76,9 +75,3 @@ def _hand_on_salt(original: Callable[..., Any], *args: Any, **kwargs: Any) -> An
         params = request.sampling_params
         params.extra_args = {**(params.extra_args or {}), SALT_KEY: request.cache_salt}
     return request
-
-
-def _validate_for_arrays(original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
-    resolved = original(params, *args, **kwargs)
-    admit_to_arrays(params)
-    return resolved

@@ -1,7 +1,7 @@
-"""What stands in for Triton in vLLM's second model runner on a CPU.
+"""What stands in for Triton in vLLM's model runner on a CPU.
 
 vLLM has that runner for CPUs too, but its kernels need a build of Triton that no package index has. Without it, vLLM
-says that it has no Triton, and this stays so for every engine: only the modules of the second runner
+says that it has no Triton, and this stays so for every engine: only the modules of this runner
 (vllm.v1.worker.gpu), which no other engine on a CPU uses, are changed. In them each kernel is replaced by a function of
 host_kernels.c or host_kernels.py.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from das.engine.contract.versions import NotInstalled
-from das.engine.runners.second.host_kernels import AS_TENSORS, HOST_KERNELS
+from das.engine.runner.host_kernels import AS_TENSORS, HOST_KERNELS
 from das.native import load_native
 
 MODULES = "vllm.v1.worker.gpu."
@@ -72,11 +72,15 @@ class HostKernel:
                 elif value.dtype is kind:
                     addresses.append(value.data_ptr())
                 else:
-                    raise NotInstalled(f"vLLM's kernel {self.name} gets {value.dtype}: set engine.runner=first")
+                    raise NotInstalled(
+                        f"vLLM's kernel {self.name} gets {value.dtype}, which das does not know on a CPU"
+                    )
             function(*addresses)
             return
         if self.name not in HOST_KERNELS:
-            raise NotInstalled(f"vLLM's kernel {self.name} does not run on a CPU: set engine.runner=first")
+            raise NotInstalled(
+                f"vLLM's kernel {self.name} does not run on a CPU: take another method or option, or a GPU"
+            )
         arguments = dict(zip(self.parameters, values[len(grid) :], strict=True))
         for name, value in arguments.items():
             if torch.is_tensor(value) and name not in AS_TENSORS:
@@ -90,7 +94,7 @@ def is_kernel(function: Any) -> bool:
 
 
 def replace_kernels() -> None:
-    """Import the second runner, and replace its kernels. A second call replaces those of modules imported since."""
+    """Import vLLM's runner, and replace its kernels. A second call replaces those of modules imported since."""
     import triton
     import vllm.v1.worker.cpu.model_runner  # noqa: F401
 

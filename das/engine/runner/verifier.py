@@ -1,9 +1,9 @@
-"""Keyed sampling in vLLM's second model runner, in passes with and without drafts.
+"""Keyed sampling in vLLM's model runner, in passes with and without drafts.
 
 vLLM's own sampler applies each request's sampling parameters to all of its rows, and its own rejection sampler splits a
 pass into pieces of bounded memory and computes log-probs. Only the draw is das's: the same noise(seed, position) and
-the same top-k and top-p as in the first runner (das/verify/sampler.py), and a drafted token is accepted if and only if
-it equals the token that is sampled on its row.
+top-k and top-p in a form that does not depend on the other rows (das/verify/top_p.py), and a drafted token is accepted
+if and only if it equals the token that is sampled on its row.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,21 +12,20 @@ import numpy as np
 import torch
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
-from das.verify.draw import draw, draw_inputs
+from das.verify.draw import GREEDY_BELOW, draw, draw_inputs
 from das.verify.host_copies import on_device
-from das.verify.layout import DraftRows, Layout
+from das.verify.layout import Layout
 from das.verify.noise import REJECTED
-from das.verify.sampler import KeyedSampler
-from das.verify.sampling_parameters import GREEDY_BELOW, keep_likeliest
+from das.verify.top_p import keep_likeliest
 
 if TYPE_CHECKING:
-    from das.engine.runners.second.runner import SecondRunner
+    from das.engine.runner.runner import Runner
 
 
 class Draws:
     """Draws the tokens of one runner's passes. Its `sample` takes the place of `sample` of vLLM's sampler."""
 
-    def __init__(self, das_runner: "SecondRunner"):
+    def __init__(self, das_runner: "Runner"):
         self.das_runner = das_runner
         self.vllm_sampler = das_runner.vllm.sampler
 
@@ -78,25 +77,6 @@ class Draws:
         logits = self.processed(logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest)
         tokens, _ = self.draw(logits, None, idx_mapping_np, 1)
         return tokens[:, 0].to(torch.int64), logits
-
-
-class SecondSampler(KeyedSampler):
-    """A KeyedSampler of which the second runner uses the seeds and what drafters need. Draws does the rest."""
-
-    def seeds_of(self, runner: Any, rows: np.ndarray) -> np.ndarray:
-        """See KeyedSampler."""
-        seeds: np.ndarray = runner.vllm.sampler.sampling_states.seeds.np[runner.rows[rows]]
-        return seeds
-
-    def processed(self, runner: Any, logits: torch.Tensor, layout: DraftRows) -> torch.Tensor:
-        """See KeyedSampler. Penalties and bad words do not count the tokens drafted since the last pass: drafts may be
-        worse for it, but not wrong."""
-        owner, device = runner.rows[layout.owner], logits.device
-        request = torch.from_numpy(owner).to(device)
-        lengths = runner.input_batch.num_tokens_no_spec[layout.owner] + layout.offset
-        pos = torch.from_numpy(lengths - 1).to(device)
-        none = torch.zeros(len(owner), dtype=torch.int32, device=device)
-        return runner.draws.processed(logits, request, request, owner, pos, none, none, lengths)
 
 
 class KeyedVerifier(RejectionSampler):

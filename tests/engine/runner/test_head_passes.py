@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from das.engine.runners import head_passes
-from das.engine.runners.head_passes import HeadPasses, PolicyPass
+from das.engine.runner import head_passes
+from das.engine.runner.head_passes import HeadPasses, PolicyPass
 
 SIZE = 4  # tokens of a block
 BLOCKS = 90

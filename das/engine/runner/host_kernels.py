@@ -1,11 +1,10 @@
-"""numpy in place of the Triton kernels of vLLM's second model runner, for CPUs. host_kernels.c has those of every pass.
+"""numpy in place of the Triton kernels of vLLM's model runner, for CPUs. host_kernels.c has those of every pass.
 
 Each function of HOST_KERNELS has the name of its kernel without the underscore before it and "_kernel" behind it; those
 of a speculator have the name of its folder before it. It gets the launch's grid and the kernel's arguments `k`: their
 names are vLLM's without "_ptr", and tensors are numpy arrays that share their memory, except for those of AS_TENSORS,
-which may be of a type that numpy lacks. It writes what its kernel writes, bit for bit (tests/engine/runners/second
-compares them in Triton's interpreter). One differs in its last bits: topk_log_softmax computes log-probs as the first
-runner does, so that both runners report the same ones.
+which may be of a type that numpy lacks. It writes what its kernel writes, bit for bit (tests/engine/runner
+compares them in Triton's interpreter). One differs in its last bits: topk_log_softmax adds up as torch does.
 """
 
 import ctypes

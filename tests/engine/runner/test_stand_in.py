@@ -1,4 +1,4 @@
-"""The functions that stand in for the second runner's kernels on a CPU write what the kernels write."""
+"""The functions that stand in for vLLM's kernels on a CPU write what the kernels write."""
 
 import json
 import os
@@ -10,8 +10,8 @@ import pytest
 from scripts import ROOT
 
 from das.engine.contract.versions import NotInstalled
-from das.engine.runners.second.host_kernels import HOST_KERNELS
-from das.engine.runners.second.stand_in import HostKernel, compiled
+from das.engine.runner.host_kernels import HOST_KERNELS
+from das.engine.runner.stand_in import HostKernel, compiled
 
 pytestmark = pytest.mark.slow
 
@@ -43,5 +43,5 @@ def test_a_function_that_writes_something_else_is_noticed(tiny_policy: str) -> N
 def test_a_kernel_without_a_function_is_named() -> None:
     def _other_kernel() -> None: ...
 
-    with pytest.raises(NotInstalled, match=r"kernel _other_kernel does not run on a CPU: set engine\.runner=first"):
+    with pytest.raises(NotInstalled, match=r"kernel _other_kernel does not run on a CPU"):
         HostKernel(_other_kernel)[(1,)](3)

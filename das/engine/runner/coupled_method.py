@@ -1,4 +1,4 @@
-"""Coupled drafts for vLLM's own drafters that run a model, in vLLM's second model runner: draft_model, eagle3, mtp.
+"""Coupled drafts for vLLM's own drafters that run a model, in vLLM's model runner: draft_model, eagle3, mtp.
 
 vLLM's speculator runs the model. Two methods of this one object are replaced:
 
@@ -19,13 +19,13 @@ from das.engine.patches.replace import patch, required
 from das.verify.coupled import CoupledSampler
 
 if TYPE_CHECKING:
-    from das.engine.runners.second.runner import SecondRunner
+    from das.engine.runner.runner import Runner
 
 
 class CoupledSpeculator:
     """Lets one of vLLM's speculators draw its tokens with the verifier's noise."""
 
-    def __init__(self, das_runner: "SecondRunner"):
+    def __init__(self, das_runner: "Runner"):
         self.sampler = CoupledSampler()
         self._das_runner = das_runner
         self._speculator = speculator = das_runner.vllm.speculator

@@ -1,7 +1,7 @@
-"""vLLM's own drafters from texts, n-grams and suffixes, in vLLM's second model runner.
+"""vLLM's own drafters from texts, n-grams and suffixes, on the host.
 
-vLLM has them for the first runner. There they read the batch's arrays on the host; here they get the same from the
-second runner's. (The second runner's own n-grams run on the device and draft the longest length for every request.)
+vLLM has them for its deprecated first runner, whose batch has arrays on the host; here they get the same from this
+runner's. (This runner's own n-grams run on the device and draft the longest length for every request.)
 """
 
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from das.engine.runners.second.runner import SecondRunner
+    from das.engine.runner.runner import Runner
 
 TEXT_METHODS = ("ngram", "suffix")  # vLLM's names of them
 
@@ -30,9 +30,9 @@ class TextDrafts:
             from vllm.v1.spec_decode.suffix_decoding import SuffixDecodingProposer
 
             self._vllm = SuffixDecodingProposer(vllm_config)
-        self._runner: SecondRunner
+        self._runner: Runner
 
-    def attach(self, runner: "SecondRunner") -> None:
+    def attach(self, runner: "Runner") -> None:
         """Note the runner, before every `propose`."""
         self._runner = runner
 

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 from das.engine.branching.scratch import check_block_size
-from das.engine.runners.draft_passes import in_pass, pass_inputs
+from das.engine.runner.draft_passes import in_pass, pass_inputs
 
 if TYPE_CHECKING:
-    from das.engine.runners.protocol import Runner
+    from das.engine.runner.runner import Runner
 
 KEPT = 128  # tokens; 21 KB each for a policy with hidden states of 3584 numbers in 16 bits
 
