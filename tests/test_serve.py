@@ -57,11 +57,6 @@ def test_the_engine_gets_what_engine_arguments_gives(
     assert run(monkeypatch, "--print", "--method", "das_self", "--self-draft", '{"passes": 4}') == 0
     das = json.loads(printed(capsys)[1]["additional-config"])["das"]
     assert das["self_draft"] == {"weights": "w8a8", "passes": 4, "history": True}
-    head = '{"model": "HEAD", "num_speculative_tokens": 3}'
-    assert run(monkeypatch, "--print", "--method", "das_eagle3", "--speculative", head) == 0
-    options = printed(capsys)[1]
-    assert json.loads(options["speculative-config"])["num_speculative_tokens"] == 32
-    assert json.loads(options["additional-config"])["das"]["head"] == {"passes": 3}
     run(monkeypatch, "--print", "--method", "none")
     assert "speculative-config" not in printed(capsys)[1]
 
@@ -79,7 +74,7 @@ def test_the_engine_gets_what_engine_arguments_gives(
         (("--branch-blocks", "some"), "invalid int value: 'some'"),
         (("--method", "self_draft", "--self-draft", '{"weights": "w3"}'), "give weights, one of w8a8, w4"),
         (("--self-draft", '{"passes": 4}'), "das does not draft so; add --method self_draft or das_self"),
-        (("--method", "das_eagle3"), "needs a head"),
+        (("--method", "eagle3"), "needs a head"),
         (("--method", "psychic"), "unknown speculation method 'psychic'"),
         (("--method", "stock"), "stock is vLLM as it comes"),
     ],

@@ -53,20 +53,16 @@ class EngineSettings:
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
 
     def __post_init__(self) -> None:
-        self._options(head=None)  # a head is checked later, once there is one
+        self.das_options  # noqa: B018  # impossible ones are refused
 
     @property
     def das_options(self) -> DasOptions:
         """The settings that concern drafts, in the form in which das's worker takes them."""
-        has_head = self.row.proposes and self.row.model == "head"
-        return self._options({"passes": self.speculative["num_speculative_tokens"]} if has_head else None)
-
-    def _options(self, head: Mapping[str, Any] | None) -> DasOptions:
         row = self.row
         if self.branch_blocks and row.chains_only:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
         own = {**self.self_draft, "history": row.history} if row.self_drafts else None
-        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, head, self.asynchronous)
+        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, self.asynchronous)
 
     @property
     def row(self) -> Method:

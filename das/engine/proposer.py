@@ -26,14 +26,13 @@ from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout_record import RolloutRecord
 from das.engine.rollouts.silence import SilenceWatch
-from das.model_drafts.drafter import ModelDrafter
-from das.model_drafts.either_or import EitherOr
+from das.model_drafts.in_turns import InTurns
 from das.verify.admission import FORCED_KEY, PROBLEM_KEY
 from das.verify.draw import GREEDY_BELOW
 from das.verify.sampler import remembered_of
 
 if TYPE_CHECKING:
-    from das.engine.drafters.engine_model import EngineModel
+    from das.engine.drafters.self_draft import SelfDraft
     from das.engine.runner.runner import Runner
 
 
@@ -69,13 +68,14 @@ class DasProposer:
         from_texts = make_drafter(options.drafter) if options.has_history else None
         self._history = from_texts  # the drafter that drafts from texts; None if only a model drafts
         history = from_texts if isinstance(from_texts, HistoryDrafter) else None  # a model drafts beside no other class
-        self.model_drafter: ModelDrafter | None = None
+        self.model_drafter: InTurns | None = None
         # vLLM takes an attribute `model` for a torch module with buffers, which sleep mode saves.
-        self.drafting_model: EngineModel | None = None
-        if options.self_draft is not None or options.head is not None:
-            from das.engine.drafters.model_drafter import model_drafter  # imports vLLM
+        self.drafting_model: SelfDraft | None = None
+        if options.self_draft is not None:
+            from das.engine.drafters import self_draft  # imports vLLM
 
-            self.model_drafter, self.drafting_model = model_drafter(options.self_draft, options.head, budget, history)
+            self.drafting_model = model = self_draft.SelfDraft(options.self_draft["weights"])
+            self.model_drafter = InTurns(model, options.self_draft["passes"], budget.worth, history)
         drafter: Drafter | None = self.model_drafter or from_texts
         assert drafter is not None
         drafter.vocab = vllm_config.model_config.get_vocab_size()
@@ -354,12 +354,10 @@ class DasProposer:
         self._decoding = set()  # the time until the next pass is training, not decoding
         alarms = self._judge(judged)
         drafter = self.draft_round.drafter
-        head_rests = int(drafter.is_resting) if isinstance(drafter, EitherOr) else None
         self.draft_round.end_step(drafter.history_tick + self.clock.announced(history_tick))
         report = replace(
             self._report(meter, start),
             history_tokens=drafter.history_tokens,
-            head_rests=head_rests,
             calibration_error=self.calibration.error,
             alarms=alarms,
         )
@@ -385,10 +383,8 @@ class DasProposer:
         drafter, record = self.draft_round.drafter, self._record
         broken = [] if self.drafting_model is None else self.drafting_model.alarms()
         lost = record.history_before + record.tokens - drafter.history_tokens if drafter.window else 0
-        # A rollout in which a head rests has other drafts than those in which it does not.
-        compared = not (isinstance(drafter, EitherOr) and drafter.is_resting)
         return broken + self.alarm.end_step(
-            record.passes, record.num_drafted, record.num_accepted, lost, judged, compared, record.declined
+            record.passes, record.num_drafted, record.num_accepted, lost, judged, record.declined
         )
 
     def _begin(self, name: str, state: Any, num_emitted: int) -> LiveRequest:

@@ -26,7 +26,7 @@ from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import learned  # noqa: E402
 from das.engine.branching.scratch import with_scratch_blocks  # noqa: E402
 from das.engine.drafters.quantized_layers import QuantizedLayers  # noqa: E402
-from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
+from das.engine.drafters.support import require_self_draft  # noqa: E402
 from das.engine.engine_config import DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
@@ -81,8 +81,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_options = options if drafts_by_das(self.vllm_config) else None
         if self._das_options is not None and self._das_options.self_draft is not None:
             require_self_draft(self.vllm_config, self._das_options.self_draft)
-        if options.head is not None:
-            require_head(self.vllm_config)
         check_model_runner(self.vllm_config)
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
@@ -112,8 +110,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             "none, because there is no speculative_config"
             if speculative_config is None
             else f"up to {speculative_config.num_speculative_tokens} tokens by {speculative_config.method}"
-            + (", coupled" if self.das_runner.coupled else "")
-            + (", coupled, and by the history" if self.das_runner.has_head else ""),
+            + (", coupled" if self.das_runner.coupled else ""),
         )
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -289,8 +286,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         proposer in use.
         """
         self.das_runner.settle()
-        if self.das_runner.has_head != (options is not None and options.head is not None):
-            raise ValueError("an engine with a head beside the history has proposers of its own: build one for each")
         if name not in self._das_proposers:
             config = self.vllm_config
             made = type(self.das_runner.drafter)(config) if options is None else DasProposer(config, options)

@@ -59,7 +59,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "suffix": {},
     "draft_model": {"speculative": SPECULATIVE},
     "eagle3": {"speculative": SPECULATIVE},
-    "das_eagle3": {"speculative": SPECULATIVE},
 }
 UNTRAINED = ("none", "draft_model", "eagle3")  # nothing right is drafted
 QUESTIONS = ("what is 3 + 4?", "what is 12 - 5?")
@@ -100,7 +99,7 @@ def test_all_arms_answer_alike(
     config: PretrainedConfig, chat: str, tiny_policy: str, engines: Engines, tmp_path: Path
 ) -> None:
     write(config, chat, tiny_policy, tmp_path)
-    models = {"draft_model": tiny_policy, "eagle3": str(tmp_path / "head"), "das_eagle3": str(tmp_path / "head")}
+    models = {"draft_model": tiny_policy, "eagle3": str(tmp_path / "head")}
     expected = None
     for arm, settings in ARMS.items():
         if arm == "suffix" and find_spec("arctic_inference") is None:

@@ -29,7 +29,7 @@ from experiments.registry import TASKS  # noqa: E402
 # Left out here: arms that read a head trained before, or that need a policy or a package of their own.
 ARMS = (
     "none,stock,ngram,das,das_fixed,das_unlimited,das_tree,das_self,self_draft,self_draft_toggle,self_draft_adaptive,"
-    "draft_model,das_eagle3,eagle3_online"
+    "draft_model,eagle3_online"
 )
 TINY = "setting=maths_smoke"  # two training steps of one problem x 4 short responses
 # Settings of a run of seconds that shows that a task works. Two names in braces are filled in: {compare} is the folder

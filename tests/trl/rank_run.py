@@ -1,7 +1,7 @@
 """A plain TRL script on several ranks. Usage: rank_run.py METHOD,METHOD... POLICY FOLDER [NAME=VALUE ...]
 
-It trains once with each method, such as das. NAME=VALUE: further arguments of GRPOConfig, as JSON. Each rank writes what
-it did into FOLDER/METHOD_rankN.json.
+It trains once with each method, such as das. NAME=VALUE: further arguments of GRPOConfig, as JSON. Each rank writes
+what it did into FOLDER/METHOD_rankN.json.
 """
 
 import json

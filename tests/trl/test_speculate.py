@@ -39,7 +39,7 @@ def trl_untouched_afterwards() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"method": "magic"}, EngineError, "choose none, das, self_draft, das_self, das_eagle3, ngram"),
+        ({"method": "magic"}, EngineError, "choose none, das, self_draft, das_self, ngram"),
         ({"drafter": {"window": -1}}, ValueError, "window must be in 0"),
         ({"drafter": {"unit": "week"}}, ValueError, "choose epoch or step"),
         ({"budget": {"name": "generous"}}, ValueError, "unknown budget 'generous'"),

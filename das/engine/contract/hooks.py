@@ -172,31 +172,6 @@ config.speculative: where the head lies
 model_executor.models.llama_eagle3: new weights of the head; whether vLLM shares its lm_head
     Eagle3LlamaForCausalLM: load_weights(self, weights), lm_head
 
-[das_eagle3]
-model_executor.models.llama_eagle3: passes of a head beside a history
-    Eagle3LlamaForCausalLM: combine_hidden_states(self, hidden_states),
-        forward(self, input_ids, positions, hidden_states, inputs_embeds)
-v1.spec_decode.llm_base_proposer: the same
-    SpecDecodeBaseProposer: draft_attn_groups, kv_cache_gid
-forward_context: the same
-    set_forward_context(attn_metadata, vllm_config, num_tokens)
-v1.worker.utils: the same
-    AttentionGroup: layer_names, get_metadata_builder(self)
-v1.worker.gpu_model_runner: which hidden states are whose
-    GPUModelRunner: query_start_loc
-v1.worker.gpu_input_batch: the same
-    InputBatch: num_computed_tokens_cpu
-v1.worker.block_table: the head's KV blocks
-    BlockTable: block_table
-v1.core.sched.output: which blocks are new, and the head has read nothing in them
-    SchedulerOutput: scheduled_new_reqs, scheduled_cached_reqs
-    NewRequestData: block_ids, num_computed_tokens
-    CachedRequestData: req_ids, resumed_req_ids, new_block_ids, num_computed_tokens
-v1.kv_cache_interface: the same
-    KVCacheConfig: num_blocks
-config.speculative: emitted tokens come as lists
-    SpeculativeConfig: disable_padded_drafter_batch
-
 [self-drafts]
 forward_context: passes of the policy's model that draft
     set_forward_context(attn_metadata, vllm_config, num_tokens)

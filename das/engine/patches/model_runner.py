@@ -84,5 +84,5 @@ def _is_asynchronous(vllm_config: Any) -> bool:
         )
     if options.asynchronous is not None:
         return options.asynchronous
-    from_texts = options.self_draft is None and options.head is None and not options.branch_blocks
+    from_texts = options.self_draft is None and not options.branch_blocks
     return from_texts and has_room and not current_platform.is_cpu()

@@ -62,22 +62,20 @@ class Alarm:
         num_accepted: int,
         lost_tokens: int,
         judged: bool = True,
-        compared: bool = True,
         declined: bool = False,
     ) -> list[str]:
         """Judge the rollout that ended. Returns a line for each thing that is wrong with it; [] if nothing is.
 
         passes, num_drafted, num_accepted: sums over its requests. lost_tokens: response tokens that finished but did
         not join the history. judged: False for an evaluation, which is not compared with the training's rollouts.
-        compared: False if acceptance is not compared with other rollouts. declined: whether there was a pass for which
-        the budget cut everything that was drafted.
+        declined: whether there was a pass for which the budget cut everything that was drafted.
         """
         alarms = self._wrong_ids()
         if not judged:
             return []
         if lost_tokens > 0:
             alarms.append(f"the index is stale: {lost_tokens} response tokens of this rollout did not join the history")
-        if passes < MIN_PASSES or not compared:
+        if passes < MIN_PASSES:
             return alarms
         accepted, share = num_accepted / passes, num_accepted / max(1, num_drafted)
         usual, usual_share = (

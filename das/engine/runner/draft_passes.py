@@ -33,14 +33,12 @@ def pass_inputs(
     starts: np.ndarray,
     counts: np.ndarray,
     tokens: np.ndarray,
-    skipped: np.ndarray | int = 0,
 ) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns what a pass over some rows reads: vLLM's CommonAttentionMetadata, the tokens and their positions, and the
     index of each row's last token. All of it goes to the device in one copy, for which the host does not wait.
 
     tables: KV blocks of each row, int32 [R, blocks]. starts: place of each row's first token in these, int64 [R].
-    counts: the number of each row's tokens in the pass, int64 [R]. tokens: the token ids, row by row. skipped: how many
-    tokens of each row precede its blocks, int64 [R].
+    counts: the number of each row's tokens in the pass, int64 [R]. tokens: the token ids, row by row.
     """
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
@@ -51,7 +49,7 @@ def pass_inputs(
     slots += positions % block_size
     query_starts, seq_lens = np.concatenate(([0], stops)).astype(np.int32), lengths.astype(np.int32)
     arrays = {"query_starts": query_starts, "seq_lens": seq_lens, "tables": tables, "slots": slots, "tokens": tokens}
-    arrays |= {"positions": positions + np.broadcast_to(skipped, counts.shape)[owner], "last": stops - 1}
+    arrays |= {"positions": positions, "last": stops - 1}
     there = on_device(device, arrays)
     common = CommonAttentionMetadata(
         query_start_loc=there["query_starts"],

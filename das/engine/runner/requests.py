@@ -51,7 +51,6 @@ class Requests:
     def __init__(self) -> None:
         self.known: dict[str, KnownRequest] = {}
         self.num_drafted: dict[str, int] = {}  # tokens that were drafted for the next pass
-        self.resumed: set[str] = set()  # those that go on with the running pass after a preemption
         self._preempted: set[str] = set()
 
     def finish(self, scheduled: Any) -> None:
@@ -65,16 +64,13 @@ class Requests:
     def add(self, scheduled: Any) -> list[str]:
         """Add the requests that begin or begin a further turn. Returns the ids of all that vLLM adds: a preempted
         request that goes on is among them."""
-        self.resumed = set()
         for new in scheduled.scheduled_new_reqs:
             known = self.known.get(new.req_id)
             if known is None:
                 known = self.known[new.req_id] = KnownRequest(new.prompt_token_ids, new.prompt_len, None, [], [])
             goes_on = new.req_id in self._preempted and known.num_prompt_tokens == new.prompt_len
             self._preempted.discard(new.req_id)
-            if goes_on:
-                self.resumed.add(new.req_id)
-            else:
+            if not goes_on:
                 known.prompt_token_ids, known.num_prompt_tokens = new.prompt_token_ids, new.prompt_len
                 known.sampling_params, known.mm_features = new.sampling_params, new.mm_features
             known.output_token_ids = list(new.prefill_token_ids[new.prompt_len :])

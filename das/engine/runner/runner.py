@@ -3,7 +3,7 @@
 One object, Runner, holds what das adds. These attributes of vLLM's runner are replaced; no class is changed:
 
 - init_speculator, replaced only while the runner is built: vLLM knows no drafter on the host. vLLM's own speculators,
-  which run a model, stay (coupled_method.py). Beside the history, a speculator only holds the head.
+  which run a model, stay (coupled_method.py).
 - load_model: the sampler exists afterwards. Then rejection_sampler, sampler.sample (verifier.py) and
   draft_tokens_handler (speculator.py) are replaced.
 - add_requests, finish_requests: this runner keeps no objects of requests (requests.py). Requests without a seed get
@@ -35,14 +35,13 @@ from vllm.v1.worker.gpu.attn_utils import get_varlen_cudagraph_unsupported_backe
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import MAX_CHUNK_BYTES
 
 from das.engine.drafters.quantized_layers import QuantizedLayers
-from das.engine.engine_config import das_options, drafts_by_das
+from das.engine.engine_config import drafts_by_das
 from das.engine.patches.replace import patch, replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.runner.branches import Branches
 from das.engine.runner.coupled_method import CoupledSpeculator
 from das.engine.runner.draft_passes import DraftPasses
-from das.engine.runner.head_passes import HeadPasses, PolicyPass
 from das.engine.runner.in_flight import InFlight, Landing
 from das.engine.runner.requests import Batch, KnownRequest, Requests
 from das.engine.runner.speculator import HostSpeculator, TrueLengths, filled_up
@@ -69,7 +68,7 @@ def runner_under_construction(vllm_config: Any) -> Iterator[None]:
 
 def _speculator(original: Callable[..., Any], vllm_config: Any, *rest: Any) -> Any:
     method = vllm_config.speculative_config.method
-    if (drafts_by_das(vllm_config) and das_options(vllm_config).head is None) or method in TEXT_METHODS:
+    if drafts_by_das(vllm_config) or method in TEXT_METHODS:
         return HostSpeculator(vllm_config, rest[0])
     _tell_layers_of_head(vllm_config.speculative_config.draft_model_config.hf_config)
     speculator = original(vllm_config, *rest)
@@ -107,16 +106,13 @@ class Runner:
         self.weights_version = 0
         self.quantized: QuantizedLayers | None = None
         self.draft_blocks = range(0)
-        self.has_head = das_options(config).head is not None
         self.drafter: Any = vllm.speculator
         self._coupled_method: CoupledSpeculator | None = None
-        self._head_passes: HeadPasses | None = None
         self.input_batch = Batch()
         # Tokens of the response so far, of each request, by its index in vLLM's arrays.
         self.positions = np.zeros(vllm.max_num_reqs, np.int64)
         self.rows = np.zeros(0, np.int64)  # for each row of the pass, this index of its request
         self.unfinished = np.zeros(0, np.bool_)
-        self._starts = np.zeros(0, np.int64)  # the position of each request's first row in the pass
         self._scheduled: Any = None  # vLLM's SchedulerOutput of the running pass
         self._known = Requests()
         self._branches: Branches | None = None
@@ -126,12 +122,9 @@ class Runner:
         self.is_warming_up = False
         self._in_flight: list[InFlight] = []  # passes whose tokens the drafter does not know yet, the oldest first
         self._landing = Landing(vllm.output_copy_stream)
-        if isinstance(vllm.speculator, HostSpeculator) or self.has_head:
+        if isinstance(vllm.speculator, HostSpeculator):
             self.drafter = DasProposer(config) if drafts_by_das(config) else TextDrafts(config)
-            if self.has_head:  # vLLM's speculator only holds the head
-                patch(vllm.speculator, "propose", self._draft_beside_head)
-            else:
-                vllm.speculator.das_runner = self
+            vllm.speculator.das_runner = self
             vllm.draft_tokens_handler = self._lengths
             patch(vllm, "initialize_kv_cache", self._initialize_kv_cache)
             if config.scheduler_config.async_scheduling:
@@ -172,21 +165,12 @@ class Runner:
         compute for a request between two target passes."""
         return DraftPasses(self, max_tokens)
 
-    def block_tables(self, kv_group: int = 0) -> np.ndarray:
+    def block_tables(self) -> np.ndarray:
         """Returns the KV blocks of each request of the batch, int32 [requests, blocks], on the host. On a GPU this
-        waits for the device. kv_group: the group of KV caches."""
-        tables = self.vllm.block_tables.block_tables[kv_group].gpu[torch.from_numpy(self.rows)]
+        waits for the device."""
+        tables = self.vllm.block_tables.block_tables[0].gpu[torch.from_numpy(self.rows)]
         on_host: np.ndarray = tables.cpu().numpy()
         return on_host
-
-    def head_passes(self) -> HeadPasses:
-        """Returns the object that runs passes of the draft head that vLLM loaded."""
-        if self._head_passes is None:
-            speculator = self.vllm.speculator
-            kv_group = next(i for i, groups in enumerate(speculator.attn_groups) if groups)
-            attention = speculator.attn_groups[kv_group][0]
-            self._head_passes = HeadPasses(self, speculator.model, attention, kv_group)
-        return self._head_passes
 
     def texts(self) -> np.ndarray:
         """Returns the token ids of each request of the batch, prompt and response, int32 [requests, max_model_len], on
@@ -333,8 +317,6 @@ class Runner:
             self.vllm.sampler.sampling_states.temperature.np[rows],
         )
         self.unfinished = batch.num_computed_tokens_np + batch.num_scheduled_tokens < batch.prefill_len_np
-        # An asynchronous scheduler counts all drafted tokens of the pass before as computed.
-        self._starts = np.minimum(batch.num_computed_tokens_np, self.input_batch.num_tokens_no_spec - 1)
         self.sampler.remembers = getattr(self.drafter, "remembers", False)
         output, num_sampled, num_rejected = self._vllm_sample(hidden_states, batch, grammar_output)
         num_drafted = batch.num_draft_tokens_per_req
@@ -381,33 +363,6 @@ class Runner:
             self.positions[flight.rows] += num_emitted
         flight.batch.num_tokens_no_spec += num_emitted
         self.meter.record_pass(flight.batch.req_ids, flight.num_drafted, num_emitted.tolist(), self.pass_ended)
-
-    def _draft_beside_head(
-        self,
-        original: Callable[..., Any],
-        batch: Any,
-        attn_metadata: Any,
-        slot_mappings: Any,
-        hidden_states: Any,
-        aux_hidden_states: Any,
-        *args: Any,
-        dummy_run: bool = False,
-        **kwargs: Any,
-    ) -> Any:
-        """Replaces the drafting of vLLM's method eagle3: DasProposer drafts. vLLM still loads the head and provides its
-        inputs.
-
-        aux_hidden_states: the hidden states of each layer that the head reads, [tokens, hidden].
-        """
-        if dummy_run:
-            policy = attn_metadata, slot_mappings, hidden_states, aux_hidden_states
-            return original(batch, *policy, *args, dummy_run=True, **kwargs)
-        start = time.perf_counter()
-        self.drafter.attach(self)
-        ended = PolicyPass(batch.query_start_loc_np[: batch.num_reqs + 1], self._starts, aux_hidden_states)
-        self.drafter.drafting_model.keep(self._scheduled, self._known.resumed, ended)
-        self.meter.draft_s += time.perf_counter() - start
-        return filled_up(self.draft(), self.vllm.num_speculative_steps, self.vllm.device)
 
     def _profile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Let vLLM's profile of a pass's memory also count the rows that drafts add, das's sampler, and the weights of

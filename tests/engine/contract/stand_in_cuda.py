@@ -44,7 +44,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "ngram": {"speculative": {"num_speculative_tokens": 4, "prompt_lookup_max": 4}},
     "self_draft": {},
     "eagle3": {"speculative": {"num_speculative_tokens": 4}},
-    "das_eagle3": {"speculative": {"num_speculative_tokens": 4}},
 }
 PASSES = {  # drafted tokens of each request
     "1 live": [0],

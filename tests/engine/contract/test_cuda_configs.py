@@ -41,9 +41,6 @@ def check(rows: dict[str, dict[str, Any]]) -> None:
     """What the docs say holds in all rows."""
     for name, row in rows.items():
         shape, method = name.split()
-        if "refused" in row or method == "das_eagle3":
-            assert "das_eagle3" in row["refused"], (name, row)
-            continue
         assert (row["norm"], row["asynchronous"]) == (True, method in ("none", "das")), (name, row)
         assert row["attention"] == ("TRITON_ATTN" if shape == "100m" else None), (name, row)
         graphs, by_das = row["graphs"], method in ("das", "self_draft")
@@ -62,7 +59,7 @@ def check(rows: dict[str, dict[str, Any]]) -> None:
 def test_engines_are_configured_for_a_gpu_as_the_docs_say(tmp_path: Path) -> None:
     rows = rows_of(tmp_path)
     check(rows)
-    assert sum("refused" not in row for row in rows.values()) >= 10
+    assert len(rows) >= 10
 
 
 def test_a_cuda_wheel_configures_them_alike(tmp_path: Path) -> None:

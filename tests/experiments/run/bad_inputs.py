@@ -223,9 +223,6 @@ kind(
     (["arms=[none,eagle3_frozen]", "head.tokens=8"], "head.tokens: eagle3 drafts 1 to 7 tokens a pass, not 8"),
     (["task=rollout", "arm=eagle3_frozen"], "head.path=null: task=rollout makes no head; give a head's folder"),
     (["arms=[none,eagle3_online]", "head.share=0"], "head.share=0: must be a number from 1e-06 to 1"),
-    (["task=rollout", "arm=das_eagle3"], "head.path=null: task=rollout makes no head; give a head's folder"),
-    (["arms=[none,das_eagle3]", "head.tokens=8"], "head.tokens: eagle3 drafts 1 to 7 tokens a pass, not 8"),
-    (["arms=[none,das_eagle3]", "engine.branch_blocks=8"], "das_eagle3 drafts chains only; set it to 0"),
 )
 MTP = ["task=rollout", "arm=mtp"]
 kind(
