@@ -60,6 +60,17 @@ def admit(params: Any, may_force: bool = False) -> None:
         raise VLLMValidationError(f"{SET_ASIDE_KEY} must be a list of token ids, got {str(set_aside)[:80]!r}")
 
 
+def admit_stops(params: Any) -> None:
+    """Check a request that may get drafts for vLLM 0.31, which keeps the tokens behind a stop string that ends amid a
+    draft, so that drafts would change its tokens. Raises VLLMValidationError with a one-line message."""
+    from vllm.exceptions import VLLMValidationError
+
+    if params.stop:
+        raise VLLMValidationError(
+            "stop strings with drafts need vllm 0.32.0, since 0.31.0 keeps tokens behind them: use stop_token_ids"
+        )
+
+
 def admit_to_arrays(params: Any) -> None:
     """Check a request for vLLM's model runner, which keeps these parameters in arrays of fixed size and would
     stop the engine. Raises VLLMValidationError with a one-line message if the request has more of them."""

@@ -114,6 +114,31 @@ def test_blocks_that_hold_no_branch_are_refused_wherever_they_are_given(
         das.engine_arguments(branch_blocks=blocks)
 
 
+@pytest.mark.parametrize(("version", "method", "refused"), [
+    ("0.31.0", "das", True), ("0.31.0", None, False), ("0.32.0", "das", False),
+])  # fmt: skip
+def test_stop_strings_are_refused_where_tokens_behind_them_would_depend_on_drafts(
+    monkeypatch: pytest.MonkeyPatch, version: str, method: str | None, refused: bool
+) -> None:
+    from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
+
+    monkeypatch.setattr(front_end, "installed", lambda *names: version)
+    monkeypatch.setattr(front_end, "check_policy", lambda config: None)
+    drafts = None if method is None else SimpleNamespace(model="das.engine.proposer.DasProposer")
+    config = SimpleNamespace(
+        additional_config={}, speculative_config=drafts, parallel_config=SimpleNamespace(worker_cls=WORKER)
+    )
+    built = SimpleNamespace(_validate_params=lambda params: params, process_inputs=lambda: None)
+    front_end._build_front_end(lambda *args: None, built, config)
+    built._validate_params(SamplingParams(stop_token_ids=[3]))
+    if not refused:
+        built._validate_params(SamplingParams(stop=["a"]))
+        return
+    with pytest.raises(VLLMValidationError, match=r"^stop strings with drafts need vllm 0\.32\.0"):
+        built._validate_params(SamplingParams(stop=["a"]))
+
+
 def test_an_engine_needs_neither_install_nor_plugin_nor_announcements(tiny_policy: str) -> None:
     (line,) = run_script(NOTHING_PREPARED, tiny_policy)
     passes, history_tokens = map(int, line.split())

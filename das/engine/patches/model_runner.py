@@ -55,7 +55,7 @@ def _validate(original: Callable[..., None], vllm_config: Any) -> None:
         original(vllm_config)
         return
     # das brings these drafters (runner/speculator.py).
-    own = {f"speculative method '{name}'" for name in ("custom_class", "suffix")}
+    own = {f"speculative method '{name}'" for name in ("custom_class", "suffix", "ngram")}  # ngram: of 0.31
     if unsupported := set(vllm_config._get_v2_model_runner_unsupported_features()) - own:
         raise ValueError(f"vLLM's model runner does not support: {', '.join(sorted(unsupported))}")
     # Before this call vLLM refused it for drafters on the host, and turned it off on CPUs.

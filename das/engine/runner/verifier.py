@@ -6,6 +6,7 @@ top-k and top-p in a form that does not depend on the other rows (das/verify/top
 if and only if it equals the token that is sampled on its row.
 """
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,8 @@ class Draws:
     def __init__(self, das_runner: "Runner"):
         self.das_runner = das_runner
         self.vllm_sampler = das_runner.vllm.sampler
+        of_states = inspect.signature(self.vllm_sampler.sampling_states.get_top_k_top_p).parameters
+        self._takes_vocab = "vocab_size" in of_states  # since vLLM 0.33
 
     def processed(
         self,
@@ -43,7 +46,8 @@ class Draws:
         logits = sampler.apply_sampling_params(
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest, skip_top_k_top_p=True
         ).to(torch.float32)
-        top_k, top_p = sampler.sampling_states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np)
+        of_vocab = (logits.shape[-1],) * self._takes_vocab
+        top_k, top_p, *_ = sampler.sampling_states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np, *of_vocab)
         return keep_likeliest(logits, top_k, top_p)
 
     def draw(
@@ -111,7 +115,7 @@ class KeyedVerifier(RejectionSampler):
         expanded_idx_mapping: torch.Tensor,
         expanded_local_pos: torch.Tensor,
         seq_lens_upper_bound_np: np.ndarray,
-        verify_draft_sampled: torch.Tensor,
+        verify_draft_sampled: torch.Tensor | None = None,  # vLLM 0.31 has none
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Verify a piece of the pass: consecutive requests. Returns its processed logits, [rows, vocab], the emitted
         tokens, int64 [requests, longest draft + 1], and how many of them count.
@@ -125,7 +129,8 @@ class KeyedVerifier(RejectionSampler):
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, draft_sampled, expanded_local_pos,
             seq_lens_upper_bound_np,
         )  # fmt: skip
-        layout = self._next_layout(len(idx_mapping_np), verify_draft_sampled)
+        inputs = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
+        layout = self._next_layout(len(idx_mapping_np), inputs)
         emitted, cells = self.draws.draw(logits, layout, idx_mapping_np, self.num_speculative_steps + 1)
         if layout.parents is not None:
             request, place = (emitted.numpy() != REJECTED).nonzero()
