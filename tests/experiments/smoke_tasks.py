@@ -115,7 +115,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
     ),
     # Two parts of sixteen; tests/experiments/tasks/test_check_gpu.py runs most.
     "check_gpu": ("task.device=cpu", "task.parts=[sampler,pass_times]", "task.folder={made}/check_gpu"),
-    "compatibility": ("task.wheels=[]", "task.page={made}/compatibility.md"),
     # Two stops of seven; the settings of the run that is killed go before the user's, which win.
     "kill_test": ("task.runs=1", "task.kinds=[run,damage]", TINY, "trainer.max_steps=4", "checkpoint.every=1"),
     # Eight faults of fifteen kinds, in random order.
@@ -140,7 +139,7 @@ TESTED = {
     "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
     "soak": "tests/experiments/tasks/test_soak_run.py",
     "recordings": "tests/experiments/recorded/test_recordings.py",
-    **{name: f"tests/experiments/tasks/test_{name}.py" for name in ("force", "check_gpu", "replay", "compatibility")},
+    **{name: f"tests/experiments/tasks/test_{name}.py" for name in ("force", "check_gpu", "replay")},
 }
 # `make nightly` runs them: repeated kills, a comparison of 14 arms, and one of the experiments, all of which `make
 # smoke` runs. That what `make run` installs is enough for the arms is shown by importing everything. Tests that hold

@@ -1,4 +1,4 @@
-"""The versions of vLLM and TRL that the hooks were written for. Any other version is refused before it can do harm."""
+"""The versions of vLLM, TRL and Ray that das supports. Any other version is refused in one line, here."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -11,7 +11,7 @@ RAY = ("2.60.0",)  # only one version, because das/cluster/local_ray.py uses pri
 
 
 class UnsupportedVersion(RuntimeError):
-    """An installed package is not a version that the hooks were checked with."""
+    """An installed package is not a version that das was checked with."""
 
 
 class NotInstalled(RuntimeError):

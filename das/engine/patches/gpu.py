@@ -8,8 +8,9 @@
 
 from typing import Any
 
-from das.engine.contract.gpus import INVARIANT_HEAD
 from das.engine.patches.tuned_matmuls import LARGE, most_alike, one_family
+
+INVARIANT_HEAD = 128  # the head size for which FlashAttention 3 should be batch-invariant under vLLM's flag
 
 
 def tune_matmuls() -> None:

@@ -21,7 +21,7 @@ from conftest import Engines, mtp_policy, roll
 from triton.runtime.interpreter import InterpretedFunction
 
 from das.engine.runner.host_kernels import HOST_KERNELS
-from das.engine.runner.stand_in import HostKernel, is_kernel
+from das.engine.runner.stand_in import HostKernel, is_kernel, replace_kernels
 
 ROUNDED = ("_topk_log_softmax_kernel",)  # its last bits differ on purpose: torch's
 LAUNCHES: Counter[str] = Counter()
@@ -72,6 +72,21 @@ def spoiled(name: str) -> None:
     HOST_KERNELS[name] = wrong
 
 
+def prepare_multimodal_positions() -> None:
+    """Launch the kernel that only engines with images launch: a request amid its prompt, and one behind it."""
+    from vllm.v1.worker.gpu.mm.rope import RopeState
+
+    replace_kernels()
+    state = RopeState(3, 4, 32, 64, torch.device("cpu"))
+    state.prefill_positions.gpu.random_(0, 60)
+    state.prefill_delta.np[:] = [3, -2, 5, -7]
+    state.prefill_delta.copy_to_uva()
+    starts, prompts = torch.tensor([0, 9, 13], dtype=torch.int32), torch.tensor([20, 20, 40, 20], dtype=torch.int32)
+    computed = torch.tensor([25, 0, 11, 0], dtype=torch.int32)
+    state.prepare_positions(torch.tensor([2, 0]), starts, prompts, computed)
+    assert state.positions[0, 9:13].tolist() == [28, 29, 30, 31]
+
+
 def main(policy: str, spoil: str) -> None:
     if spoil:
         spoiled(spoil)
@@ -103,6 +118,7 @@ def main(policy: str, spoil: str) -> None:
             llm = engines.build(own, method=method, speculative=settings, max_num_batched_tokens=32)
             params = [SamplingParams(seed=i, max_tokens=8) for i in range(3)]
             drafted += roll(llm, [prompts[0], prompts[3], prompts[6]], params, ["0", "1", "2"], 1)[2]["drafted"]
+    prepare_multimodal_positions()
     print("RESULT" + json.dumps({"launches": LAUNCHES, "drafted": drafted}))
 
 

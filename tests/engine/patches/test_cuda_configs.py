@@ -14,7 +14,7 @@ from experiments.run.errors import CONFIGS
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("triton.backends.nvidia", reason="Triton has no driver for NVIDIA's GPUs here")
-WHEELS = CONFIGS.parent / "outputs" / "cache" / "wheels"  # `python run.py task=compatibility` fetches into it
+WHEELS = CONFIGS.parent / "outputs" / "cache" / "wheels"  # for `pip download --no-deps vllm==VERSION`
 UNDRAFTED = ("1 live", "64 live", "256 live")
 
 
@@ -24,7 +24,7 @@ def rows_of(folder: Path, version: str | None = None) -> dict[str, dict[str, Any
     if version is not None:
         found = list(WHEELS.glob(f"vllm-{version}-*.whl"))
         if not found:
-            pytest.skip(f"no wheel: python run.py task=compatibility task.wheels=[vllm-{version}] task.page=PATH")
+            pytest.skip(f"no wheel: pip download --no-deps --dest {WHEELS} vllm=={version}")
         with zipfile.ZipFile(found[0]) as wheel:  # without kernels, which the stand-in does not call
             wheel.extractall(folder / "vllm", [name for name in wheel.namelist() if not name.endswith((".so", ".hpp"))])
         paths.insert(0, str(folder / "vllm"))
