@@ -37,15 +37,18 @@ def refusal(**arguments):
 """
 ASKED_BY_HALF = """
 only_settings = das.engine_arguments("none") | {"worker_cls": "auto"}
+print("RESULT", refusal(**das.engine_arguments()))
 import das.engine.plugin
 das.engine.plugin.register()  # as vLLM does where das was installed with pip
 print("RESULT", refusal(**only_settings))
 print("RESULT", refusal(**das.engine_arguments() | {"worker_cls": "auto", "additional_config": {}}))
 """
-NOTHING_PREPARED = """
+ONLY_THE_PLUGIN = """
 before = dict(os.environ)
 arguments = das.engine_arguments(budget={"name": "fixed", "tokens": 4})
 assert dict(os.environ) == before, "engine_arguments() changed the environment"
+import das.engine.plugin
+das.engine.plugin.register()  # as vLLM does where das was installed with pip
 llm = build(**arguments)
 params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 for _ in range(2):
@@ -68,7 +71,8 @@ def run_script(script: str, policy: str, **environment: str) -> list[str]:
 
 
 def test_an_engine_that_asks_by_half_is_refused(tiny_policy: str) -> None:
-    by_settings, by_drafter = run_script(ASKED_BY_HALF, tiny_policy)
+    unprepared, by_settings, by_drafter = run_script(ASKED_BY_HALF, tiny_policy)
+    assert unprepared == "NotInstalled: an engine of das needs das.install() (or das's plug-in) before it is built"
     assert by_settings.startswith("NotInstalled: additional_config asks for das, but worker_cls is")
     assert 'das drafts in its own worker only: add worker_cls="das.engine.worker.DasWorker"' in by_drafter
 
@@ -140,8 +144,8 @@ def test_stop_strings_are_refused_where_tokens_behind_them_would_depend_on_draft
         built._validate_params(SamplingParams(stop=["a"]))
 
 
-def test_an_engine_needs_neither_install_nor_plugin_nor_announcements(tiny_policy: str) -> None:
-    (line,) = run_script(NOTHING_PREPARED, tiny_policy)
+def test_an_engine_needs_neither_install_nor_announcements(tiny_policy: str) -> None:
+    (line,) = run_script(ONLY_THE_PLUGIN, tiny_policy)
     passes, history_tokens = map(int, line.split())
     assert history_tokens == 80
     assert passes < 70, "the second response, equal to the first, was not drafted"

@@ -197,7 +197,7 @@ class Runner:
         start, batch, ranks = time.perf_counter(), self.input_batch, get_tp_group()
         self.drafter.attach(self)
         # On the first rank only: a budget that learns from times would choose other drafts on each rank.
-        own = self.drafter.propose(self._emitted, batch.num_tokens_no_spec, None) if ranks.is_first_rank else None
+        own = self.drafter.propose(self._emitted, batch.num_tokens_no_spec) if ranks.is_first_rank else None
         drafts: list[list[int]] = ranks.broadcast_object(own)
         if self._branches is not None:
             drafts = self._branches.fitting(drafts)
