@@ -61,13 +61,13 @@ def admit(params: Any, may_force: bool = False) -> None:
 
 
 def admit_stops(params: Any) -> None:
-    """Check a request that may get drafts for vLLM 0.31, which keeps the tokens behind a stop string that ends amid a
-    draft, so that drafts would change its tokens. Raises VLLMValidationError with a one-line message."""
+    """Check a request that gets drafts of vLLM's own from vLLM 0.31, which keeps the tokens behind a stop string that
+    ends amid a draft, so that drafts would change its tokens. Raises VLLMValidationError with a one-line message."""
     from vllm.exceptions import VLLMValidationError
 
     if params.stop:
         raise VLLMValidationError(
-            "stop strings with drafts need vllm 0.32.0, since 0.31.0 keeps tokens behind them: use stop_token_ids"
+            "stop strings with this method need vllm 0.32.0, since 0.31.0 keeps tokens behind them: use stop_token_ids"
         )
 
 

@@ -17,6 +17,7 @@ from das.engine.contract import versions
 from das.engine.engine_config import WORKER
 from das.engine.patches import front_end
 from das.engine.patches.replace import required
+from das.verify.admission import LIMIT_KEY
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = """
@@ -119,29 +120,38 @@ def test_blocks_that_hold_no_branch_are_refused_wherever_they_are_given(
         das.engine_arguments(branch_blocks=blocks)
 
 
-@pytest.mark.parametrize(("version", "method", "refused"), [
-    ("0.31.0", "das", True), ("0.31.0", None, False), ("0.32.0", "das", False),
+@pytest.mark.parametrize(("version", "drafter", "outcome"), [
+    ("0.31.0", "das.engine.proposer.DasProposer", "undrafted"), ("0.31.0", "model", "refused"),
+    ("0.32.0", "das.engine.proposer.DasProposer", "as ever"), ("0.32.0", "model", "as ever"),
 ])  # fmt: skip
-def test_stop_strings_are_refused_where_tokens_behind_them_would_depend_on_drafts(
-    monkeypatch: pytest.MonkeyPatch, version: str, method: str | None, refused: bool
+def test_no_draft_meets_a_stop_string_where_tokens_behind_it_would_stay(
+    monkeypatch: pytest.MonkeyPatch, version: str, drafter: str, outcome: str
 ) -> None:
     from vllm import SamplingParams
     from vllm.exceptions import VLLMValidationError
 
     monkeypatch.setattr(front_end, "installed", lambda *names: version)
     monkeypatch.setattr(front_end, "check_policy", lambda config: None)
-    drafts = None if method is None else SimpleNamespace(model="das.engine.proposer.DasProposer")
     config = SimpleNamespace(
-        additional_config={}, speculative_config=drafts, parallel_config=SimpleNamespace(worker_cls=WORKER)
+        additional_config={},
+        speculative_config=SimpleNamespace(model=drafter),
+        parallel_config=SimpleNamespace(worker_cls=WORKER),
     )
-    built = SimpleNamespace(_validate_params=lambda params: params, process_inputs=lambda: None)
+    built = SimpleNamespace(
+        _validate_params=lambda params: params,
+        process_inputs=lambda params: SimpleNamespace(cache_salt=None, sampling_params=params),
+    )
     front_end._build_front_end(lambda *args: None, built, config)
     built._validate_params(SamplingParams(stop_token_ids=[3]))
-    if not refused:
-        built._validate_params(SamplingParams(stop=["a"]))
+    assert built.process_inputs(SamplingParams()).sampling_params.extra_args is None
+    stopping = SamplingParams(stop=["a"])
+    if outcome == "refused":
+        with pytest.raises(VLLMValidationError, match=r"^stop strings with this method need vllm 0\.32\.0"):
+            built._validate_params(stopping)
         return
-    with pytest.raises(VLLMValidationError, match=r"^stop strings with drafts need vllm 0\.32\.0"):
-        built._validate_params(SamplingParams(stop=["a"]))
+    built._validate_params(stopping)
+    found = built.process_inputs(stopping).sampling_params.extra_args
+    assert found == ({LIMIT_KEY: 0} if outcome == "undrafted" else None)
 
 
 def test_an_engine_needs_neither_install_nor_announcements(tiny_policy: str) -> None:
