@@ -12,16 +12,16 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from das.engine.contract.versions import RUNNERS, installed
+from das.engine.contract.versions import installed
 from das.engine.plugin import DIE_TOGETHER
 
 
 def environment() -> dict[str, str]:
     """Returns the environment variables that the server needs and that are not set yet."""
-    variables = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # engines of das that ask for the second runner get it all the same
-    if installed("vllm"):  # the CUDA build: its default kernels give a row other bits when the batch changes
-        variables |= {"VLLM_BATCH_INVARIANT": "1", "TRITON_F32_DEFAULT": "ieee"}  # as in das.install()
-    return variables
+    if not installed("vllm"):
+        return {}
+    # The CUDA build: its default kernels give a row other bits when the batch changes. As in das.install().
+    return {"VLLM_BATCH_INVARIANT": "1", "TRITON_F32_DEFAULT": "ieee"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -43,7 +43,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         help='JSON, of self_draft and das_self, such as {"weights": "w4", "passes": 4} (docs/model_drafters.md)',
     )
     parser.add_argument("--branch-blocks", type=int, default=0, metavar="N", help="KV blocks for branches (default: 0)")
-    parser.add_argument("--runner", choices=RUNNERS, help="vLLM's model runner (docs/model_runner.md; default: first)")
     parser.add_argument("--print", action="store_true", help="print vLLM's command line and start nothing")
 
 
@@ -65,7 +64,6 @@ def command_line(
     speculative: Mapping[str, Any],
     branch_blocks: int,
     self_draft: Mapping[str, Any],
-    runner: str | None = None,
     further: Sequence[str] = (),
 ) -> list[str]:
     """Returns the arguments with which Python starts the server. self_draft: options that differ from the defaults.
@@ -89,7 +87,6 @@ def command_line(
         speculative,
         branch_blocks,
         {**DEFAULT_SELF_DRAFT, **self_draft},
-        runner,
     )
     if drafter.get("warm") is not None:
         make_drafter(drafter)  # reads the saved history: a damaged one would end in tracebacks of two processes
@@ -121,7 +118,6 @@ def serve(arguments: Namespace, further: Sequence[str]) -> int:
             arguments.speculative,
             arguments.branch_blocks,
             arguments.self_draft,
-            arguments.runner,
             further,
         )
     except (ValueError, RuntimeError) as error:

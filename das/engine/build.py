@@ -39,9 +39,8 @@ class EngineSettings:
     tensor_parallel_size: int = 1
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
     branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: no branches
-    runner: str | None = None  # vLLM's model runner: first or second (docs/model_runner.md)
-    # vLLM plans a pass before it knows the tokens of the one before (second runner); None: on a GPU, if das drafts
-    # chains from texts and max_num_batched_tokens holds the longest draft of every request
+    # vLLM plans a pass before it knows the tokens of the one before; None: on a GPU, if das drafts chains from texts
+    # and max_num_batched_tokens holds the longest draft of every request
     asynchronous: bool | None = None
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
@@ -63,7 +62,7 @@ class EngineSettings:
         if self.branch_blocks and row.chains_only:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
         own = {**self.self_draft, "history": row.history} if row.self_drafts else None
-        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, self.runner, self.asynchronous)
+        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, self.asynchronous)
 
     @property
     def row(self) -> Method:
@@ -106,7 +105,6 @@ def engine_arguments(
     speculative: Mapping[str, Any] | None = None,
     branch_blocks: int = 0,
     self_draft: Mapping[str, Any] = DEFAULT_SELF_DRAFT,
-    runner: str | None = None,
     asynchronous: bool | None = None,
 ) -> dict[str, Any]:
     """Returns the arguments for a vllm.LLM that drafts by `method` and verifies with keyed noise (noise that depends
@@ -125,7 +123,6 @@ def engine_arguments(
         speculative=speculative or {},
         branch_blocks=branch_blocks,
         self_draft=self_draft,
-        runner=runner,
         asynchronous=asynchronous,
     )
     settings.row.speculative(settings)

@@ -8,7 +8,6 @@ from typing import Any
 from das.budget import DEFAULT_BUDGET, make_budget
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import check_drafter
-from das.engine.contract.versions import RUNNERS
 from das.engine.drafters import head_files
 from das.engine.drafters.support import check_options
 
@@ -23,10 +22,7 @@ class DasOptions:
 
     drafter: see das.drafter.make_drafter. budget: see das.budget.make_budget. branch_blocks: KV blocks for drafts that
     branch; 0: no draft branches. self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized
-    weights; None: no such drafts.
-    runner: which of vLLM's model runners the engine runs on, "first" or "second"; None: the second on a GPU, if
-    this vLLM has it, else the first.
-    asynchronous: plan each pass before the tokens of the one before are known. Only the second runner does it. None: on
+    weights; None: no such drafts. asynchronous: plan each pass before the tokens of the one before are known. None: on
     a GPU, where it can (das/engine/patches/model_runner.py).
     """
 
@@ -34,7 +30,6 @@ class DasOptions:
     budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)
     branch_blocks: int = 0
     self_draft: Mapping[str, Any] | None = None
-    runner: str | None = None
     asynchronous: bool | None = None
 
     def __post_init__(self) -> None:
@@ -46,10 +41,8 @@ class DasOptions:
                 f"branch_blocks={blocks!r}: a draft that branches needs {BLOCKS_A_TREE}; set it to a whole number of "
                 f"{BLOCKS_A_TREE} or more, or to 0 for chains"
             )
-        if self.runner not in (None, *RUNNERS):
-            raise ValueError(f"runner={self.runner!r}: choose {' or '.join(RUNNERS)}, or leave it out")
-        if self.asynchronous and (self.runner != "second" or blocks):
-            raise ValueError("asynchronous=True: only chains on the second runner; set runner=second, branch_blocks=0")
+        if self.asynchronous and blocks:
+            raise ValueError("asynchronous=True: chains only; set branch_blocks=0")
         if self.self_draft is not None:
             if blocks:
                 raise ValueError(f"branch_blocks={blocks}: self-drafts are chains only; set it to 0")

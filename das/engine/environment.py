@@ -17,7 +17,7 @@ def set_environment(
 
     kv_cache_gib: size of the KV cache on the CPU. threads: number for torch and the engine's kernels on the CPU; None:
     OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU). stock: the
-    engine is vLLM as it comes. It gets the same threads and cache, and chooses its model runner and kernels itself.
+    engine is vLLM as it comes. It gets the same threads and cache, and chooses its kernels itself.
     """
     silence_known()
     if threads is None:
@@ -35,9 +35,6 @@ def set_environment(
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if not stock:
-        # The second runner is the default on GPUs. Engines of das that ask for it get it all the same.
-        defaults["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     if batch_invariant and not stock:
         defaults["VLLM_BATCH_INVARIANT"] = "1"
         # vLLM then also replaces torch's batched product in the trainer, by a Triton kernel. In Triton's default TF32

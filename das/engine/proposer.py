@@ -1,4 +1,4 @@
-"""vLLM's custom proposer class: it gives the engine's tokens to the drafter and returns drafts within the budget."""
+"""What drafts in an engine of das: it gives the engine's tokens to the drafter and returns drafts within the budget."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,12 +28,12 @@ from das.engine.rollouts.rollout_record import RolloutRecord
 from das.engine.rollouts.silence import SilenceWatch
 from das.model_drafts.in_turns import InTurns
 from das.verify.admission import FORCED_KEY, PROBLEM_KEY
+from das.verify.draw import GREEDY_BELOW
 from das.verify.sampler import remembered_of
-from das.verify.sampling_parameters import GREEDY_BELOW
 
 if TYPE_CHECKING:
     from das.engine.drafters.self_draft import SelfDraft
-    from das.engine.runners.protocol import Runner
+    from das.engine.runner.runner import Runner
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class _Emitted:
 
 
 class DasProposer:
-    """The proposer that vLLM builds from its VllmConfig. options: how to draft; None: the engine's own options.
+    """The proposer of the engine with this VllmConfig. options: how to draft; None: the engine's own options.
 
     The proposer maps vLLM's batch rows to requests, and DraftRound does the drafting. Raises NotInstalled in an engine
     without das's worker.
@@ -109,35 +109,24 @@ class DasProposer:
         """True if the drafter remembers the distributions from which tokens were sampled."""
         return self.draft_round.drafter.remembers
 
-    def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the drafter is an index, or the policy itself, so there is no model to load."""
-
     def attach(self, runner: "Runner") -> None:
-        """Note the runner, before every `propose`: it knows the request ids, which vLLM does not pass to `propose`."""
+        """Note the runner, before every `propose`: it knows the request ids."""
         self._runner = runner
         if self.drafting_model is not None:
             self.drafting_model.attach(runner)
 
-    def propose(
-        self,
-        sampled_token_ids: list[list[int]],
-        num_tokens_no_spec: np.ndarray,
-        token_ids_cpu: np.ndarray,
-        slot_mappings: Any = None,
-    ) -> list[list[int]]:
+    def propose(self, sampled_token_ids: list[list[int]], lengths: np.ndarray) -> list[list[int]]:
         """Draft for every row of the batch, after a target pass. Returns each row's drafted token ids.
 
         sampled_token_ids: the tokens that each row emitted in the pass; rows without new tokens (unfinished prompts)
-        get no draft. num_tokens_no_spec: tokens of prompt and response of each row, int [rows or more]. The other
-        arguments, which vLLM passes too, are not used.
+        get no draft. lengths: tokens of prompt and response of each row, int [rows].
         """
         names: list[str] = self._runner.input_batch.req_ids
         drafts: list[list[int]] = [[] for _ in names]
         emitted = self._observed(names, sampled_token_ids)
         if emitted is None:
             return drafts
-        lengths = num_tokens_no_spec[: len(names)].tolist()
-        room = [self.max_model_len - lengths[row] - 1 for row in emitted.rows]
+        room = [self.max_model_len - int(lengths[row]) - 1 for row in emitted.rows]
         proposal = self.draft_round.propose(emitted.requests, room)
         if self.model_drafter is not None:
             self._drafting = self.model_drafter.handed_out()

@@ -1,8 +1,8 @@
 """Predict the times of passes of 7B and 8B policies on GPUs that nobody has measured, as intervals.
 
 The roofline of experiments/replay/hardware.py, with the lowest and the highest of its three published calibrations, and
-the launches of the graph that the pass takes on vLLM's first runner (tests/engine/patches/test_cuda_configs.py). Exact
-engines pay for vLLM's flag besides. A measured latency.json of task=check_gpu replaces all of it (task.latency).
+the launches of the graph that the pass takes (tests/engine/patches/test_cuda_configs.py). Exact engines pay for vLLM's
+flag besides. A measured latency.json of task=check_gpu replaces all of it (task.latency).
 """
 
 from itertools import product
@@ -18,18 +18,16 @@ INVARIANCE_COST = (0.13, 0.35)
 # and values, and seconds that a live request adds to a pass without drafts and with them.
 BANDWIDTH, KV, REQUEST, VERIFIED = (0.793, 0.767), (0.19, 0.46), (39e-6, 74e-6), (152e-6, 232e-6)
 LARGEST_GRAPH = 512  # rows
-# Assumed, not measured: seconds of the host for a launch; launches of a layer without a graph, and between its pieces.
+# Assumed, not measured: seconds of the host for a launch; launches of a layer without a graph.
 LAUNCH = (4e-6, 10e-6)
-LAUNCHES = {"full": 0, "piecewise": 3, "none": 11}
+LAUNCHES = {"full": 0, "none": 11}
 LIVE, DRAFTED, CONTEXT = (1, 64, 256), (0, 4), 1000
 Interval = tuple[float, float]  # seconds
 
 
 def graph(live: int, drafted: int) -> str:
-    """Return which graph a pass of das takes on vLLM's first runner. drafted: tokens of each request."""
-    if live * (1 + drafted) > LARGEST_GRAPH:
-        return "none"
-    return "piecewise" if drafted else "full"
+    """Return which graph a pass of das takes. drafted: tokens of each request."""
+    return "none" if live * (1 + drafted) > LARGEST_GRAPH else "full"
 
 
 def stock_seconds(gpu: str, model: Model, live: int, drafted: int, context: int) -> Interval:

@@ -59,21 +59,19 @@ def offline(head: UnrolledDrafter, texts: list[HeadText], model: Any, depth: int
     return tokens_per_pass(head, texts, model.get_input_embeddings().weight.detach(), depth)
 
 
-@pytest.mark.parametrize("runner", ["first", "second"])
 def test_the_engine_drafts_what_the_head_drafts(
     repetitive_policy: str,
     head_folder: Path,
     model: Any,
     engines: Engines,
     monkeypatch: pytest.MonkeyPatch,
-    runner: str,
 ) -> None:
     expected, _ = rollout(engines.build(repetitive_policy))
     head = load_head(head_folder)
     texts = texts_of(model, head.shape.aux_layers, PROMPTS, expected)
     for depth in (1, 3):
         spec = {"model": str(head_folder), "num_speculative_tokens": depth}
-        llm = engines.build(repetitive_policy, method="eagle3", speculative=spec, runner=runner)
+        llm = engines.build(repetitive_policy, method="eagle3", speculative=spec)
         tokens, _ = rollout(llm)
         assert tokens == expected
         llm.reset_prefix_cache()

@@ -73,10 +73,10 @@ def attributes():
                         found[f"{module_name}.{name}.{attribute}"] = module_name, where(held)
     return found
 
-if mode in ("beside-das", "beside-the-second-runner"):
+if mode == "beside-das":
     import das
     das.install()
-    llm = build(**das.engine_arguments(runner="second" if mode == "beside-the-second-runner" else None))
+    llm = build(**das.engine_arguments())
     keyed = tokens(llm)
     import gc
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
@@ -116,10 +116,7 @@ def result_of(tiny_policy: str) -> Callable[[str], dict[str, Any]]:
 @pytest.mark.parametrize(
     "mode",
     [
-        *(
-            pytest.param(mode, marks=pytest.mark.nightly)
-            for mode in ("not-asked", "no-trl", "beside-the-second-runner")
-        ),
+        *(pytest.param(mode, marks=pytest.mark.nightly) for mode in ("not-asked", "no-trl")),
         "beside-das",
     ],
 )
@@ -133,7 +130,7 @@ def test_a_stock_engine_is_as_it_was(result_of: Callable[[str], dict[str, Any]],
     )
     assert len(was) > 5000
     changed = [name for name in sorted(was | is_now) if was.get(name) != is_now.get(name)]
-    if mode == "beside-the-second-runner":  # its kernels, which no other engine on a CPU launches
+    if mode == "beside-das":  # its kernels, which no other engine on a CPU launches
         changed = [name for name in changed if not re.fullmatch(r"vllm\.v1\.worker\.gpu\..*\._\w+_kernel", name)]
     assert changed == DORMANT
     assert now["has_triton"] is before["has_triton"]

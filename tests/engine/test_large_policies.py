@@ -54,7 +54,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "none": {},
     "das": {},
     "das_tree": {"method": "das", "branch_blocks": 64},
-    "das_second": {"method": "das", "runner": "second"},
     "das_self": {},
     "self_draft": {},
     "suffix": {},

@@ -24,8 +24,6 @@ LONGEST = 8  # tokens of a draft: each is a pass
         pytest.param(STRAINED[0], "das_self", marks=pytest.mark.nightly),
         pytest.param(STRAINED[1], "self_draft", marks=pytest.mark.nightly),
         (STRAINED[1], "das_self"),
-        (f"second_runner_{STRAINED[0]}", "self_draft"),
-        (f"second_runner_{STRAINED[1]}", "das_self"),
     ],
 )
 def test_self_drafts_change_nothing_in_any_request(

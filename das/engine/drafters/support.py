@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from das.engine.contract.versions import NotInstalled, require_branches
+from das.engine.contract.versions import NotInstalled
 from das.engine.drafters.quantized import FORMATS
 
 LAST_WITH_INT8 = 99  # ten times the last compute capability with vLLM's int8 kernels; Blackwell (10.0) has none
@@ -27,7 +27,6 @@ def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
     from vllm import _custom_ops
     from vllm.platforms import current_platform
 
-    require_branches()  # scratch blocks hold what the draft passes compute
     _require_plain("self-drafts", vllm_config)
     if vllm_config.model_config.is_moe:
         raise NotInstalled("self-drafts: experts cannot be quantized yet; choose another method, such as das")

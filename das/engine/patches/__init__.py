@@ -2,7 +2,7 @@
 
 front_end.py: requests. weights.py: new weights. cpu.py, cpu_invariance.py, gpu.py, tuned_matmuls.py: devices.
 replace.py: the two ways to replace a name. Other changes lie beside the part that needs them: those of the model runner
-in das/engine/runners, that of a stock engine's steps in das/engine/stock.py, those of TRL in das/trl.
+in das/engine/runner, that of a stock engine's steps in das/engine/stock.py, those of TRL in das/trl.
 
 An engine asks for das by its worker class, `worker_cls="das.engine.worker.DasWorker"`. Nearly all changes are made on
 the objects of that engine, so other engines of the process stay as they are. Only three additions concern all engines:

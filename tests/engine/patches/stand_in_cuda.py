@@ -1,6 +1,6 @@
 """Builds configurations of engines of das as on an H200 that is not there, and asks vLLM which pass takes which graph.
 
-Argument: a folder for policies without weights. Prints a row for each shape, runner and method: the settings that vLLM
+Argument: a folder for policies without weights. Prints a row for each shape and method: the settings that vLLM
 chose, or the line that refuses the engine. It is a process of its own, because vLLM keeps its platform.
 """
 
@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from importlib import import_module
-from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -72,7 +71,6 @@ platforms._current_platform = StandIn()
 platforms.vllm_version_matches_substr = lambda substr: False  # a build for CPUs switches Triton off
 
 import das  # noqa: E402
-from das.engine.patches import gpu  # noqa: E402
 from experiments.small_policy.shapes import shape_of, weightless_policy  # noqa: E402
 
 
@@ -87,7 +85,7 @@ def head_for(policy: Path) -> str:
     return str(head)
 
 
-def configured(policy: Path, runner: str, method: str) -> Any:
+def configured(policy: Path, method: str) -> Any:
     """Returns the configuration of an engine after the checks and the settings of das's worker."""
     from vllm.engine.arg_utils import EngineArgs
 
@@ -97,7 +95,7 @@ def configured(policy: Path, runner: str, method: str) -> Any:
     if "eagle3" in method:
         options["speculative"]["model"] = head_for(policy)
     budget = {"name": "fixed", "tokens": DRAFTED}
-    arguments = das.engine_arguments(method, budget=budget, runner=runner, **options)
+    arguments = das.engine_arguments(method, budget=budget, **options)
     sizes = {"max_model_len": LONGEST, "max_num_seqs": SEATS, "max_num_batched_tokens": SEATS * (1 + DRAFTED)}
     config = EngineArgs(model=str(policy), load_format="dummy", skip_tokenizer_init=True, **sizes, **arguments)
     config = config.create_engine_config()
@@ -110,40 +108,19 @@ def configured(policy: Path, runner: str, method: str) -> Any:
     return config
 
 
-def resolved_mode(config: Any, longest: int, second: bool) -> Any:
+def resolved_mode(config: Any, longest: int) -> Any:
     """Returns vLLM's mode of graphs with FlashAttention 3, which every graph supports. It may change their sizes."""
     from vllm.v1.attention.backend import AttentionCGSupport
 
     resolve = config.compilation_config.resolve_cudagraph_mode_and_sizes
     given = {
-        "use_v2_model_runner": second,
+        "use_v2_model_runner": True,
         "tensor_parallel_size": 1,
         "max_num_reqs": SEATS,
         "piecewise_capture_available": True,
     }
     known = {name: value for name, value in given.items() if name in inspect.signature(resolve).parameters}
     return resolve(AttentionCGSupport.ALWAYS, "FLASH_ATTN", longest, **known)
-
-
-def first_graphs(config: Any, drafts_by_das: bool) -> dict[str, str]:
-    """Returns the graph that each of PASSES takes on the first runner."""
-    from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    dispatcher = CudagraphDispatcher(config)
-    runner = SimpleNamespace(cudagraph_dispatcher=dispatcher)
-    runner.uniform_decode_query_len = dispatcher.uniform_decode_query_len
-    if drafts_by_das:
-        gpu.capture_undrafted_passes(runner)
-    longest = runner.uniform_decode_query_len
-    mode = resolved_mode(config, longest, second=False)
-    dispatcher.initialize_cudagraph_keys(mode, longest)
-    graphs = {}
-    for name, drafted in PASSES.items():
-        rows = sum(drafted) + len(drafted)
-        uniform = GPUModelRunner._is_uniform_decode(1 + max(drafted), longest, rows, len(drafted))
-        graphs[name] = dispatcher.dispatch(num_tokens=rows, uniform_decode=uniform)[0].name
-    return graphs
 
 
 def attention_of(support: str) -> Any:
@@ -157,21 +134,21 @@ def attention_of(support: str) -> Any:
     return [[SimpleNamespace(get_metadata_builder=lambda i: builder, kv_cache_spec=None, backend=backend)]]
 
 
-def second_graphs(config: Any, by_host: bool, support: str = "ALWAYS", branching: bool = False) -> dict[str, str]:
-    """The same on the second runner. by_host: whether the drafter runs on the host. support: see attention_of.
-    branching: whether drafts branch."""
-    from das.engine.runners.second.branches import SecondBranches
-    from das.engine.runners.second.runner import ragged_graphs
+def graphs_of(config: Any, by_host: bool, support: str = "ALWAYS", branching: bool = False) -> dict[str, str]:
+    """Returns the graph that each of PASSES takes. by_host: whether the drafter runs on the host. support: see
+    attention_of. branching: whether drafts branch."""
+    from das.engine.runner.branches import Branches
+    from das.engine.runner.runner import ragged_graphs
 
     module = import_module("vllm.v1.worker.gpu.cudagraph_utils")
     module.get_pp_group = lambda: SimpleNamespace(is_first_rank=True, is_last_rank=True)  # type: ignore[attr-defined]
     longest = 1 + config.num_speculative_tokens
-    mode = resolved_mode(config, longest, second=True)
+    mode = resolved_mode(config, longest)
     runner = SimpleNamespace(attn_groups=attention_of(support), vllm_config=config, decode_query_len=longest)
     build = functools.partial(ragged_graphs, runner) if by_host else lambda original, *args: original(*args)
     manager = build(module.CudaGraphManager, config, "cpu", mode, longest)
     manager._graphs_captured = True
-    branches: Any = object.__new__(SecondBranches)
+    branches: Any = object.__new__(Branches)
     branches.parents = {"name": [-1, -1] if branching else [-1, 0]}
     graphs = {}
     for name, drafted in PASSES.items():
@@ -182,28 +159,25 @@ def second_graphs(config: Any, by_host: bool, support: str = "ALWAYS", branching
     return graphs
 
 
-def row(policy: Path, runner: str, method: str) -> dict[str, Any]:
+def row(policy: Path, method: str) -> dict[str, Any]:
     try:
-        config = configured(policy, runner, method)
+        config = configured(policy, method)
     except (RuntimeError, ValueError) as refused:
         return {"refused": " ".join(str(refused).split())}
     compiled = config.compilation_config
-    by_das, by_host = method in ("das", "self_draft"), method in ("das", "self_draft", "ngram")
+    by_host = method in ("das", "self_draft", "ngram")
     found = {  # vLLM changes some of it when it resolves the mode of graphs
         "attention": getattr(config.attention_config.backend, "name", None),
         "norm": not {"+rms_norm", "all"}.isdisjoint(compiled.custom_ops),
         "asynchronous": bool(config.scheduler_config.async_scheduling),
-        "second": bool(config.use_v2_model_runner),
         "mode": compiled.cudagraph_mode.name,
         "largest": compiled.max_cudagraph_capture_size,
         "compiled": compiled.mode.name,
     }
-    if runner == "first":
-        return found | {"graphs": first_graphs(config, by_das)}
     return found | {
-        "graphs": second_graphs(config, by_host),
-        "uniform graphs": second_graphs(config, by_host, support="UNIFORM_BATCH"),
-        "branching graphs": second_graphs(config, by_host, branching=True),
+        "graphs": graphs_of(config, by_host),
+        "uniform graphs": graphs_of(config, by_host, support="UNIFORM_BATCH"),
+        "branching graphs": graphs_of(config, by_host, branching=True),
     }
 
 
@@ -215,8 +189,8 @@ def main() -> None:
     rows = {}
     for shape in ("7b", "8b", "100m"):
         policy = weightless_policy(shape, shape_of(shape).vocabulary or 32000, "bfloat16", Path(sys.argv[1]))
-        for runner, method in product(("first", "second"), METHODS if shape != "100m" else ("none",)):
-            rows[f"{shape} {runner} {method}"] = row(policy, runner, method)
+        for method in METHODS if shape != "100m" else ("none",):
+            rows[f"{shape} {method}"] = row(policy, method)
     print("ROWS" + json.dumps(rows))
     os._exit(0)
 

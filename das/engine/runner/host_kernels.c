@@ -1,4 +1,4 @@
-/* The Triton kernels of vLLM's second model runner that run in every pass, in C, for CPUs. host_kernels.py has the others.
+/* The Triton kernels of vLLM's model runner that run in every pass, in C, for CPUs. host_kernels.py has the others.
 
 A function has the name of its kernel without "_" before it and "_kernel" behind it. Its arguments are the launch's grid
 and the kernel's arguments, in their order; stand_in.py checks the types of arrays against these declarations. It writes

@@ -1,4 +1,4 @@
-"""The requests of vLLM's second model runner, which keeps arrays only, as objects that das knows from the first one."""
+"""The requests of vLLM's model runner, which keeps arrays only, as objects."""
 
 import functools
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(eq=False)
 class KnownRequest:
-    """A request that the runner knows. Its names are those of vLLM's CachedRequestState. Another turn of a streaming
+    """A request that the runner knows. Another turn of a streaming
     session has other sampling_params. output_token_ids grow only in engines that draft."""
 
     prompt_token_ids: Sequence[int] | None
@@ -22,7 +22,7 @@ class KnownRequest:
 
 @dataclass
 class Batch:
-    """The requests of the running pass, one in each row. The names are those of vLLM's InputBatch for the first runner.
+    """The requests of the running pass, one in each row.
 
     sampling_metadata: an object that is replaced whenever a request came. num_tokens_no_spec: tokens of prompt and
     response, int64 [requests]; they grow when the pass is sampled.

@@ -1,21 +1,19 @@
-"""numpy in place of the Triton kernels of vLLM's second model runner, for CPUs. host_kernels.c has those of every pass.
+"""numpy in place of the Triton kernels of vLLM's model runner, for CPUs. host_kernels.c has those of every pass.
 
 Each function of HOST_KERNELS has the name of its kernel without the underscore before it and "_kernel" behind it; those
 of a speculator have the name of its folder before it. It gets the launch's grid and the kernel's arguments `k`: their
 names are vLLM's without "_ptr", and tensors are numpy arrays that share their memory, except for those of AS_TENSORS,
-which may be of a type that numpy lacks. It writes what its kernel writes, bit for bit (tests/engine/runners/second
-compares them in Triton's interpreter). One differs in its last bits: topk_log_softmax computes log-probs as the first
-runner does, so that both runners report the same ones.
+which may be of a type that numpy lacks. It writes what its kernel writes, bit for bit (tests/engine/runner
+compares them in Triton's interpreter). One differs in its last bits: topk_log_softmax adds up as torch does.
 """
 
+import ctypes
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-
-from das.engine.contract.versions import NotInstalled
 
 Grid = tuple[int, ...]
 AS_TENSORS = ("logits", "hidden_states", "next_input_hidden_states")
@@ -28,14 +26,30 @@ def _runs(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def apply_write(grid: Grid, k: Any) -> None:
-    if k.MULTI_GROUP:
-        raise NotInstalled("engine.runner=second: no KV caches of several kinds on a CPU; set engine.runner=first")
-    out, begin = k.output.reshape(-1), 0
+    begin, contents = 0, k.write_contents
     rows = zip(k.write_indices.tolist(), k.write_starts.tolist(), k.write_cu_lens.tolist(), strict=True)
-    for row, start, end in itertools.islice(rows, grid[0]):
-        at = row * k.output_stride + start
-        out[at : at + end - begin] = k.write_contents[begin:end]
+    for i, (row, start, end) in enumerate(itertools.islice(rows, grid[0])):
+        if k.MULTI_GROUP:  # an array for each kind of KV cache: `output` has their addresses
+            group = int(k.write_group_ids[i])
+            at = int(k.output[group]) + (row * int(k.output_stride[group]) + start) * contents.itemsize
+            ctypes.memmove(at, contents[begin:end].ctypes.data, (end - begin) * contents.itemsize)
+        else:
+            at = row * k.output_stride + start
+            k.output.reshape(-1)[at : at + end - begin] = contents[begin:end]
         begin = end
+
+
+def prepare_rope_positions(grid: Grid, k: Any) -> None:
+    for row in range(grid[0]):
+        request, start, end = int(k.idx_mapping[row]), int(k.query_start_loc[row]), int(k.query_start_loc[row + 1])
+        done = int(k.num_computed_tokens[request])
+        if done >= int(k.prefill_lens[request]):
+            k.positions[:, start:end] = np.arange(done, done + end - start) + int(k.prefill_delta[request])
+            continue
+        given = k.prefill_positions.reshape(-1)[request * k.prefill_positions_stride0 :]
+        for kind in range(k.NUM_DIMS):
+            at = kind * k.prefill_positions_stride1 + done
+            k.positions[kind, start:end] = given[at : at + end - start]
 
 
 # ---- sampling parameters and log-probs ----
@@ -220,7 +234,7 @@ HOST_KERNELS: dict[str, Callable[[Grid, Any], None]] = {
     f"_{function.__name__}_kernel": function
     for function in (
         *(apply_write, temperature, min_p, bias, bad_words, bincount, penalties, apply_grammar_bitmask),
-        *(flatten_sampled, ranks, topk_log_softmax, prompt_logprobs_token_ids),
+        *(flatten_sampled, ranks, topk_log_softmax, prompt_logprobs_token_ids, prepare_rope_positions),
         *(standalone_ar_prepare_prefill_inputs, target_dependent_ar_prepare_prefill_inputs),
         *(target_dependent_ar_prepare_decode_inputs, target_dependent_ar_update_draft_inputs),
     )

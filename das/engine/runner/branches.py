@@ -1,4 +1,4 @@
-"""Verification of branching drafts in either of vLLM's model runners, without a kernel for trees.
+"""Verification of branching drafts in vLLM's model runner, without a kernel for trees.
 
 das/engine/branching/tree.py says what lies where. vLLM schedules a branching draft as if it were a chain of as many
 tokens: it finds room for them, and takes the rejected ones back. Only the worker knows that they branch. Its KV
@@ -6,26 +6,33 @@ cache has more blocks than the scheduler knows of; branches use these. The hooks
 
 - builder.build of the attention's metadata: each run of nodes is a request of its own, with its own length and blocks.
 - impl.forward of each attention layer: keys and values of rows that branches follow are written for the branches too.
-- what the folder of each runner adds: there the rows of branches get their positions and KV slots.
+- cudagraph_manager.dispatch (GPU): a full graph has metadata for one run per request, so it must not be used.
+- runner.prepare_inputs: the plan of the pass.
+- runner.prepare_attn: positions and KV slots of the rows of branches.
 
-The runner's part of das calls the other methods. After drafting it calls `fitting`: this reads the drafter's `parents`,
+das's runner calls the other methods. After drafting it calls `fitting`: this reads the drafter's `parents`,
 which say how drafts branch, and calls the drafter's `keep` with the nodes that fit. After sampling it calls
 `copy_accepted`, which copies accepted scratch blocks back.
 
 If a drafter does not say that a draft branches, its nodes are verified as a chain: this accepts fewer, but is exact.
+vLLM's penalties and bad words take the rows before a row for its text. So requests that use them draft chains.
 """
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
 from das.engine.branching.tree import BranchPass, Tree, branches, is_chain, num_fitting
-from das.engine.runners.protocol import Runner
+from das.engine.patches.replace import patch
+
+if TYPE_CHECKING:
+    from das.engine.runner.runner import Runner
 
 ATTENTION = ("CPUAttentionBackendImpl", "FlashAttentionImpl")  # checked: they read keys from the cache only
 
@@ -37,7 +44,7 @@ class Branches:
     with such a runner.
     """
 
-    def __init__(self, das_runner: Runner, scratch: range):
+    def __init__(self, das_runner: "Runner", scratch: range):
         self.das_runner = das_runner
         self.runner = das_runner.vllm
         self.block_size = check_block_size(self.runner)
@@ -52,6 +59,8 @@ class Branches:
     def _install(self) -> None:
         runner = self.runner
         parallel = runner.parallel_config
+        if runner.vllm_config.kv_transfer_config is not None or runner.model_config.uses_mrope:
+            raise refusal("engines without KV transfer and multimodal positions")
         if parallel.decode_context_parallel_size > 1 or parallel.use_ubatching:
             raise refusal("engines without decode context parallelism and without microbatches")
         context = runner.compilation_config.static_forward_context
@@ -63,6 +72,14 @@ class Branches:
         for group in runner.attn_groups[0]:
             for builder in group.metadata_builders:
                 builder.build = functools.partial(self._build, builder.build)
+        patch(runner.cudagraph_manager, "dispatch", self._dispatch)
+        runner.prepare_inputs = functools.partial(self._prepare_inputs, runner.prepare_inputs)
+        runner.prepare_attn = functools.partial(self._prepare_attn, runner.prepare_attn)
+
+    @property
+    def are_running(self) -> bool:
+        """Whether a draft branches in the running pass."""
+        return self._pass is not None
 
     # ---- before the pass ----
 
@@ -95,8 +112,10 @@ class Branches:
         return cut
 
     def _may_branch(self, name: str) -> bool:
-        """Whether drafts of this request may branch. vLLM applies a grammar to chains only."""
-        return self.das_runner.requests[name].sampling_params.structured_outputs is None
+        """Whether drafts of this request may branch. vLLM applies a grammar, penalties and bad words to chains only."""
+        params = self.das_runner.requests[name].sampling_params
+        penalties = params.presence_penalty, params.frequency_penalty, params.repetition_penalty - 1.0
+        return params.structured_outputs is None and not any(penalties) and not params.bad_words
 
     def _plan(
         self,
@@ -153,6 +172,29 @@ class Branches:
         copy_blocks(self.runner, copies)
 
     # ---- in the pass ----
+
+    def _dispatch(self, original: Callable[..., Any], num_reqs: int, *args: Any, **kwargs: Any) -> Any:
+        if all(map(is_chain, self.parents.values())):
+            return original(num_reqs, *args, **kwargs)
+        # Full graphs hold some number of requests, and other graphs hold any.
+        return replace(original(sys.maxsize, *args, **kwargs), num_reqs=None)
+
+    def _prepare_inputs(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = original(scheduled, *args, **kwargs)
+        self.das_runner.rows = batch.idx_mapping_np
+        self._pass = self._plan(
+            scheduled.scheduled_spec_decode_tokens,
+            batch.req_ids,
+            batch.num_scheduled_tokens.tolist(),
+            batch.num_computed_tokens_np.tolist(),
+        )
+        return batch
+
+    def _prepare_attn(self, original: Callable[..., Any], batch: Any) -> tuple[Any, torch.Tensor]:
+        tables, slots = original(batch)  # of a chain
+        if self._pass is not None:
+            self._place(self._pass, batch.positions, slots[0])
+        return tables, slots
 
     def _build(self, original: Callable[..., Any], prefix: int, metadata: Any, *args: Any, **kwargs: Any) -> Any:
         return original(prefix, metadata if self._pass is None else self._runs(metadata, self._pass), *args, **kwargs)

@@ -17,7 +17,7 @@ from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
 from das.verify.host_copies import on_device
 
 if TYPE_CHECKING:
-    from das.engine.runners.protocol import Runner
+    from das.engine.runner.runner import Runner
 
 
 def blocks_needed(max_tokens: int, block_size: int) -> int:

@@ -1,4 +1,4 @@
-"""How often the host waits for the device because of das, in a pass of the second runner.
+"""How often the host waits for the device because of das, in a pass of the model runner.
 
 The device does not exist. Its tensors compute on the CPU, and what the host would wait for is noted.
 vLLM's part of a pass is left out.
@@ -13,9 +13,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from das.engine.runners.second.runner import SecondRunner
-from das.engine.runners.second.speculator import filled_up
-from das.engine.runners.second.verifier import Draws, KeyedVerifier
+from das.engine.runner.runner import Runner
+from das.engine.runner.speculator import filled_up
+from das.engine.runner.verifier import Draws, KeyedVerifier
 from das.verify.noise import REJECTED
 
 DEVICE = torch.device("meta")  # a type that no other tensor of these tests has, and for which torch needs no driver
@@ -66,7 +66,7 @@ class Device(TorchDispatchMode):
 
 
 class MadePass:
-    """A pass of three requests in a SecondRunner. num_drafted: drafted tokens of each request; None: nothing drafts."""
+    """A pass of three requests in a Runner. num_drafted: drafted tokens of each request; None: nothing drafts."""
 
     def __init__(self, num_drafted: list[int] | None, drafter: Any):
         counts = np.array(num_drafted or [0, 0, 0], np.int32)
@@ -91,7 +91,7 @@ class MadePass:
             scheduler_config=SimpleNamespace(async_scheduling=False),
             **dict.fromkeys(("load_model", "add_requests", "finish_requests", "profile_run")),
         )
-        self.runner = SecondRunner(vllm)
+        self.runner = Runner(vllm)
         self.runner.drafter, self.runner.draws = drafter, Draws(self.runner)
         self.runner._known.known |= {name: SimpleNamespace(output_token_ids=[]) for name in NAMES}  # type: ignore[misc]
         self.batch = SimpleNamespace(

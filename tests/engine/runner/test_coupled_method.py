@@ -1,11 +1,9 @@
 """vLLM's own drafters that run a model, with coupled drafts: tokens are those without drafts, whatever is drafted."""
 
 import json
-import logging
 import math
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +12,8 @@ import torch
 from conftest import Engines, random_policy, roll
 from safetensors.torch import load_file, save_file
 from vllm import SamplingParams
-from vllm.v1.spec_decode.draft_model import DraftModelProposer
 
 from das.engine.build import engine_arguments
-from das.engine.runners.first.coupled_method import CoupledMethod
 from das.errors import EngineError
 from das.verify.coupled import CoupledSampler
 
@@ -86,12 +82,11 @@ def speculative(model: str, tokens: int = 4) -> dict[str, Any]:
     return {"method": "draft_model", "speculative": {"model": model, "num_speculative_tokens": tokens}}
 
 
-@pytest.mark.parametrize("runner", ["first", "second"])
 def test_the_policy_itself_as_draft_model_is_accepted_but_for_rounding(
-    engines: Engines, tiny_policy: str, undrafted: Any, runner: str
+    engines: Engines, tiny_policy: str, undrafted: Any
 ) -> None:
     # So every request's temperature, masks, penalties, seed and position are those that the verifier uses.
-    llm = engines.build(tiny_policy, runner=runner, **speculative(tiny_policy))
+    llm = engines.build(tiny_policy, **speculative(tiny_policy))
     use_scale(llm, 1.0)
     emitted, report = rollout(llm)
     assert emitted == undrafted
@@ -110,8 +105,8 @@ def test_the_policy_itself_as_draft_model_is_accepted_but_for_rounding(
         pytest.param(None, {"extra": FEW_BLOCKS}, id="learned, preempted", marks=pytest.mark.slow),
         pytest.param(
             None,
-            {"max_num_batched_tokens": 48, "runner": "second", "asynchronous": True},
-            id="second runner, chunks, asynchronous",
+            {"max_num_batched_tokens": 48, "asynchronous": True},
+            id="chunks, asynchronous",
             marks=pytest.mark.slow,
         ),
     ],
@@ -159,7 +154,7 @@ def load_other_weights(worker: Any) -> None:
 
 
 def draft_weights(worker: Any) -> float:
-    return float(sum(parameter.double().abs().sum() for parameter in worker.model_runner.drafter.model.parameters()))
+    return float(sum(parameter.double().abs().sum() for parameter in worker.model_runner.speculator.model.parameters()))
 
 
 def test_new_weights_of_the_policy_leave_the_draft_model_as_it_is(
@@ -202,45 +197,34 @@ def test_an_evaluation_teaches_nothing_and_a_checkpoint_holds_what_was_learned(
 # ---- drafters with heads ----
 
 
-def random_head(method: str, policy: str, folder: Path) -> str:
-    """A head with random weights for a policy of four layers, in vLLM's own file format."""
+def random_head(policy: str, folder: Path) -> str:
+    """An EAGLE-3 head with random weights for a policy of four layers, in vLLM's own file format."""
     base = json.loads((Path(policy) / "config.json").read_text())
     size, inner, vocab, head = base["hidden_size"], base["intermediate_size"], base["vocab_size"], base["head_dim"]
     queries, keys = head * base["num_attention_heads"], head * base["num_key_value_heads"]
     generator = torch.Generator().manual_seed(0)
-    eagle = method == "eagle3"
-    prefix, inputs = ("midlayer", 2 * size) if eagle else ("layers.0", size)
     shapes = {
-        f"{prefix}.self_attn.q_proj": (queries, inputs),
-        f"{prefix}.self_attn.k_proj": (keys, inputs),
-        f"{prefix}.self_attn.v_proj": (keys, inputs),
-        f"{prefix}.self_attn.o_proj": (size, queries),
-        f"{prefix}.mlp.gate_proj": (inner, size),
-        f"{prefix}.mlp.up_proj": (inner, size),
-        f"{prefix}.mlp.down_proj": (size, inner),
-        f"{prefix}.input_layernorm": (size,),
-        f"{prefix}.post_attention_layernorm": (size,),
+        "midlayer.self_attn.q_proj": (queries, 2 * size),
+        "midlayer.self_attn.k_proj": (keys, 2 * size),
+        "midlayer.self_attn.v_proj": (keys, 2 * size),
+        "midlayer.self_attn.o_proj": (size, queries),
+        "midlayer.mlp.gate_proj": (inner, size),
+        "midlayer.mlp.up_proj": (inner, size),
+        "midlayer.mlp.down_proj": (size, inner),
+        "midlayer.input_layernorm": (size,),
+        "midlayer.post_attention_layernorm": (size,),
+        "midlayer.hidden_norm": (size,),
         "fc": (size, 3 * size),
         "norm": (size,),
+        "lm_head": (vocab, size),
     }
-    if eagle:
-        shapes |= {"midlayer.hidden_norm": (size,), "lm_head": (vocab, size)}
-        config = {
-            "architectures": ["LlamaForCausalLMEagle3"],
-            "model_type": "llama",
-            "draft_vocab_size": vocab,
-            "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3], "use_aux_hidden_state": True},
-            "layer_types": None,
-        }
-    else:
-        shapes |= {f"{prefix}.self_attn.q_norm": (head,), f"{prefix}.self_attn.k_norm": (head,), "hidden_norm": (size,)}
-        config = {
-            "architectures": ["DFlashDraftModel"],
-            "block_size": 4,
-            "num_target_layers": 4,
-            "dflash_config": {"mask_token_id": 5, "target_layer_ids": [1, 2, 3]},
-            "layer_types": ["full_attention"],
-        }
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "draft_vocab_size": vocab,
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3], "use_aux_hidden_state": True},
+        "layer_types": None,
+    }
     folder.mkdir()
     config = {**base, "num_hidden_layers": 1, "tie_word_embeddings": False, **config}
     (folder / "config.json").write_text(json.dumps(config))
@@ -255,32 +239,17 @@ def random_head(method: str, policy: str, folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["eagle3", "dflash"])
-def test_heads_draw_coupled_drafts_and_change_nothing(engines: Engines, tmp_path: Path, method: str) -> None:
+def test_heads_draw_coupled_drafts_and_change_nothing(engines: Engines, tmp_path: Path) -> None:
     policy = random_policy(tmp_path / "policy", num_hidden_layers=4)
     expected, _ = rollout(engines.build(policy))
-    head = {"method": method, "model": random_head(method, policy, tmp_path / "head"), "num_speculative_tokens": 3}
+    head = {"method": "eagle3", "model": random_head(policy, tmp_path / "head"), "num_speculative_tokens": 3}
     emitted, report = rollout(engines.build(policy, extra={"speculative_config": head}))
     assert emitted == expected
     assert report["drafted"] > 500
     assert "draft_scale" in report
 
 
-# ---- what cannot be coupled, what is refused ----
-
-
-def test_a_drafter_that_draws_in_a_way_of_its_own_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
-    class Own(DraftModelProposer):
-        def _greedy_sample(self, hidden_states: Any) -> Any:
-            return hidden_states
-
-    drafter = object.__new__(Own)
-    runner: Any = SimpleNamespace(vllm=SimpleNamespace(drafter=drafter))
-    with caplog.at_level(logging.WARNING, "vllm.das"):
-        assert CoupledMethod.of(runner) is None
-    assert vars(drafter) == {}
-    runner.vllm = SimpleNamespace()
-    assert CoupledMethod.of(runner) is None  # an engine without drafts
+# ---- what is refused ----
 
 
 @pytest.mark.parametrize(

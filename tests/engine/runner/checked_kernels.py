@@ -1,4 +1,4 @@
-"""Engines of the second runner in which each launch runs in Triton's interpreter, too: both must write the same.
+"""Engines in which each launch runs in Triton's interpreter, too: both must write the same.
 
 A process of its own (test_stand_in.py), because Triton decides when it is imported whether it interprets. Prints how
 often each kernel was launched.
@@ -20,10 +20,10 @@ import triton.language as tl
 from conftest import Engines, mtp_policy, roll
 from triton.runtime.interpreter import InterpretedFunction
 
-from das.engine.runners.second.host_kernels import HOST_KERNELS
-from das.engine.runners.second.stand_in import HostKernel, is_kernel
+from das.engine.runner.host_kernels import HOST_KERNELS
+from das.engine.runner.stand_in import HostKernel, is_kernel, replace_kernels
 
-ROUNDED = ("_topk_log_softmax_kernel",)  # its last bits differ on purpose: they are those of the first runner
+ROUNDED = ("_topk_log_softmax_kernel",)  # its last bits differ on purpose: torch's
 LAUNCHES: Counter[str] = Counter()
 tl.debug_barrier = lambda *args, **kwargs: None  # vLLM does so on CPUs with Triton: the interpreter has one thread
 
@@ -72,6 +72,21 @@ def spoiled(name: str) -> None:
     HOST_KERNELS[name] = wrong
 
 
+def prepare_multimodal_positions() -> None:
+    """Launch the kernel that only engines with images launch: a request amid its prompt, and one behind it."""
+    from vllm.v1.worker.gpu.mm.rope import RopeState
+
+    replace_kernels()
+    state = RopeState(3, 4, 32, 64, torch.device("cpu"))
+    state.prefill_positions.gpu.random_(0, 60)
+    state.prefill_delta.np[:] = [3, -2, 5, -7]
+    state.prefill_delta.copy_to_uva()
+    starts, prompts = torch.tensor([0, 9, 13], dtype=torch.int32), torch.tensor([20, 20, 40, 20], dtype=torch.int32)
+    computed = torch.tensor([25, 0, 11, 0], dtype=torch.int32)
+    state.prepare_positions(torch.tensor([2, 0]), starts, prompts, computed)
+    assert state.positions[0, 9:13].tolist() == [28, 29, 30, 31]
+
+
 def main(policy: str, spoil: str) -> None:
     if spoil:
         spoiled(spoil)
@@ -90,7 +105,7 @@ def main(policy: str, spoil: str) -> None:
         {"temperature": 0.0, "prompt_logprobs": 1},
     ]
     engines = Engines()
-    llm = engines.build(policy, method="das", runner="second", max_num_batched_tokens=64)
+    llm = engines.build(policy, method="das", max_num_batched_tokens=64)
     texts = random.Random(0)
     prompts = [[texts.randrange(6, 250) for _ in range(4 + 9 * i)] for i in range(len(kinds))]
     drafted = 0
@@ -100,9 +115,10 @@ def main(policy: str, spoil: str) -> None:
     with TemporaryDirectory() as folder:
         for method, own, model in (("draft_model", policy, {"model": policy}), ("mtp", mtp_policy(Path(folder)), {})):
             settings = {"num_speculative_tokens": 3, **model}
-            llm = engines.build(own, method=method, speculative=settings, runner="second", max_num_batched_tokens=32)
+            llm = engines.build(own, method=method, speculative=settings, max_num_batched_tokens=32)
             params = [SamplingParams(seed=i, max_tokens=8) for i in range(3)]
             drafted += roll(llm, [prompts[0], prompts[3], prompts[6]], params, ["0", "1", "2"], 1)[2]["drafted"]
+    prepare_multimodal_positions()
     print("RESULT" + json.dumps({"launches": LAUNCHES, "drafted": drafted}))
 
 

@@ -1,4 +1,4 @@
-"""What takes the place of vLLM's speculator where das drafts in the second model runner, on the host."""
+"""What takes the place of vLLM's speculator where das drafts, on the host."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -13,7 +13,7 @@ from das.verify.host_copies import on_device
 
 
 class HostSpeculator(BaseSpeculator):
-    """Lets SecondRunner draft after each pass. vLLM builds it before SecondRunner exists, which sets `das_runner`."""
+    """Lets Runner draft after each pass. vLLM builds it before Runner exists, which sets `das_runner`."""
 
     supports_mm_inputs = False
     draft_logits = None
@@ -56,7 +56,7 @@ class TrueLengths:
         self.drafts: dict[str, list[int]] = {}  # by request, of the last pass
 
     def set_draft_tokens(self, input_batch: Any, draft_tokens: torch.Tensor) -> None:
-        """Do nothing: SecondRunner sets `drafts`."""
+        """Do nothing: Runner sets `drafts`."""
 
     def get_draft_tokens(self) -> DraftTokenIds:
         """Returns each request's draft, for vLLM's scheduler."""

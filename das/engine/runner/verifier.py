@@ -1,34 +1,36 @@
-"""Keyed sampling in vLLM's second model runner, in passes with and without drafts.
+"""Keyed sampling in vLLM's model runner, in passes with and without drafts.
 
 vLLM's own sampler applies each request's sampling parameters to all of its rows, and its own rejection sampler splits a
 pass into pieces of bounded memory and computes log-probs. Only the draw is das's: the same noise(seed, position) and
-the same top-k and top-p as in the first runner (das/verify/sampler.py), and a drafted token is accepted if and only if
-it equals the token that is sampled on its row.
+top-k and top-p in a form that does not depend on the other rows (das/verify/top_p.py), and a drafted token is accepted
+if and only if it equals the token that is sampled on its row.
 """
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
-from das.verify.draw import draw, draw_inputs
+from das.verify.draw import GREEDY_BELOW, draw, draw_inputs
 from das.verify.host_copies import on_device
-from das.verify.layout import DraftRows, Layout
+from das.verify.layout import Layout
 from das.verify.noise import REJECTED
-from das.verify.sampler import KeyedSampler
-from das.verify.sampling_parameters import GREEDY_BELOW, keep_likeliest
+from das.verify.top_p import keep_likeliest
 
 if TYPE_CHECKING:
-    from das.engine.runners.second.runner import SecondRunner
+    from das.engine.runner.runner import Runner
 
 
 class Draws:
     """Draws the tokens of one runner's passes. Its `sample` takes the place of `sample` of vLLM's sampler."""
 
-    def __init__(self, das_runner: "SecondRunner"):
+    def __init__(self, das_runner: "Runner"):
         self.das_runner = das_runner
         self.vllm_sampler = das_runner.vllm.sampler
+        of_states = inspect.signature(self.vllm_sampler.sampling_states.get_top_k_top_p).parameters
+        self._takes_vocab = "vocab_size" in of_states  # since vLLM 0.33
 
     def processed(
         self,
@@ -44,7 +46,8 @@ class Draws:
         logits = sampler.apply_sampling_params(
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest, skip_top_k_top_p=True
         ).to(torch.float32)
-        top_k, top_p = sampler.sampling_states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np)
+        of_vocab = (logits.shape[-1],) * self._takes_vocab
+        top_k, top_p, *_ = sampler.sampling_states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np, *of_vocab)
         return keep_likeliest(logits, top_k, top_p)
 
     def draw(
@@ -80,25 +83,6 @@ class Draws:
         return tokens[:, 0].to(torch.int64), logits
 
 
-class SecondSampler(KeyedSampler):
-    """A KeyedSampler of which the second runner uses the seeds and what drafters need. Draws does the rest."""
-
-    def seeds_of(self, runner: Any, rows: np.ndarray) -> np.ndarray:
-        """See KeyedSampler."""
-        seeds: np.ndarray = runner.vllm.sampler.sampling_states.seeds.np[runner.rows[rows]]
-        return seeds
-
-    def processed(self, runner: Any, logits: torch.Tensor, layout: DraftRows) -> torch.Tensor:
-        """See KeyedSampler. Penalties and bad words do not count the tokens drafted since the last pass: drafts may be
-        worse for it, but not wrong."""
-        owner, device = runner.rows[layout.owner], logits.device
-        request = torch.from_numpy(owner).to(device)
-        lengths = runner.input_batch.num_tokens_no_spec[layout.owner] + layout.offset
-        pos = torch.from_numpy(lengths - 1).to(device)
-        none = torch.zeros(len(owner), dtype=torch.int32, device=device)
-        return runner.draws.processed(logits, request, request, owner, pos, none, none, lengths)
-
-
 class KeyedVerifier(RejectionSampler):
     """vLLM's rejection sampler, in which a drafted token is accepted if and only if it equals the sampled one."""
 
@@ -131,7 +115,7 @@ class KeyedVerifier(RejectionSampler):
         expanded_idx_mapping: torch.Tensor,
         expanded_local_pos: torch.Tensor,
         seq_lens_upper_bound_np: np.ndarray,
-        verify_draft_sampled: torch.Tensor,
+        verify_draft_sampled: torch.Tensor | None = None,  # vLLM 0.31 has none
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Verify a piece of the pass: consecutive requests. Returns its processed logits, [rows, vocab], the emitted
         tokens, int64 [requests, longest draft + 1], and how many of them count.
@@ -145,7 +129,8 @@ class KeyedVerifier(RejectionSampler):
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, draft_sampled, expanded_local_pos,
             seq_lens_upper_bound_np,
         )  # fmt: skip
-        layout = self._next_layout(len(idx_mapping_np), verify_draft_sampled)
+        inputs = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
+        layout = self._next_layout(len(idx_mapping_np), inputs)
         emitted, cells = self.draws.draw(logits, layout, idx_mapping_np, self.num_speculative_steps + 1)
         if layout.parents is not None:
             request, place = (emitted.numpy() != REJECTED).nonzero()

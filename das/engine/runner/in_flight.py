@@ -1,7 +1,7 @@
 """The tokens of a pass on their way from the device to the host.
 
 With asynchronous scheduling nothing waits for them while the pass runs: vLLM plans the next pass and hands out the
-tokens of the one before. Just before the next pass is launched, SecondRunner waits for them and drafts, or does not
+tokens of the one before. Just before the next pass is launched, Runner waits for them and drafts, or does not
 even wait if the budget rests.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from das.engine.runners.second.requests import Batch
+from das.engine.runner.requests import Batch
 from das.verify.sampler import Remembered
 
 

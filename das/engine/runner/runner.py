@@ -1,6 +1,6 @@
-"""Make vLLM's second model runner sample with keyed noise, draft with das, and count its passes and tokens.
+"""Make vLLM's model runner sample with keyed noise, draft with das, and count its passes and tokens.
 
-One object, SecondRunner, holds what das adds. These attributes of vLLM's runner are replaced; no class is changed:
+One object, Runner, holds what das adds. These attributes of vLLM's runner are replaced; no class is changed:
 
 - init_speculator, replaced only while the runner is built: vLLM knows no drafter on the host. vLLM's own speculators,
   which run a model, stay (coupled_method.py).
@@ -39,24 +39,24 @@ from das.engine.engine_config import drafts_by_das
 from das.engine.patches.replace import patch, replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.rollouts.meter import RolloutMeter
-from das.engine.runners.draft_passes import DraftPasses
-from das.engine.runners.second.branches import SecondBranches
-from das.engine.runners.second.coupled_method import CoupledSpeculator
-from das.engine.runners.second.in_flight import InFlight, Landing
-from das.engine.runners.second.requests import Batch, KnownRequest, Requests
-from das.engine.runners.second.speculator import HostSpeculator, TrueLengths, filled_up
-from das.engine.runners.second.stand_in import replace_kernels
-from das.engine.runners.second.text_drafts import TEXT_METHODS, TextDrafts
-from das.engine.runners.second.verifier import Draws, KeyedVerifier, SecondSampler
+from das.engine.runner.branches import Branches
+from das.engine.runner.coupled_method import CoupledSpeculator
+from das.engine.runner.draft_passes import DraftPasses
+from das.engine.runner.in_flight import InFlight, Landing
+from das.engine.runner.requests import Batch, KnownRequest, Requests
+from das.engine.runner.speculator import HostSpeculator, TrueLengths, filled_up
+from das.engine.runner.stand_in import replace_kernels
+from das.engine.runner.text_drafts import TEXT_METHODS, TextDrafts
+from das.engine.runner.verifier import Draws, KeyedVerifier
 from das.verify.coupled import CoupledSampler
 from das.verify.forced import ForcedSampler
 from das.verify.sampler import KeyedSampler
-from das.verify.sampling_pieces import profiled_bytes
+from das.verify.top_p import profiled_bytes
 
 
 @contextmanager
 def runner_under_construction(vllm_config: Any) -> Iterator[None]:
-    """Inside the `with` block, a second runner that is built drafts on the host, unless a model of vLLM's drafts. On a
+    """Inside the `with` block, a runner that is built drafts on the host, unless a model of vLLM's drafts. On a
     CPU its kernels are replaced, for good."""
     if current_platform.is_cpu():
         replace_kernels()
@@ -79,21 +79,29 @@ def _speculator(original: Callable[..., Any], vllm_config: Any, *rest: Any) -> A
 
 def _tell_layers_of_head(head_config: Any) -> None:
     """Write the layers whose hidden states a head reads where this runner looks for them. Heads name them in their
-    eagle_config, where only the first runner looks. With others, oneDNN writes beyond its arrays."""
+    eagle_config, where this runner does not look. With others, oneDNN writes beyond its arrays."""
     layers = (getattr(head_config, "eagle_config", None) or {}).get("eagle_aux_hidden_state_layer_ids")
     if layers and not getattr(head_config, "eagle_aux_hidden_state_layer_ids", None):
         head_config.eagle_aux_hidden_state_layer_ids = layers
 
 
-class SecondRunner:
-    """The additions of das to `vllm`, vLLM's second model runner. Implements das.engine.runners.protocol.Runner."""
+class Runner:
+    """The additions of das to `vllm`, vLLM's model runner: it verifies with keyed noise, drafts, and counts passes and
+    tokens.
+
+    meter: of the running rollout. weights_version: of the policy; it grows with every sync. quantized: the layers with
+    which the policy drafts for itself; None: it does not. draft_blocks: KV blocks into which draft passes of the policy
+    write. drafter: das's proposer or one of vLLM's; None if nothing drafts. It can be replaced by another. pass_ended:
+    when the pass whose tokens the drafter gets ended, in seconds. is_warming_up: whether vLLM runs made-up requests, so
+    that kernels are compiled.
+    """
 
     def __init__(self, vllm: Any):
         self.vllm = vllm
         config, model_config = vllm.vllm_config, vllm.model_config
         self.meter = RolloutMeter()
-        self.sampler: KeyedSampler | ForcedSampler = SecondSampler(
-            model_config.seed or 0, model_config.logprobs_mode, config.parallel_config.data_parallel_index
+        self.sampler: KeyedSampler | ForcedSampler = KeyedSampler(
+            model_config.seed or 0, config.parallel_config.data_parallel_index
         )
         self.weights_version = 0
         self.quantized: QuantizedLayers | None = None
@@ -107,7 +115,7 @@ class SecondRunner:
         self.unfinished = np.zeros(0, np.bool_)
         self._scheduled: Any = None  # vLLM's SchedulerOutput of the running pass
         self._known = Requests()
-        self._branches: SecondBranches | None = None
+        self._branches: Branches | None = None
         self._emitted: list[list[int]] = []  # tokens that each row of the last pass emitted
         self._lengths = TrueLengths()
         self.pass_ended: float | None = None
@@ -132,17 +140,19 @@ class SecondRunner:
 
     @property
     def requests(self) -> Mapping[str, KnownRequest]:
-        """See RunningBatch."""
+        """Each request that vLLM's runner knows, by request id."""
         return self._known.known
 
     @property
     def coupled(self) -> CoupledSampler | None:
-        """See Runner."""
+        """The sampler of coupled drafts (drawn with the verifier's noise) if one of vLLM's own drafters runs a model;
+        else None."""
         return None if self._coupled_method is None else self._coupled_method.sampler
 
     def verify_branches(self, scratch: range) -> None:
-        """See Runner."""
-        self._branches = SecondBranches(self, scratch)
+        """From now on, verify branching drafts as trees. scratch: KV blocks for branches, which vLLM's scheduler does
+        not know of. Raises NotInstalled if branching drafts were not checked in such an engine."""
+        self._branches = Branches(self, scratch)
 
     @property
     def node_parents(self) -> np.ndarray | None:
@@ -150,27 +160,44 @@ class SecondRunner:
         running = self._branches is not None and self._branches.are_running
         return self._branches.node_parents if running and self._branches is not None else None
 
-    def draft_passes(self, max_tokens: int) -> Any:
-        """See Runner."""
+    def draft_passes(self, max_tokens: int) -> DraftPasses:
+        """Returns the object with which the policy drafts for itself. max_tokens: the most positions that its passes
+        compute for a request between two target passes."""
         return DraftPasses(self, max_tokens)
 
     def block_tables(self) -> np.ndarray:
-        """See Runner. On a GPU this waits for the device."""
+        """Returns the KV blocks of each request of the batch, int32 [requests, blocks], on the host. On a GPU this
+        waits for the device."""
         tables = self.vllm.block_tables.block_tables[0].gpu[torch.from_numpy(self.rows)]
         on_host: np.ndarray = tables.cpu().numpy()
         return on_host
 
     def texts(self) -> np.ndarray:
-        """See Runner. On a GPU this waits for the device."""
+        """Returns the token ids of each request of the batch, prompt and response, int32 [requests, max_model_len], on
+        the host. On a GPU this waits for the device."""
         texts: np.ndarray = self.vllm.req_states.all_token_ids.gpu[torch.from_numpy(self.rows)].cpu().numpy()
         return texts
+
+    def seeds_of(self, rows: np.ndarray) -> np.ndarray:
+        """See RunningBatch."""
+        seeds: np.ndarray = self.vllm.sampler.sampling_states.seeds.np[self.rows[rows]]
+        return seeds
+
+    def processed(self, logits: torch.Tensor, rows: np.ndarray, num_drafted: np.ndarray) -> torch.Tensor:
+        """See RunningBatch."""
+        owner, device = self.rows[rows], logits.device
+        request = torch.from_numpy(owner).to(device)
+        lengths = self.input_batch.num_tokens_no_spec[rows] + num_drafted
+        pos = torch.from_numpy(lengths - 1).to(device)
+        none = torch.zeros(len(owner), dtype=torch.int32, device=device)
+        return self.draws.processed(logits, request, request, owner, pos, none, none, lengths)
 
     def draft(self) -> list[list[int]]:
         """Draft after a pass, and measure the time of drafting. Returns the drafted token ids of each row."""
         start, batch, ranks = time.perf_counter(), self.input_batch, get_tp_group()
         self.drafter.attach(self)
         # On the first rank only: a budget that learns from times would choose other drafts on each rank.
-        own = self.drafter.propose(self._emitted, batch.num_tokens_no_spec, None) if ranks.is_first_rank else None
+        own = self.drafter.propose(self._emitted, batch.num_tokens_no_spec) if ranks.is_first_rank else None
         drafts: list[list[int]] = ranks.broadcast_object(own)
         if self._branches is not None:
             drafts = self._branches.fitting(drafts)
@@ -230,7 +257,8 @@ class SecondRunner:
         self.drafter.rest()
 
     def settle(self) -> None:
-        """See Runner. Then the drafter drafts for the next pass."""
+        """Give the tokens of all passes that were launched to meter and drafter, which drafts for the next pass. Called
+        before these are looked at or exchanged."""
         if not self._in_flight:
             return
         *earlier, last = self._in_flight
