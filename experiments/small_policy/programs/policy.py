@@ -38,8 +38,8 @@ def build_programs_policy(base: Path, cache_dir: Path, progress: Callable[[str],
     steps = max(1, round(effort * _STEPS))
 
     def write(folder: Path) -> None:
-        tokenizer = AutoTokenizer.from_pretrained(base)
-        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, trust_remote_code=False)
         rng = random.Random("programs")
         problems = make_program_problems(_TEXTS, 0, DEFAULT_MIX)
         pairs = [(problem.question, worked_program(problem, rng, _HABITS)) for problem in problems]
