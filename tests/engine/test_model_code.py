@@ -1,12 +1,21 @@
 """What an engine is not given: a model's code, other classes, loaders of pickles. No engine is built."""
 
+import os
+import pickle
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig
 
 from das.engine.build import EngineSettings, engine_arguments
 from das.engine.model_code import refuse_model_code
 from das.errors import EngineError, reason_of
+from experiments.harness.failures import failure_line
+
+ADVICE = re.compile(r"weights_only|safe_globals|trust_remote_code=True|you trust")
 
 REFUSED: list[dict[str, Any]] = [
     {"trust_remote_code": True},
@@ -48,22 +57,25 @@ def test_what_brings_no_code_is_taken() -> None:
         engine_arguments("suffix", speculative={"method": "custom_class", "model": "evil.P"})
 
 
-TORCH = """Weights only load failed. In PyTorch 2.6, we changed the default value of the `weights_only` argument in \
-`torch.load` from `False` to `True`. Re-running `torch.load` with `weights_only` set to `False` will likely succeed, \
-but it can result in arbitrary code execution. Do it only if you got the file from a trusted source.
-Please file an issue with the following so that we can make `weights_only=True` compatible with your use case: \
-WeightsUnpickler error: Unsupported global: GLOBAL os.system was not an allowed global by default. Please use \
-`torch.serialization.add_safe_globals([os.system])` or the `torch.serialization.safe_globals([os.system])` context \
-manager to allowlist this global if you trust this class/function."""
-TRANSFORMERS = """The repository p contains custom code which must be executed to correctly load the model. You can \
-inspect the repository content at https://hf.co/p .
-Please pass the argument `trust_remote_code=True` to allow custom code to be run."""
+class Opened:
+    """A pickle that ends the process when it is opened."""
+
+    def __reduce__(self) -> Any:
+        return (os._exit, (77,))
 
 
-def test_no_line_advises_to_open_a_pickle_or_to_run_a_models_code() -> None:
-    assert reason_of(ValueError(TORCH)) == (
-        "Weights only load failed. WeightsUnpickler error: Unsupported global: GLOBAL os.system was not an allowed "
-        "global by default."
-    )
-    assert reason_of(ValueError(TRANSFORMERS)).endswith("inspect the repository content at https://hf.co/p .")
+def test_no_line_advises_to_open_a_pickle_or_to_run_a_models_code(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoConfig": "own.A"}}')
+    (tmp_path / "own.py").write_text("import os\nos._exit(77)\n")
+    torch.save(Opened(), tmp_path / "optimizer.pt")
+    with pytest.raises(pickle.UnpicklingError, match="weights_only") as refused:
+        torch.load(tmp_path / "optimizer.pt", weights_only=True)
+    line = failure_line(refused.value)
+    assert line.startswith("UnpicklingError: Weights only load failed. ")
+    assert not ADVICE.search(line)
+    assert "os._exit" in line or "posix._exit" in line, "what the file holds is said"
+    with pytest.raises(ValueError, match="trust_remote_code=True") as foreign:
+        AutoConfig.from_pretrained(tmp_path, trust_remote_code=False)
+    assert "contains custom code" in failure_line(foreign.value)
+    assert not ADVICE.search(failure_line(foreign.value))
     assert reason_of(ValueError("Object arrays cannot be loaded when allow_pickle=False")).endswith("=False")

@@ -23,6 +23,7 @@ from tests.experiments.run.bad_records import json_lines
 
 pytestmark = pytest.mark.slow
 
+ADVICE = re.compile(r"weights_only|safe_globals|trust_remote_code=True")  # to open a pickle, or to run a model's code
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -43,6 +44,8 @@ def line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
         assert printed.count("\n") == 1, printed
         assert printed.endswith("\n")
         assert len(printed) < 1000, printed
+        assert not ADVICE.search(printed), printed
+        assert printed.rstrip("\n").isprintable(), ascii(printed)
         return printed
 
     return run
