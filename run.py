@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from das import ranks
 from experiments import rank_folders
 from experiments.commands import usage
-from experiments.harness import resume
+from experiments.harness import foreign, resume
 from experiments.registry import TASKS
 from experiments.run import checks
 from experiments.run.compose import explain_config_error
@@ -64,7 +64,10 @@ def main(config: DictConfig) -> None:
                 stack.enter_context(resume.hold(folder))
                 if config.resume is None:
                     stack.callback(remove_unused, folder)
+                foreign.refuse_links(folder)
                 again = config.resume is None and resume.goes_on(folder, config, overrides)
+                if config.resume is not None:
+                    resume.require_own(folder, overrides)
         if ranks.gather(again)[0]:
             config.resume = str(folder)
         if config.resume is not None:
@@ -73,6 +76,7 @@ def main(config: DictConfig) -> None:
             with rank_folders.main_first():
                 raise UserError(f"task={config.task.name} runs in one process: start it with python run.py")
         checks.check_values(config)
+        foreign.refuse_modules(config, folder)
         TASKS[config.task.name].load()(config, overrides, str(folder))
 
 

@@ -18,10 +18,10 @@ from das.engine.plugin import DIE_TOGETHER
 
 def environment() -> dict[str, str]:
     """Returns the environment variables that the server needs and that are not set yet."""
-    if not installed("vllm"):
-        return {}
-    # The CUDA build: its default kernels give a row other bits when the batch changes. As in das.install().
-    return {"VLLM_BATCH_INVARIANT": "1", "TRITON_F32_DEFAULT": "ieee"}
+    variables = {"VLLM_NO_USAGE_STATS": "1"}
+    if installed("vllm"):  # the CUDA build: its default kernels give a row other bits when the batch changes
+        variables |= {"VLLM_BATCH_INVARIANT": "1", "TRITON_F32_DEFAULT": "ieee"}  # as in das.install()
+    return variables
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -68,13 +68,15 @@ def command_line(
 ) -> list[str]:
     """Returns the arguments with which Python starts the server. self_draft: options that differ from the defaults.
 
-    further: options of vLLM, which override those of das. Raises the errors of das.engine_arguments, and
-    ValueError for a damaged saved history.
+    further: options of vLLM, which override those of das. Raises the errors of das.engine_arguments, ValueError for a
+    damaged saved history, and EngineError for an option that runs a model's code.
     """
     from das.drafter import make_drafter
     from das.engine.build import DEFAULT_BUDGET, DEFAULT_SELF_DRAFT, engine_arguments
     from das.engine.methods import METHODS
+    from das.engine.model_code import refuse_in_options
 
+    refuse_in_options(further)
     self_drafts = [row.name for row in METHODS.values() if row.self_drafts]
     if self_draft and method not in self_drafts:
         raise ValueError(f"--self-draft: {method} does not draft so; add --method {' or '.join(self_drafts)}")

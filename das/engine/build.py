@@ -12,7 +12,8 @@ from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
 from das.engine.engine_config import WORKER, DasOptions
 from das.engine.methods import Method, find_method
-from das.errors import EngineError
+from das.engine.model_code import refuse_model_code
+from das.errors import EngineError, reason_of
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -50,9 +51,10 @@ class EngineSettings:
     budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)  # name and options of the budget policy
     self_draft: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_SELF_DRAFT)  # for self_draft and das_self
     speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings, for vLLM's methods and for heads
-    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, without code
 
     def __post_init__(self) -> None:
+        refuse_model_code({**self.extra, "speculative": self.speculative})
         self.das_options  # noqa: B018  # impossible ones are refused
 
     @property
@@ -182,11 +184,10 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         gc.collect()
     try:
         if not settings.row.keyed:  # engines of das check it themselves, wherever they are built
-            trusted = bool(settings.extra.get("trust_remote_code", False))
-            model_config = EngineArgs(settings.model, trust_remote_code=trusted).create_model_config()
+            model_config = EngineArgs(settings.model).create_model_config()
             if reason := head_refusal(model_config):
                 raise EngineError(f"{settings.model}: {reason}")
         return LLM(**arguments | dict(settings.extra) | overrides)
     except ValueError as error:  # raised by vLLM's own checks
-        line = " ".join(str(error).split())
+        line = reason_of(error)
         raise EngineError(f"vLLM refuses the engine: {line[:400]}{advice(line)}") from error

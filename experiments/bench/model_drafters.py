@@ -182,7 +182,7 @@ def load(folder: str) -> Model:
     """Load a policy or draft model in float32. Raises UserError if the folder holds no model."""
     if not (Path(folder) / "config.json").exists() and Path(folder).is_absolute():
         raise UserError(f"{folder} holds no model: it has no config.json")
-    model: Model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     return model
 
 

@@ -42,6 +42,7 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
         raise UserError(f"drafter.warm={config.drafter.warm}: self_draft drafts without a history; use arm=das_self")
     budget = config.arm.budget or config.budget
     engine = dict(config.engine.settings)
+    engine["extra"] = {"load_format": "safetensors", **engine.get("extra", {})}  # vLLM would also take pickles
     if config.arm.branch_blocks is not None:
         engine["branch_blocks"] = config.arm.branch_blocks
     speculative = dict(config.arm.speculative)

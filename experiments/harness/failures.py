@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from das.cluster.messages import ClusterError
-from das.errors import EngineDied, EngineError, WeightSyncError
+from das.errors import EngineDied, EngineError, WeightSyncError, reason_of
 from das.process import die_with_parent, spawned
 from experiments.harness import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
@@ -27,7 +27,7 @@ def failure_line(error: Exception) -> str:
     ours = CheckpointError | ClusterError | EngineDied | WeightSyncError | TrainingDiverged | RunFailed | UserError
     if isinstance(error, ours):
         return " ".join(str(error).split())
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+    return f"{type(error).__name__}: {reason_of(error)[:400]}"
 
 
 @contextmanager

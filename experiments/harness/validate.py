@@ -9,6 +9,7 @@ from das.cluster.local_ray import require_listener
 from das.cluster.messages import ClusterError
 from das.engine.build import EngineSettings, check_draft_model
 from das.engine.contract.versions import require_supported
+from das.engine.model_code import refuse_model_code
 from das.trl.lag import ahead_problem
 from das.trl.support import QUANTIZED, unsupported
 from experiments.harness import heads
@@ -46,8 +47,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
         check_policy(config.policy.path, config.engine.max_model_len)
     if "quantization_config" in (config.trainer.arguments.get("model_init_kwargs") or {}):
         raise UserError(f"trainer.model_init_kwargs: {QUANTIZED}")
-    if config.trainer.trust_remote_code:
-        raise UserError("trainer.trust_remote_code=true: code that comes with a model is never run")
+    refuse_model_code(config.resolved)
     make_schedule(config.schedule)
     check_checkpoints(config)
     check_ahead(config)

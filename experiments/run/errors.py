@@ -13,7 +13,7 @@ from yaml import YAMLError
 
 from das.cluster.messages import ClusterError
 from das.engine.contract.versions import UnsupportedVersion
-from das.errors import EngineError, WeightSyncError
+from das.errors import EngineError, WeightSyncError, printable, reason_of
 from das.native import NativeBuildError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -51,13 +51,13 @@ def reading(path: Path, key: str = "") -> Iterator[None]:
     except FileNotFoundError:
         raise UserError(f"{named} does not exist") from None
     except (*_UNREADABLE, RecursionError, OverflowError, YAMLError) as error:
-        reason = " ".join(str(error).removeprefix(f"{path}: ").split())[:160]
+        reason = reason_of(error).removeprefix(f"{path}: ")[:160]
         raise UserError(f"{named} cannot be read: {type(error).__name__}: {reason}") from error
 
 
 def stop(message: str, code: int) -> None:
     """Print the message as one error line, and exit with this code."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
     sys.exit(code)
 
 
@@ -93,7 +93,7 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
         if folder is not None and (lost := _lost(error, folder)):
             stop(f"{lost} was moved or deleted while its run went on: the run is lost", FAILED)
         if error.errno is None:  # transformers and huggingface_hub raise it where a model cannot be loaded
-            stop(str(error)[:300], USER_ERROR)
+            stop(reason_of(error)[:300], USER_ERROR)
         if error.errno != errno.ENOSPC:
             raise
         stop(f"disk full while writing {error.filename or 'results'}: free some space or set out=OTHER_DIR", FAILED)

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from das.errors import printable
+
 
 class Progress:
     """Prints progress lines. steps: training steps of each arm. arms: number of arms that report.
@@ -38,6 +40,7 @@ class Progress:
 
     def note(self, text: str, style: str | None = None) -> None:
         """Print a line. style: its colour on a terminal, by the name that rich gives it."""
+        text = printable(text)
         if self._bar is not None:
             self._bar.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
         elif style is not None and self.terminal.isatty():

@@ -39,7 +39,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
     "compare": (TINY, "arms=[none,stock,das]"),
     "train": (TINY,),
     "rollout": (TINY, "task.steps=2"),
-    "evaluate": (TINY, "task.problems=4", "task.samples=2"),
+    "evaluate": (TINY, "task.problems=4", "task.samples=2", "trainer.temperature=0"),
     "force": (
         "task.rollouts={made}/traces/rg_llama3b_rl.jsonl.gz",
         "task.shape=tiny",

@@ -14,7 +14,7 @@ import numpy as np
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, evaluation_seed
 from experiments.digests import digest
 from experiments.harness.config import RunConfig
-from experiments.harness.evaluation.held_out import held_out, held_out_data, judge_config, ks_of
+from experiments.harness.evaluation.held_out import held_out, held_out_data, judge_config, ks_of, temperature_of
 from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.reward import make_reward
 from experiments.harness.rollout_steps import Prompt, tokenized_rows
@@ -65,7 +65,9 @@ class Evaluation:
         ]
         return RolloutRequest(
             [prompt for _, prompt, _ in asked],
-            SamplingParams(temperature=trainer.temperature, max_tokens=trainer.max_completion_length, **chosen),
+            SamplingParams(
+                temperature=temperature_of(self._config), max_tokens=trainer.max_completion_length, **chosen
+            ),
             [problem for problem, _, _ in asked],
             [evaluation_seed(self._config.seed, step, problem, sample) for problem, _, sample in asked],
             step,

@@ -38,7 +38,7 @@ def as_qwen2(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedToke
     files into `folder`."""
     Qwen2Config().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)
+    loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     return loaded
 
 
