@@ -178,10 +178,10 @@ class FirstRunner:
         emitted: list[list[int]] = found[EMITTED]  # by row
         if not emitted:  # asynchronous scheduling: the tokens stay on the device, one for each finished prompt
             unfinished = self.unfinished
-            num_emitted = [int(not unfinished[row]) for row in range(len(names))]
+            num_emitted, known = [int(not unfinished[row]) for row in range(len(names))], None
         else:
-            num_emitted = list(map(len, emitted))
-        self.meter.record_pass(names, self._num_drafted, num_emitted)
+            num_emitted, known = list(map(len, emitted)), self.requests
+        self.meter.record_pass(names, self._num_drafted, num_emitted, known=known)
         return found
 
     def _draft(self, scheduler_output: Any, sampled_token_ids: Any, *args: Any, **kwargs: Any) -> Any:

@@ -352,7 +352,8 @@ class SecondRunner:
         if not flight.is_counted:
             self.positions[flight.rows] += num_emitted
         flight.batch.num_tokens_no_spec += num_emitted
-        self.meter.record_pass(flight.batch.req_ids, flight.num_drafted, num_emitted.tolist(), self.pass_ended)
+        counts = list(map(len, self._emitted))
+        self.meter.record_pass(flight.batch.req_ids, flight.num_drafted, counts, self.pass_ended, known)
 
     def _draft_beside_head(
         self,
