@@ -10,6 +10,8 @@ import shlex
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from das.engine.contract.versions import installed
@@ -109,6 +111,32 @@ def command_line(
     return ["-m", "vllm.entrypoints.openai.api_server", "--model", policy, *options, *further]
 
 
+def listens(further: Sequence[str]) -> str:
+    """Returns a line that says where the server listens, and who may use it. further: options of vLLM."""
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--host", "--port", "--uds", "--config"):
+        parser.add_argument(name)
+    parser.add_argument("--api-key", nargs="*", default=os.environ.get("VLLM_API_KEY"))
+    options = vars(parser.parse_known_args(further)[0])
+    if options["config"] is not None:
+        import yaml
+
+        with suppress(OSError, yaml.YAMLError):  # vLLM refuses such a file
+            of_file = yaml.safe_load(Path(options["config"]).read_text())
+            for name in options if isinstance(of_file, dict) else ():
+                options[name] = options[name] or of_file.get(name, of_file.get(name.replace("_", "-")))
+    host, port, key = options["host"] or "", options["port"] or 8000, options["api_key"]
+    if options["uds"]:
+        return f"das: the server listens at {options['uds']}"
+    where = f"{host}:{port}" if host not in ("", "0.0.0.0", "::") else f"port {port} of all interfaces"
+    if key or host == "localhost" or host.startswith("127.") or host == "::1":
+        return f"das: the server listens on {where}" + ", and clients need the key" * bool(key)
+    return (
+        f"das: the server listens on {where}, without a key: whoever reaches it may use it; add --host 127.0.0.1 or "
+        "--api-key KEY"
+    )
+
+
 def serve(arguments: Namespace, further: Sequence[str]) -> int:
     """Replace this process by the server, or print its command line. Returns an exit code if no server starts."""
     try:
@@ -128,6 +156,7 @@ def serve(arguments: Namespace, further: Sequence[str]) -> int:
     except TypeError as error:
         print(f"error: --drafter or --budget has an unknown key or a value of another type: {error}", file=sys.stderr)
         return 2
+    print(listens(further), file=sys.stderr, flush=True)
     if arguments.print:
         variables = [f"{name}={value}" for name, value in environment().items()]
         print(*variables, shlex.join([sys.executable, *line]))

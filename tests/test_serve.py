@@ -120,6 +120,7 @@ def test_a_damaged_history_ends_in_one_line(
     HistoryDrafter().save(history)
     warm = ("--print", "--drafter", json.dumps({"warm": str(history)}))
     assert run(monkeypatch, *warm) == 0
+    capsys.readouterr()
     history.write_bytes(history.read_bytes()[:-100])
     assert run(monkeypatch, *warm) == 2
     assert capsys.readouterr().err.startswith(f"error: {history}: not a readable .npz file")
@@ -151,3 +152,44 @@ def test_a_server_on_a_gpu_gets_the_variables_of_an_engine_there(monkeypatch: py
     assert ours.items() <= os.environ.items()
     monkeypatch.setattr(serve, "installed", lambda *names: None)
     assert serve.environment() == {"VLLM_NO_USAGE_STATS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ((), "the server listens on port 8000 of all interfaces, without a key: whoever reaches it may use it; add"),
+        (("--host", "0.0.0.0", "--port", "80"), "port 80 of all interfaces, without a key"),
+        (("--host=::",), "port 8000 of all interfaces, without a key"),
+        (("--host", "10.0.0.7"), "on 10.0.0.7:8000, without a key"),
+        (("--host", "127.0.0.1", "--port=81"), "the server listens on 127.0.0.1:81\n"),
+        (("--host", "localhost"), "the server listens on localhost:8000\n"),
+        (("--api-key", "secret"), "port 8000 of all interfaces, and clients need the key\n"),
+        (("--uds", "/tmp/socket"), "the server listens at /tmp/socket\n"),
+        (("--config", "CONFIG"), "the server listens on 127.0.0.1:82\n"),
+        (("--config", "CONFIG", "--host", "10.0.0.7"), "on 10.0.0.7:82, without a key"),
+        (("--config", "MISSING"), "port 8000 of all interfaces, without a key"),
+    ],
+)
+def test_it_says_where_the_server_listens(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    options: tuple[str, ...],
+    line: str,
+) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    (tmp_path / "config.yaml").write_text("host: 127.0.0.1\nport: 82\n")
+    given = [option.replace("CONFIG", str(tmp_path / "config.yaml")) for option in options]
+    assert run(monkeypatch, "--print", "--method", "none", *given) == 0
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.startswith("das: the server listens ")
+    assert said.count("\n") == 1
+
+
+def test_the_key_may_come_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    assert run(monkeypatch, "--print", "--method", "none") == 0
+    assert "clients need the key" in capsys.readouterr().err

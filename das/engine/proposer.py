@@ -226,16 +226,20 @@ class DasProposer:
                 request = self._begin(name, self._runner.requests[name], len(new))
             if request.untracked or request.has_ended:
                 continue
-            num_drafted, num_accepted = pending.get(name, 0), len(new) - 1
+            num_drafted = pending.get(name, 0)
+            if name == sampled:  # probabilities are right or wrong wherever a response ends
+                self.calibration.observe(probs, min(len(new) - 1, num_drafted))
+            if not request.stop_tokens.isdisjoint(new):
+                new = request.cut_at_stop(new)
+            # What lies behind the end saves no pass, so budget and alarm do not count it.
+            num_accepted = len(new) - 1
             if num_accepted > num_drafted:
                 num_accepted = num_drafted
-            if name == sampled:
-                self.calibration.observe(probs, num_accepted)
             rows.append(row)
             requests.append(request)
             drafted.append(num_drafted)
             accepted.append(num_accepted)
-            tokens.append(new if request.stop_tokens.isdisjoint(new) else request.cut_at_stop(new))
+            tokens.append(new)
             context += request.prompt + request.generated
         emitted.context = context
         return emitted, decoding

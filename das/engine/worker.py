@@ -20,6 +20,7 @@ from vllm import envs  # noqa: E402
 from vllm.distributed import get_tp_group  # noqa: E402
 from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
+from vllm.tokenizers import cached_tokenizer_from_config  # noqa: E402
 
 from das.arrays import load_arrays, save_arrays  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
@@ -189,7 +190,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         times = super().compile_or_warm_up_model()
         self.das_runner.settle()
         self.das_runner.is_warming_up = False
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter(self._das_text)
         return times
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
@@ -224,7 +225,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def _end_unannounced_rollout(self) -> None:
         self.das_runner.settle()
         report = self._count(self.das_runner.meter.report().plain())
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter(self._das_text)
         if self._das_proposer is not None:
             if get_tp_group().is_first_rank:
                 self._das_lines.add(report)
@@ -236,6 +237,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """The engine's proposer if it is das's; None if nothing drafts, or if one of vLLM's own drafters does."""
         drafter = self.das_runner.drafter
         return drafter if isinstance(drafter, DasProposer) else None
+
+    def _das_text(self, tokens: Sequence[int], skip_special_tokens: bool) -> str:
+        """Returns the text of these tokens. The meter asks for it where a request has stop strings."""
+        tokenizer = cached_tokenizer_from_config(self.model_config)
+        return str(tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens))
 
     # ---- what callers call through collective_rpc ----
 
@@ -255,14 +261,14 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Begin a rollout of this many requests, with new counts."""
         self._das_announced = True
         self.das_runner.settle()
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter(self._das_text)
         if self._das_proposer is not None:
             self._das_proposer.begin_step(num_requests)
 
     def das_begin_turn(self, num_requests: int) -> None:
         """Note that the running rollout goes on with a turn of this many requests."""
         self.das_runner.settle()
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter(self._das_text)
         if self._das_proposer is not None:
             self._das_proposer.begin_turn(num_requests)
 
@@ -275,7 +281,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         meter = self.das_runner.meter
         costs = self._costs(meter.requests)
         report = meter.report() if self._das_proposer is None else self._das_proposer.end_turn(meter)
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter(self._das_text)
         return self._count(report.plain()) | {"requests": costs}
 
     def das_use_proposer(self, name: str, options: DasOptions | None) -> None:
@@ -333,7 +339,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             report = replace(meter.report(), draft_scale=coupled.scale, calibration_error=coupled.calibration_error)
         else:
             report = meter.report()
-        self.das_runner.meter = RolloutMeter()  # the next rollout's, for callers that never call das_begin_rollout
+        self.das_runner.meter = RolloutMeter(
+            self._das_text
+        )  # the next rollout's, for callers that never call das_begin_rollout
         return self._count(report.plain()) | {"requests": costs}
 
     def _count(self, report: Plain) -> Plain:
@@ -344,7 +352,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def _costs(self, requests: Iterable[str]) -> dict[str, Plain]:
         """Returns the costs so far of these requests of the running rollout or turn, by their names."""
-        costs = {name: self.das_runner.meter.requests[name].cost() for name in requests}
+        costs = {name: self.das_runner.meter.requests[name].cost(self._das_text) for name in requests}
         if self._das_proposer is not None:
             costs = {name: self._das_proposer.noted(name, cost) for name, cost in costs.items()}
         return {name: cost.plain() for name, cost in costs.items()}

@@ -157,8 +157,8 @@ class TextEngine(Engine):
         window = self._text[self._at[:, None] + np.arange(width + 1)]
         remaining = self._end - self._at
         accepted = self._accepted_of_trees(window) if self._parents is not None else self._accepted_of_chains(window)
-        num_accepted = np.minimum(accepted, remaining)
-        num_emitted = np.minimum(num_accepted + 1, remaining)
+        num_emitted = np.minimum(accepted + 1, remaining)
+        num_accepted = num_emitted - 1  # what lies behind the response's end saves no pass
         total = int(num_emitted.sum())
         self.timeline.add(np.array([self.now]), live, live + num_drafted, total)
         self.passes += live

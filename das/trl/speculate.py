@@ -17,6 +17,7 @@ from das.engine.contract.versions import VLLM, installed
 from das.engine.install import install
 from das.engine.rollouts.rollout import rollout_row
 from das.errors import EngineError
+from das.side_output import side_output
 from das.trl import patches as trl_trainers
 from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
@@ -269,10 +270,11 @@ def roll_out_announced(original: Callable[..., Any], trainer: Any, batch: Any, *
     rolled_out = original(batch, *args, **kwargs)
     if generation.last is None or generation.last is earlier:
         return rolled_out  # a batch of GOLD or IW-OPD that takes all its responses from the dataset
-    row = rollout_row(generation.last)
-    metrics = trainer._metrics["eval" if generation.evaluation else "train"]
-    for name in LOGGED:
-        metrics[f"das/{name}"].append(row[name])
+    with side_output("das's numbers in TRL's logs"):
+        row = rollout_row(generation.last)
+        metrics = trainer._metrics["eval" if generation.evaluation else "train"]
+        for name in LOGGED:
+            metrics[f"das/{name}"].append(row[name])
     if not generation.evaluation:
         warn_of_idle_drafts(generation)
     return rolled_out

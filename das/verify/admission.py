@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from das.drafter.texts import names_private
+
 # Keys of SamplingParams.extra_args (`vllm_xargs` over HTTP): the request's problem id, the most tokens that one of its
 # drafts may have (0: no drafts), the tokens that it emitted before it was put aside (das/set_aside.py), and the name of
 # the recorded response that it emits (das/verify/forced.py).
@@ -50,6 +52,11 @@ def admit(params: Any, may_force: bool = False) -> None:
             kind = f"the {type(problem).__name__} {problem!r}"
         raise VLLMValidationError(
             f"{PROBLEM_KEY} must be a string of at most {MAX_PROBLEM_ID} characters, got {kind[:80]}"
+        )
+    if names_private(problem):
+        raise VLLMValidationError(
+            f"{PROBLEM_KEY}={problem[:40]!r}: ids that begin with 'private:' are those of requests with a cache_salt; "
+            "name the problem otherwise, and give the request its cache_salt"
         )
     if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_LIMIT:
         raise VLLMValidationError(

@@ -2,9 +2,11 @@
 also shows a bar."""
 
 import atexit
+import io
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -12,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from das.errors import printable
+from das.side_output import side_output
 
 
 class Progress:
@@ -39,8 +42,21 @@ class Progress:
         self._bar: Bar | None = None
 
     def note(self, text: str, style: str | None = None) -> None:
-        """Print a line. style: its colour on a terminal, by the name that rich gives it."""
-        text = printable(text)
+        """Print a line. style: its colour on a terminal, by the name that rich gives it. If nobody reads any more, as
+        after `run.py | head -1`, this and all further lines are dropped."""
+        with self._shown():
+            self._print(printable(text), style)
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        shown = False
+        with side_output("progress on the terminal"):
+            yield
+            shown = True
+        if not shown:
+            self._bar, self.terminal = None, io.StringIO()
+
+    def _print(self, text: str, style: str | None) -> None:
         if self._bar is not None:
             self._bar.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
         elif style is not None and self.terminal.isatty():
@@ -55,6 +71,10 @@ class Progress:
     def start(self) -> None:
         """Note that the first step begins. The estimate of the time that is left ignores the time before this call."""
         self.began = time.perf_counter()
+        with self._shown():
+            self._show_bar()
+
+    def _show_bar(self) -> None:
         if self.total and self.terminal.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             # No automatic refresh: rich would draw from another thread, into redirected output.
@@ -78,7 +98,10 @@ class Progress:
         self.done += 1
         seconds_left = int((time.perf_counter() - self.began) / self.done * (self.total - self.done))
         if self.verdict is not None:
-            if verdict := self.verdict(row):
+            verdict = None
+            with side_output("the verdict on steps"):
+                verdict = self.verdict(row)
+            if verdict:
                 self.note(f"step {row['step']:3d}/{self.steps} · {verdict} · {left(seconds_left)}")
         else:
             self.note(
@@ -94,10 +117,11 @@ class Progress:
             )
         for alarm in row.get("alarms", []):
             self.note(f"ALARM  step {row['step']}, {row['arm']}: {alarm}", style="bold red")
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self.done, refresh=True)
-            if self.done == self.total:
-                self._close_bar()
+        with self._shown():
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], completed=self.done, refresh=True)
+                if self.done == self.total:
+                    self._close_bar()
 
     def _close_bar(self) -> None:
         if self._bar is not None and not self._bar.console.file.closed:

@@ -56,7 +56,7 @@ def texts(arm: Path, step: int, count: int, tokenizer: str) -> list[drafted_text
     with reading(arm / "rollouts" / f"step_{step:05d}.jsonl.gz"):
         rows = read.rollout(arm, step)[:count]
     if any(row["drafted"] and "emitted" not in row for row in rows):
-        raise UserError(f"{arm} does not say which tokens were drafted (several turns, or an older run): run it again")
+        raise UserError(f"{arm} does not say which tokens were drafted (an older run): run it again")
     return [
         drafted_text.DraftedText(
             f"{row['problem_id']}, reward {row['reward']}",

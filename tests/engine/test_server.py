@@ -178,6 +178,7 @@ BAD: list[tuple[str, str]] = [
         '{"das_forced": "0"}',
         "'das_forced' is no key that a request may have: choose das_problem, das_limit or das_set_aside",
     ),
+    ('{"das_problem": "private:0:p"}', "ids that begin with 'private:' are those of requests with a cache_salt"),
     ('{"das_salt": "other"}', "'das_salt' is no key that a request may have"),
 ]
 

@@ -362,7 +362,8 @@ class Runner:
         if not flight.is_counted:
             self.positions[flight.rows] += num_emitted
         flight.batch.num_tokens_no_spec += num_emitted
-        self.meter.record_pass(flight.batch.req_ids, flight.num_drafted, num_emitted.tolist(), self.pass_ended)
+        counts = list(map(len, self._emitted))
+        self.meter.record_pass(flight.batch.req_ids, flight.num_drafted, counts, self.pass_ended, known)
 
     def _profile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Let vLLM's profile of a pass's memory also count the rows that drafts add, das's sampler, and the weights of
