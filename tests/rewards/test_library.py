@@ -18,7 +18,7 @@ needs_library = pytest.mark.skipif(
 
 def entry(task: str, index: int, **options: int) -> tuple[str, str]:
     """A problem as `LibraryReward` takes it, and its answer."""
-    _, problem = _problem(task, json.dumps(options), 0, index)
+    _, problem, _ = _problem(task, json.dumps(options), 0, index)
     named = {"task": task, "options": json.dumps(options), "seed": 0, "index": index}
     return json.dumps({**named, "question": digest(problem["question"])}), problem["answer"]
 
