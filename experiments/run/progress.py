@@ -80,7 +80,7 @@ class Progress:
         else:
             self.note(
                 f"step {row['step']:3d}/{self.steps}  {row['arm']:<13s} "
-                + (f"reward {row['reward']:.3f}  " if "reward" in row else "")
+                + ("" if "reward" not in row else f"reward {shown_reward(row['reward'])}  ")
                 + f"rollout {row['rollout_s']:6.2f} s  tokens/pass {row['tokens_per_pass']:5.2f}  "
                 f"longest {row['length_max']:5d}  {left(seconds_left)}"
             )
@@ -100,6 +100,11 @@ class Progress:
         if self._bar is not None and not self._bar.console.file.closed:
             self._bar.stop()
         self._bar = None
+
+
+def shown_reward(reward: float | None) -> str:
+    """Return a step's mean reward as text; "none" if no response has a reward."""
+    return "none " if reward is None else f"{reward:.3f}"
 
 
 def left(seconds: int) -> str:

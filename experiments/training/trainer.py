@@ -33,7 +33,7 @@ from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, r
 from experiments.training.trimmed import without_padding
 
 ENTROPY_OPTIONS = ("compute_entropy", "compute_aux_loss")  # of TRL's forward pass; its other options carry images
-RewardFunction = Callable[..., list[float]]
+RewardFunction = Callable[..., Sequence[float | None]]
 Evaluate = Callable[[SpeculativeGeneration, int], dict[str, Any] | None]
 CHOOSING = (PartialRollouts, DynamicSampling)  # they choose the rows of a step among those that rolled out
 
@@ -60,7 +60,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         history_unit: str,
         barrier: Barrier,
         checkpoints: Checkpoints,
-        on_step: Callable[[dict[str, Any], Rollout, list[float]], None],
+        on_step: Callable[[dict[str, Any], Rollout, list[float | None]], None],
         schedule: LongestFirst | None = None,
         trim_padding: bool = True,
         lag: int = 0,
@@ -100,7 +100,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self._epochs_before = 0  # epochs that the run had completed when its checkpoint was saved
         self._evaluations: list[dict[str, Any]] = []  # evaluations since the last row
         self._reward = reward
-        self.rewards: list[float] = []  # of the responses that were judged last
+        self.rewards: list[float | None] = []  # of the responses that were judged last
         self._losses: list[float] = []
         self._began = self._waited = self._exposed_s = 0.0  # perf_counter() at the start of this step; seconds
         backend = functools.partial(
@@ -163,12 +163,12 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self._exposed_s += time.perf_counter() - began - (self.barrier.waited_s - waited_s)
         return generated
 
-    def _scored(self, *args: Any, **kwargs: Any) -> list[float]:
+    def _scored(self, *args: Any, **kwargs: Any) -> list[float | None]:
         ahead = self.rollouts_ahead
         if isinstance(ahead, DynamicSampling) and self.model.training and ahead.taken is not None:
             self.rewards = ahead.rewards  # judged when they were drawn
         else:
-            self.rewards = self._reward(*args, **kwargs)
+            self.rewards = list(self._reward(*args, **kwargs))
         return self.rewards
 
     def _measure_policy(self) -> None:

@@ -17,7 +17,7 @@ def report(terminal: io.StringIO) -> str:
     progress.note("[bold]starting")
     progress.start()
     progress.step({**ROW, "step": 1})
-    progress.step({**ROW, "step": 2, "alarms": ["no token accepted"]})
+    progress.step({**ROW, "step": 2, "reward": None, "alarms": ["no token accepted"]})
     progress.note("result: here")
     return terminal.getvalue()
 
@@ -26,6 +26,7 @@ def test_lines_are_plain_where_there_is_no_terminal() -> None:
     lines = report(io.StringIO()).splitlines()
     assert lines[0] == "[bold]starting"
     assert lines[1].startswith("step   1/2  das           reward 0.250  rollout   1.50 s  tokens/pass  2.00")
+    assert lines[2].startswith("step   2/2  das           reward none   rollout   1.50 s")  # the function abstained
     assert lines[3] == "ALARM  step 2, das: no token accepted"
     assert lines[4] == "result: here"
 
