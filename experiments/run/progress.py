@@ -3,13 +3,17 @@ also shows a bar."""
 
 import atexit
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
+
+SAY_S = 10.0  # seconds between two lines about a start that takes long
 
 
 class Progress:
@@ -48,6 +52,24 @@ class Progress:
     def resume(self, step: int) -> None:
         """Leave the first `step` steps out of the estimates of time: an earlier process has done them."""
         self.total = (self.steps - step) * self.arms
+
+    @contextmanager
+    def starting(self, what: str) -> Iterator[None]:
+        """Inside the `with` block, until the first step begins, print a line about the start every SAY_S seconds. what:
+        what happens until then."""
+        began, over = time.perf_counter(), threading.Event()
+
+        def say() -> None:
+            while not over.wait(SAY_S) and self.began is None:
+                self.note(f"starting, {time.perf_counter() - began:.0f} s so far: {what}")
+
+        thread = threading.Thread(target=say, name="start", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def start(self) -> None:
         """Note that the first step begins. The estimate of the time that is left ignores the time before this call."""

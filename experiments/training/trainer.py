@@ -22,10 +22,11 @@ from das.trl.generation import SpeculativeGeneration
 from das.trl.lag import Sync
 from das.trl.merge import merged
 from das.trl.patches import generation_backend
+from das.trl.resume import completed_epochs, repeat_draws
 from experiments.training import checkpoint
 from experiments.training.ahead import RolloutsAhead
 from experiments.training.barrier import Barrier
-from experiments.training.checkpoint_writer import Checkpoints, CheckpointWriter, completed_epochs
+from experiments.training.checkpoint_writer import Checkpoints, CheckpointWriter
 from experiments.training.dynamic_sampling import DynamicSampling
 from experiments.training.partial import PartialRollouts
 from experiments.training.placement import PlacedSampler
@@ -129,11 +130,8 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
     # ---- a step: rows, rollout, reward ----
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> PlacedSampler:
-        # TRL's sampler makes one draw for each epoch. The draws of completed epochs are repeated here. In the current
-        # epoch, transformers skips the steps that were trained already.
         sampler = super()._get_train_sampler(*args, **kwargs)
-        for _ in range(self._epochs_before):
-            torch.randperm(sampler.num_samples, generator=sampler.generator)
+        repeat_draws(sampler, self._epochs_before)
         return PlacedSampler(sampler, ranks.count())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
