@@ -174,6 +174,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "seed": settings.seed,
+        "use_tqdm_on_load": False,  # else each engine draws bars
         **das_arguments,
     }
     # vLLM froze (gc.freeze) the objects of an engine that this process had before. Frozen objects are never collected,

@@ -18,6 +18,7 @@ from das.process import die_with_parent, spawned
 from experiments.harness import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
 from experiments.run.output import quiet_into
+from rewards.reward import RewardError
 
 
 def failure_line(error: Exception) -> str:
@@ -32,11 +33,15 @@ def failure_line(error: Exception) -> str:
 
 @contextmanager
 def one_line_failure(folder: Path) -> Iterator[None]:
-    """Turn an error in the training of the run in `folder` into RunFailed: one line that says how to resume."""
+    """Turn an error in the training of the run in `folder` into RunFailed: one line that says how to resume. What the
+    user can correct stays as it is."""
     try:
         yield
     except (UserError, EngineError, RunFailed):
         raise
+    except RewardError as error:
+        _log_traceback(folder / "log.txt")
+        raise UserError(f"{error} (log: {folder / 'log.txt'}){resume.hint(folder)}") from error
     except Exception as error:
         _log_traceback(folder / "log.txt")
         raise RunFailed(f"{failure_line(error)} (log: {folder / 'log.txt'}){resume.hint(folder)}") from error
@@ -54,6 +59,9 @@ def reporting(pipe: Connection, log: Path) -> Iterator[None]:
             return  # the parent was interrupted or has gone, and has said why
         except (UserError, EngineError) as error:
             tell(pipe, ("refused", str(error)))
+        except RewardError as error:
+            _log_traceback(log)
+            tell(pipe, ("refused", f"{error} (log: {log})"))
         except Exception as error:
             _log_traceback(log)
             tell(pipe, ("error", failure_line(error)))

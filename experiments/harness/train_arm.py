@@ -243,7 +243,7 @@ class StepLog:
         self._run_folder = run_folder
         self._tracker = Tracker(recorded, run.group, run.folder) if run_folder is not None else None
 
-    def on_step(self, row: dict[str, Any], rollout: Rollout, rewards: list[float]) -> None:
+    def on_step(self, row: dict[str, Any], rollout: Rollout, rewards: Sequence[float | None]) -> None:
         """Record one finished step. row: its metrics (docs/metrics.md)."""
         assert self._run_folder is not None
         assert self._tracker is not None

@@ -15,6 +15,7 @@ from das.cluster.messages import ClusterError
 from das.engine.contract.versions import UnsupportedVersion
 from das.errors import EngineError, WeightSyncError, printable, reason_of
 from das.native import NativeBuildError
+from rewards.reward import RewardError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 USER_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
@@ -78,7 +79,7 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         yield
-    except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException) as error:
+    except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException, RewardError) as error:
         stop(str(error), USER_ERROR)
     except (RunFailed, ClusterError, WeightSyncError, TrainingDiverged, CheckpointError) as error:
         stop(str(error), FAILED)

@@ -2,8 +2,9 @@
 
 transformers saves and loads the policy, the optimizer, the scheduler, random states and its own counters (torch files,
 read with weights_only). This project adds three things: the order of the data, which TRL draws from a generator that no
-checkpoint holds (trainer.py); the drafter's history and everything else that the rollout side has learned; and atomic
-writing. Each rank writes its own random state and its own rollout side. The main rank writes what all ranks share.
+checkpoint holds (das/trl/resume.py); the drafter's history and everything else that the rollout side has learned; and
+atomic writing. Each rank writes its own random state and its own rollout side. The main rank writes what all ranks
+share.
 """
 
 import json
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from experiments.training.trainer import SpeculativeGRPOTrainer
 
 MIB = 1 << 20
-STATE = "trainer_state.json"  # written by transformers
 FINAL = "final.json"  # digests of the final state, so that no engine is needed to resume a finished run
 
 
@@ -94,11 +94,6 @@ class CheckpointWriter:
             kept = self.checkpoints
             checkpoint.seal(scratch, kept.folder, self.trainer.state.global_step, kept.run_identity)
             checkpoint.prune(kept.folder, kept.keep)
-
-
-def completed_epochs(folder: Path) -> int:
-    """The number of epochs that the run had completed when it saved the checkpoint in this folder."""
-    return int(json.loads((folder / STATE).read_text())["epoch"])
 
 
 def final_digests(trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
