@@ -5,8 +5,10 @@ never the clock, decides what is computed. Where the engine runs only decides ho
 training.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+import copy
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -17,6 +19,7 @@ import numpy as np
 from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout
+from das.errors import EngineError
 
 STATE = "rollouts_ahead.npz"
 KIND = "rollouts ahead 2"
@@ -60,6 +63,102 @@ class FinishedRollout:
         )
 
 
+class RolloutsAhead:
+    """Runs rollouts ahead. At the start of step n it hands new weights to the engine, submits rollout n + lag, and
+    takes rollout n.
+
+    So rollout n samples with the weights after max(0, n - lag) updates. Rows, seeds, history and the order of the
+    rollouts are the same as in a training without lag. The last `lag` steps submit nothing.
+    """
+
+    def __init__(self, trainer: Any, lag: int, indexes: Callable[[Any], Iterator[list[int]]]):
+        """trainer: a GRPOTrainer. indexes: yields the indexes of this process's rows of each step, from the first step
+        on, as the trainer's dataloader draws them; called with the trainer."""
+        self.trainer = trainer
+        self.lag = lag
+        self.taken: FinishedRollout | None = None  # the rollout on which this step trains
+        self._indexes = indexes
+        self._submitted: deque[Future[FinishedRollout]] = deque()  # rollouts of the coming steps, in order
+        self._rows: Iterator[list[Mapping[str, Any]]] | None = None  # rows of the rollouts that are not submitted yet
+
+    def take(self, prompt_ids: list[list[int]]) -> FinishedRollout:
+        """Submit the rollouts that are due, then wait for the rollout of this step and return it.
+
+        prompt_ids: token ids of the prompts on which TRL trains. Raises the rollout's error, and EngineError if the
+        rollout has other prompts.
+        """
+        step = self.trainer.state.global_step
+        if self._rows is None:
+            self._rows = self._rows_from(step)
+        last = min(step + self.lag, self.trainer.state.max_steps - 1)
+        for number in range(step + len(self._submitted), last + 1):
+            self._submit(number, next(self._rows))
+        taken = self.taken = self._submitted.popleft().result()
+        if taken.rollout.step != step or taken.prompts != prompt_ids:
+            raise EngineError(
+                f"step {step} trains on other rows than rollout {taken.rollout.step} has: a lag needs TRL's own order "
+                "of the data"
+            )
+        return taken
+
+    def begin(self) -> None:
+        """Forget the rollouts of an earlier training, which nobody took."""
+        wait(self._submitted)
+        self._submitted.clear()
+        self._rows = None
+
+    def resume(self, folder: Path, step: int) -> None:
+        """Load the submitted rollouts from the checkpoint of `step` in this folder."""
+        ahead = load_ahead(folder)
+        self._submitted = deque(map(done, ahead))
+        self._rows = self._rows_from(step + len(ahead))
+
+    def wait(self) -> None:
+        """Wait until all submitted rollouts are finished. Raises the error of a rollout."""
+        for future in self._submitted:
+            future.result()
+
+    def save(self, folder: Path) -> None:
+        """Write the rollouts that were submitted but not taken yet into the folder of a checkpoint."""
+        save_ahead(folder, [future.result() for future in self._submitted])
+
+    def _rows_from(self, number: int) -> Iterator[list[Mapping[str, Any]]]:
+        """Yield the rows of the data set for rollout `number`, then for each later rollout. TRL's dataloader will give
+        the same rows to the steps that train on these rollouts."""
+        rows = self.trainer.train_dataset
+        return ([rows[i] for i in taken] for taken in islice(self._indexes(self.trainer), number, None))
+
+    def _submit(self, number: int, rows: list[Mapping[str, Any]]) -> None:
+        """Submit rollout `number`. It samples with the weights that the trainer has now."""
+        trainer = self.trainer
+        prompts = trainer._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
+        step = trainer.state.global_step
+        new_weights = trainer._last_loaded_step != step  # TRL's: the step at which the engine got its weights
+        trainer._last_loaded_step = step
+        self._submitted.append(trainer.vllm_generation.submit(trainer, rows, prompts, number, new_weights))
+
+
+def rollouts_of_script(trainer: Any, lag: int) -> RolloutsAhead:
+    """Let a GRPOTrainer of TRL, which one process trains, take its rollouts from those that run ahead."""
+    ahead = RolloutsAhead(trainer, lag, _indexes_of_steps)
+    original = trainer._generate_single_turn
+
+    def generate(prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
+        if not trainer.model.training:
+            return original(prompt_ids, *args, **kwargs)
+        taken = ahead.take(prompt_ids)
+        return taken.rollout.responses, taken.logprobs
+
+    trainer._generate_single_turn = generate
+    return ahead
+
+
+def _indexes_of_steps(trainer: Any) -> Iterator[list[int]]:
+    sampler = type(trainer)._get_train_sampler(trainer)  # a new one, whose draws are those of the dataloader's
+    sampler.repeat_count = 1  # TRL repeats the rows for each of a step's micro-batches
+    return indexes_of_rollouts(sampler, trainer.args.generation_batch_size)
+
+
 def indexes_of_rollouts(sampler: Any, rows: int) -> Iterator[list[int]]:
     """Yields the dataset's indexes for each rollout, epoch after epoch without end.
 
@@ -84,13 +183,30 @@ def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes
     if lag and not arguments.get("vllm_importance_sampling_correction", True):
         return (
             "older weights sample, so the loss needs the correction for them: set "
-            "trainer.vllm_importance_sampling_correction=true"
+            "vllm_importance_sampling_correction=true"
         )
     if problem := rollout_of_its_own(arguments):
         return problem
     if processes > 1:
         return f"engine.processes={processes}: rollouts ahead need one process that trains; set engine.processes=1"
     return ""
+
+
+def script_problem(trainer: Any) -> str:
+    """Returns one line that says why the rollouts of this GRPOTrainer of TRL cannot run ahead; empty if they can.
+
+    trainer: is being built, and lacks only its engine.
+    """
+    if (processes := trainer.accelerator.num_processes) > 1:
+        return f"rollouts ahead need one process that trains, and these are {processes}; launch one"
+    if trainer.args.vllm_mode != "colocate":
+        return 'rollouts ahead need an engine beside the trainer: set vllm_mode="colocate"'
+    rows = trainer.train_dataset
+    if not hasattr(rows, "__getitem__") or not hasattr(rows, "__len__"):
+        return "rollouts ahead need the rows of later steps, and a stream has none; give a dataset"
+    if {"image", "images"} & set(getattr(rows, "column_names", None) or []):
+        return "engines in other processes get token ids only, and this dataset has images"
+    return ahead_problem(1, vars(trainer.args), bool(trainer.tools), processes)
 
 
 def rollout_of_its_own(arguments: Mapping[str, Any]) -> str:
@@ -102,7 +218,7 @@ def rollout_of_its_own(arguments: Mapping[str, Any]) -> str:
         return ""
     return (
         f"each step needs a rollout of its own, and here {per_generation} micro-batches share one: leave out "
-        "trainer.steps_per_generation and trainer.num_iterations"
+        "steps_per_generation and num_iterations"
     )
 
 

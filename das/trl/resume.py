@@ -21,11 +21,12 @@ import torch
 
 from das import ranks
 from das.files import write_text
+from das.trl.lag import STATE, RolloutsAhead
 
 OF_TRANSFORMERS = "trainer_state.json"
 FOLDER, ABOUT, SHARED = "das", "about.json", "shared_rollout.pt"
 # What decides which rows a step trains on, beside the sampler's draws.
-ROWS = ("rows", "seed", "generation_batch_size", "num_generations", "processes")
+ROWS = ("rows", "seed", "generation_batch_size", "num_generations", "processes", "lag")
 
 
 def completed_epochs(folder: Path) -> int:
@@ -47,9 +48,10 @@ class ScriptCheckpoints:
     All ranks write and read: each has a folder of its own. What cannot be restored is said in a warning.
     """
 
-    def __init__(self, trainer: Any):
-        """Replace methods of this trainer, which must have its backend already."""
+    def __init__(self, trainer: Any, ahead: RolloutsAhead | None = None):
+        """Replace methods of this trainer, which must have its backend already. ahead: its rollouts at a lag."""
         self._trainer = trainer
+        self._ahead = ahead
         self._epochs_before = 0  # epochs that the run had completed when its checkpoint was saved
         trainer._inner_training_loop = partial(self._train, trainer._inner_training_loop)
         trainer._get_train_sampler = partial(self._sampler, trainer._get_train_sampler)
@@ -58,6 +60,8 @@ class ScriptCheckpoints:
     def _train(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Replaces _inner_training_loop, to which `train` passes the folder of the checkpoint."""
         self._epochs_before = 0
+        if self._ahead is not None:
+            self._ahead.begin()
         if (checkpoint := kwargs.get("resume_from_checkpoint")) is not None:
             self._epochs_before = completed_epochs(Path(checkpoint))
             self._load(Path(checkpoint))
@@ -88,6 +92,8 @@ class ScriptCheckpoints:
         for left in (own, unfinished):  # by a run that was killed here, or resumed from an earlier step
             shutil.rmtree(left, ignore_errors=True)
         unfinished.mkdir(parents=True)
+        if self._ahead is not None:
+            self._ahead.save(unfinished)
         write_text(unfinished / ABOUT, json.dumps({**self._about(), "micro_batches": trainer._step}))
         trainer.vllm_generation.save_state(unfinished)
         if trainer._step % _window(trainer):
@@ -113,15 +119,17 @@ class ScriptCheckpoints:
             generation.load_state(own)
             if not generation.keeps_history:
                 _warn("the server keeps the drafter's history: if it was started anew, the history begins empty")
-        if differing := [name for name in ROWS if about and about[name] != ours[name]]:
+        if differing := [name for name in ROWS if about and about.get(name, 0) != ours[name]]:
             _warn(
-                "the steps train on other rows than without the stop, because "
-                + ", ".join(f"{name} was {about[name]} and is {ours[name]}" for name in differing)
+                "the steps train on other rows or weights than without the stop, because "
+                + ", ".join(f"{name} was {about.get(name, 0)} and is {ours[name]}" for name in differing)
             )
+        step = json.loads((checkpoint / OF_TRANSFORMERS).read_text())["global_step"]
+        if self._ahead is not None and (own / STATE).exists():
+            self._ahead.resume(own, step)
         if "micro_batches" in about:
             trainer._step = about["micro_batches"]
         else:
-            step = json.loads((checkpoint / OF_TRANSFORMERS).read_text())["global_step"]
             trainer._step = step * trainer.args.gradient_accumulation_steps
             if trainer._step % _window(trainer):
                 _warn(
@@ -142,6 +150,7 @@ class ScriptCheckpoints:
             "generation_batch_size": getattr(args, "generation_batch_size", None),
             "num_generations": getattr(trainer, "num_generations", 1),
             "processes": ranks.count(),
+            "lag": 0 if self._ahead is None else self._ahead.lag,
         }
 
 

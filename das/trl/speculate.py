@@ -22,8 +22,9 @@ from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
 from das.trl.dataset_rows import require_fitting
 from das.trl.generation import SpeculativeGeneration
+from das.trl.lag import RolloutsAhead, rollouts_of_script, script_problem
 from das.trl.resume import ScriptCheckpoints
-from das.trl.trainers import METHOD, REFUSED, ROLLS_OUT, refusal
+from das.trl.trainers import METHOD, REFUSED, ROLLS_OUT, is_grpo, refusal
 from das.trl.wandb_record import WandbRecord
 
 LOGGED = ("rollout_s", "tokens_per_pass", "drafted", "accepted", "draft_share")  # in TRL's logs, as das/NAME
@@ -66,7 +67,9 @@ def speculate(
     server has its own drafter (except `unit`), budget and engine, so trainers with `vllm_mode="server"` refuse them.
     cluster: roll out on several engines in processes of their own (docs/clusters.md): fields of ClusterSettings, such
     as {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
-    lag: refused; rollouts that run ahead of the training are `trainer.lag` of run.py.
+    lag: for GRPOTrainer: asynchronous rollouts. Step n trains on responses that the weights after n - `lag` updates
+    sampled, while an engine in a process of its own rolls out for the next steps (docs/trl.md). None or 0: each step
+    waits for its rollout. Other trainers refuse a lag.
 
     Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
     or TRL. Building a trainer raises EngineError if das cannot be combined with its arguments.
@@ -80,8 +83,8 @@ def speculate(
     unit = options.pop("unit", DEFAULT_UNIT)
     if unit not in UNITS:
         raise ValueError(f"drafter unit {unit!r}: choose epoch or step")
-    if lag is not None:
-        raise ValueError(f"lag={lag}: a script rolls out before each step; leave it out, or use trainer.lag of run.py")
+    if lag is not None and (type(lag) is not int or lag < 0):
+        raise ValueError(f"lag={lag}: give a whole number of training steps, such as 1")
     gpu = torch.cuda.is_available()
     fields = {
         "method": method,
@@ -98,7 +101,7 @@ def speculate(
     chosen = (("drafter", options), ("budget", budget), ("engine", engine), ("cluster", cluster))
     given = [name for name, value in chosen if value]
     backend = functools.partial(_backend, fields, unit, given, many)
-    build = functools.partial(_build, backend=backend)
+    build = functools.partial(_build, backend=backend, lag=lag or 0)
     methods: dict[str, trl_trainers.Replacements] = {name: {"__init__": _refuse} for name in REFUSED}
     methods |= {name: {"__init__": build, METHOD: _roll_out} for name in ROLLS_OUT}
     trl_trainers.patch_trainers(methods)
@@ -114,21 +117,37 @@ def _build(
     trainer: Any,
     *args: Any,
     backend: Callable[..., Any],
+    lag: int,
     **kwargs: Any,
 ) -> None:
     """Replaces __init__ of a trainer that rolls out with vLLM: the trainer gets `backend` in place of TRL's own."""
     if getattr(trainer, "brings_backend", False):  # the trainer has a backend of its own, and announces its rows itself
         original(trainer, *args, **kwargs)
         return
-    with trl_trainers.generation_backend(backend, trainer):
+    if lag and not is_grpo(trainer):
+        raise EngineError(
+            f"lag={lag}: only GRPOTrainer has rollouts ahead, and this is a {type(trainer).__name__}: leave it out of "
+            "das.speculate()"
+        )
+
+    def at_lag(*args: Any, **kwargs: Any) -> SpeculativeGeneration:
+        if problem := script_problem(trainer):
+            raise EngineError(f"lag={lag}: {problem}")
+        return backend(*args, beside=True, **kwargs)
+
+    with trl_trainers.generation_backend(at_lag if lag else backend, trainer):
         original(trainer, *args, **kwargs)
     require_backend(trainer)
-    trainer.add_callback(WandbRecord(trainer.vllm_generation.engine))
+    generation: SpeculativeGeneration = trainer.vllm_generation
+    generation.after_rollout = functools.partial(warn_of_idle_drafts, generation, trainer)
+    trainer.add_callback(WandbRecord(generation.engine))
     follow_turns(trainer)
-    ScriptCheckpoints(trainer)
-    require_fitting(trainer, trainer.vllm_generation.room)
+    ahead = rollouts_of_script(trainer, lag) if lag else None
+    ScriptCheckpoints(trainer, ahead)
+    require_fitting(trainer, generation.room)
     # Set on the trainer, not on its class, so that the trainer still announces its rows after das.speculate("off").
-    setattr(trainer, METHOD, functools.partial(roll_out_announced, getattr(trainer, METHOD), trainer))
+    announced = functools.partial(roll_out_announced, getattr(trainer, METHOD), trainer, ahead=ahead)
+    setattr(trainer, METHOD, announced)
 
 
 def _backend(
@@ -137,17 +156,18 @@ def _backend(
     given: Sequence[str],
     cluster: ClusterSettings | None,
     *args: Any,
+    beside: bool = False,
     **kwargs: Any,
 ) -> SpeculativeGeneration:
     """Returns the backend with the engine that `fields` of EngineSettings and TRL's arguments describe.
 
     given: the options of das.speculate() that a server would ignore. cluster: settings of the engines on Ray; None: the
-    engine runs in this process.
+    engine runs in this process, or in a process of its own if `beside`.
     """
     server = kwargs["mode"] == "server"
     if server:
         _require_server(given)
-    backend = choose_backend(cluster, server=server)
+    backend = choose_backend(cluster, beside, server)
     model = kwargs["model"]
     settings = {
         "model": model.name_or_path,
@@ -190,25 +210,43 @@ def require_backend(trainer: Any) -> None:
         )
 
 
-def roll_out_announced(original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Announce a batch to the backend, let the trainer roll it out, and enter the result into TRL's logs."""
+def roll_out_announced(
+    original: Callable[..., Any],
+    trainer: Any,
+    batch: Any,
+    *args: Any,
+    ahead: RolloutsAhead | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Announce a batch to the backend, let the trainer roll it out, and enter the result into TRL's logs.
+
+    ahead: the rollouts from which training steps take theirs; these were announced when they were submitted.
+    """
     generation: SpeculativeGeneration = trainer.vllm_generation
-    generation.announce(trainer, batch)
-    rolled_out = original(batch, *args, **kwargs)
-    assert generation.last is not None
+    if ahead is not None and trainer.model.training:
+        rolled_out = original(batch, *args, **kwargs)
+        assert ahead.taken is not None
+        mode, rollout = "train", ahead.taken.rollout
+    else:
+        if ahead is not None:
+            ahead.wait()  # an evaluation has the engine for itself
+        generation.announce(trainer, batch)
+        rolled_out = original(batch, *args, **kwargs)
+        assert generation.last is not None
+        mode, rollout = "eval" if generation.evaluation else "train", generation.last
     with side_output("das's numbers in TRL's logs"):
-        row = rollout_row(generation.last)
-        metrics = trainer._metrics["eval" if generation.evaluation else "train"]
+        row = rollout_row(rollout)
+        metrics = trainer._metrics[mode]
         for name in LOGGED:
             metrics[f"das/{name}"].append(row[name])
-    if not generation.evaluation:
-        warn_of_idle_drafts(generation, trainer)
     return rolled_out
 
 
 def warn_of_idle_drafts(generation: SpeculativeGeneration, trainer: Any) -> None:
     """Warn, once each, if no draft of the first few training rollouts was accepted, and if no problem comes again. Call
-    this function after each training rollout."""
+    this function after each rollout."""
+    if generation.evaluation:
+        return
     if generation.engine.row.drafts:
         generation.repeats.note(trainer, generation.problems, generation.step)
     if generation.engine.row.drafts and generation.rollouts == PATIENCE and not generation.num_accepted:

@@ -3,8 +3,9 @@
 from typing import Any
 
 METHOD = "_generate_and_score_completions"  # rolls out a batch of rows, its first argument
+GRPO = "trl.trainer.grpo_trainer.GRPOTrainer"
 ROLLS_OUT = (
-    "trl.trainer.grpo_trainer.GRPOTrainer",  # and GMPOTrainer, a subclass
+    GRPO,  # and GMPOTrainer, a subclass
     "trl.trainer.rloo_trainer.RLOOTrainer",
     "trl.trainer.distillation_trainer.DistillationTrainer",
 )
@@ -30,6 +31,12 @@ def refusal(trainer: Any) -> str:
     """Returns in one line why das does not work with this trainer of REFUSED, and what to do."""
     name, why = next((name, REFUSED[name]) for name in map(full_name, type(trainer).__mro__) if name in REFUSED)
     return f'{name.split(".")[-1]} {why}: call das.speculate("off") before it is built'
+
+
+def is_grpo(trainer: Any) -> bool:
+    """Returns whether this is TRL's GRPOTrainer, or a class of the user's made from it."""
+    names = map(full_name, type(trainer).__mro__)
+    return next(name for name in names if name.startswith("trl.")) == GRPO
 
 
 def full_name(trainer: type) -> str:

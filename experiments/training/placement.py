@@ -4,7 +4,11 @@ from collections.abc import Iterator
 
 import torch
 from torch.utils.data import Sampler
+from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
+
+from das import ranks
+from das.trl.lag import indexes_of_rollouts
 
 
 class PlacedSampler(Sampler[int]):
@@ -38,3 +42,14 @@ class PlacedSampler(Sampler[int]):
     def __len__(self) -> int:
         """The number of rows of data in an epoch, over all ranks."""
         return len(self.order)
+
+
+def indexes_of_steps(trainer: GRPOTrainer) -> Iterator[list[int]]:
+    """Yield the indexes of this rank's rows of each training step, from the first step on, as TRL's dataloader draws
+    them."""
+    sampler = GRPOTrainer._get_train_sampler(trainer)
+    sampler.repeat_count = 1  # TRL repeats the rows for each of a step's micro-batches
+    size = trainer.args.generation_batch_size
+    own = size // ranks.count()
+    steps = indexes_of_rollouts(PlacedSampler(sampler, ranks.count()), size)
+    return (indexes[ranks.rank() * own :][:own] for indexes in steps)

@@ -18,19 +18,18 @@ from das.engine.rollouts.rollout import Rollout
 from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
 from das.trl.generation import SpeculativeGeneration
-from das.trl.lag import Sync
+from das.trl.lag import RolloutsAhead, Sync
 from das.trl.merge import merged
 from das.trl.patches import generation_backend
 from das.trl.resume import completed_epochs, repeat_draws
 from experiments import rank_folders
 from experiments.heads.training import OnlineHead
 from experiments.training import checkpoint
-from experiments.training.ahead import RolloutsAhead
 from experiments.training.barrier import Barrier
 from experiments.training.checkpoint_writer import Checkpoints, CheckpointWriter
 from experiments.training.dynamic_sampling import DynamicSampling
 from experiments.training.partial import PartialRollouts
-from experiments.training.placement import PlacedSampler
+from experiments.training.placement import PlacedSampler, indexes_of_steps
 from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
 from experiments.training.trimmed import without_padding
 
@@ -90,7 +89,9 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self.barrier = barrier
         self.on_step = on_step
         self.trim_padding = trim_padding
-        self.rollouts_ahead: RolloutsAhead | PartialRollouts | DynamicSampling = RolloutsAhead(self, lag)
+        self.rollouts_ahead: RolloutsAhead | PartialRollouts | DynamicSampling = RolloutsAhead(
+            self, lag, indexes_of_steps
+        )
         if partial or partial_tokens:
             self.rollouts_ahead = PartialRollouts(self, partial // ranks.count(), partial_tokens)
         elif dynamic_sampling:

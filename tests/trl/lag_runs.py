@@ -76,6 +76,49 @@ def train_again(arm: str, policy: str, whole: Path, folder: Path, start: int, *o
     train(arm, policy, folder, *overrides, start=start)
 
 
+def train_script(method: str, policy: str, folder: Path, start: int = 0) -> dict[str, Any]:
+    """A script of TRL at lag 1, with evaluations, that trains what `config_of` describes, from the checkpoint of
+    `start`. Returns the steps' tokens, the losses, the final weights and the number of accepted tokens."""
+    from trl import GRPOTrainer
+
+    import das
+    from experiments.digests import weights_digest
+    from experiments.harness.data import dataset
+    from experiments.harness.train_arm import grpo_arguments
+    from rewards.brevity import brevity_reward
+
+    config = config_of("das")
+    tokens: list[Any] = []
+
+    def reward(completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> list[float]:
+        if trainer.model.training:
+            tokens.append([list(ids) for ids in completion_ids])
+        return brevity_reward([completion[-1]["content"] for completion in completions])
+
+    budget, engine = {"name": "fixed", "tokens": 8}, {"max_model_len": 160, "extra": {"num_gpu_blocks_override": 256}}
+    das.speculate(method, budget=budget, engine=engine, lag=1)
+    args = grpo_arguments(config, folder)
+    args.output_dir, args.eval_strategy, args.eval_steps = str(folder), "steps", 2
+    rows = dataset(config, policy)
+    trainer = GRPOTrainer(
+        model=policy, reward_funcs=reward, args=args, train_dataset=rows, eval_dataset=rows.select(range(4))
+    )
+    das.speculate("off")
+    generation: Any = trainer.vllm_generation
+    try:
+        trainer.train(resume_from_checkpoint=str(folder / f"checkpoint-{start}") if start else None)
+        logs = [log for log in trainer.state.log_history if "das/accepted" in log]
+        return {
+            "tokens": tokens,
+            "losses": [log["loss"] for log in logs],
+            "weights": weights_digest(trainer.model),
+            "accepted": sum(log["das/accepted"] for log in logs),
+            "evaluations": sum("eval_reward" in log for log in trainer.state.log_history),
+        }
+    finally:
+        generation.close()
+
+
 def outcome(folder: Path) -> dict[str, Any]:
     """What must be equal in all bits."""
     rows = read.metrics(folder)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lag_runs import STEPS, error_of, outcome, tokens_of_checkpoints, train_again, train_all
+from lag_runs import STEPS, error_of, outcome, tokens_of_checkpoints, train_again, train_all, train_script
 
 from analysis import read
 from das.engine.rollouts.report import ClusterReport, RequestCost, RolloutReport
@@ -149,6 +149,29 @@ def test_an_engine_that_dies_stops_the_run_in_one_line(
     problem = in_process(error_of, "kill", "das", repetitive_policy, tmp_path / "run", *overrides)
     assert problem.startswith("EngineDied: the engine's process has died (exit code -9")
     assert len(read.metrics(tmp_path / "run")) < STEPS
+
+
+# ---- a script of TRL ----
+
+
+@pytest.mark.slow
+def test_a_script_at_a_lag_is_a_run_of_the_harness(
+    in_process: Callable[..., Any], repetitive_policy: str, tmp_path: Path
+) -> None:
+    """With drafts and without, with evaluations between steps, and resumed amid an epoch."""
+    settings = ["trainer.lag=1", "trainer.trim_padding=false"]  # TRL's own bits
+    in_process(train_all, {"harness": ["none", *settings]}, repetitive_policy, tmp_path)
+    none, das = (in_process(train_script, method, repetitive_policy, tmp_path / method) for method in ("none", "das"))
+    for what in ("tokens", "losses", "weights"):
+        assert das[what] == none[what]
+    assert das["accepted"] > 0 == none["accepted"]
+    assert das["evaluations"] == STEPS // 2
+    harness = outcome(tmp_path / "harness")
+    assert none["tokens"] == harness["tokens"]
+    assert none["weights"] == harness["final"]["final_weights"]
+    resumed = in_process(train_script, "das", repetitive_policy, tmp_path / "das", 2)
+    assert resumed["tokens"] == das["tokens"][2:]
+    assert [resumed[what] for what in ("losses", "weights")] == [das[what] for what in ("losses", "weights")]
 
 
 # ---- without an engine ----

@@ -104,6 +104,6 @@ def test_a_rollout_that_steps_share(run: Run, tmp_path: Path) -> None:
 def test_other_rows_are_named(run: Run, alone: tuple[Path, dict[int, Any]], tmp_path: Path) -> None:
     folder, _ = alone
     with pytest.warns(
-        RuntimeWarning, match="other rows than without the stop, because rows was 7 and is 9, seed was 42"
+        RuntimeWarning, match="other rows or weights than without the stop, because rows was 7 and is 9, seed was 42"
     ):
         run(tmp_path, folder / "checkpoint-6", rows=9, seed=7)

@@ -47,7 +47,8 @@ def trl_untouched_afterwards() -> Iterator[None]:
         ({"engine": {"branch_blocks": 3}}, ValueError, "branch_blocks=3: a draft that branches needs 8"),
         ({"method": "off", "budget": {"name": "fixed"}}, ValueError, "takes no options"),
         ({"method": "off", "lag": 2}, ValueError, "takes no options: leave them out"),
-        ({"lag": 1}, ValueError, "lag=1: .* use trainer.lag of run.py"),
+        ({"lag": -1}, ValueError, "lag=-1: give a whole number"),
+        ({"lag": "1"}, ValueError, "lag=1: give a whole number"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_patched(
@@ -120,6 +121,38 @@ def test_servers_need_the_newest_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
         speculate._require_server([])
 
 
+@pytest.mark.parametrize("module", ["trl.trainer.rloo_trainer.RLOOTrainer", "trl.experimental.gmpo.GMPOTrainer"])
+def test_a_lag_is_refused_by_other_trainers(module: str) -> None:
+    module, name = module.rsplit(".", 1)
+    das.speculate(lag=1)
+    trainer = getattr(importlib.import_module(module), name)
+    with pytest.raises(EngineError, match=rf"^lag=1: only GRPOTrainer has rollouts ahead, and this is a {name}: leave"):
+        trainer(model="m", reward_funcs=[], args=SimpleNamespace())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "columns", "message"),
+    [
+        ({"vllm_mode": "server"}, {}, r'set vllm_mode="colocate"'),
+        ({"num_iterations": 2}, {}, "each step needs a rollout of its own"),
+        ({"vllm_importance_sampling_correction": False}, {}, "the loss needs the correction"),
+        ({}, {"image": [0] * 8}, "this dataset has images"),
+    ],
+)
+def test_trainings_that_have_no_lag(
+    arguments: dict[str, Any], columns: dict[str, Any], message: str, tiny_policy: str, tmp_path: Any
+) -> None:
+    """They are refused before an engine is built."""
+    from datasets import Dataset
+
+    rows = Dataset.from_dict({"prompt": ["p"] * 8, **columns})
+    options: dict[str, Any] = {"use_cpu": True, "bf16": False, "report_to": "none", "use_vllm": True}
+    args = GRPOConfig(output_dir=str(tmp_path), **options, **arguments)
+    das.speculate(lag=1)
+    with pytest.raises(EngineError, match=rf"^lag=1: .*{message}"):
+        GRPOTrainer(model=tiny_policy, reward_funcs=lambda **columns: [0.0], args=args, train_dataset=rows)
+
+
 @pytest.mark.parametrize("full_name", trainers.REFUSED)
 def test_trainers_that_are_refused_by_name(full_name: str) -> None:
     das.speculate()
@@ -158,6 +191,7 @@ def test_every_name_exists() -> None:
 def test_idle_drafts_are_warned_of_once() -> None:
     generation: Any = SimpleNamespace(
         engine=EngineSettings("", "das"),
+        evaluation=False,
         num_drafted=150,
         num_accepted=0,
         problems=[],
