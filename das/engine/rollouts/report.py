@@ -113,6 +113,11 @@ class RolloutReport:
     cluster: ClusterReport | None = None
     engines: Sequence[Mapping[str, Any]] = ()  # events of the engines of a cluster, and their times
 
+    def of_requests(self, costs: Sequence[RequestCost]) -> Self:
+        """Returns the report with the counts of these requests' responses."""
+        counts = {name: sum(getattr(cost, name) for cost in costs) for name in ("passes", "drafted", "accepted")}
+        return replace(self, **counts)
+
     def timeline(self) -> dict[str, Sequence[float]]:
         """Returns the lists that have a number for each pass, by their names in timeline files (docs/metrics.md)."""
         return {name: value for name, value in self.plain().items() if name.startswith(("step_", "pass_"))}
