@@ -19,6 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from das import ranks
+from experiments import rank_folders
 from experiments.commands import usage
 from experiments.harness import resume
 from experiments.registry import TASKS
@@ -58,7 +59,7 @@ def main(config: DictConfig) -> None:
     overrides, folder = list(hydra_config.overrides.task), Path(hydra_config.runtime.output_dir)
     with one_line_errors(lambda: resume.hint(folder), folder), ExitStack() as stack:
         again = False
-        with ranks.main_first():
+        with rank_folders.main_first():
             if ranks.is_main():
                 stack.enter_context(resume.hold(folder))
                 if config.resume is None:
@@ -69,7 +70,7 @@ def main(config: DictConfig) -> None:
         if config.resume is not None:
             config, overrides = resume.recall(folder, overrides)
         if ranks.count() > 1 and config.task.name != "train":
-            with ranks.main_first():
+            with rank_folders.main_first():
                 raise UserError(f"task={config.task.name} runs in one process: start it with python run.py")
         checks.check_values(config)
         TASKS[config.task.name].load()(config, overrides, str(folder))
@@ -81,6 +82,6 @@ if __name__ == "__main__":
         sys.exit()
     ranks.join()
     resolve_folders(ranks.gather(now())[0])  # the main rank's time names the folder of all ranks
-    with ranks.main_first():
+    with rank_folders.main_first():
         explain_config_error(sys.argv[1:])
     main()

@@ -11,7 +11,3 @@ class WeightSyncError(RuntimeError):
 
 class EngineDied(RuntimeError):
     """The process of the engine is gone."""
-
-
-class TrainingDiverged(RuntimeError):
-    """A loss or a gradient norm is not finite, so the policy is lost."""

@@ -28,7 +28,7 @@ CLUSTER = "tests/cluster/"
 LONG = (
     CLUSTER,
     *("tests/trl/", "tests/experiments/tasks/", "tests/experiments/harness/"),
-    *("tests/engine/", "tests/heads/", "tests/rewards/", "tests/test_"),
+    *("tests/engine/", "tests/experiments/heads/", "tests/rewards/", "tests/test_"),
 )
 FEW_BLOCKS = "+engine.extra.num_gpu_blocks_override=256"  # of 128 tokens; clusters have many engines
 # A comparison with evaluations; the budget drafts the same whatever the clock says.
@@ -193,7 +193,7 @@ def mtp_policy(folder: Path) -> str:
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from das.heads.mtp import put_back
+    from experiments.heads.mtp import put_back
     from experiments.small_policy.mtp.layer import mtp_shape, new_mtp
     from experiments.small_policy.mtp.policy import as_qwen2
 
@@ -222,7 +222,7 @@ def mtp_policy(folder: Path) -> str:
 
 def layer_of(policy: Path) -> Any:
     """The MTP layer in a policy's folder, in torch."""
-    from das.heads.mtp import mtp_tensors
+    from experiments.heads.mtp import mtp_tensors
     from experiments.small_policy.mtp.layer import FIRST, MtpLayer, mtp_shape
 
     layer = MtpLayer(mtp_shape(json.loads((policy / "config.json").read_text())))

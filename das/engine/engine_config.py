@@ -8,8 +8,8 @@ from typing import Any
 from das.budget import DEFAULT_BUDGET, make_budget
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import check_drafter
+from das.engine.drafters import head_files
 from das.engine.drafters.support import check_options
-from das.heads import on_disk as heads
 
 WORKER = "das.engine.worker.DasWorker"
 
@@ -90,5 +90,5 @@ def refuse_head(vllm_config: Any) -> None:
     if speculative_config is None or speculative_config.method != "eagle3" or not speculative_config.model:
         return
     folder, policy = Path(speculative_config.model), Path(vllm_config.model_config.model)
-    if folder.is_dir() and (problem := heads.head_problem(folder, policy)):
+    if folder.is_dir() and (problem := head_files.head_problem(folder, policy)):
         raise ValueError(problem)

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from das.budget import make_budget
+from das.engine.drafters import head_files
 from das.errors import EngineError
-from das.heads import on_disk as heads
 
 if TYPE_CHECKING:
     from das.engine.build import EngineSettings
@@ -96,13 +96,13 @@ def _draft_model(settings: "EngineSettings") -> SpeculativeConfig:
 def _eagle3(settings: "EngineSettings") -> dict[str, Any]:
     if not settings.speculative.get("model"):
         raise EngineError("eagle3 needs a head: set model in its speculative settings to the head's folder")
-    if problem := heads.depth_problem(settings.speculative.get("num_speculative_tokens")):
+    if problem := head_files.depth_problem(settings.speculative.get("num_speculative_tokens")):
         raise EngineError(problem)
     return {"method": "eagle3", **settings.speculative}
 
 
 def _mtp(settings: "EngineSettings") -> SpeculativeConfig:
-    if problem := heads.mtp_problem(settings.model, settings.speculative.get("num_speculative_tokens")):
+    if problem := head_files.mtp_problem(settings.model, settings.speculative.get("num_speculative_tokens")):
         raise EngineError(problem)
     return {"method": "mtp", **settings.speculative}
 

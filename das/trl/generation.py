@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,19 +19,31 @@ from trl.generation.vllm_generation import VLLMGeneration
 from das.arrays import load_arrays, save_arrays
 from das.budget.schedule import LongestFirst
 from das.engine.build import EngineSettings
+from das.engine.rollouts.enough import Begun
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.errors import EngineError
-from das.heads.training import OnlineHead
 from das.trl.conversations import Turn, conversation_rows, joined
 from das.trl.dataset_rows import history_tick, problem_id
 from das.trl.determinism import algorithms_of_the_engine, random_states_kept
 from das.trl.engines.engines import Engines
 from das.trl.lag import FinishedRollout, Sync, done
-from das.trl.partial import Begun
 from das.trl.support import unsupported
 from das.weights.weight_check import WeightSample, check_together
 
 STATE = "generation.npz"
+
+
+class TrainedHead(Protocol):
+    """A drafter that is trained beside the policy."""
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Returns its weights, under the names that the engine loads."""
+
+    def save(self, folder: Path) -> None:
+        """Write its part of a checkpoint."""
+
+    def load(self, folder: Path) -> None:
+        """Continue from what `save` wrote."""
 
 
 class SpeculativeGeneration(VLLMGeneration):
@@ -39,7 +51,7 @@ class SpeculativeGeneration(VLLMGeneration):
 
     engines: Engines
     engines_of_all_ranks = False  # whether all ranks share the engines, and so must roll out together
-    head: OnlineHead | None = None  # a drafter that is trained beside the policy; its trainer sets it
+    head: TrainedHead | None = None  # a drafter that is trained beside the policy; its trainer sets it
 
     def __init__(
         self,

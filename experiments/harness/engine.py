@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from das import ranks
 from das.budget.schedule import LongestFirst
 from das.drafter.saved import read_history
 from das.engine.build import DEFAULT_SELF_DRAFT, EngineSettings
 from das.engine.environment import set_environment
 from das.engine.install import install
+from experiments import rank_folders
 from experiments.harness.config import RunConfig
 from experiments.harness.data import tools_of
 from experiments.harness.policies import draft_model_directory
@@ -35,7 +35,7 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
     """
     drafter = dict(config.drafter.options)
     if config.drafter.warm is not None:
-        drafter["warm"] = str(ranks.own_file(Path(config.drafter.warm)))
+        drafter["warm"] = str(rank_folders.own_file(Path(config.drafter.warm)))
     if config.drafter.unit not in ("epoch", "step"):
         raise UserError(f"drafter.unit={config.drafter.unit}: choose epoch or step")
     if config.arm.row.self_drafts and not config.arm.row.history and config.drafter.warm is not None:

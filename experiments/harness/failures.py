@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from das.cluster.messages import ClusterError
-from das.errors import EngineDied, EngineError, TrainingDiverged, WeightSyncError
+from das.errors import EngineDied, EngineError, WeightSyncError
 from das.process import die_with_parent, spawned
 from experiments.harness import resume
-from experiments.run.errors import CheckpointError, RunFailed, UserError
+from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
 from experiments.run.output import quiet_into
 
 

@@ -10,7 +10,6 @@ from das.cluster.messages import ClusterError
 from das.engine.build import EngineSettings, check_draft_model
 from das.engine.contract.versions import require_supported
 from das.trl.lag import ahead_problem
-from das.trl.partial import partial_problem
 from das.trl.support import QUANTIZED, unsupported
 from experiments.harness import heads
 from experiments.harness.config import RunConfig
@@ -23,6 +22,7 @@ from experiments.harness.validate_policy import check_policy
 from experiments.problems import load, reasoning_gym
 from experiments.problems.problem_set import COLUMNS
 from experiments.run.errors import UserError
+from experiments.training.groups import partial_problem
 
 TRAINING = ("compare", "train")  # tasks that roll out with TRL, which calls tools
 TRAIN = (*TRAINING, "audit", "soak")  # all tasks that train

@@ -11,7 +11,6 @@ from analysis.report import Section
 from das.budget import make_budget
 from das.budget.latency_forms import Form
 from das.drafter import HistoryDrafter
-from das.model_drafts.drafter import ModelDrafter
 from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
@@ -109,7 +108,7 @@ def simulate_arm(arm: Arm, setting: Setting, works: Sequence[Workload]) -> tuple
     if "ratio" in budget_settings:
         budget_settings["ratio"] = arm.ratio
     budget, history = make_budget(budget_settings), HistoryDrafter()
-    drafter: HistoryDrafter | ModelDrafter = history
+    drafter: HistoryDrafter | InTurns = history
     if arm.acceptance is not None:
         assert arm.price is not None
         rates = read_profiles()[arm.acceptance].rates

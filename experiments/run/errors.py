@@ -13,7 +13,7 @@ from yaml import YAMLError
 
 from das.cluster.messages import ClusterError
 from das.engine.contract.versions import UnsupportedVersion
-from das.errors import EngineError, TrainingDiverged, WeightSyncError
+from das.errors import EngineError, WeightSyncError
 from das.native import NativeBuildError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -23,6 +23,10 @@ _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, A
 
 class UserError(ValueError):
     """Something that only the user can correct; the message says what to change."""
+
+
+class TrainingDiverged(RuntimeError):
+    """A loss or a gradient norm is not finite, so the policy is lost."""
 
 
 class RunFailed(RuntimeError):

@@ -25,8 +25,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from das.heads.muon import Muon
 from experiments.cache import cached_folder
+from experiments.heads.muon import Muon
 from experiments.small_policy.corpus import CorpusConfig
 from experiments.small_policy.puzzles.corpus import PuzzleCorpus
 

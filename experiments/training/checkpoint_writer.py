@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from das import ranks
-from das.digests import of_all_ranks, optimizer_digest, weights_digest
 from das.files import write_text
-from das.heads.mtp import is_mimo, mtp_tensors, put_back
+from experiments import rank_folders
+from experiments.digests import of_all_ranks, optimizer_digest, weights_digest
+from experiments.heads.mtp import is_mimo, mtp_tensors, put_back
 from experiments.run.errors import CheckpointError
 from experiments.training import checkpoint
 
@@ -82,7 +83,7 @@ class CheckpointWriter:
             (scratch / "training_args.bin").unlink()  # a pickle that nobody reads
             if is_mimo(policy := Path(self.trainer.vllm_generation.engine.model)):
                 put_back(scratch, mtp_tensors(policy))
-        own = ranks.own_folder(scratch)
+        own = rank_folders.own_folder(scratch)
         own.mkdir(parents=True, exist_ok=True)
         self.trainer.vllm_generation.save_state(own)
         self.trainer.rollouts_ahead.save(own)
@@ -106,10 +107,9 @@ def final_digests(trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
 
     All ranks must call this function.
     """
-    head = trainer.vllm_generation.head
     digests = {"final_weights": weights_digest(trainer.model)}
     if trainer.trains:
         digests["optimizer"] = optimizer_digest(trainer.optimizer)
-    if head is not None:
-        digests["head"] = head.digest()
+    if trainer.head is not None:
+        digests["head"] = trainer.head.digest()
     return {name: of_all_ranks(digest) for name, digest in digests.items()}

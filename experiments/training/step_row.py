@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from das.digests import digest
 from das.engine.rollouts.rollout import Rollout, rollout_row
-from das.errors import TrainingDiverged
 from das.trl.lag import Sync
+from experiments.digests import digest
+from experiments.run.errors import TrainingDiverged
 
 
 def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:

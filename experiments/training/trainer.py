@@ -15,13 +15,14 @@ from das.budget.schedule import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import Rollout
-from das.heads.training import OnlineHead
 from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
 from das.trl.generation import SpeculativeGeneration
 from das.trl.lag import Sync
 from das.trl.merge import merged
 from das.trl.patches import generation_backend
+from experiments import rank_folders
+from experiments.heads.training import OnlineHead
 from experiments.training import checkpoint
 from experiments.training.ahead import RolloutsAhead
 from experiments.training.barrier import Barrier
@@ -113,6 +114,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         with generation_backend(backend, self):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
         follow_turns(self)
+        self.head = head
         if head is not None:
             self.vllm_generation.head = head
             self.add_callback(head)
@@ -121,9 +123,9 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         """Continue training from the checkpoint of `step`, which must have been verified."""
         folder = checkpoint.step_folder(self._writer.checkpoints.folder, step)
         if self.ahead:
-            self.rollouts_ahead.resume(ranks.own_folder(folder), step)
+            self.rollouts_ahead.resume(rank_folders.own_folder(folder), step)
         self._epochs_before = completed_epochs(folder)
-        self.vllm_generation.load_state(ranks.own_folder(folder))
+        self.vllm_generation.load_state(rank_folders.own_folder(folder))
         self.train(resume_from_checkpoint=str(folder))
 
     # ---- a step: rows, rollout, reward ----
@@ -222,7 +224,6 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             return
         rollout = merged(rollouts)
         rewards = [reward for rewards_of_rank in rewards_of_ranks for reward in rewards_of_rank]
-        head = self.vllm_generation.head
         waited = self.barrier.waited_s - self._waited
         problems = self.args.generation_batch_size // self.num_generations
         row = {
@@ -235,7 +236,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             "step_s": time.perf_counter() - self._began - waited,
             **of_rollout(rollout, rewards),
             **chosen,
-            **({} if head is None else head.row()),
+            **({} if self.head is None else self.head.row()),
         }
         self._measure_policy()
         if self._evaluations:

@@ -11,16 +11,16 @@ from conftest import Engines, roll
 from vllm import SamplingParams
 
 import das
+from das.engine.drafters.head_files import tokenizer_digest
 from das.engine.patches import weights
 from das.errors import EngineError
-from das.heads.eagle3 import new_head
-from das.heads.files import load_head, save_head
-from das.heads.on_disk import tokenizer_digest
-from das.heads.texts import HeadText
-from das.heads.training import HeadLearner, HeadOptions
-from das.heads.unrolled import UnrolledDrafter, shape_for, tokens_per_pass
-from das.heads.warm_up import WarmUp, make_head, texts_of
 from das.verify.coupled import CoupledSampler
+from experiments.heads.eagle3 import new_head
+from experiments.heads.files import load_head, save_head
+from experiments.heads.texts import HeadText
+from experiments.heads.training import HeadLearner, HeadOptions
+from experiments.heads.unrolled import UnrolledDrafter, shape_for, tokens_per_pass
+from experiments.heads.warm_up import WarmUp, make_head, texts_of
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,9 @@ import torch
 from conftest import Engines
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, Qwen2Config, Qwen3Config
 
-from das.heads.eagle3 import new_head
-from das.heads.files import save_head
-from das.heads.unrolled import shape_for
+from experiments.heads.eagle3 import new_head
+from experiments.heads.files import save_head
+from experiments.heads.unrolled import shape_for
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ from conftest import Engines, layer_of, mtp_policy
 from test_eagle3_engine import PROMPTS, draft_likeliest_tokens, offline, rollout
 from transformers import AutoModelForCausalLM
 
-from das.heads import mtp
-from das.heads.training import HeadLearner, HeadOptions
-from das.heads.warm_up import texts_of
+from experiments.heads import mtp
+from experiments.heads.training import HeadLearner, HeadOptions
+from experiments.heads.warm_up import texts_of
 
 pytestmark = pytest.mark.slow
 

@@ -24,8 +24,8 @@ from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from das.budget import BudgetPolicy
-from das.digests import digest
 from das.drafter import Drafts
+from experiments.digests import digest
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,7 @@ import pytest
 
 from das.budget.latency_forms import Drafting
 from das.drafter import HistoryDrafter
-from das.model_drafts.drafter import Drawn
-from das.model_drafts.in_turns import InTurns
+from das.model_drafts.in_turns import Drawn, InTurns
 from experiments.replay.model_on_text import CopyOnText
 
 PRICE = Drafting(2e-3, 1e-5, 0.0, 1e-4)

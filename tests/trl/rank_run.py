@@ -16,7 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import das
 from das import ranks
-from das.digests import weights_digest
+from experiments.digests import weights_digest
 
 ROWS = 16  # of a step, over all ranks
 QUESTIONS = ["what is 3 + 4?", "what is 12 - 5?", "add 7 to 15", "take 2 from 9"]

@@ -55,6 +55,6 @@ def require_supported() -> None:
 def _require(package: str, found: str | None, supported: tuple[str, ...]) -> None:
     if found not in supported:
         raise UnsupportedVersion(
-            f"{package} {found or 'is not installed'}: das supports {' or '.join(supported)}; "
-            "install one of these (make run does) or update das/engine/patches/ for the new version"
+            f"{package} {found or 'is not installed'}: das supports {' or '.join(supported)}; install one of these "
+            "(make run does)"
         )

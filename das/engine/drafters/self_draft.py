@@ -16,7 +16,7 @@ import torch
 
 from das.engine.contract.versions import NotInstalled
 from das.engine.drafters.quantized_layers import QuantizedLayers
-from das.model_drafts.drafter import Drawn
+from das.model_drafts.in_turns import Drawn
 from das.verify.coupled import CoupledSampler
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ class SelfDraft:
         self._passes = runner.draft_passes(int(runner.vllm.vllm_config.speculative_config.num_speculative_tokens))
 
     def clock(self) -> float:
-        """See DraftingModel."""
+        """See ChainModel."""
         return time.perf_counter()
 
     @torch.inference_mode()
     def prepare(self, requests: Sequence[str]) -> float | None:
-        """See DraftingModel. Quantizes the policy's weights if they have changed since they were quantized last."""
+        """See ChainModel. Quantizes the policy's weights if they have changed since they were quantized last."""
         version: int = self._runner.weights_version
         if self._broken == version:
             return None
@@ -76,7 +76,7 @@ class SelfDraft:
         return time.perf_counter() - start
 
     def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-        """See DraftingModel."""
+        """See ChainModel."""
         self.sampler.observe(requests, tokens)
 
     def alarms(self) -> list[str]:

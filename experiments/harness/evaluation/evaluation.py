@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from das.digests import digest
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, evaluation_seed
+from experiments.digests import digest
 from experiments.harness.config import RunConfig
 from experiments.harness.evaluation.held_out import held_out, held_out_data, judge_config, ks_of
 from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from das.heads.texts import HeadText
+from experiments.heads.texts import HeadText
 
 Attended = list[tuple[torch.Tensor, torch.Tensor]]  # keys and values of each step so far, [tokens, heads, head_dim]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from das.heads.muon import Muon
+from experiments.heads.muon import Muon
 
 
 def one_step(optimizer: type[torch.optim.Optimizer]) -> torch.Tensor:

@@ -11,16 +11,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from das.digests import weights_digest
-from das.errors import TrainingDiverged
-from das.heads import warm_up as head_warm_up
-from das.heads.eagle3 import Eagle3Head, new_head
-from das.heads.files import load_head, save_head
-from das.heads.on_disk import head_problem, tokenizer_digest
-from das.heads.texts import IGNORED, HeadText, HeadTexts
-from das.heads.training import HeadLearner, HeadOptions, OnlineHead
-from das.heads.unrolled import agreement, places_of, shape_for, tokens_per_pass
-from das.heads.warm_up import WarmUp, make_head, texts_of
+from das.engine.drafters.head_files import head_problem, tokenizer_digest
+from experiments.digests import weights_digest
+from experiments.heads import warm_up as head_warm_up
+from experiments.heads.eagle3 import Eagle3Head, new_head
+from experiments.heads.files import load_head, save_head
+from experiments.heads.texts import IGNORED, HeadText, HeadTexts
+from experiments.heads.training import HeadLearner, HeadOptions, OnlineHead
+from experiments.heads.unrolled import agreement, places_of, shape_for, tokens_per_pass
+from experiments.heads.warm_up import WarmUp, make_head, texts_of
+from experiments.run.errors import TrainingDiverged
 
 PROMPTS = ([5, 6, 7], [8, 9, 10, 11], [12, 13])
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
+from das.engine.drafters.head_files import CONFIG, WEIGHTS, aux_layers_of, read_head
 from das.files import write_text
-from das.heads.eagle3 import Eagle3Head
-from das.heads.on_disk import CONFIG, WEIGHTS, aux_layers_of, read_head
-from das.heads.unrolled import shape_for
+from experiments.heads.eagle3 import Eagle3Head
+from experiments.heads.unrolled import shape_for
 
 
 def save_head(head: Eagle3Head, folder: Path, tokenizer: str | None) -> None:
     """Write the head in the form that vLLM loads: config.json and model.safetensors.
 
-    tokenizer: digest of the policy's tokenizer (das.heads.on_disk.tokenizer_digest). With it, das refuses the head for
-    a policy with another tokenizer.
+    tokenizer: digest of the policy's tokenizer (head_files.tokenizer_digest). With it, das refuses the head for a
+    policy with another tokenizer.
     """
     shape = head.shape
     config = {

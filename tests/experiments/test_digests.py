@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from das import digests
-from das.digests import digest, tensors_digest, weights_digest
+from experiments import digests
+from experiments.digests import digest, tensors_digest, weights_digest
 
 SCRIPT = """
 import resource, torch
-from das.digests import weights_digest
+from experiments.digests import weights_digest
 model = torch.nn.Linear(20_000, 30_000, dtype=torch.bfloat16)  # 1.2 GB; as float32 2.4 GB
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 weights_digest(model)

@@ -10,12 +10,12 @@ from conftest import layer_of, mtp_policy
 from test_eagle3 import PROMPTS
 from transformers import AutoModelForCausalLM
 
-from das.digests import weights_digest
-from das.heads import mtp
-from das.heads.on_disk import mtp_problem
-from das.heads.texts import HeadText
-from das.heads.training import HeadLearner, HeadOptions
-from das.heads.warm_up import texts_of
+from das.engine.drafters.head_files import mtp_problem
+from experiments.digests import weights_digest
+from experiments.heads import mtp
+from experiments.heads.texts import HeadText
+from experiments.heads.training import HeadLearner, HeadOptions
+from experiments.heads.warm_up import texts_of
 
 
 @pytest.fixture(scope="module")

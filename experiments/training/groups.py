@@ -16,7 +16,7 @@ import numpy as np
 
 from das import ranks
 from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
-from das.engine.rollouts.enough import PUT_ASIDE, EnoughGroups
+from das.engine.rollouts.enough import PUT_ASIDE, Begun, EnoughGroups
 from das.engine.rollouts.rollout import Rollout, request_seed
 from das.trl.lag import rollout_of_its_own
 
@@ -42,15 +42,6 @@ class Verified:
     steps: int  # training steps in which it had rolled out before
     old: int  # its tokens that the new weights have verified, up to the first that differed and from there on all
     kept: int  # those that the new weights drew again
-
-
-@dataclass(frozen=True)
-class Begun:
-    """What the backend must know of a rollout that may put groups aside: for each request its seed and its tokens."""
-
-    seeds: Sequence[int]
-    tokens: Sequence[Sequence[int]]
-    enough: EnoughGroups
 
 
 def begun(

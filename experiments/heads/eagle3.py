@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from das.heads.unrolled import Attended, HeadShape, UnrolledDrafter, gated_mlp, linears
+from experiments.heads.unrolled import Attended, HeadShape, UnrolledDrafter, gated_mlp, linears
 
 
 class Eagle3Head(UnrolledDrafter):

@@ -11,11 +11,11 @@ import torch
 from transformers import TrainerCallback
 
 from das import ranks
-from das.digests import digest
-from das.errors import TrainingDiverged
-from das.heads.muon import Muon
-from das.heads.texts import HeadText, HeadTexts
-from das.heads.unrolled import UnrolledDrafter
+from experiments.digests import digest
+from experiments.heads.muon import Muon
+from experiments.heads.texts import HeadText, HeadTexts
+from experiments.heads.unrolled import UnrolledDrafter
+from experiments.run.errors import TrainingDiverged
 
 STATE = "head.pt"
 
