@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from das.budget import make_budget
+from das.budget import longest_draft
 from das.errors import EngineError
 from das.heads import on_disk as heads
 
@@ -70,7 +70,7 @@ def _own(settings: "EngineSettings") -> SpeculativeConfig:
     return {
         "method": "custom_class",
         "model": PROPOSER,
-        "num_speculative_tokens": make_budget(settings.budget).max_draft_tokens,
+        "num_speculative_tokens": longest_draft(settings.budget),
     }
 
 
@@ -104,7 +104,7 @@ def _eagle3(settings: "EngineSettings") -> dict[str, Any]:
 def _das_eagle3(settings: "EngineSettings") -> SpeculativeConfig:
     return {
         **_eagle3(settings),
-        "num_speculative_tokens": make_budget(settings.budget).max_draft_tokens,
+        "num_speculative_tokens": longest_draft(settings.budget),
         "disable_padded_drafter_batch": True,  # vLLM then gives emitted tokens as lists
     }
 
