@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from das.budget import DEFAULT_BUDGET, make_budget
+from das.budget import DEFAULT_BUDGET, longest_draft
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import check_drafter
 from das.engine.drafters import head_files
@@ -34,7 +34,7 @@ class DasOptions:
 
     def __post_init__(self) -> None:
         check_drafter(self.drafter)
-        make_budget(self.budget)
+        longest_draft(self.budget)
         blocks = self.branch_blocks
         if type(blocks) is not int or (blocks != 0 and blocks < BLOCKS_A_TREE):
             raise ValueError(
