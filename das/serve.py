@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from das.engine.contract.versions import installed
 from das.engine.plugin import DIE_TOGETHER
+from das.engine.versions import installed
 
 
 def environment() -> dict[str, str]:

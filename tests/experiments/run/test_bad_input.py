@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hydra import initialize_config_dir
 
-from das.engine.contract import versions
+from das.engine import versions
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.failures import one_line_failure
 from experiments.harness.validate import check
