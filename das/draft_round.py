@@ -88,10 +88,11 @@ class DraftRound:
         """Give the tokens that a target pass emitted to the drafter, give the pass to the budget, and update the
         requests' counts.
 
-        num_drafted, num_accepted: how many draft tokens of each request were verified and accepted. tokens: the token
-        ids that each request emitted. target_pass: the pass as the budget sees it; None if the budget must not learn
-        from it, because it also computed prompts. remembered: the distribution from which each token was sampled, in
-        the order of `tokens` (das.drafter.distributions); None: unknown.
+        num_drafted, num_accepted: how many draft tokens of each request were verified, and how many of them became
+        tokens of its response. tokens: the token ids that each request emitted. target_pass: the pass as the budget
+        sees it; None if the budget must not learn from it, because it also computed prompts. remembered: the
+        distribution from which each token was sampled, in the order of `tokens` (das.drafter.distributions); None:
+        unknown.
         """
         for request, drafted, accepted, new in zip(requests, num_drafted, num_accepted, tokens, strict=True):
             if request.set_aside:

@@ -13,8 +13,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,14 @@ from das import start
 from das.cluster.settings import ClusterSettings
 from das.engine.rollouts.totals import FOLDER, line, read_totals
 from das.serve import environment
+from das.side_output import side_output
 from das.start.sitecustomize import OPTIONS
 
 GROUPS = ("drafter", "budget", "engine", "cluster")  # arguments of das.speculate() that are dictionaries
 VERL = "verl.trainer.main_ppo"
 VERL_ROLLOUT = "actor_rollout_ref.rollout"
 VERL_ENGINE = f"{VERL_ROLLOUT}.engine_kwargs.vllm"
+GRACE_S = 2.0  # seconds for processes that end just after the command
 ISOLATED = "-I, -E and -S hide das from Python: leave them out"
 
 
@@ -50,7 +54,7 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
     Raises ValueError, TypeError or EngineError with a one-line message if they are impossible.
     """
     # These need numpy, and `python -m das doctor` says in one line that it is missing.
-    from das.budget import DEFAULT_BUDGET, make_budget
+    from das.budget import DEFAULT_BUDGET, longest_draft
     from das.drafter import check_drafter
     from das.engine.methods import find_method
 
@@ -72,7 +76,7 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
         raise ValueError(f"--method {method} is vLLM as it comes: run the command without das")
     if "budget" in found:
         found["budget"] = {**({} if "name" in found["budget"] else DEFAULT_BUDGET), **found["budget"]}
-        make_budget(found["budget"])
+        longest_draft(found["budget"])
     check_drafter({key: value for key, value in found.get("drafter", {}).items() if key != "unit"})
     ClusterSettings(**found.get("cluster", {}))
     return found
@@ -128,22 +132,56 @@ def run(arguments: Namespace) -> int:
     except (ValueError, TypeError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="das_run_") as folder:
-        path = [str(Path(inspect.getfile(start)).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        variables = {OPTIONS: json.dumps(chosen), FOLDER: folder, "PYTHONPATH": os.pathsep.join(path)}
-        defaults = environment() if VERL in command else {}  # for TRL das.speculate() sets them
-        process = subprocess.Popen(command, env={**defaults, **os.environ, **variables})
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the command, too
-        signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
-        code = process.wait()
-        totals = read_totals(Path(folder))
-    print(summary(totals, VERL in command), file=sys.stderr)
+    path = [str(Path(inspect.getfile(start)).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {OPTIONS: json.dumps(chosen), "PYTHONPATH": os.pathsep.join(path)}
+    folder = None
+    with side_output("the folder for the sum at the end (TMPDIR)", _say):
+        variables[FOLDER] = folder = tempfile.mkdtemp(prefix="das_run_")
+    defaults = environment() if VERL in command else {}  # for TRL das.speculate() sets them
+    process = subprocess.Popen(command, env={**defaults, **os.environ, **variables})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the command, too
+    signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
+    code = process.wait()
+    if folder is not None:
+        with side_output("the sum of all rollouts", _say):
+            going_on, totals = left_behind(folder), read_totals(Path(folder))
+            _say(summary(totals, VERL in command, going_on))
+        shutil.rmtree(folder, ignore_errors=True)
     return code if code >= 0 else 128 - code
 
 
-def summary(totals: Mapping[str, int], verl: bool = False) -> str:
+def _say(line: str) -> None:
+    with suppress(OSError):  # nobody reads it any more
+        print(line if line.startswith("das: ") else f"das: {line}", file=sys.stderr, flush=True)
+
+
+def left_behind(folder: str) -> list[int]:
+    """Returns the processes of a command that has ended that go on, by their ids, as far as /proc tells.
+
+    folder: of the run; all its processes have it in their environment. Those that end within GRACE_S do not count.
+    """
+    mark, until = f"{FOLDER}={folder}".encode(), time.monotonic() + GRACE_S
+    while True:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):  # it has ended, or is of another user
+                if mark in path.read_bytes().split(b"\0"):
+                    found.append(int(path.parent.name))
+        if not found or time.monotonic() > until:
+            return sorted(found)
+        time.sleep(0.1)
+
+
+def summary(totals: Mapping[str, int], verl: bool = False, going_on: Sequence[int] = ()) -> str:
     """Returns one line about all rollouts of a run: what was accepted and saved, or why nothing. totals: of
-    `read_totals`."""
+    `read_totals`. going_on: processes of the command that have not ended."""
+    if going_on:
+        so_far = line(totals).removeprefix("das: ") if totals["rollouts"] else "no rollout has ended so far"
+        return (
+            f"das: the command has ended, but processes of it go on ({', '.join(map(str, going_on))}), and what they "
+            f"save from now on is in no sum: {so_far}; put das run itself into the background (nohup python -m das run "
+            "-- ... &)"
+        )
     if totals["rollouts"]:
         return line(totals)
     if verl:

@@ -13,17 +13,43 @@ import numpy as np
 
 from das.budget import LiveRequest
 from das.drafter import Drafts
+from das.drafter.texts import private_part
+
+FIRST = np.array([19.0, 1.0])  # accepted and rejected tokens, a first guess: the policy changed little
+KEPT = 0.99  # of what was learned, at each further request: another update of the policy may change more, or less
+MOST_PARTS = 1024  # clients with a cache_salt of their own, of which what was learned is kept
 
 
 class SetAsideTokens:
-    """Drafts the set-aside tokens of requests, and learns how probable it is that one of them is accepted."""
+    """Drafts the set-aside tokens of requests, and learns how probable it is that one of them is accepted.
+
+    It learns apart for clients whose histories are apart (`cache_salt`), and forgets what was long ago.
+    """
 
     def __init__(self) -> None:
-        self.counts = np.array([19.0, 1.0])  # accepted and rejected, with a first guess: the policy changed little
+        self._learned = {"": np.zeros(2)}  # counts of accepted and rejected tokens, by the private part of problem ids
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Accepted and rejected tokens of requests without a salt, with the first guess: float64 [2]."""
+        return FIRST + self._learned[""]
+
+    def restore(self, counts: np.ndarray) -> None:
+        """Continue from `counts`."""
+        self._learned[""] = np.maximum(counts - FIRST, 0)
+
+    def _share(self, request: LiveRequest) -> float:
+        """Returns the probability that one of the request's set-aside tokens is accepted."""
+        counts = FIRST + self._learned.get(private_part(request.problem), 0)
+        return float(counts[0] / counts.sum())
 
     def begin(self, request: LiveRequest, emitted: Sequence[int], vocab: int) -> None:
         """Note a request that begins. emitted: the tokens that it has already, because it decoded elsewhere before.
         vocab: token ids from here on are none of the policy's, so nothing is drafted from the first of them on."""
+        part = private_part(request.problem)
+        self._learned[part] = KEPT * self._learned.pop(part, np.zeros(2))  # it is the newest now
+        if len(self._learned) > MOST_PARTS:
+            del self._learned[next(oldest for oldest in self._learned if oldest)]
         request.set_aside = list(takewhile(lambda token: token < vocab, request.set_aside))
         self._drop_if_other(request, 0, emitted)
 
@@ -31,8 +57,10 @@ class SetAsideTokens:
         """Learn from the tokens that a request emitted in a pass. `request.generated` does not count them yet."""
         if len(request.set_aside) <= request.generated:
             return
-        if num_drafted:
-            self.counts += num_accepted, num_accepted < num_drafted
+        learned = self._learned.get(private_part(request.problem))
+        if num_drafted and learned is not None:
+            # What lies behind the response's end, and does not count as accepted, was not rejected either.
+            learned += num_accepted, num_accepted < num_drafted and not request.stopped
         self._drop_if_other(request, request.generated, emitted)
 
     def _drop_if_other(self, request: LiveRequest, position: int, emitted: Sequence[int]) -> None:
@@ -51,5 +79,5 @@ class SetAsideTokens:
         tokens[:, : drafts.tokens.shape[1]], probs[:, : drafts.probs.shape[1]] = drafts.tokens, drafts.probs
         for row, draft in enumerate(own):
             tokens[row, : len(draft)] = draft
-            probs[row, : len(draft)] = self.counts[0] / self.counts.sum()
+            probs[row, : len(draft)] = self._share(requests[row]) if draft else 0
         return Drafts(tokens, probs, counts + drafts.counts)

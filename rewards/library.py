@@ -30,6 +30,7 @@ from typing import Any, NoReturn, TextIO
 from das.process import die_with_parent
 from rewards.answers import final_answer
 from rewards.isolation import Limits, confine
+from rewards.reward import reward_of
 from rewards.workers import FAILED, FAILURES, Workers, command
 
 BLOCK = 100  # number of problems made with one seed; some tasks make all of them at once
@@ -135,7 +136,7 @@ def _reply(answer: str, entry: str, timeout_s: float) -> dict[str, Any]:
 
 def confined(score: Callable[[], float], timeout_s: float) -> float | None:
     """Call `score` in a child without rights. Returns its result in [0, 1]; 0 if it raises what scorers raise on an
-    answer; None if it raises anything else, or if the child died.
+    answer; None if it raises anything else, if the child died, or if the result is no reward (rewards/reward.py).
 
     timeout_s: CPU seconds of the child. It is also killed after 10 times as many seconds by the clock.
     """
@@ -153,9 +154,10 @@ def confined(score: Callable[[], float], timeout_s: float) -> float | None:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     try:
-        return min(1.0, max(0.0, float(written)))
+        reward = reward_of(float(written))
     except ValueError:  # the child wrote nothing, or foreign code wrote something else
         return None
+    return None if reward is None else min(1.0, max(0.0, reward))
 
 
 def _child(score: Callable[[], float], writing: int, timeout_s: float) -> NoReturn:
@@ -168,10 +170,10 @@ def _child(score: Callable[[], float], writing: int, timeout_s: float) -> NoRetu
         os.dup2(0, 2)  # errors until here are our own and go to the log
         os.dup2(0, 1)
         try:
-            value = float(score())
+            value = score()
         except _UNREADABLE:
             value = 0.0
-        os.write(3, repr(value).encode())
+        os.write(3, repr(reward_of(value)).encode())  # if it is no reward, nothing is written
     finally:
         os._exit(0)
 

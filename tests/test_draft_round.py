@@ -153,6 +153,7 @@ def run_like_vllm(
                 good += 1
             emitted.append(text[: good + 1])
             output += emitted[-1]
+            good = min(good, len(text) - 2)  # the response ends inside the pass
             passes, num_drafted, num_accepted = passes + 1, num_drafted + len(draft), num_accepted + good
         runner.input_batch.req_ids = [str(i) for i in rows]
         lengths = [work.prompt + len(runner.requests[str(i)].output_token_ids) for i in rows]

@@ -1,5 +1,8 @@
 """`python -m das run`: a script with das, as it is. Nothing but the rollouts of trainers that das knows may change."""
 
+import argparse
+import ast
+import errno
 import os
 import subprocess
 import sys
@@ -9,8 +12,11 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+import das.run
 from das.engine.build import engine_arguments
+from das.engine.rollouts.totals import FOLDER
 from das.run import VERL, VERL_ENGINE, command_with_das, options, summary
+from das.start.sitecustomize import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXED = ("--set", "budget.name=fixed", "--set", "budget.tokens=8")  # reads no clock
@@ -68,6 +74,54 @@ def test_other_programs_keep_their_start_and_their_exit_code(tmp_path: Path) -> 
         "das: no engine rolled out with das; it needs a trainer of TRL with use_vllm=True (docs/trl.md), or "
         f"python -m {VERL} as the command itself\n"
     )
+
+
+def test_a_command_that_goes_on_is_said(tmp_path: Path) -> None:
+    launcher = "sleep 60 > /dev/null 2>&1 & echo $!"
+    run = das_run("--", "bash", "-c", launcher)
+    os.kill(int(run.stdout), 15)
+    assert run.returncode == 0
+    assert run.stderr.startswith(f"das: the command has ended, but processes of it go on ({run.stdout.strip()}), ")
+    assert "nohup python -m das run" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+def test_a_command_runs_though_no_folder_for_its_sum_can_be_made(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(prefix: str) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(das.run.tempfile, "mkdtemp", full)
+    monkeypatch.setattr(das.run.signal, "signal", lambda *args: None)
+    arguments = argparse.Namespace(method="das", set=[], words=["--", "bash", "-c", f"echo ${{{FOLDER}-none}}; exit 3"])
+    assert das.run.run(arguments) == 3
+    out, err = capfd.readouterr()
+    assert out == "none\n"
+    assert err.startswith(
+        "das: the folder for the sum at the end (TMPDIR) failed, and the run goes on without: OSError"
+    )
+
+
+PYTHONS = sorted({sys.executable, *map(str, Path.home().glob(".pyenv/versions/3.*/bin/python"))})
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_python_starts_with_the_sitecustomize_that_it_had(python: str, tmp_path: Path) -> None:
+    own = tmp_path / "sitecustomize.py"
+    own.write_text("import builtins; builtins.of_others = True")
+    script = "import sitecustomize; print(of_others, sitecustomize.__file__)"
+    path = os.pathsep.join([str(ROOT / "das" / "start"), str(tmp_path)])
+    environment = {**os.environ, OPTIONS: "{}", "PYTHONPATH": path}
+    run = subprocess.run([python, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == (f"True {own}\n", "")
+
+
+def test_what_every_python_imports_is_read_by_python_3_6() -> None:
+    source = (ROOT / "das" / "start" / "sitecustomize.py").read_text()
+    for node in ast.walk(ast.parse(source, feature_version=(3, 6))):
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            assert not isinstance(annotation, ast.BinOp | ast.Subscript), ast.unparse(annotation)
 
 
 def test_a_signal_reaches_the_command() -> None:

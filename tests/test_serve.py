@@ -11,7 +11,7 @@ import pytest
 
 from das import __main__, serve
 from das.drafter import HistoryDrafter
-from das.engine.build import engine_arguments
+from das.engine.build import OPTIONS, engine_arguments
 from das.engine.environment import set_environment
 
 
@@ -40,7 +40,7 @@ def test_the_engine_gets_what_engine_arguments_gives(
     assert run(monkeypatch, "--print", "--drafter", '{"window": 3}', "--budget", json.dumps(budget), "--port", "1") == 0
     start, options = printed(capsys)
     wanted = engine_arguments("das", {"window": 3}, budget)
-    assert start[0] == "VLLM_USE_V2_MODEL_RUNNER=0"
+    assert start[:2] == ["VLLM_NO_USAGE_STATS=1", sys.executable]
     assert start[-1] == "POLICY"
     assert json.loads(options["speculative-config"]) == wanted["speculative_config"]
     assert json.loads(options["additional-config"]) == wanted["additional_config"]
@@ -57,13 +57,30 @@ def test_the_engine_gets_what_engine_arguments_gives(
     assert run(monkeypatch, "--print", "--method", "das_self", "--self-draft", '{"passes": 4}') == 0
     das = json.loads(printed(capsys)[1]["additional-config"])["das"]
     assert das["self_draft"] == {"weights": "w8a8", "passes": 4, "history": True}
-    head = '{"model": "HEAD", "num_speculative_tokens": 3}'
-    assert run(monkeypatch, "--print", "--method", "das_eagle3", "--speculative", head) == 0
-    options = printed(capsys)[1]
-    assert json.loads(options["speculative-config"])["num_speculative_tokens"] == 32
-    assert json.loads(options["additional-config"])["das"]["head"] == {"passes": 3}
     run(monkeypatch, "--print", "--method", "none")
     assert "speculative-config" not in printed(capsys)[1]
+    run(monkeypatch, "--print", "--runner", "second", "--asynchronous")
+    assert json.loads(printed(capsys)[1]["additional-config"])["das"]["asynchronous"] is True
+
+
+def test_every_option_of_engine_arguments_is_a_flag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "--help")
+    text = capsys.readouterr().out
+    assert all(f"--{name.replace('_', '-')}" in text for name in OPTIONS)
+    assert OPTIONS.keys() >= {
+        "method",
+        "drafter",
+        "budget",
+        "speculative",
+        "self_draft",
+        "branch_blocks",
+        "asynchronous",
+    }
+    with pytest.raises(TypeError, match="engine_arguments\\(\\) has no option max_model_len: choose method, "):
+        engine_arguments("das", max_model_len=5)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +96,20 @@ def test_the_engine_gets_what_engine_arguments_gives(
         (("--branch-blocks", "some"), "invalid int value: 'some'"),
         (("--method", "self_draft", "--self-draft", '{"weights": "w3"}'), "give weights, one of w8a8, w4"),
         (("--self-draft", '{"passes": 4}'), "das does not draft so; add --method self_draft or das_self"),
-        (("--method", "das_eagle3"), "needs a head"),
+        (("--method", "eagle3"), "needs a head"),
         (("--method", "psychic"), "unknown speculation method 'psychic'"),
         (("--method", "stock"), "stock is vLLM as it comes"),
+        (("--trust-remote-code",), "trust_remote_code=true: code that comes with a model is never run"),
+        (("--trust-rem", "--port", "1"), "trust_remote_code=true"),
+        (("--trust_remote_code=true",), "trust_remote_code=true"),
+        (("--load-format", "pt"), "load_format=pt: weights are read by auto"),
+        (("--worker-cls", "evil.Worker"), "worker_cls=evil.Worker: an engine of das takes no class by its name"),
+        (("--worker-extension-cls=evil.Worker",), "worker_extension_cls=evil.Worker"),
+        (
+            ("--speculative-config", '{"method": "custom_class", "model": "evil.P"}'),
+            "speculative_config.method=custom_",
+        ),
+        (("--kv-transfer-config.kv_connector_module_path", "evil"), "kv_connector_module_path=evil"),
     ],
 )
 def test_wrong_options_end_in_one_line(
@@ -97,6 +125,16 @@ def test_wrong_options_end_in_one_line(
     assert "error: " in last
 
 
+def test_a_file_of_options_runs_no_model_code_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "options.yaml").write_text("port: 1\nno-trust-remote-code: true\nmodel-impl: vllm\n")
+    assert run(monkeypatch, "--print", "--config", str(tmp_path / "options.yaml")) == 0
+    (tmp_path / "options.yaml").write_text("port: 1\ntrust-remote-code: true\n")
+    assert run(monkeypatch, "--print", "--config", str(tmp_path / "options.yaml")) == 2
+    assert "config.trust-remote-code=true: code that comes with a model is never run" in capsys.readouterr().err
+
+
 def test_a_damaged_history_ends_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +142,7 @@ def test_a_damaged_history_ends_in_one_line(
     HistoryDrafter().save(history)
     warm = ("--print", "--drafter", json.dumps({"warm": str(history)}))
     assert run(monkeypatch, *warm) == 0
+    capsys.readouterr()
     history.write_bytes(history.read_bytes()[:-100])
     assert run(monkeypatch, *warm) == 2
     assert capsys.readouterr().err.startswith(f"error: {history}: not a readable .npz file")
@@ -134,4 +173,45 @@ def test_a_server_on_a_gpu_gets_the_variables_of_an_engine_there(monkeypatch: py
     assert ours["TRITON_F32_DEFAULT"] == "ieee"
     assert ours.items() <= os.environ.items()
     monkeypatch.setattr(serve, "installed", lambda *names: None)
-    assert list(serve.environment()) == ["VLLM_USE_V2_MODEL_RUNNER"]
+    assert serve.environment() == {"VLLM_NO_USAGE_STATS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ((), "the server listens on port 8000 of all interfaces, without a key: whoever reaches it may use it; add"),
+        (("--host", "0.0.0.0", "--port", "80"), "port 80 of all interfaces, without a key"),
+        (("--host=::",), "port 8000 of all interfaces, without a key"),
+        (("--host", "10.0.0.7"), "on 10.0.0.7:8000, without a key"),
+        (("--host", "127.0.0.1", "--port=81"), "the server listens on 127.0.0.1:81\n"),
+        (("--host", "localhost"), "the server listens on localhost:8000\n"),
+        (("--api-key", "secret"), "port 8000 of all interfaces, and clients need the key\n"),
+        (("--uds", "/tmp/socket"), "the server listens at /tmp/socket\n"),
+        (("--config", "CONFIG"), "the server listens on 127.0.0.1:82\n"),
+        (("--config", "CONFIG", "--host", "10.0.0.7"), "on 10.0.0.7:82, without a key"),
+        (("--config", "MISSING"), "port 8000 of all interfaces, without a key"),
+    ],
+)
+def test_it_says_where_the_server_listens(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    options: tuple[str, ...],
+    line: str,
+) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    (tmp_path / "config.yaml").write_text("host: 127.0.0.1\nport: 82\n")
+    given = [option.replace("CONFIG", str(tmp_path / "config.yaml")) for option in options]
+    assert run(monkeypatch, "--print", "--method", "none", *given) == 0
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.startswith("das: the server listens ")
+    assert said.count("\n") == 1
+
+
+def test_the_key_may_come_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    assert run(monkeypatch, "--print", "--method", "none") == 0
+    assert "clients need the key" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from das.drafter import distributions, native
 from das.drafter.constants import SHARED_TEXTS
 from das.drafter.distributions import Distributions
 
-_PRIVATE = "private:"
+_PRIVATE = "private:"  # no id that comes from outside begins so (das/verify/admission.py)
 
 
 def private_id(secret: str, problem: str) -> str:
@@ -21,10 +21,15 @@ def private_id(secret: str, problem: str) -> str:
     return f"{_PRIVATE}{digest}:{problem}"
 
 
+def names_private(problem: str) -> bool:
+    """Returns whether the id begins like those of private_id."""
+    return problem.startswith(_PRIVATE)
+
+
 def private_part(problem: str) -> str:
     """Returns the part of a problem id that private_id made of its secret; "" for problems that are not private. No
     text is seen by requests of another part."""
-    return problem[: len(_PRIVATE) + 32] if problem.startswith(_PRIVATE) else ""
+    return problem[: len(_PRIVATE) + 32] if names_private(problem) else ""
 
 
 @dataclass

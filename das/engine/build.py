@@ -4,7 +4,7 @@ import gc
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +12,32 @@ from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
 from das.engine.engine_config import WORKER, DasOptions
 from das.engine.methods import Method, find_method
-from das.errors import EngineError
+from das.engine.model_code import refuse_model_code
+from das.errors import EngineError, reason_of
 
 if TYPE_CHECKING:
     from vllm import LLM
 
 
-# weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
 DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}
+
+
+def _option(default: Any, words: str) -> Any:
+    """Declare a setting that engine_arguments() takes and that is an option of `das serve`. words: for its --help."""
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: default, metadata={"help": words})
+    return field(default=default, metadata={"help": words})
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """The settings of an engine. Sizes are in tokens unless the comment gives another unit."""
+    """The settings of an engine. Sizes are in tokens unless the comment gives another unit.
+
+    Those that concern drafts (`OPTIONS`) are declared here only: engine_arguments() and `das serve` read them here.
+    """
 
     model: str  # directory or hub id
-    method: str = "none"  # name of the drafting method: a row of the table in das/engine/methods.py
+    method: str = _option("none", "what drafts (docs/model_drafters.md; default: das)")  # a row of METHODS (methods.py)
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32  # requests that decode at once
@@ -38,41 +48,52 @@ class EngineSettings:
     gpu_memory_utilization: float = 0.1  # fraction of device memory (of host memory on the CPU)
     tensor_parallel_size: int = 1
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
-    branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: no branches
-    runner: str | None = None  # vLLM's model runner: first or second (docs/model_runner.md)
-    # vLLM plans a pass before it knows the tokens of the one before (second runner); None: on a GPU, if das drafts
-    # chains from texts and max_num_batched_tokens holds the longest draft of every request
-    asynchronous: bool | None = None
+    branch_blocks: int = _option(
+        0, "KV blocks for drafts that branch, 8 for each request that may get one (default: 0)"
+    )
+    # None: on a GPU, if das drafts chains from texts, and a pass has room for the longest draft of every request
+    asynchronous: bool | None = _option(
+        None,
+        "vLLM plans a pass before it knows the tokens of the one before (docs/model_runner.md; default: on a GPU, "
+        "where it can)",
+    )
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
-    drafter: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # name of the drafter, and the options that differ from its defaults
-    budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)  # name and options of the budget policy
-    self_draft: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_SELF_DRAFT)  # for self_draft and das_self
-    speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings, for vLLM's methods and for heads
-    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
+    # name of the drafter, and the options that differ from its defaults
+    drafter: Mapping[str, Any] = _option({}, 'JSON, such as {"window": 8} (docs/vllm.md)')
+    # name and options of the budget policy
+    budget: Mapping[str, Any] = _option(
+        DEFAULT_BUDGET, 'JSON, such as {"name": "fixed"} (docs/drafters_and_budgets.md)'
+    )
+    # weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
+    self_draft: Mapping[str, Any] = _option(
+        {}, 'JSON, of self_draft and das_self, such as {"weights": "w4", "passes": 4} (docs/model_drafters.md)'
+    )
+    speculative: Mapping[str, Any] = _option(
+        {}, 'JSON, of methods other than das, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}'
+    )
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, without code
 
     def __post_init__(self) -> None:
-        self._options(head=None)  # a head is checked later, once there is one
+        refuse_model_code({**self.extra, "speculative": self.speculative})
+        self.das_options  # noqa: B018  # impossible ones are refused
 
     @property
     def das_options(self) -> DasOptions:
         """The settings that concern drafts, in the form in which das's worker takes them."""
-        has_head = self.row.proposes and self.row.model == "head"
-        return self._options({"passes": self.speculative["num_speculative_tokens"]} if has_head else None)
-
-    def _options(self, head: Mapping[str, Any] | None) -> DasOptions:
         row = self.row
         if self.branch_blocks and row.chains_only:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
-        own = {**self.self_draft, "history": row.history} if row.self_drafts else None
-        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, head, self.runner, self.asynchronous)
+        own = {**DEFAULT_SELF_DRAFT, **self.self_draft, "history": row.history} if row.self_drafts else None
+        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, self.asynchronous)
 
     @property
     def row(self) -> Method:
         """The method's row in the table of das/engine/methods.py. Raises EngineError for an unknown method."""
         return find_method(self.method)
+
+
+OPTIONS: dict[str, Any] = {each.name: each for each in fields(EngineSettings) if "help" in each.metadata}
 
 
 def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
@@ -107,30 +128,25 @@ def engine_arguments(
     method: str = "das",
     drafter: Mapping[str, Any] | str | None = None,
     budget: Mapping[str, Any] | str = DEFAULT_BUDGET,
-    speculative: Mapping[str, Any] | None = None,
-    branch_blocks: int = 0,
-    self_draft: Mapping[str, Any] = DEFAULT_SELF_DRAFT,
-    runner: str | None = None,
-    asynchronous: bool | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Returns the arguments for a vllm.LLM that drafts by `method` and verifies with keyed noise (noise that depends
     only on seed, position and token): `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
-    For the parameters see EngineSettings. drafter, budget: a string stands for {"name": string}, such as
-    drafter="my_module:MyDrafter" (docs/drafters_and_budgets.md). This only builds arguments and changes nothing.
-    Raises EngineError for the method stock, an unknown method or a missing package. Raises ValueError or TypeError for
-    a bad drafter or budget, or for too few branch blocks.
+    options: further ones of EngineSettings: speculative, branch_blocks, self_draft, runner, asynchronous. drafter,
+    budget: a string stands for {"name": string}, such as drafter="my_module:MyDrafter" (docs/drafters_and_budgets.md).
+    This only builds arguments and changes nothing. Raises EngineError for the method stock, an unknown method or a
+    missing package. Raises ValueError or TypeError for an unknown option, a bad drafter or budget, or for too few
+    branch blocks.
     """
+    if unknown := set(options) - set(OPTIONS):
+        raise TypeError(f"engine_arguments() has no option {min(unknown)}: choose {', '.join(OPTIONS)}")
     settings = EngineSettings(
         model="",
         method=method,
         drafter={"name": drafter} if isinstance(drafter, str) else drafter or {},
         budget={"name": budget} if isinstance(budget, str) else budget,
-        speculative=speculative or {},
-        branch_blocks=branch_blocks,
-        self_draft=self_draft,
-        runner=runner,
-        asynchronous=asynchronous,
+        **{name: value for name, value in options.items() if name != "speculative" or value is not None},
     )
     settings.row.speculative(settings)
     if settings.row.model == "draft model":
@@ -179,6 +195,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "seed": settings.seed,
+        "use_tqdm_on_load": False,  # else each engine draws bars
         **das_arguments,
     }
     # vLLM froze (gc.freeze) the objects of an engine that this process had before. Frozen objects are never collected,
@@ -189,11 +206,10 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         gc.collect()
     try:
         if not settings.row.keyed:  # engines of das check it themselves, wherever they are built
-            trusted = bool(settings.extra.get("trust_remote_code", False))
-            model_config = EngineArgs(settings.model, trust_remote_code=trusted).create_model_config()
+            model_config = EngineArgs(settings.model).create_model_config()
             if reason := head_refusal(model_config):
                 raise EngineError(f"{settings.model}: {reason}")
         return LLM(**arguments | dict(settings.extra) | overrides)
     except ValueError as error:  # raised by vLLM's own checks
-        line = " ".join(str(error).split())
+        line = reason_of(error)
         raise EngineError(f"vLLM refuses the engine: {line[:400]}{advice(line)}") from error

@@ -48,7 +48,7 @@ def load(proposer: "DasProposer", folder: Path) -> None:
     proposer.lengths.restore(learned)
     proposer.calibration.counts = learned["calibration"]
     if "set_aside" in learned:  # old files lack it
-        proposer.draft_round.set_aside.counts = learned["set_aside"]
+        proposer.draft_round.set_aside.restore(learned["set_aside"])
     if proposer.drafting_model is not None and proposer.model_drafter is not None:
         state = load_arrays(folder / COUPLED, COUPLED)
         proposer.drafting_model.sampler.restore(state)

@@ -20,22 +20,23 @@ from vllm import envs  # noqa: E402
 from vllm.distributed import get_tp_group  # noqa: E402
 from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
+from vllm.tokenizers import cached_tokenizer_from_config  # noqa: E402
 
 from das.arrays import load_arrays, save_arrays  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import learned  # noqa: E402
 from das.engine.branching.scratch import with_scratch_blocks  # noqa: E402
 from das.engine.drafters.quantized_layers import QuantizedLayers  # noqa: E402
-from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
+from das.engine.drafters.support import require_self_draft  # noqa: E402
 from das.engine.engine_config import DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
+from das.engine.patches.model_runner import check_model_runner  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
-from das.engine.rollouts.report import Plain  # noqa: E402
+from das.engine.rollouts.report import Plain, RequestCost  # noqa: E402
 from das.engine.rollouts.totals import LinesInTheLog, add_to_totals  # noqa: E402
-from das.engine.runners.choice import add_das, check_choice, runner_under_construction  # noqa: E402
-from das.engine.runners.draft_passes import blocks_needed  # noqa: E402
-from das.engine.runners.protocol import Runner  # noqa: E402
+from das.engine.runner.draft_passes import blocks_needed  # noqa: E402
+from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
 from das.verify.forced import ForcedSampler  # noqa: E402
 from das.weights.loaded_weights import lost_weights  # noqa: E402
 
@@ -81,9 +82,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_options = options if drafts_by_das(self.vllm_config) else None
         if self._das_options is not None and self._das_options.self_draft is not None:
             require_self_draft(self.vllm_config, self._das_options.self_draft)
-        if options.head is not None:
-            require_head(self.vllm_config)
-        check_choice(self.vllm_config)
+        check_model_runner(self.vllm_config)
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         refuse_head(self.vllm_config)
@@ -103,17 +102,16 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def init_device(self) -> None:
         """Build vLLM's model runner, and put das's hooks on it."""
-        with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config), gpu.bmm_kept():
+        with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config):
             super().init_device()
-        self.das_runner = add_das(self.model_runner)
+        self.das_runner = Runner(self.model_runner)
         speculative_config = self.vllm_config.speculative_config
         logger.info(
             "das verifies by keyed noise; drafts: %s",
             "none, because there is no speculative_config"
             if speculative_config is None
             else f"up to {speculative_config.num_speculative_tokens} tokens by {speculative_config.method}"
-            + (", coupled" if self.das_runner.coupled else "")
-            + (", coupled, and by the history" if self.das_runner.has_head else ""),
+            + (", coupled" if self.das_runner.coupled else ""),
         )
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -192,7 +190,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         times = super().compile_or_warm_up_model()
         self.das_runner.settle()
         self.das_runner.is_warming_up = False
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter(self._das_text)
         return times
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
@@ -227,7 +225,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def _end_unannounced_rollout(self) -> None:
         self.das_runner.settle()
         report = self._count(self.das_runner.meter.report().plain())
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter(self._das_text)
         if self._das_proposer is not None:
             if get_tp_group().is_first_rank:
                 self._das_lines.add(report)
@@ -239,6 +237,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """The engine's proposer if it is das's; None if nothing drafts, or if one of vLLM's own drafters does."""
         drafter = self.das_runner.drafter
         return drafter if isinstance(drafter, DasProposer) else None
+
+    def _das_text(self, tokens: Sequence[int], skip_special_tokens: bool) -> str:
+        """Returns the text of these tokens. The meter asks for it where a request has stop strings."""
+        tokenizer = cached_tokenizer_from_config(self.model_config)
+        return str(tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens))
 
     # ---- what callers call through collective_rpc ----
 
@@ -258,14 +261,14 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Begin a rollout of this many requests, with new counts."""
         self._das_announced = True
         self.das_runner.settle()
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter(self._das_text)
         if self._das_proposer is not None:
             self._das_proposer.begin_step(num_requests)
 
     def das_begin_turn(self, num_requests: int) -> None:
         """Note that the running rollout goes on with a turn of this many requests."""
         self.das_runner.settle()
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter(self._das_text)
         if self._das_proposer is not None:
             self._das_proposer.begin_turn(num_requests)
 
@@ -276,9 +279,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """
         self.das_runner.settle()
         meter = self.das_runner.meter
-        costs = self._costs(meter.requests)
+        costs = self._plain_costs()
         report = meter.report() if self._das_proposer is None else self._das_proposer.end_turn(meter)
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.meter = RolloutMeter(self._das_text)
         return self._count(report.plain()) | {"requests": costs}
 
     def das_use_proposer(self, name: str, options: DasOptions | None) -> None:
@@ -289,8 +292,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         proposer in use.
         """
         self.das_runner.settle()
-        if self.das_runner.has_head != (options is not None and options.head is not None):
-            raise ValueError("an engine with a head beside the history has proposers of its own: build one for each")
         if name not in self._das_proposers:
             config = self.vllm_config
             made = type(self.das_runner.drafter)(config) if options is None else DasProposer(config, options)
@@ -331,14 +332,16 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_announced = False
         self.das_runner.settle()
         meter, coupled = self.das_runner.meter, self.das_runner.coupled
-        costs = self._costs(meter.requests)
+        costs = self._plain_costs()
         if self._das_proposer is not None:
             report = self._das_proposer.end_step(meter, history_tick, judged)
         elif coupled is not None:
             report = replace(meter.report(), draft_scale=coupled.scale, calibration_error=coupled.calibration_error)
         else:
             report = meter.report()
-        self.das_runner.meter = RolloutMeter()  # the next rollout's, for callers that never call das_begin_rollout
+        self.das_runner.meter = RolloutMeter(
+            self._das_text
+        )  # the next rollout's, for callers that never call das_begin_rollout
         return self._count(report.plain()) | {"requests": costs}
 
     def _count(self, report: Plain) -> Plain:
@@ -347,18 +350,22 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             add_to_totals(report)
         return report
 
-    def _costs(self, requests: Iterable[str]) -> dict[str, Plain]:
-        """Returns the costs so far of these requests of the running rollout or turn, by their names."""
-        costs = {name: self.das_runner.meter.requests[name].cost() for name in requests}
-        if self._das_proposer is not None:
-            costs = {name: self._das_proposer.noted(name, cost) for name, cost in costs.items()}
-        return {name: cost.plain() for name, cost in costs.items()}
+    def _costs(self, requests: Iterable[str]) -> list[RequestCost]:
+        """Returns the costs so far of these requests of the running rollout or turn, in their order."""
+        meter, proposer = self.das_runner.meter, self._das_proposer
+        costs = {name: meter.requests[name].cost(meter.decode) for name in requests}
+        return [cost if proposer is None else proposer.noted(name, cost) for name, cost in costs.items()]
 
-    def das_costs(self, requests: Sequence[str]) -> list[Plain]:
+    def _plain_costs(self) -> dict[str, Plain]:
+        """Returns the costs of all requests of the rollout or turn, by vLLM's internal ids."""
+        names = list(self.das_runner.meter.requests)
+        return {name: cost.plain() for name, cost in zip(names, self._costs(names), strict=True)}
+
+    def das_costs(self, requests: Sequence[str]) -> list[RequestCost]:
         """Returns the costs so far of these requests of the running rollout or turn, in their order. requests: vLLM's
         internal ids."""
         self.das_runner.settle()
-        return list(self._costs(requests).values())
+        return self._costs(requests)
 
     def das_add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
         """Add responses of other engines to the history. history_tick: the window's present tick. Does nothing unless
@@ -406,8 +413,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
         Returns which of them did not arrive, in words; empty if the head computes with all of them.
         """
-        of_runner = "speculator" if self.vllm_config.use_v2_model_runner else "drafter"
-        head: Any = getattr(getattr(self.model_runner, of_runner, None), "model", None)
+        head: Any = getattr(self.model_runner.speculator, "model", None)
         if head is None:
             return "the engine has no drafter that is a model"
         if head.lm_head is self.model_runner.get_model().lm_head:  # vLLM shares one if the weights are equal

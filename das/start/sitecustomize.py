@@ -1,10 +1,11 @@
 """Python imports this file when it starts, in every process under `python -m das run`: `das.speculate()` is called as
 soon as TRL's trainers are imported. Nothing is imported before, so other programs start as fast as ever.
+
+The processes may run any Python from 3.6 on: annotations that those of today alone understand are texts.
 """
 
 import importlib.machinery
 import importlib.util
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ class _Speculating(importlib.machinery.SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
+        import json
+
         import das
 
         das.speculate(**json.loads(os.environ[OPTIONS]))
@@ -28,8 +31,8 @@ class _Finder:
     """Finds the module of TRL's base trainer."""
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+        self, name: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
+    ) -> "importlib.machinery.ModuleSpec | None":
         if name != TRAINERS:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
@@ -44,7 +47,9 @@ def _import_next() -> None:
     others = [path for path in sys.path if os.path.abspath(path) != own]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module  # for those who import it later
+        spec.loader.exec_module(module)
 
 
 if __name__ == "sitecustomize":  # das.run imports this file, too, for the name of the variable

@@ -140,10 +140,17 @@ def _cost(turns: Sequence[RequestCost], lengths: Sequence[int]) -> RequestCost:
         last_s=turns[-1].last_s,
         predicted_length=sum(predicted) if predicted else None,
         turns=lengths,
-        emitted=None,  # a turn may end inside a pass
+        emitted=_emitted(turns),
         distributions=None,  # each turn has a seed of its own, and a replay takes a response for one request
         seed=None,
     )
+
+
+def _emitted(turns: Sequence[RequestCost]) -> list[int] | None:
+    """Returns the tokens that each pass of a row emitted, over all turns; None if nothing was drafted."""
+    if all(cost.emitted is None for cost in turns):
+        return None
+    return [count for cost in turns for count in ([1] * cost.passes if cost.emitted is None else cost.emitted)]
 
 
 def added_turns(of_ranks: Sequence[Sequence[Counts]]) -> list[dict[str, int]]:

@@ -6,11 +6,13 @@ from typing import Any
 from transformers import TrainerCallback
 
 from das.engine.build import EngineSettings
+from das.side_output import side_output
 
 
 class WandbRecord(TrainerCallback):
     """Adds to the W&B run that transformers starts: `das.method`, `das.drafter` and `das.budget` in its config, method
-    and budget as tags, and the metrics das/... under these names (transformers calls them train/das/...)."""
+    and budget as tags. The metrics are in TRL's logs, so transformers sends them on the row of the step, as
+    train/das/..."""
 
     def __init__(self, settings: EngineSettings):
         self._settings = settings
@@ -19,20 +21,14 @@ class WandbRecord(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record the settings, once transformers has started the run."""
-        run = _run(args)
-        if run is None:
-            return
-        row, drafts = self._settings.method, dict(self._settings.drafter)
-        budget = dict(self._settings.budget)
-        run.config.update({"das": {"method": row, "drafter": drafts or "history", "budget": budget}}, True)
-        run.tags = tuple(dict.fromkeys([*(run.tags or ()), row, str(budget["name"])]))
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Send the metrics of das under the names of docs/metrics.md."""
-        run = _run(args)
-        own = {name: value for name, value in (logs or {}).items() if name.startswith("das/")}
-        if run is not None and own:
-            run.log({**own, "train/global_step": state.global_step})
+        with side_output("W&B's config"):
+            run = _run(args)
+            if run is None:
+                return
+            row, drafts = self._settings.method, dict(self._settings.drafter)
+            budget = dict(self._settings.budget)
+            run.config.update({"das": {"method": row, "drafter": drafts or "history", "budget": budget}}, True)
+            run.tags = tuple(dict.fromkeys([*(run.tags or ()), row, str(budget["name"])]))
 
 
 def _run(args: Any) -> Any:

@@ -37,7 +37,7 @@ def make_reward(config: RewardConfig) -> ConversationReward:
         "code": lambda: JudgedConversations(judges, "tests"),
         "reasoning_gym": lambda: JudgedConversations(library_workers, "entry"),
         "brevity": BrevityConversations,
-        "own": lambda: OwnConversations(load_function(config.function)),
+        "own": lambda: OwnConversations(load_function(config.function), f"reward.function={config.function}"),
     }
     if config.name not in rewards:
         raise UserError(f"reward={config.name}: choose {', '.join(rewards)}")

@@ -1,6 +1,6 @@
 """Send the rows of metrics.jsonl to W&B. Each arm has a W&B run, and each comparison has a W&B group.
 
-By default W&B is offline. An outage of W&B neither stops nor delays training: metrics.jsonl has every row.
+By default W&B is offline. A failure of W&B neither stops nor delays training: metrics.jsonl has every row.
 """
 
 import json
@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from das.side_output import side_output
 from experiments.harness.config import RunConfig
 
 ANSWER_S = 30.0  # seconds the server gets to answer at the start
@@ -45,8 +46,11 @@ class Tracker:
         self.run: Any = None
         self._failed = True  # until `end` is called
         self._trouble: list[str] = []
-        if config.wandb == "off":
-            return
+        if config.wandb != "off":
+            with side_output("W&B", self._trouble.append):
+                self._start(config, group, folder, run_id)
+
+    def _start(self, config: RunConfig, group: str, folder: Path, run_id: str | None) -> None:
         import wandb
 
         run_id = run_id or earlier_run(folder)
@@ -74,52 +78,58 @@ class Tracker:
             ),
         )
         try:
-            self.run = start(mode=config.wandb)
+            run = start(mode=config.wandb)
         except wandb.Error as error:  # no network, no key
             if config.wandb != "online":
                 raise
             self._trouble = [f"W&B is out of reach, recording offline ({' '.join(str(error).split())[:200]})"]
             _end_wandb()  # W&B's process still counts the failed run as active
-            self.run = start(mode="offline")
-        self.run.define_metric("step", hidden=True)
-        self.run.define_metric("*", step_metric="step")
+            run = start(mode="offline")
+        run.define_metric("step", hidden=True)
+        run.define_metric("*", step_metric="step")
         for name, summary in SUMMARY.items():
-            self.run.define_metric(name, step_metric="step", summary=summary)
+            run.define_metric(name, step_metric="step", summary=summary)
+        self.run = run
 
     def log(self, row: dict[str, Any]) -> list[str]:
         """Send one step to W&B: its numbers, its digests as text, and how many alarms it has. row: see docs/metrics.md.
 
         Returns a line for each problem with W&B since the last call.
         """
-        if self.run is not None:
-            values = {key: value for key, value in row.items() if isinstance(value, int | float | str)}
-            try:
-                for evaluation in row.get("eval", []):
-                    self.run.log(evaluation_values(evaluation), step=int(evaluation["step"]))
-                values |= cluster_values(row.get("cluster", {}))
-                for group in ("partial", "dynamic_sampling"):
-                    counts = row.get(group, {}).items()
-                    values |= {f"{group}/{name}": count for name, count in counts if isinstance(count, int | float)}
-                self.run.log({**values, "alarms": len(row["alarms"])}, step=int(row["step"]))
-            except ConnectionError as error:
-                self._trouble.append(
-                    f"W&B's own process has ended ({error}): from now on metrics.jsonl alone has the rows"
-                )
-                self.run = None
-                _end_wandb()  # the next run in this process gets a new one
+        run, self.run = self.run, None  # none, unless it takes the row
+        if run is not None:
+            with side_output("W&B (from now on metrics.jsonl alone has the rows)", self._trouble.append):
+                self._send(run, row)
+                self.run = run
+            if self.run is None:
+                with side_output("the end of W&B's own process", self._trouble.append):
+                    _end_wandb()  # the next run in this process gets a new one
         trouble, self._trouble = self._trouble, []
         return trouble
 
+    @staticmethod
+    def _send(run: Any, row: dict[str, Any]) -> None:
+        values = {key: value for key, value in row.items() if isinstance(value, int | float | str)}
+        for evaluation in row.get("eval", []):
+            run.log(evaluation_values(evaluation), step=int(evaluation["step"]))
+        values |= cluster_values(row.get("cluster", {}))
+        for group in ("partial", "dynamic_sampling"):
+            counts = row.get(group, {}).items()
+            values |= {f"{group}/{name}": count for name, count in counts if isinstance(count, int | float)}
+        run.log({**values, "alarms": len(row["alarms"])}, step=int(row["step"]))
+
     def end(self, final: dict[str, Any]) -> None:
         """Mark the training as finished. final: digests of weights and optimizer, for the summary of the W&B run."""
+        self._failed = False
         if self.run is not None:
-            self.run.summary.update(final)
-            self._failed = False
+            with side_output("W&B's summary"):
+                self.run.summary.update(final)
 
     def close(self) -> None:
         """Close the run. It is marked as failed unless `end` was called."""
         if self.run is not None:
-            self.run.finish(exit_code=int(self._failed))
+            with side_output("the end of W&B's run"):
+                self.run.finish(exit_code=int(self._failed))
 
 
 def _end_wandb() -> None:

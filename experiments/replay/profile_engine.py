@@ -142,13 +142,12 @@ class ProfileEngine(Engine):
             num_admitted = 0
             remaining = self._end - self._at
             depth = self._at - self.work.starts[self._ids]
-            num_accepted = np.minimum(model.profile.num_accepted(self._random.random(live), depth), remaining)
-            num_emitted = np.minimum(num_accepted + 1, remaining)
+            num_emitted = np.minimum(model.profile.num_accepted(self._random.random(live), depth) + 1, remaining)
             total = int(num_emitted.sum())
             self.timeline.add(np.array([self.now]), live, live * (gamma + 1), total)
             self.passes += live
             self.num_drafted += live * gamma
-            self.num_accepted += int(num_accepted.sum())
+            self.num_accepted += total - live
             self._at = self._at + num_emitted
             self._context += total
             done = self._at == self._end

@@ -2,14 +2,22 @@
 also shows a bar."""
 
 import atexit
+import io
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
+
+from das.errors import printable
+from das.side_output import side_output
+
+SAY_S = 10.0  # seconds between two lines about a start that takes long
 
 
 class Progress:
@@ -37,7 +45,21 @@ class Progress:
         self._bar: Bar | None = None
 
     def note(self, text: str, style: str | None = None) -> None:
-        """Print a line. style: its colour on a terminal, by the name that rich gives it."""
+        """Print a line. style: its colour on a terminal, by the name that rich gives it. If nobody reads any more, as
+        after `run.py | head -1`, this and all further lines are dropped."""
+        with self._shown():
+            self._print(printable(text), style)
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        shown = False
+        with side_output("progress on the terminal"):
+            yield
+            shown = True
+        if not shown:
+            self._bar, self.terminal = None, io.StringIO()
+
+    def _print(self, text: str, style: str | None) -> None:
         if self._bar is not None:
             self._bar.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
         elif style is not None and self.terminal.isatty():
@@ -49,9 +71,31 @@ class Progress:
         """Leave the first `step` steps out of the estimates of time: an earlier process has done them."""
         self.total = (self.steps - step) * self.arms
 
+    @contextmanager
+    def starting(self, what: str) -> Iterator[None]:
+        """Inside the `with` block, until the first step begins, print a line about the start every SAY_S seconds. what:
+        what happens until then."""
+        began, over = time.perf_counter(), threading.Event()
+
+        def say() -> None:
+            while not over.wait(SAY_S) and self.began is None:
+                self.note(f"starting, {time.perf_counter() - began:.0f} s so far: {what}")
+
+        thread = threading.Thread(target=say, name="start", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def start(self) -> None:
         """Note that the first step begins. The estimate of the time that is left ignores the time before this call."""
         self.began = time.perf_counter()
+        with self._shown():
+            self._show_bar()
+
+    def _show_bar(self) -> None:
         if self.total and self.terminal.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             # No automatic refresh: rich would draw from another thread, into redirected output.
@@ -75,12 +119,15 @@ class Progress:
         self.done += 1
         seconds_left = int((time.perf_counter() - self.began) / self.done * (self.total - self.done))
         if self.verdict is not None:
-            if verdict := self.verdict(row):
+            verdict = None
+            with side_output("the verdict on steps"):
+                verdict = self.verdict(row)
+            if verdict:
                 self.note(f"step {row['step']:3d}/{self.steps} · {verdict} · {left(seconds_left)}")
         else:
             self.note(
                 f"step {row['step']:3d}/{self.steps}  {row['arm']:<13s} "
-                + (f"reward {row['reward']:.3f}  " if "reward" in row else "")
+                + ("" if "reward" not in row else f"reward {shown_reward(row['reward'])}  ")
                 + f"rollout {row['rollout_s']:6.2f} s  tokens/pass {row['tokens_per_pass']:5.2f}  "
                 f"longest {row['length_max']:5d}  {left(seconds_left)}"
             )
@@ -91,15 +138,21 @@ class Progress:
             )
         for alarm in row.get("alarms", []):
             self.note(f"ALARM  step {row['step']}, {row['arm']}: {alarm}", style="bold red")
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=self.done, refresh=True)
-            if self.done == self.total:
-                self._close_bar()
+        with self._shown():
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], completed=self.done, refresh=True)
+                if self.done == self.total:
+                    self._close_bar()
 
     def _close_bar(self) -> None:
         if self._bar is not None and not self._bar.console.file.closed:
             self._bar.stop()
         self._bar = None
+
+
+def shown_reward(reward: float | None) -> str:
+    """Return a step's mean reward as text; "none" if no response has a reward."""
+    return "none " if reward is None else f"{reward:.3f}"
 
 
 def left(seconds: int) -> str:

@@ -17,6 +17,7 @@ import torch
 from omegaconf import OmegaConf
 
 from das.files import add_rows, write_bytes, write_text
+from das.side_output import side_output
 
 if TYPE_CHECKING:
     from das.engine.rollouts.rollout import Rollout
@@ -126,15 +127,18 @@ class RunFolder:
 
     def add_step(self, row: dict[str, Any], rollout: "Rollout", rewards: Sequence[float | None]) -> None:
         """Write a finished step: its responses, its decode passes, the events of a cluster's engines, and its row of
-        metrics.jsonl. The row is written last, so that a step with a row is complete.
+        metrics.jsonl. The row is written last, so that a step with a row is complete, but for passes and events, which
+        may fail with a line in the log.
         """
         step = row["step"]
         responses = "".join(json.dumps(response) + "\n" for response in response_rows(rollout, rewards))
         write_bytes(responses_file(self.path, step), gzip.compress(responses.encode(), mtime=0))
-        write_timeline(self.path, step, rollout.report.timeline())
+        with side_output("the timeline of passes"):
+            write_timeline(self.path, step, rollout.report.timeline())
         engines = rollout.report.engines
         if engines:
-            add_rows(self.path / ENGINES, [{"step": step, **engine} for engine in engines])
+            with side_output(f"the file {ENGINES}"):
+                add_rows(self.path / ENGINES, [{"step": step, **engine} for engine in engines])
         self.add_metrics(row)
 
     def write_result(self, result: dict[str, Any]) -> Path:

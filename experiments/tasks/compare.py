@@ -9,6 +9,7 @@ from analysis import arms as arm_analysis
 from analysis import compare_page, figures, read
 from analysis.regime import regime
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
+from das.side_output import side_output
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
 from experiments.harness.config import RunConfig, run_config
@@ -58,10 +59,13 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     result["regime"] = regime(path, list(arms))
     if config.task["derived"]:
         result["derived"] = derived_ratios({name: path / "arms" / name for name in arms})
-    drawn = figures.compare_figures(path, list(arms))
+    drawn: list[Path] = []
+    with side_output("the pictures of the comparison", progress.note):
+        drawn = figures.compare_figures(path, list(arms))
     result_path = run_folder.write_result(result)
     page = path / "comparison.html"
-    compare_page.write_comparison(page, result, drawn, {name: read.metrics(path / "arms" / name) for name in arms})
+    with side_output("the page of the comparison", progress.note):
+        compare_page.write_comparison(page, result, drawn, {name: read.metrics(path / "arms" / name) for name in arms})
     progress.note(f"\n{arm_analysis.aligned(arm_analysis.short_table(result), WIDTH)}\n{arm_analysis.SHORT_KEY}\n")
     progress.note(boxed("verdict", verdict_lines(result)))
     progress.note(f"page: {page.absolute()}  (opens in a browser, no server needed)")

@@ -98,7 +98,7 @@ def test_an_unknown_policy_is_compared_once(
 
     def run_apart(policy: Any) -> self_test.Found:
         policies.append(policy["model"])
-        return self_test.Found([], identity, "ended with 1: no memory")
+        return self_test.Found(identity, "ended with 1: no memory")
 
     monkeypatch.setattr(self_test, "run_apart", run_apart)
     monkeypatch.setattr(checked_policies, "CHECKED", frozenset())
@@ -115,7 +115,7 @@ def test_an_unknown_policy_is_compared_once(
 
 
 def test_a_rollouts_sentence_says_whether_it_went_well() -> None:
-    report = {"passes": 1410, "drafted": 80, "step_emitted": [1000, 469]}
+    report = {"passes": 1410, "drafted": 80, "accepted": 59}
     sentence = das.rollout_sentence(report)
     assert sentence == ("das: 59 of 80 drafted tokens were accepted (74%); 1410 passes in place of 1469, 4% saved")
     assert "nothing was drafted in 9 passes" in das.rollout_sentence({"passes": 9, "drafted": 0})

@@ -114,8 +114,8 @@ def slow_text(
         emitted: list[list[int]] = []
         for i, request in live:
             text, draft = work.response(i).tolist()[request.generated :], drafts.get(i, [])
-            count = accepted_path(draft, parents.get(i, []), text)
-            emitted.append(text[: count + 1])
+            emitted.append(text[: accepted_path(draft, parents.get(i, []), text) + 1])
+            count = len(emitted[-1]) - 1
             request.generated += len(emitted[-1])
             request.num_drafted += len(draft)
             request.num_accepted += count

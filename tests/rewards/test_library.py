@@ -78,4 +78,6 @@ def test_what_a_child_writes_is_a_score_or_nothing() -> None:
     assert confined(lambda: 7, 5.0) == 1.0
     assert confined(lambda: float("x"), 5.0) == 0.0
     assert confined(lambda: os._exit(0), 5.0) is None
+    for no_reward in (float("nan"), float("inf"), "0.5", None):  # the judge failed, and the answer is not wrong
+        assert confined(lambda value=no_reward: value, 5.0) is None
     assert confined(lambda: float(os.write(3, b"9,5") * 0), 5.0) is None

@@ -12,6 +12,7 @@ def rollout(rollout_s: float, lengths: list[int], drafted: int, alarms: list[str
     report = RolloutReport(
         passes=sum(lengths) - drafted,
         drafted=2 * drafted,
+        accepted=drafted,
         draft_s=rollout_s / 10,
         draft_rounds=drafted,
         draft_passes=3 * drafted,
@@ -23,7 +24,8 @@ def rollout(rollout_s: float, lengths: list[int], drafted: int, alarms: list[str
         step_time_s=[rollout_s],
         alarms=alarms,
     )
-    costs = [RequestCost(n - drafted // len(lengths), 2 * drafted // len(lengths)) for n in lengths]
+    own = drafted // len(lengths)
+    costs = [RequestCost(n - own, 2 * own, emitted=[own + 1] + [1] * (n - own - 1)) for n in lengths]
     responses = [[n] * n for n in lengths]
     return Rollout(3, [f"p{n}" for n in lengths], responses, ["stop"] * len(lengths), costs, rollout_s, report)
 

@@ -1,18 +1,63 @@
-"""The meter counts a rollout's costs, in the same way for every method, with or without drafts."""
+"""The meter counts a rollout's costs, in the same way for every method, with or without drafts.
+
+It counts the tokens of responses. A pass may verify drafts beyond the end of a response, and a request may run once
+more before its engine hears of the end: such tokens and passes are no part of the counts.
+"""
 
 import time
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from das.budget.draft_price import DraftWork
 from das.engine.rollouts.report import RequestCost, RolloutReport
+from das.side_output import side_output
 
 TAIL = 4  # passes with at most so many requests are the tail of a rollout
+LAST_PASSES = 16  # the end of a response is looked for in its last passes: a front end finds stop strings a bit later
+Decode = Callable[[Sequence[int], bool], str]  # token ids, and whether to skip special tokens -> text
+
+
+def stop_tokens(params: Any) -> frozenset[int]:
+    """Returns the tokens that end a response. params: vLLM's SamplingParams."""
+    return frozenset((params.stop_token_ids or ()) if params.ignore_eos else params.all_stop_token_ids)
+
+
+def end_of_response(params: Any, tokens: Sequence[int], first: int, decode: Decode | None) -> int:
+    """Returns how many of the emitted `tokens` belong to the response, as vLLM cuts it: up to a stop token, max_tokens,
+    or the token with which a stop string is complete. first: where to begin to look.
+
+    params: vLLM's SamplingParams. decode: None if the engine has no tokenizer; then it knows no stop strings.
+    """
+    end = len(tokens) if params.max_tokens is None else min(len(tokens), params.max_tokens)
+    stops = stop_tokens(params)
+    end = next((i + 1 for i in range(first, end) if tokens[i] in stops), end)
+    first = max(first, params.min_tokens)
+    if not params.stop or decode is None or first >= end:
+        return end
+    begin = max(0, first - 4 * max(map(len, params.stop)))  # a character has at most four tokens
+
+    def text(until: int) -> str:
+        return decode(tokens[begin:until], params.skip_special_tokens)
+
+    before = len(text(first))
+
+    def stopped(until: int) -> bool:
+        now = text(until)
+        return any(now.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in params.stop)
+
+    if not stopped(end):
+        return end
+    return first + 1 + bisect_left(range(first + 1, end), True, key=stopped)
 
 
 @dataclass
 class RequestCounts:
-    """Counts of one request so far."""
+    """Counts of one request so far. request: as the runner knows it, with sampling_params and output_token_ids; None if
+    the runner does not know the tokens."""
+
+    request: Any = None
 
     passes: int = 0  # target passes that emitted at least one token
     num_drafted: int = 0  # draft tokens verified
@@ -20,17 +65,27 @@ class RequestCounts:
     first_s: float = 0.0  # when its first token came, in seconds since the rollout began
     last_s: float = 0.0  # when its last token came
     emitted: list[int] = field(default_factory=list)  # tokens that each of these passes emitted
+    steps: list[int] = field(default_factory=list)  # the numbers of these passes in the rollout
 
-    def cost(self) -> RequestCost:
-        """Returns the counts as a RequestCost."""
+    def cost(self, decode: Decode | None) -> RequestCost:
+        """Returns the costs of the response."""
         emitted = self.emitted if self.rounds else None
-        return RequestCost(self.passes, self.num_drafted, self.first_s, self.last_s, emitted=emitted)
+        cost = RequestCost(self.passes, self.num_drafted, self.first_s, self.last_s, emitted=emitted)
+        if self.request is None:
+            return cost
+        tokens, behind = self.request.output_token_ids, 0
+        with side_output("the search for ends of responses"):  # a tokenizer may fail
+            first = max(0, len(tokens) - sum(self.emitted[-LAST_PASSES:]))
+            behind = len(tokens) - end_of_response(self.request.sampling_params, tokens, first, decode)
+        return cost.of_response(sum(self.emitted) - behind) if behind else cost
 
 
 @dataclass
 class RolloutMeter:
-    """Costs of one rollout so far, by request and by decode step. The rollout begins when the meter is made."""
+    """Costs of one rollout so far, by request and by decode step. The rollout begins when the meter is made. decode:
+    of the engine's tokenizer, for stop strings."""
 
+    decode: Decode | None = None
     began: float = field(default_factory=time.perf_counter)
     requests: dict[str, RequestCounts] = field(default_factory=dict)
     step_time_s: list[float] = field(default_factory=list)  # when each target pass ended, since `began`
@@ -51,19 +106,24 @@ class RolloutMeter:
         num_drafted: Sequence[int],
         num_emitted: Sequence[int],
         ended: float | None = None,
+        known: Mapping[str, Any] | None = None,
     ) -> None:
         """Count one target pass. num_drafted, num_emitted: each request's numbers of drafted and of emitted tokens;
-        num_emitted is 0 for unfinished prompts. ended: when the pass ended, by time.perf_counter; None: now."""
+        num_emitted is 0 for unfinished prompts. ended: when the pass ended, by time.perf_counter; None: now. known: the
+        runner's requests, whose output_token_ids have these tokens; None: it does not know them."""
         now = (time.perf_counter() if ended is None else ended) - self.began
+        step = len(self.step_time_s)
         for request, drafted, emitted in zip(request_ids, num_drafted, num_emitted, strict=True):
             if emitted:
                 counts = self.requests.get(request)
                 if counts is None:
                     counts = self.requests[request] = RequestCounts(first_s=now)
+                    counts.request = None if known is None else known.get(request)
                 counts.passes += 1
                 counts.num_drafted += drafted
                 counts.rounds += drafted > 0
                 counts.emitted.append(emitted)
+                counts.steps.append(step)
                 counts.last_s = now
         self.step_time_s.append(now)
         self.step_live.append(len(request_ids))
@@ -79,19 +139,22 @@ class RolloutMeter:
 
     def costs(self) -> dict[str, RequestCost]:
         """Returns the costs of each request, by the request's name."""
-        return {name: counts.cost() for name, counts in self.requests.items()}
+        return {name: counts.cost(self.decode) for name, counts in self.requests.items()}
 
     def report(self) -> RolloutReport:
         """Make the report: the counts of all requests and passes, and their sums."""
-        requests = self.requests.values()
-        counts = {name: value for name, value in vars(self).items() if name not in ("began", "requests")}
+        costs, step_emitted = self.costs(), list(self.step_emitted)
+        for name, cost in costs.items():
+            counts = self.requests[name]
+            kept = [1] * cost.passes if cost.emitted is None else list(cost.emitted)
+            for place in range(max(0, len(kept) - 1), len(counts.steps)):  # only the last passes were cut
+                step_emitted[counts.steps[place]] -= counts.emitted[place] - (kept[place] if place < len(kept) else 0)
+        counted = {name: value for name, value in vars(self).items() if name not in ("began", "requests", "decode")}
         return RolloutReport(
-            **counts,
-            passes=sum(counts.passes for counts in requests),
-            drafted=sum(counts.num_drafted for counts in requests),
-            draft_rounds=sum(counts.rounds for counts in requests),
+            **counted | {"step_emitted": step_emitted},
+            draft_rounds=sum(counts.rounds for counts in self.requests.values()),
             decode_steps=len(self.step_time_s),
             tail_steps=sum(live <= TAIL for live in self.step_live),
             live_sum=sum(self.step_live),
             drafted_steps=sum(tokens > live for tokens, live in zip(self.step_tokens, self.step_live, strict=True)),
-        )
+        ).of_requests(list(costs.values()))

@@ -23,9 +23,25 @@ class RequestCost:
     rank: int | None = None  # the trainer's rank that asked for it, in a rollout of several ranks
     distributions: str | None = None  # of the response's tokens (Distributions.text), if the drafter remembers them
     seed: int | None = None  # of the noise with which these tokens were sampled; None: unknown, or there is no noise
-    # Tokens that each of its passes emitted, of which all but the last were drafted; None: nothing was drafted, or it
-    # is unknown. The last pass may have emitted tokens behind the response's end.
+    # Tokens of the response that each of its passes emitted, of which all but the last were drafted; None: nothing was
+    # drafted, or it is unknown.
     emitted: Sequence[int] | None = None
+
+    @property
+    def accepted(self) -> int:
+        """The drafted tokens that became tokens of the response: each pass emits one token more than it accepts."""
+        return 0 if self.emitted is None else sum(self.emitted) - self.passes
+
+    def of_response(self, tokens: int) -> Self:
+        """Returns the costs without what lies behind the response's end: tokens of its last pass, and further passes.
+        tokens: of the response."""
+        if self.emitted is None:
+            return replace(self, passes=min(self.passes, max(tokens, 1)))
+        emitted, behind = list(self.emitted), sum(self.emitted) - tokens
+        while len(emitted) > 1 and behind >= emitted[-1]:
+            behind -= emitted.pop()
+        emitted[-1] -= behind
+        return replace(self, passes=self.passes - len(self.emitted) + len(emitted), emitted=emitted)
 
     def plain(self) -> Plain:
         """Returns the costs as a Plain dictionary, without fields that are unknown."""
@@ -67,6 +83,7 @@ class RolloutReport:
 
     passes: int = 0  # target passes of each request that emitted a token
     drafted: int = 0  # draft tokens verified
+    accepted: int = 0  # drafted tokens that became tokens of responses: emitted tokens, less passes
     draft_rounds: int = 0  # passes of each request that verified a draft token or more
     branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
     copied_blocks: int = 0  # blocks of the KV cache that were copied for them, before and after their passes
@@ -80,7 +97,6 @@ class RolloutReport:
     live_sum: int = 0  # requests, added up over all passes
     drafted_steps: int = 0  # passes that verified a draft token or more
     history_tokens: int = 0  # tokens in the drafter's history once the rollout was over
-    head_rests: int | None = None  # 1 if the draft head rested; over several engines, how many did
     calibration_error: float | None = None  # error of the probabilities that the drafter gives to its tokens
     draft_scale: float | None = None  # the scale of coupled drafts (das/verify/coupled.py)
     alarms: Sequence[str] = ()  # a line for each thing that is wrong with speculation
@@ -88,7 +104,7 @@ class RolloutReport:
     step_time_s: Sequence[float] = ()  # when it ended, since the rollout began
     step_live: Sequence[int] = ()  # its requests
     step_tokens: Sequence[int] = ()  # rows of logits sampled: requests + drafted tokens
-    step_emitted: Sequence[int] = ()  # tokens emitted
+    step_emitted: Sequence[int] = ()  # tokens of responses that it emitted
     # One number for each decode pass (a pass in which no request brought a prompt):
     pass_predicted_s: Sequence[float] = ()  # the time that the budget expected
     pass_measured_s: Sequence[float] = ()  # the time that it took
@@ -96,6 +112,11 @@ class RolloutReport:
     by_turn: Sequence[Mapping[str, int]] | None = None  # counts of each turn, in a rollout of several turns
     cluster: ClusterReport | None = None
     engines: Sequence[Mapping[str, Any]] = ()  # events of the engines of a cluster, and their times
+
+    def of_requests(self, costs: Sequence[RequestCost]) -> Self:
+        """Returns the report with the counts of these requests' responses."""
+        counts = {name: sum(getattr(cost, name) for cost in costs) for name in ("passes", "drafted", "accepted")}
+        return replace(self, **counts)
 
     def timeline(self) -> dict[str, Sequence[float]]:
         """Returns the lists that have a number for each pass, by their names in timeline files (docs/metrics.md)."""
@@ -123,7 +144,7 @@ def sentence(plain: Mapping[str, Any]) -> str:
     that they saved. plain: the result of das_end_turn or das_end_rollout.
     """
     passes, drafted = int(plain.get("passes", 0)), int(plain.get("drafted", 0))
-    accepted = sum(plain.get("step_emitted", ())) - passes
+    accepted = int(plain.get("accepted", 0))
     if not drafted:
         return f"das: nothing was drafted in {passes} passes; drafts need text that comes again"
     return (
@@ -140,8 +161,8 @@ def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
 
 # Numbers that are summed over engines.
 COUNTS = (
-    *("passes", "drafted", "draft_rounds", "branches", "copied_blocks", "draft_passes", "draft_rows"),
-    *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens", "head_rests"),
+    *("passes", "drafted", "accepted", "draft_rounds", "branches", "copied_blocks", "draft_passes", "draft_rows"),
+    *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens"),
 )
 
 

@@ -98,9 +98,8 @@ class Rollout:
 
     @property
     def accepted_by_request(self) -> list[int]:
-        """The number of accepted drafted tokens of each request: its response tokens minus its passes, because each
-        pass emits one token more than it accepts."""
-        return [len(response) - cost.passes for response, cost in zip(self.responses, self.requests, strict=True)]
+        """The number of accepted drafted tokens of each request."""
+        return [cost.accepted for cost in self.requests]
 
     def handed_over(self, us_per_token: float) -> "Rollout":
         """Returns a copy with `us_per_token` microseconds added to `handover_us_per_token` of the cluster's report, if
@@ -206,19 +205,6 @@ def _measured(request: RolloutRequest, outputs: list[Any], answer: Plain, rollou
     return measured_rollout(request, responses, reasons, costs, rollout_s, report)
 
 
-def without_wasted(cost: RequestCost, tokens: int) -> RequestCost:
-    """Returns the costs without the passes behind the response's end. tokens: of the response.
-
-    An asynchronous scheduler plans one more pass for a request whose last token it does not know yet.
-    """
-    if cost.emitted is None:
-        return replace(cost, passes=min(cost.passes, max(tokens, 1)))
-    emitted, total = list(cost.emitted), sum(cost.emitted)
-    while len(emitted) > 1 and total - emitted[-1] >= tokens:
-        total -= emitted.pop()
-    return replace(cost, passes=cost.passes - len(cost.emitted) + len(emitted), emitted=emitted)
-
-
 def measured_rollout(
     request: RolloutRequest,
     responses: list[list[int]],
@@ -230,9 +216,9 @@ def measured_rollout(
     """Make the Rollout of these responses, and let the schedule learn their lengths. Lists are in order of prompts."""
     if request.schedule is not None:
         request.schedule.observe(request.problems, [len(response) for response in responses])
-    useful = [without_wasted(cost, len(response)) for cost, response in zip(costs, responses, strict=True)]
-    wasted = sum(cost.passes - own.passes for cost, own in zip(costs, useful, strict=True))
-    costs, report = useful, replace(report, passes=report.passes - wasted)
+    # The engine does not know every end: without drafts it knows no tokens, and a scheduler may plan one pass too many.
+    costs = [cost.of_response(len(response)) for cost, response in zip(costs, responses, strict=True)]
+    report = report.of_requests(costs)
     return Rollout(request.step, list(request.problems), responses, finish_reasons, costs, rollout_s, report)
 
 
@@ -244,7 +230,7 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         "rollout_s": rollout.rollout_s,
         "tokens": rollout.tokens,
         "passes": report.passes,
-        "tokens_per_pass": rollout.tokens / report.passes,
+        "tokens_per_pass": rollout.tokens / max(1, report.passes),
         "drafted": report.drafted,
         "accepted": accepted,
         "draft_s": report.draft_s,
@@ -261,14 +247,14 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
     }
     if report.draft_passes:
         row |= {key: getattr(report, key) for key in ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s")}
-    if report.head_rests is not None:
-        row["head_rests"] = report.head_rests
     if report.draft_rounds:
         row["accepted_per_round"] = accepted / report.draft_rounds
     if report.cluster is not None:
         row["cluster"] = report.cluster.plain()
     if report.by_turn is not None:
-        row["by_turn"] = [{**turn, "tokens_per_pass": turn["tokens"] / turn["passes"]} for turn in report.by_turn]
+        row["by_turn"] = [
+            {**turn, "tokens_per_pass": turn["tokens"] / max(1, turn["passes"])} for turn in report.by_turn
+        ]
     return row | by_class(rollout) | prediction_errors(rollout) | {"alarms": list(report.alarms)}
 
 
@@ -278,7 +264,7 @@ def longest_over_mean(problems: Sequence[str], lengths: Sequence[int]) -> float:
     by_problem: dict[str, list[int]] = {}
     for problem, length in zip(problems, lengths, strict=True):
         by_problem.setdefault(problem, []).append(length)
-    return float(np.median([max(siblings) / np.mean(siblings) for siblings in by_problem.values()]))
+    return float(np.median([max(siblings) / (np.mean(siblings) or 1) for siblings in by_problem.values()]))
 
 
 def by_class(rollout: Rollout) -> dict[str, int]:
@@ -313,7 +299,7 @@ def prediction_errors(rollout: Rollout) -> dict[str, float]:
     ]
     if length_pairs:
         predicted, actual = np.array(length_pairs).T
-        row["length_error"] = float(np.abs(predicted - actual).sum() / actual.sum())
+        row["length_error"] = float(np.abs(predicted - actual).sum() / max(1, actual.sum()))
     expected_s = np.array(rollout.report.pass_predicted_s, float)
     measured_s = np.array(rollout.report.pass_measured_s, float)
     usable = np.isfinite(expected_s)

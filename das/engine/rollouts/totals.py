@@ -9,9 +9,10 @@ from typing import Any
 
 from das.engine.rollouts.report import sentence
 from das.files import write_text
+from das.side_output import side_output
 
 FOLDER = "DAS_RUN_TOTALS"  # environment variable: the folder into which engines write; unset without `das run`
-NAMES = ("rollouts", "passes", "drafted", "emitted")
+NAMES = ("rollouts", "passes", "drafted", "accepted")
 ROLLOUTS_OF_A_LINE = 50
 _own = dict.fromkeys(NAMES, 0)  # of the engines of this process
 logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a server shows it
@@ -19,15 +20,14 @@ logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a ser
 
 def _add(totals: dict[str, int], plain: Mapping[str, Any]) -> None:
     totals["rollouts"] += 1
-    totals["emitted"] += sum(plain["step_emitted"])
-    totals["passes"] += plain["passes"]
-    totals["drafted"] += plain["drafted"]
+    for name in NAMES[1:]:
+        totals[name] += plain[name]
 
 
 def line(totals: Mapping[str, int]) -> str:
     """Returns one line about rollouts: what was accepted and saved. totals: of NAMES, with at least one rollout."""
     ending = "s" * (totals["rollouts"] > 1)
-    return sentence({**totals, "step_emitted": [totals["emitted"]]}) + f", in {totals['rollouts']} rollout{ending}"
+    return sentence(totals) + f", in {totals['rollouts']} rollout{ending}"
 
 
 def add_to_totals(plain: Mapping[str, Any]) -> None:
@@ -35,7 +35,8 @@ def add_to_totals(plain: Mapping[str, Any]) -> None:
     if FOLDER not in os.environ or not plain["passes"]:
         return
     _add(_own, plain)
-    write_text(Path(os.environ[FOLDER]) / f"{os.getpid()}.json", json.dumps(_own))
+    with side_output("the sum of `das run`"):
+        write_text(Path(os.environ[FOLDER]) / f"{os.getpid()}.json", json.dumps(_own))
 
 
 def read_totals(folder: Path) -> dict[str, int]:

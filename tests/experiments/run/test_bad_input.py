@@ -16,8 +16,10 @@ from hydra import initialize_config_dir
 
 from das.engine.contract import versions
 from experiments.harness.arm_configs import arm_config
+from experiments.harness.failures import one_line_failure
 from experiments.harness.validate import check
 from experiments.run.errors import CONFIGS, one_line_errors
+from rewards.reward import RewardError
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +63,17 @@ def test_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_a_reward_function_that_fails_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its line names the function, and the log has the traceback for its author."""
+    with pytest.raises(SystemExit) as stopped, one_line_errors(), one_line_failure(tmp_path):
+        raise RewardError("reward.function=mine:f returned nothing") from KeyError("theirs")
+    assert stopped.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: reward.function=mine:f returned nothing (log: {tmp_path / 'log.txt'})")
+    assert printed.count("\n") == 1
+    assert "KeyError: 'theirs'" in (tmp_path / "log.txt").read_text()
+
+
 @pytest.mark.parametrize("gone", ["run", "run/rollouts"])
 def test_a_run_whose_files_are_deleted_meanwhile_ends_in_one_line(
     gone: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -86,9 +99,21 @@ def test_an_arm_that_drafts_nothing_fails(tiny_policy: str, tmp_path: Path) -> N
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
-)
+ENDS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
+
+
+@pytest.mark.parametrize(("number", "code", "said"), ENDS)
+def test_an_interrupt_names_the_command_that_resumes(
+    number: int, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped, one_line_errors(lambda: "; to resume: python run.py resume=R"):
+        signal.raise_signal(number)
+    assert stopped.value.code == code
+    line = f"error: {said}; the finished steps are in the run folder; to resume: python run.py resume=R\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(("number", "code", "said"), ENDS)
 def test_an_interrupt_keeps_the_finished_steps(
     tiny_policy: str, tmp_path: Path, number: int, code: int, said: str
 ) -> None:

@@ -1,0 +1,100 @@
+"""What a meter counts: the tokens of responses, and nothing that a pass emitted behind a response's end."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import das
+from das.engine.rollouts.meter import RolloutMeter, end_of_response
+from das.engine.rollouts.report import RequestCost
+
+EOS = 9
+
+
+def decode(tokens: Sequence[int], skip_special_tokens: bool) -> str:
+    return "".join("abcdefghi."[token] for token in tokens)
+
+
+def params(**values: Any) -> SimpleNamespace:
+    given = {"max_tokens": 50, "min_tokens": 0, "stop": [], "stop_token_ids": [], "skip_special_tokens": True} | values
+    return SimpleNamespace(**given, ignore_eos=False, all_stop_token_ids={EOS, *given["stop_token_ids"]})
+
+
+def metered(passes: Sequence[Sequence[int]], **values: Any) -> RolloutMeter:
+    """A request whose passes emitted these tokens, beside one that drafts nothing."""
+    request = SimpleNamespace(sampling_params=params(**values), output_token_ids=[])
+    other = SimpleNamespace(sampling_params=params(), output_token_ids=[])
+    meter = RolloutMeter(decode)
+    for new in passes:
+        request.output_token_ids += new
+        other.output_token_ids += [1]
+        known = {"a": request, "b": other}
+        meter.record_pass(["a", "b"], [len(new) - 1, 0], [len(new), 1], known=known)
+    return meter
+
+
+ENDS: dict[str, tuple[dict[str, Any], list[list[int]], list[int]]] = {
+    "an end token inside the last pass": ({}, [[1, 2, 3], [4, EOS, 5, 6]], [3, 2]),
+    "an end token at a pass's end": ({}, [[1, 2, 3], [4, EOS]], [3, 2]),
+    "a pass after the end": ({}, [[1, 2, 3], [4, EOS, 1], [1, 2]], [3, 2]),
+    "a stop token": ({"stop_token_ids": [4]}, [[1, 2], [3, 4, 5]], [2, 2]),
+    "max_tokens": ({"max_tokens": 3}, [[1, 2], [3, 4, 5]], [2, 1]),
+    "a stop string": ({"stop": ["de"]}, [[1, 2], [3, 4, 5, 6]], [2, 2]),
+    "a stop string over two passes": ({"stop": ["cdef"]}, [[1, 2, 3], [4, 5, 6, 7]], [3, 2]),
+    "the first of two stop strings": ({"stop": ["gh", "ef"]}, [[1], [4, 5, 6, 7]], [1, 2]),
+    "a stop string that min_tokens forbade": ({"stop": ["bc"], "min_tokens": 3}, [[1, 2, 3, 4], [1, 2, 5]], [4, 2]),
+    "passes until the front end found a stop string": ({"stop": ["bc"]}, [[1, 2, 3, 4], [1, 1], [1]], [2]),
+    "no end": ({"stop": ["ih"]}, [[1, 2], [3, 4, 5]], [2, 3]),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_tokens_behind_the_end_do_not_count(name: str) -> None:
+    given, passes, kept = ENDS[name]
+    meter = metered(passes, **given)
+    report = meter.report()
+    cost, others = meter.costs()["a"], len(passes)
+    assert (cost.emitted, cost.passes) == (kept, len(kept))
+    assert report.passes == len(kept) + others
+    assert report.accepted == cost.accepted == sum(kept) - len(kept)
+    assert sum(report.step_emitted) == sum(kept) + others
+    assert meter.report() == report
+    drafted = sum(len(new) - 1 for new in passes)
+    assert f" {report.passes} passes in place of {sum(kept) + others}, " in das.rollout_sentence(report.plain())
+    assert f"das: {report.accepted} of {drafted} drafted" in das.rollout_sentence(report.plain())
+
+
+def test_where_a_request_began_before_the_rollout_its_end_is_found_all_the_same() -> None:
+    tokens = [1, EOS, 2, 3, EOS, 4]  # another turn of a session goes on behind an end
+    assert end_of_response(params(), tokens, 3, None) == 5
+
+
+def test_without_the_tokens_all_count() -> None:
+    meter = RolloutMeter()
+    meter.record_pass(["a"], [0], [1])
+    meter.record_pass(["a"], [2], [3])
+    assert (meter.report().passes, meter.report().accepted) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("passes", "emitted", "tokens", "kept"),
+    [
+        (5, None, 5, (5, None)),
+        (6, None, 5, (5, None)),  # no drafts: a token a pass
+        (1, None, 0, (1, None)),  # a prompt that has no room for a token
+        (3, [4, 1, 3], 8, (3, [4, 1, 3])),
+        (3, [4, 1, 3], 6, (3, [4, 1, 1])),
+        (4, [4, 1, 3, 1], 8, (3, [4, 1, 3])),
+        (4, [4, 1, 3, 2], 7, (3, [4, 1, 2])),
+        (2, [4, 1], 2, (1, [2])),
+    ],
+)
+def test_only_passes_and_tokens_of_the_response_count(
+    passes: int, emitted: list[int] | None, tokens: int, kept: tuple[int, list[int] | None]
+) -> None:
+    cost = RequestCost(passes, drafted=3, emitted=emitted).of_response(tokens)
+    assert (cost.passes, cost.emitted) == kept
+    assert cost.drafted == 3
+    assert cost.accepted == (0 if emitted is None else tokens - cost.passes)
