@@ -11,7 +11,7 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: run reproduce smoke nightly smoke-tasks check test test-slow pytest lint env env-test peers reasoning-gym ray verl \
+.PHONY: run reproduce smoke nightly smoke-tasks check test pytest lint env env-test peers reasoning-gym ray verl \
 	real-policy docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
@@ -28,7 +28,6 @@ smoke: env
 # that end in a traceback, for a folder in which runs mix and for a request that drafts change, further cases, and verl.
 nightly: smoke ray verl env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test every_arm
-	RANDOM_OVERRIDES=2000 $(PYTEST) tests/experiments/run/test_random_overrides.py
 	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/experiments/harness/folder_operations.py 500
 	$(PYTEST) $(PARALLEL) -m nightly
 	IDENTITY_EXAMPLES=48 $(PYTEST) $(wildcard tests/engine/test_*_identity.py)
@@ -53,13 +52,11 @@ rehearse-gpu: env
 check: lint
 	$(PYTEST) $(PARALLEL) -m "not slow" $$($(DEV) tests/changed.py)
 
-# Before a commit is shared: all but the slow tests, some 15 minutes on 2 quiet cores.
+# Before a commit is shared: all but the slow tests. With them (whole runs, restarts, several processes, clusters, the
+# wheel, a short soak and fuzz): make ray, make test TESTS="not nightly"
+TESTS ?= not slow
 test: lint
-	$(PYTEST) $(PARALLEL) -m "not slow"
-
-# The rest: whole runs, restarts, several processes, a cluster, the wheel, short soaks and fuzzes.
-test-slow: env-test ray
-	$(PYTEST) $(PARALLEL) -m "slow and not nightly"
+	$(PYTEST) $(PARALLEL) -m "$(TESTS)"
 
 # Any tests: make pytest ARGS="tests/budget -k optimal"
 pytest: env-test
@@ -146,7 +143,7 @@ look: .look/.look-env
 	"$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-deps --target .look -r requirements/look.txt
 	@touch $@
 
-# The library as a wheel with its C cores compiled, in dist/. tests/test_wheel.py (make test-slow) runs the README's
+# The library as a wheel with its C cores compiled, in dist/. tests/test_wheel.py (.ci/run) runs the README's
 # programs from such a wheel on a machine without gcc.
 wheel: env
 	rm -rf build

@@ -19,8 +19,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from das import ranks
+from experiments import rank_folders
 from experiments.commands import usage
-from experiments.harness import resume
+from experiments.harness import foreign, resume
 from experiments.registry import TASKS
 from experiments.run import checks
 from experiments.run.compose import explain_config_error
@@ -58,20 +59,24 @@ def main(config: DictConfig) -> None:
     overrides, folder = list(hydra_config.overrides.task), Path(hydra_config.runtime.output_dir)
     with one_line_errors(lambda: resume.hint(folder), folder), ExitStack() as stack:
         again = False
-        with ranks.main_first():
+        with rank_folders.main_first():
             if ranks.is_main():
                 stack.enter_context(resume.hold(folder))
                 if config.resume is None:
                     stack.callback(remove_unused, folder)
+                foreign.refuse_links(folder)
                 again = config.resume is None and resume.goes_on(folder, config, overrides)
+                if config.resume is not None:
+                    resume.require_own(folder, overrides)
         if ranks.gather(again)[0]:
             config.resume = str(folder)
         if config.resume is not None:
             config, overrides = resume.recall(folder, overrides)
         if ranks.count() > 1 and config.task.name != "train":
-            with ranks.main_first():
+            with rank_folders.main_first():
                 raise UserError(f"task={config.task.name} runs in one process: start it with python run.py")
         checks.check_values(config)
+        foreign.refuse_modules(config, folder)
         TASKS[config.task.name].load()(config, overrides, str(folder))
 
 
@@ -81,6 +86,6 @@ if __name__ == "__main__":
         sys.exit()
     ranks.join()
     resolve_folders(ranks.gather(now())[0])  # the main rank's time names the folder of all ranks
-    with ranks.main_first():
+    with rank_folders.main_first():
         explain_config_error(sys.argv[1:])
     main()

@@ -42,9 +42,11 @@ IDENTITY = {
 OF_ROLLOUTS = ("completions", "rewards")  # of these, what an arm has that does not train (task.train_once)
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """Return n, mean, sample standard deviation, min and max of the values of all steps."""
-    array = np.asarray(values, float)
+def summary(values: Sequence[float | None]) -> dict[str, Any]:
+    """Return n, mean, sample standard deviation, min and max of the values of all steps that have one."""
+    array = np.asarray([value for value in values if value is not None], float)
+    if not len(array):
+        return {"n": 0, **dict.fromkeys(("mean", "std", "min", "max"))}
     return {
         "n": len(array),
         "mean": float(array.mean()),
@@ -72,8 +74,8 @@ def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]
         tail_share = sum(row["tail_steps"] for row in rows) / sum(row["decode_steps"] for row in rows)
         summaries["tail_share"] = {"overall": tail_share}
     rewards, quarter = [row["reward"] for row in rows], max(1, len(rows) // 4)
-    summaries["reward"]["first_quarter"] = float(np.mean(rewards[:quarter]))
-    summaries["reward"]["last_quarter"] = float(np.mean(rewards[-quarter:]))
+    summaries["reward"]["first_quarter"] = summary(rewards[:quarter])["mean"]
+    summaries["reward"]["last_quarter"] = summary(rewards[-quarter:])["mean"]
     return summaries
 
 
@@ -206,7 +208,7 @@ def short_table(result: Mapping[str, Any]) -> list[list[str]]:
                 f"{arm['tokens_per_pass']['overall']:.2f}",
                 f"{arm['accepted']['mean'] / drafted:.0%}" if drafted else "-",
                 _ratio(ratio, "step_s"),
-                f"{arm['reward']['first_quarter']:.2f} → {arm['reward']['last_quarter']:.2f}",
+                " → ".join(_optional(arm["reward"][quarter], 2) for quarter in ("first_quarter", "last_quarter")),
             ]
         )
     return lines
@@ -241,7 +243,7 @@ def full_table(result: Mapping[str, Any]) -> list[list[str]]:
                 f"{arm['draft_share']['overall']:.1%}",
                 _ratio(ratio, "step_s"),
                 f"{arm['tail_share']['overall']:.0%}" if "tail_share" in arm else "-",
-                f"{arm['reward']['first_quarter']:.3f} → {arm['reward']['last_quarter']:.3f}",
+                " → ".join(_optional(arm["reward"][quarter]) for quarter in ("first_quarter", "last_quarter")),
                 *_of_stock(result, name),
             ]
         )
@@ -283,8 +285,8 @@ def _ratio(ratios: Mapping[str, Any] | None, key: str) -> str:
     return f"{ratios[key]['overall']:.3f}" if key in ratios else "-"
 
 
-def _optional(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _optional(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def identity_verdict(result: dict[str, Any]) -> str:

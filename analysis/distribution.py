@@ -34,7 +34,10 @@ def compare_distributions(
         [len(response["response_ids"]) for response in read.rollout(folder, 1)] for folder in (baseline, arm)
     )
     statistic, p_value = kolmogorov_smirnov(first, first_of_arm)
-    rewards, rewards_of_arm = ([row["reward"] for row in rows] for rows in (baseline_rows, arm_rows))
+    pairs = [(row["reward"], own["reward"]) for row, own in zip(baseline_rows, arm_rows, strict=True)]
+    # A step whose responses got no reward compares nothing.
+    pairs = [pair for pair in pairs if None not in pair] or [(math.nan, math.nan)]
+    rewards, rewards_of_arm = zip(*pairs, strict=True)
     lengths, lengths_of_arm = ([row["length_mean"] for row in rows] for rows in (baseline_rows, arm_rows))
     return {
         "first_step_length": _means(first_of_arm, first),

@@ -134,9 +134,10 @@ def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pat
             )
         for order, (name, steps) in enumerate((name, rows[name]) for name in names):
             # Later arms are dashed and thinner, because equal curves would hide each other.
+            rewarded = [row for row in steps if row["reward"] is not None]
             reward_axes.plot(
-                [row["step"] for row in steps],
-                smoothed([row["reward"] for row in steps]),
+                [row["step"] for row in rewarded],
+                smoothed([row["reward"] for row in rewarded]),
                 color=colour(name),
                 label=name,
                 linewidth=max(1.0, 3.0 - 1.2 * order),

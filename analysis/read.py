@@ -1,11 +1,12 @@
 """Read the files of a run's folder."""
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+
+from das.files import unpacked
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
@@ -35,8 +36,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def timeline(folder: Path, step: int) -> dict[str, Any]:
     """Read the decode passes of one training step: step_time_s, step_live, step_tokens, step_emitted."""
-    with gzip.open(folder / "rollouts" / f"step_{step:05d}.timeline.json.gz", "rt") as file:
-        passes: dict[str, Any] = json.load(file)
+    passes: dict[str, Any] = json.loads(unpacked(folder / "rollouts" / f"step_{step:05d}.timeline.json.gz"))
     return passes
 
 
@@ -50,8 +50,7 @@ def rollout(folder: Path, step: int) -> list[dict[str, Any]]:
 
     Each response has problem_id, response_ids, reward, passes, drafted and more.
     """
-    with gzip.open(folder / "rollouts" / f"step_{step:05d}.jsonl.gz", "rt") as file:
-        return [json.loads(line) for line in file]
+    return [json.loads(line) for line in unpacked(folder / "rollouts" / f"step_{step:05d}.jsonl.gz").splitlines()]
 
 
 def result(folder: Path) -> dict[str, Any]:

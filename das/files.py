@@ -1,5 +1,7 @@
-"""Write files so that a reader finds the old content or the new one, also after a kill and after a loss of power."""
+"""Write files so that a reader finds the old content or the new one, also after a kill and after a loss of power; and
+read packed ones."""
 
+import gzip
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,14 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+MOST_UNPACKED = 1 << 31  # bytes of one file; the responses of a step have some 100 MB at the papers' largest scale
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Give a stream; what the block writes into it becomes the file's content when the block ends. If the block raises,
-    the file stays what it was. A process that is killed amid the block leaves NAME.PID.tmp beside it."""
+    the file stays what it was. A process that is killed amid the block leaves NAME.PID.tmp beside it. A link at either
+    name is not followed."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # tensor-parallel ranks save the same history at once
     try:
-        with partial.open("wb") as file:
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
+        with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -42,6 +48,22 @@ def add_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         file.write("".join(json.dumps(row) + "\n" for row in rows))
         file.flush()
         os.fsync(file.fileno())
+
+
+def unpacked(path: Path) -> bytes:
+    """Returns the content of a gzip file of one part, as gzip writes it. Raises ValueError, before it is unpacked, for
+    one that unpacks into more bytes than it says at its end, or than MOST_UNPACKED."""
+    with path.open("rb") as packed:
+        packed.seek(max(0, packed.seek(0, os.SEEK_END) - 4))
+        said = int.from_bytes(packed.read(), "little")
+        if said > MOST_UNPACKED:
+            raise ValueError(f"it unpacks into {said} bytes, more than {MOST_UNPACKED}")
+        packed.seek(0)
+        with gzip.open(packed) as file:
+            content = file.read(said + 1)
+    if len(content) > said:
+        raise ValueError(f"it unpacks into more than the {said} bytes that it says: pack it anew with gzip")
+    return content
 
 
 def flush(path: Path) -> None:

@@ -5,11 +5,8 @@ launcher, the functions here do nothing and import nothing heavy.
 """
 
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -90,34 +87,6 @@ def scatter(values: Sequence[Value]) -> Value:
     distributed.scatter_object_list(taken, list(values) if is_main() else None)
     own = taken[0]
     return own
-
-
-@contextmanager
-def main_first() -> Iterator[None]:
-    """Run the `with` block on the main process first, then on the others, which find the main process's files.
-
-    If the main process fails, it prints the reason, and the others exit silently.
-    """
-    if not is_main():
-        try:
-            gather(None)
-        except RuntimeError:  # the main process has gone
-            sys.exit(1)
-    yield
-    if count() > 1 and is_main():
-        gather(None)
-
-
-def own_file(path: Path) -> Path:
-    """Returns this rank's path for a file that every rank writes: history.npz on rank 0, history_rank1.npz on rank 1
-    ..."""
-    return path if is_main() else path.with_name(f"{path.stem}_rank{rank()}{path.suffix}")
-
-
-def own_folder(folder: Path) -> Path:
-    """Returns this rank's part of a folder that all ranks write to: the folder itself on rank 0, rank1/ on rank 1
-    ..."""
-    return folder if is_main() else folder / f"rank{rank()}"
 
 
 def asks_for_fsdp() -> bool:

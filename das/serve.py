@@ -20,7 +20,7 @@ from das.engine.plugin import DIE_TOGETHER
 
 def environment() -> dict[str, str]:
     """Returns the environment variables that the server needs and that are not set yet."""
-    variables = {"VLLM_USE_V2_MODEL_RUNNER": "0"}  # engines of das that ask for the second runner get it all the same
+    variables = {"VLLM_NO_USAGE_STATS": "1"}
     if installed("vllm"):  # the CUDA build: its default kernels give a row other bits when the batch changes
         variables |= {"VLLM_BATCH_INVARIANT": "1", "TRITON_F32_DEFAULT": "ieee"}  # as in das.install()
     return variables
@@ -28,9 +28,8 @@ def environment() -> dict[str, str]:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `python -m das serve`. Unknown options are passed on to vLLM."""
-    from das.engine.build import (
-        OPTIONS,
-    )  # imports numpy, and `python -m das doctor` says in one line that it is missing
+    # It needs numpy, and `python -m das doctor` says in one line that it is missing.
+    from das.engine.build import OPTIONS
 
     parser.add_argument("policy", help="directory or hub id")
     for name, option in OPTIONS.items():
@@ -58,14 +57,16 @@ def _group(text: str) -> dict[str, Any]:
 def command_line(policy: str, further: Sequence[str] = (), **options: Any) -> list[str]:
     """Returns the arguments with which Python starts the server. options: of das.engine_arguments().
 
-    further: options of vLLM, which override those of das. Raises the errors of das.engine_arguments, and
-    ValueError for a damaged saved history.
+    further: options of vLLM, which override those of das. Raises the errors of das.engine_arguments, ValueError for a
+    damaged saved history, and EngineError for an option that runs a model's code.
     """
     from das.drafter import make_drafter
     from das.engine.build import engine_arguments
     from das.engine.methods import METHODS
+    from das.engine.model_code import refuse_in_options
 
     method, drafter = options.get("method", "das"), options.get("drafter", {})
+    refuse_in_options(further)
     self_drafts = [row.name for row in METHODS.values() if row.self_drafts]
     if options.get("self_draft") and method not in self_drafts:
         raise ValueError(f"--self-draft: {method} does not draft so; add --method {' or '.join(self_drafts)}")

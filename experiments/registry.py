@@ -71,7 +71,6 @@ TASKS = {
         Task("bench_sampler", "experiments.bench.sampler"),
         # Robustness.
         Task("check_gpu", "experiments.tasks.check_gpu"),
-        Task("compatibility", "experiments.tasks.compatibility"),
         Task("kill_test", "experiments.tasks.kill_test"),
         Task("fault_test", "experiments.tasks.fault_test"),
         Task("soak", "experiments.tasks.soak"),

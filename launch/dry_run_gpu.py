@@ -21,7 +21,7 @@ MODULES = (
     "vllm.v1.engine.llm_engine",
     "vllm.model_executor.layers.quantization.online.base",
     "das.engine.worker",
-    "das.engine.runners.second.runner",
+    "das.engine.runner.runner",
     "das.verify.keyed_triton",
     "experiments.tasks.compare",
     "experiments.gpu.speed",

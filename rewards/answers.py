@@ -1,5 +1,8 @@
 r"""Find where a response gives its answer: in boxes, or between tags. Each character is read a fixed number of times.
 
+A response that was cut while it thought has no answer there: what follows a <think> without </think> does not count.
+The opening tag may be missing, because some chat templates write it into the prompt.
+
 The trainer's process reads the responses, so a response that is written to be slow would hold up a training step.
 """
 
@@ -13,11 +16,19 @@ from collections.abc import Iterator
 MAX_CHARACTERS = 1 << 20
 _BRACES = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
 _OPEN, _CLOSE = "<answer>", "</answer>"
+THINK, THOUGHT = "<think>", "</think>"
+
+
+def without_open_thought(completion: str) -> str:
+    """Return the text before the first <think> that no </think> follows; all of it if there is none."""
+    begin = completion.find(THINK, completion.rfind(THOUGHT) + 1)
+    return completion if begin < 0 else completion[:begin]
 
 
 def boxes(completion: str) -> Iterator[tuple[int, int, int]]:
     r"""Yield each complete \boxed{...} in the order in which they end: where the box and its text begin, and where the
-    box ends. Yields nothing for a response of more than MAX_CHARACTERS."""
+    box ends. Then yield each box that does not end, with 0 in place of its end. A \boxed that ends the text is one,
+    too: the text was cut there. Yields nothing for a response of more than MAX_CHARACTERS."""
     if len(completion) > MAX_CHARACTERS:
         return
     opened: list[tuple[int, int, bool]] = []  # of each open brace: begin, begin of its text, whether it opens a box
@@ -28,6 +39,11 @@ def boxes(completion: str) -> Iterator[tuple[int, int, int]]:
                 yield begin, text, token.end()
         elif token[0].endswith("{") and token[0] != "\\{":
             opened.append((token.start(), token.end(), token[0] != "{"))
+    for begin, text, is_box in opened:
+        if is_box:
+            yield begin, text, 0
+    if (begun := completion.rstrip()).endswith("\\boxed"):
+        yield len(begun) - len("\\boxed"), len(begun), 0
 
 
 def final_answer(completion: str) -> str | None:
@@ -35,9 +51,11 @@ def final_answer(completion: str) -> str | None:
     none, or if the response has more than MAX_CHARACTERS."""
     if len(completion) > MAX_CHARACTERS:
         return None
+    completion = without_open_thought(completion)
     begin = end = 0  # of the text that was found last
     for _, text, box_end in boxes(completion):
-        begin, end = text, box_end - len("}")
+        if box_end:
+            begin, end = text, box_end - len("}")
     after = 0
     while (opened := completion.find(_OPEN, after)) >= 0:
         text = opened + len(_OPEN)

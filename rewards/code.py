@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from rewards.answers import MAX_CHARACTERS
+from rewards.answers import MAX_CHARACTERS, THINK, THOUGHT
 from rewards.sandbox import Sandbox, Verdict
 
 _TILDES = re.compile(r"(?<![`~])~{3,}")
@@ -83,14 +83,20 @@ def code_of(completion: str) -> str:
     """Return the last complete fenced block whose language is Python or not given. Empty if there is none, or if the
     response has more than MAX_CHARACTERS (rewards/answers.py).
 
-    So an unfinished response has no answer. A block ends at a line that starts with its fence. If there is no such
-    line, the block ends at its fence in the middle of a line.
+    So an unfinished response has no answer, and neither has a thought without end: the blocks behind a line that begins
+    with <think> do not count unless </think> follows. A block ends at a line that starts with its fence. If there is no
+    such line, the block ends at its fence in the middle of a line.
     """
     answer = ""
+    before_thought: str | None = None  # the answer so far, while a thought goes on
     if len(completion) > MAX_CHARACTERS:
         return answer
     block: _Block | None = None
     for line in [*completion.replace("\r\n", "\n").split("\n"), None]:
+        if line is not None and block is None and before_thought is None and line.lstrip().startswith(THINK):
+            before_thought = answer
+        if line is not None and THOUGHT in line:
+            before_thought = None
         if block is not None and line is not None and block.is_closed_by(line):
             answer, block = block.text() if block.python else answer, None
             continue
@@ -103,16 +109,33 @@ def code_of(completion: str) -> str:
             block = _Block.opened_by(line)
         else:
             block.lines.append(line)
-    return answer
+    return answer if before_thought is None else before_thought
+
+
+class _Nearly(ast.NodeTransformer):
+    """Changes `assert CALL == VALUE`, where the value has floats, so that results within 1e-6 count as equal."""
+
+    def visit_Assert(self, node: ast.Assert) -> ast.Assert:
+        match node.test:
+            case ast.Compare(ast.Call() as call, [ast.Eq()], [value]) if any(map(_is_float, ast.walk(value))):
+                node.test = ast.Call(ast.Name("same_value", ast.Load()), [call, value], [])
+        return node
+
+
+def _is_float(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, float)
 
 
 def leetcode_tests(text: str) -> str:
-    """Convert the tests of a DeepCoder row. text: ends in check(EXPRESSION). Raises ValueError for any other text."""
+    """Convert the tests of a DeepCoder row. text: ends in check(EXPRESSION). Raises ValueError for any other text.
+
+    Floats are compared within 1e-6, as LeetCode says of its problems and LiveCodeBench's checker does.
+    """
     try:
         *body, last = ast.parse(text).body
         match last:
             case ast.Expr(ast.Call(ast.Name("check"), [entry], [])):
-                tests = ast.unparse(ast.Module(body, []))
+                tests = ast.unparse(_Nearly().visit(ast.Module(body, [])))
                 return json.dumps({"entry": ast.unparse(entry), "tests": tests, "prefix": ""})
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"tests that are not Python: {error}") from error
@@ -128,7 +151,8 @@ def humaneval_tests(row: dict[str, str]) -> str:
 
 
 def program_tests(cases: list[tuple[str, str]]) -> str:
-    """Convert the tests of a program. cases: (standard input, expected standard output, compared word by word)."""
+    """Convert the tests of a program. cases: (standard input, expected standard output), compared by
+    rewards/checker.py."""
     return json.dumps({"tests": cases})
 
 

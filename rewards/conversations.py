@@ -1,12 +1,23 @@
-"""Reward functions for TRL: each maps conversations and columns of the data set to one number per conversation."""
+"""Reward functions for TRL: each maps conversations and columns of the data set to one reward per conversation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import inspect
+import threading
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent import futures
+from itertools import dropwhile
 from typing import Any, Protocol
 
+from rewards import reward
 from rewards.brevity import brevity_reward
+from rewards.reward import RewardError, rewards_of
 from rewards.workers import no_counts
+
+# Files whose code runs before a user's function does.
+_BEFORE = (__file__, reward.__file__, futures._base.__file__)
 
 
 class Judge(Protocol):
@@ -64,21 +75,46 @@ class JudgedConversations:
 
 
 class OwnConversations:
-    """A user's reward function, called as TRL calls it. It runs in the training process, without workers."""
+    """A user's reward function, called as TRL calls it. It runs in the training process, without workers.
 
-    def __init__(self, function: Callable[..., Sequence[float]]):
-        self._function = function
+    What it returns reaches TRL: a reward for each conversation, or None where it abstains. A coroutine is awaited, as
+    in TRL: all of them in one event loop, in a thread of its own.
+    """
 
-    def __call__(self, completions: list[Sequence[Mapping[str, str]]], **columns: Any) -> list[float]:
-        """Return one reward for each conversation."""
-        return [float(reward) for reward in self._function(completions, **columns)]
+    def __init__(self, function: Callable[..., Any], name: str):
+        """name: how the user named the function, for errors."""
+        self._function, self._name = function, name
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self, completions: list[Sequence[Mapping[str, str]]], **columns: Any) -> list[float | None]:
+        """Return one reward for each conversation; None where the function abstains. Raises RewardError if it fails or
+        returns something else."""
+        try:
+            returned = self._function(completions, **columns)
+            if inspect.isawaitable(returned):
+                returned = self._awaited(returned)
+            return rewards_of(returned, len(completions), self._name)
+        except RewardError:
+            raise
+        except Exception as error:  # the user's code may raise anything, and its author must learn where
+            text = " ".join(f"{type(error).__name__}: {error}".split())[:300].removesuffix(":")
+            raise RewardError(f"{self._name} raised {text}{_place(error)}") from error
+
+    def _awaited(self, returned: Awaitable[Any]) -> Any:
+        async def result() -> Any:
+            return await returned
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="rewards", daemon=True).start()
+        return asyncio.run_coroutine_threadsafe(result(), self._loop).result()
 
     def take_counts(self) -> dict[str, int]:
         """Return a count of zero for every kind of failure of workers."""
         return no_counts()
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: there are no workers, and the event loop's thread ends with the process."""
 
 
 ConversationReward = OwnConversations | BrevityConversations | JudgedConversations
@@ -87,3 +123,13 @@ ConversationReward = OwnConversations | BrevityConversations | JudgedConversatio
 def _last_turns(completions: list[Sequence[Mapping[str, Any]]]) -> list[str]:
     """Return the text of each conversation's last turn: "" for a turn without text, such as a call of a tool."""
     return [conversation[-1].get("content") or "" for conversation in completions]
+
+
+def _place(error: Exception) -> str:
+    """Return the file and line where a function of the user failed: the last one in the file that das called first.
+    Empty if the call itself failed."""
+    frames = list(dropwhile(lambda frame: frame.filename in _BEFORE, traceback.extract_tb(error.__traceback__)))
+    if not frames:
+        return ""
+    own = [frame for frame in frames if frame.filename == frames[0].filename][-1]
+    return f" ({own.filename}, line {own.lineno})"

@@ -24,6 +24,7 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -36,7 +37,9 @@ from rewards.solution import answer_calls, read_frame, run_program
 ORDER = struct.Struct("<cd")  # START, ASK or KILL; for START the CPU seconds that the child may use
 START, ASK, KILL = b"R", b"T", b"K"
 REPORT = struct.Struct("<id")  # wait status, CPU seconds
-RUNNING = -1  # in a report, in place of the wait status: the child has not ended
+# In a report, in place of the wait status: the child has not ended; it ended, killed by nobody here, before it was
+# confined, and so before it ran the solution.
+RUNNING, UNCONFINED = -1, -2
 BROKEN = 111  # exit status of a child that could not be confined; its traceback is in the log
 _CHECK_S = 0.02  # shortest time between two checks of a child's CPU time
 
@@ -67,15 +70,21 @@ def main() -> None:
             return
         order, max_cpu_s = ORDER.unpack(message)
         if order == START:  # other orders arrived after their child had ended and are ignored
-            pid = forker.fork(fds)
-            for fd in fds:
+            confined, says_so = os.pipe()
+            pid = forker.fork([*fds, says_so])
+            for fd in (*fds, says_so):
                 os.close(fd)
+            status, cpu_s, killed = _wait(control, pid, max_cpu_s)
+            if not (killed or os.read(confined, 1)):
+                status = UNCONFINED
+            os.close(confined)
             with suppress(BrokenPipeError):  # the judge has ended; the next read notices that
-                control.sendall(REPORT.pack(*_wait(control, pid, max_cpu_s)))
+                control.sendall(REPORT.pack(status, cpu_s))
 
 
-def _wait(control: socket.socket, pid: int, max_cpu_s: float) -> tuple[int, float]:
-    """Wait until a child ends, and obey the judge meanwhile. Returns the child's wait status and CPU seconds.
+def _wait(control: socket.socket, pid: int, max_cpu_s: float) -> tuple[int, float, bool]:
+    """Wait until a child ends, and obey the judge meanwhile. Returns the child's wait status and CPU seconds, and
+    whether it was killed here.
 
     A child is killed when it has used max_cpu_s. It has a single thread, so it cannot use its remaining CPU seconds in
     less time by the clock. So no check is needed before that time.
@@ -85,7 +94,7 @@ def _wait(control: socket.socket, pid: int, max_cpu_s: float) -> tuple[int, floa
     poll = select.poll()
     poll.register(ended, select.POLLIN)
     poll.register(control, select.POLLIN)
-    wait_s = max_cpu_s
+    wait_s, killed = max_cpu_s, False
     while ended not in (ready := [fd for fd, _ in poll.poll(wait_s * 1000)]):
         cpu_s = time.clock_gettime(cpu_clock)
         order = None
@@ -99,24 +108,27 @@ def _wait(control: socket.socket, pid: int, max_cpu_s: float) -> tuple[int, floa
             control.sendall(REPORT.pack(RUNNING, cpu_s))
         if order == KILL or cpu_s >= max_cpu_s:
             os.kill(pid, signal.SIGKILL)  # in a jail it is process 1 of its namespace, so all its processes end
+            killed = True
         wait_s = max(_CHECK_S, max_cpu_s - cpu_s)
     cpu_s = time.clock_gettime(cpu_clock)
     os.close(ended)
     _, status = os.waitpid(pid, 0)
-    return status, cpu_s
+    return status, cpu_s, killed
 
 
 class _Forker:
     """Forks confined children that have no namespaces (isolation=weak)."""
 
     jailed = False
+    in_tmp: Sequence[str] = ()  # what isolation.enter_jail returned
 
     def __init__(self, null: int, limits: Limits):
         self.null, self.limits = null, limits
         self.nobody = os.getuid() == 0
 
     def fork(self, fds: list[int]) -> int:
-        """Start a child. fds: requests in, replies out, standard output. Returns its process id."""
+        """Start a child. fds: requests in, replies out, standard output, and a pipe into which the child writes a byte
+        once it is confined. Returns its process id."""
         pid = os.fork()
         if pid == 0:
             self._child(fds)
@@ -126,8 +138,8 @@ class _Forker:
         """Body of a child: read the job, close all other descriptors, give up all rights, and run the solution."""
         status = BROKEN
         try:
-            requests, replies, output = fds
-            wanted_fds = [self.null, output, 2, requests, replies, self.null]
+            requests, replies, output, says_so = fds
+            wanted_fds = [self.null, output, 2, requests, replies, self.null, says_so]
             for target, fd in enumerate([os.dup2(fd, 200 + i) for i, fd in enumerate(wanted_fds)]):
                 os.dup2(fd, target)
             os.closerange(len(wanted_fds), 256)
@@ -137,9 +149,10 @@ class _Forker:
             else:
                 _give_stdin(job["stdin"])
                 os.closerange(3, 5)
-            isolation.confine(self.limits, self.jailed, self.nobody)
+            isolation.confine(self.limits, self.jailed, self.nobody, self.in_tmp)
             os.dup2(5, 2)  # errors until here are our own and go to the log; the solution's do not
-            os.close(5)
+            os.write(6, b"c")
+            os.closerange(5, 7)
             status = 1
             if job["stdin"] is None:
                 answer_calls(job["source"], job["entry"], 3, 4)
@@ -175,7 +188,7 @@ class _Jailed(_Forker):
             os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
         die_with_parent()
         self.namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
-        isolation.enter_jail(root)
+        self.in_tmp = isolation.enter_jail(root)
 
     def fork(self, fds: list[int]) -> int:
         """See _Forker. The child gets its own PID namespace."""

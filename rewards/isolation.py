@@ -10,8 +10,11 @@ import ctypes
 import os
 import platform
 import resource
+import site
 import struct
+import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,27 +97,53 @@ def _mount(source: str, target: str, kind: str | None, flags: int, options: str 
     _call("mount", source.encode(), target.encode(), kind and kind.encode(), ctypes.c_ulong(flags), options.encode())
 
 
-def enter_jail(root: str) -> None:
+_TMP = "/tmp"
+_ASIDE = "/libraries_of_tmp"  # in the jail: where libraries lie whose own place is below _TMP
+
+
+def _libraries() -> list[str]:
+    """Return the folders of libraries that Python and its modules need, parents first.
+
+    A virtual environment may see the packages of the Python that it was made from. Those packages are found by the
+    search path, which may hold folders of the user's own projects too. These are left out.
+    """
+    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    libraries |= set(site.getsitepackages([sys.prefix, sys.base_prefix])) & set(sys.path)
+    return [library for library in sorted(libraries | {"/lib", "/lib64", "/usr/lib"}) if os.path.isdir(library)]
+
+
+def _bind(source: str, target: str) -> None:
+    os.makedirs(target, exist_ok=True)
+    _mount(source, target, None, _MS_BIND | _MS_REC)
+
+
+def _is_in_tmp(library: str) -> bool:
+    return library.startswith(f"{_TMP}/")
+
+
+def enter_jail(root: str) -> list[str]:
     """Replace the file system by one that holds only read-only libraries and an empty /tmp. Raises OSError.
 
     root: an empty folder, on which the new file system is built. The process must already be in a new user namespace
-    and a new mount namespace. Afterwards it has no /proc, /dev, /etc or /home, and no access to the project.
+    and a new mount namespace. Afterwards it has no /proc, /dev, /etc or /home, and no access to the project. Returns
+    the libraries that lie below /tmp. `confine` needs them, because it gives each child another /tmp.
     """
+    libraries = _libraries()
+    in_tmp = [library for library in libraries if _is_in_tmp(library)]
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
     _mount("jail", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=1m")
-    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    for library in sorted(libraries | {"/lib", "/lib64", "/usr/lib"}):
-        if os.path.isdir(library):
-            target = root + library
-            os.makedirs(target, exist_ok=True)
-            _mount(library, target, None, _MS_BIND | _MS_REC)
-    os.makedirs(f"{root}/tmp", exist_ok=True)  # exists already if libraries are in /tmp; solutions get another /tmp
+    for library in libraries:
+        _bind(library, root + library)
+    for library in in_tmp:
+        _bind(library, root + _ASIDE + library)
+    os.makedirs(root + _TMP, exist_ok=True)
     os.chdir(root)
     _system_call("pivot_root", _SYS_PIVOT_ROOT, b".", b".")
     _call("umount2", b".", _MNT_DETACH)
     os.chdir("/")
     read_only = struct.pack("QQQQ", 1 | 2 | 4, 0, 0, 0)  # sets RDONLY, NOSUID and NODEV
     _system_call("mount_setattr", _SYS_MOUNT_SETATTR, -1, b"/", 0x8000, read_only, len(read_only))  # AT_RECURSIVE
+    return in_tmp
 
 
 # The fork server kills a child at its CPU limit (rewards/forkserver.py). If that fails, the kernel kills it at this
@@ -122,17 +151,19 @@ def enter_jail(root: str) -> None:
 _BACKSTOP = 4
 
 
-def confine(limits: Limits, jailed: bool, nobody: bool) -> None:
+def confine(limits: Limits, jailed: bool, nobody: bool, in_tmp: Sequence[str] = ()) -> None:
     """Give up all rights for good. A forked child calls this last, before it runs foreign code. Raises OSError.
 
     jailed: whether the child is in the jail, in its own PID namespace. If so, it gets its own temporary directory; if
-    not, it cannot open any file. nobody: whether to change to the user nobody.
+    not, it cannot open any file. nobody: whether to change to the user nobody. in_tmp: what enter_jail returned.
     """
     if jailed:
         unshare(NEWNS)
         options = f"mode=777,size={limits.file_mb}m,nr_inodes=1000"
-        _mount("tmp", "/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, options)
-        os.chdir("/tmp")
+        _mount("tmp", _TMP, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
+        for library in in_tmp:
+            _bind(_ASIDE + library, library)  # read-only, as _ASIDE is
+        os.chdir(_TMP)
     else:
         os.setsid()
         os.chdir("/")

@@ -25,9 +25,11 @@ from typing import Any
 
 from das.process import die_with_parent
 from rewards import isolation, values
-from rewards.forkserver import ASK, KILL, ORDER, REPORT, RUNNING, START
+from rewards.checker import same_output, same_value
+from rewards.forkserver import ASK, KILL, ORDER, REPORT, RUNNING, START, UNCONFINED
 from rewards.isolation import CPU_TIME, MIN_CPU_SHARE, WALL_TIME, Limits
-from rewards.workers import address_space, command
+from rewards.solution import MAX_DIGITS
+from rewards.workers import FAILED, address_space, command
 
 # The complete environment of the fork server, and so of every solution. The hash seed is fixed so that sets have the
 # same order in every run.
@@ -37,7 +39,13 @@ _NAMES_FOR_TESTS = {
     "tree_node": values.tree_node,
     "is_same_list": values.is_same_list,
     "is_same_tree": values.is_same_tree,
+    "same_value": same_value,
 }
+# What comparing an answer of an unexpected kind or size with the expected value raises. Any other error is the tests'.
+_UNEXPECTED = (
+    TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError, StopIteration,
+    UnboundLocalError, MemoryError,
+)  # fmt: skip
 _ROUNDING_S = 1e-6  # seconds of rounding errors in a sum of CPU times
 # Extra bytes of address space that the judge may use after its start. To parse a malicious answer of a few MB can
 # take a hundred times as much memory.
@@ -45,6 +53,7 @@ _MEMORY_BYTES = 512 << 20
 _CHECK_S = 0.5  # seconds between two checks of the CPU time of a solution that has exceeded its wall time
 
 
+_SERVER_ENDED = "the server that starts solutions ended; if memory ran out, lower reward.parallel or memory_mb"
 PASSED = "passed"  # the reason in the verdict on a solution that passed
 
 
@@ -57,6 +66,14 @@ class Failed(BaseException):
 
 class CandidateError(Exception):
     """The solution raised an exception. The text describes that exception."""
+
+
+class Broken(BaseException):
+    """The sandbox failed, and the solution is not to blame. The text says how. Not an Exception, like Failed."""
+
+
+class TestsError(Exception):
+    """The tests cannot be run, whatever the solution is. The text says why."""
 
 
 class ForkServer:
@@ -101,7 +118,10 @@ class Child:
         self.replies, replies = os.pipe()
         self.output, output = os.pipe()
         order = ORDER.pack(START, max(0.0, limits.cpu_s - spent_s))
-        socket.send_fds(self.control, [order], [requests, replies, output])
+        try:
+            socket.send_fds(self.control, [order], [requests, replies, output])
+        except OSError as error:
+            raise Broken(_SERVER_ENDED) from error
         for fd in (requests, replies, output):
             os.close(fd)
         os.set_blocking(self.requests, False)
@@ -115,7 +135,7 @@ class Child:
         poll = select.poll()
         poll.register(fd, event)
         while not poll.poll(max(0.0, self.next_check - time.monotonic()) * 1000):
-            self.control.sendall(ORDER.pack(ASK, 0.0))
+            self._order(ASK)
             status, cpu_s = self._report()
             if status != RUNNING:
                 return
@@ -124,9 +144,21 @@ class Child:
                 raise Failed(WALL_TIME)
             self.next_check = now + _CHECK_S
 
+    def _order(self, order: bytes) -> None:
+        try:
+            self.control.sendall(ORDER.pack(order, 0.0))
+        except OSError as error:
+            raise Broken(_SERVER_ENDED) from error
+
     def _report(self) -> tuple[int, float]:
         """Receive the fork server's next report: the child's wait status or RUNNING, and its CPU seconds."""
-        status, cpu_s = REPORT.unpack(self.control.recv(REPORT.size))
+        try:
+            report = self.control.recv(REPORT.size)
+        except ConnectionError:
+            report = b""
+        if not report:
+            raise Broken(_SERVER_ENDED)
+        status, cpu_s = REPORT.unpack(report)
         if status != RUNNING:
             self.exit = status, cpu_s
         return status, cpu_s
@@ -172,22 +204,29 @@ class Child:
         return value
 
     def end(self) -> str:
-        """Wait until the child ends. Returns how it failed; "" if it ended well. Raises Failed as _wait does."""
+        """Wait until the child ends. Returns how it failed; "" if it ended well. Raises Failed as _wait does.
+
+        Raises Broken if the child was never confined, or if somebody else killed it. A solution cannot send signals.
+        """
         if self.exit is None:
             self._wait(self.control.fileno(), select.POLLIN)
         if self.exit is None:
             self._report()
         assert self.exit is not None
         status, cpu_s = self.exit
+        if status == UNCONFINED:
+            raise Broken("a process could not be confined (its error is in the log)")
         code = os.waitstatus_to_exitcode(status)
         if code == -signal.SIGKILL and self.spent_s + cpu_s > self.limits.cpu_s - _ROUNDING_S:
             return CPU_TIME
+        if code == -signal.SIGKILL:
+            raise Broken("a solution was killed from outside; if memory ran out, lower reward.parallel or memory_mb")
         return f"ended by signal {-code}" if code < 0 else f"exit status {code}" if code else ""
 
     def close(self) -> float:
         """Kill the child if it still runs, and release its descriptors. Returns its CPU seconds."""
         if self.exit is None:
-            self.control.sendall(ORDER.pack(KILL, 0.0))
+            self._order(KILL)
         while self.exit is None:
             self._report()
         for fd in (self.requests, self.replies, self.output):
@@ -205,21 +244,32 @@ class Outcome:
 
 
 def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
-    """Judge a function: run `check(candidate)` of its tests. job: made by rewards/code.py."""
+    """Judge a function: run `check(candidate)` of its tests. job: made by rewards/code.py.
+
+    Raises TestsError if its tests fail by themselves, Broken if the sandbox does.
+    """
     names: dict[str, Any] = dict(_NAMES_FOR_TESTS)
-    exec(compile(job["tests"], "tests", "exec", optimize=0), names)  # PYTHONOPTIMIZE must not remove its assertions
+    try:  # PYTHONOPTIMIZE must not remove its assertions
+        exec(compile(job["tests"], "tests", "exec", optimize=0), names)
+        check = names["check"]
+    except Exception as error:
+        raise TestsError(_described(error)) from error
     request = {"source": job["source"], "entry": job["entry"], "stdin": None}
     child = Child(server, time.monotonic(), 0.0, limits)
     calls = 0
     failure = ""  # stored, because tests with a bare `except:` catch Failed
+    broken: Broken | None = None  # stored, too
 
     def candidate(*arguments: Any, **keywords: Any) -> Any:
-        nonlocal calls, failure
+        nonlocal calls, failure, broken
         try:
             child.send(values.encode([arguments, keywords]))
             value = child.receive()
         except Failed as error:
             failure = str(error)
+            raise
+        except Broken as error:
+            broken = error
             raise
         calls += 1
         return value
@@ -230,23 +280,33 @@ def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outco
     try:
         child.send(values.encode(request))
         child.receive()
-        names["check"](candidate)
+        check(candidate)
     except Failed as error:
         reason = str(error)
     except CandidateError as error:
         reason = f"raised {error}"
     except AssertionError:
         reason = "wrong answer"
-    except Exception as error:  # the tests failed on a value of an unexpected kind
+    except _UNEXPECTED as error:
         reason = f"wrong kind of answer: {type(error).__name__}"
+    except Exception as error:
+        if type(error) is not Exception:  # which tests raise themselves, in place of AssertionError
+            raise TestsError(_described(error)) from error
+        reason = "wrong answer"
     finally:
         cpu_s = child.close()
+    if broken is not None:
+        raise broken
     reason = reason or failure
     if not reason and not calls:
         reason = "the tests never called it"
     if not reason and cpu_s > limits.cpu_s:  # it answered everything before the fork server noticed
         reason = CPU_TIME
     return Outcome(not reason, reason or PASSED, calls)
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
@@ -268,7 +328,7 @@ def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome
             return Outcome(False, ending, passed)
         if spent_s > limits.cpu_s:
             return Outcome(False, CPU_TIME, passed)
-        if output.decode(errors="surrogateescape").split() != expected.split():
+        if not same_output(output.decode(errors="surrogateescape"), expected):
             return Outcome(False, "wrong answer", passed)
     count = len(job["tests"])
     return Outcome(count > 0, PASSED if count else "no tests", count)
@@ -280,6 +340,7 @@ def main() -> None:
     jobs, verdicts = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what tests print must not be read as a verdict
     limits = Limits(**json.loads(sys.argv[2]))
+    sys.set_int_max_str_digits(MAX_DIGITS)
     try:
         server = ForkServer(sys.argv[1], limits)
     except OSError as error:
@@ -295,5 +356,11 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + limits.cpu_s + 1, hard_limit))
         job = json.loads(line)
         began = time.perf_counter()
-        outcome = (functional if "entry" in job else programs)(server, job, limits)
-        print(json.dumps({**asdict(outcome), "seconds": time.perf_counter() - began}), file=verdicts)
+        try:
+            outcome = (functional if "entry" in job else programs)(server, job, limits)
+            answer = {**asdict(outcome), "seconds": time.perf_counter() - began}
+        except TestsError as error:
+            answer = {"error": f"{error}; they begin {job['tests'][:80]!r}"}
+        except Broken as error:
+            answer = {FAILED: str(error)}
+        print(json.dumps(answer), file=verdicts)

@@ -6,7 +6,9 @@ error if its question differs from the original one.
 
 Only workers import the library. Some of its scorers evaluate the policy's text as Python. So every answer is scored in
 a child process without rights (rewards/isolation.py), which cannot open files or sockets or start processes.
-A child that hangs or fills the memory is killed, and its answer scores 0.
+A child that hangs or fills the memory is killed, and its answer scores 0. So does an answer that the scorer fails on.
+The answer may be a program, so it can make the scorer raise anything: what no scorer raises by itself is counted as a
+failure. Before a task's first answer is scored, the problem's own answer has to score in a child as it does outside.
 """
 
 from __future__ import annotations
@@ -28,12 +30,18 @@ from typing import Any, NoReturn, TextIO
 from das.process import die_with_parent
 from rewards.answers import final_answer
 from rewards.isolation import Limits, confine
-from rewards.workers import FAILURES, Workers, command
+from rewards.reward import reward_of
+from rewards.workers import FAILED, FAILURES, Workers, command
 
 BLOCK = 100  # number of problems made with one seed; some tasks make all of them at once
 _PATIENCE = 10  # seconds by the clock that a worker may take for each second of its CPU time
 _CHECK_S = 0.05  # time between two checks of a child
 _LIMITS = {"memory_mb": 2048, "file_mb": 0}  # further limits of a child, beside its CPU time
+# What scorers raise on an answer that they cannot read.
+_UNREADABLE = (
+    TypeError, ValueError, AttributeError, LookupError, ArithmeticError, NameError, SyntaxError, AssertionError,
+    RecursionError, NotImplementedError,
+)  # fmt: skip
 
 
 def library_command(*arguments: str) -> list[str]:
@@ -94,29 +102,41 @@ def _block(task: str, options: str, seed: int) -> Any:
 
 
 @lru_cache(maxsize=4096)
-def _problem(task: str, options: str, seed: int, index: int) -> tuple[Any, Mapping[str, Any]]:
-    """Return the library's dataset with problem number `index`, and this problem. seed: the seed of the first BLOCK
-    problems."""
+def _problem(task: str, options: str, seed: int, index: int) -> tuple[Any, Mapping[str, Any], float | None]:
+    """Return the library's dataset with problem number `index`, this problem, and the score of its own answer: None if
+    it has none that can be scored. seed: the seed of the first BLOCK problems."""
     block, place = divmod(index, BLOCK)
     dataset = _block(task, options, seed + BLOCK * block)
     problem = dataset[place]
+    score = None
     with suppress(Exception):  # some tasks know no answer that could be scored
-        dataset.score_answer(answer=problem["answer"], entry=problem)  # imports modules that a child cannot import
-    return dataset, problem
+        # This also imports modules that a child cannot import.
+        score = float(dataset.score_answer(answer=problem["answer"], entry=problem))
+    return dataset, problem, score
+
+
+_scored_confined: set[str] = set()  # tasks whose scorer works in a child
 
 
 def _reply(answer: str, entry: str, timeout_s: float) -> dict[str, Any]:
     """Return the worker's reply about one answer: its score (None if the child that scores it died), or the error in
     the problem."""
     named = json.loads(entry)
-    dataset, problem = _problem(named["task"], named["options"], named["seed"], named["index"])
+    task = named["task"]
+    dataset, problem, own_score = _problem(task, named["options"], named["seed"], named["index"])
     if digest(problem["question"]) != named["question"]:
         return {"error": f"reasoning-gym made another problem than the one that was asked: {entry}"}
+    if own_score and task not in _scored_confined:
+        score = confined(lambda: dataset.score_answer(answer=problem["answer"], entry=problem), timeout_s)
+        if score != min(1.0, own_score):
+            return {FAILED: f"reasoning-gym scores its own answer to {task} {own_score}, and {score} in a child"}
+        _scored_confined.add(task)
     return {"score": confined(lambda: dataset.score_answer(answer=answer, entry=problem), timeout_s)}
 
 
 def confined(score: Callable[[], float], timeout_s: float) -> float | None:
-    """Call `score` in a child without rights. Returns its result in [0, 1]; 0 if it raises; None if the child died.
+    """Call `score` in a child without rights. Returns its result in [0, 1]; 0 if it raises what scorers raise on an
+    answer; None if it raises anything else, if the child died, or if the result is no reward (rewards/reward.py).
 
     timeout_s: CPU seconds of the child. It is also killed after 10 times as many seconds by the clock.
     """
@@ -134,9 +154,10 @@ def confined(score: Callable[[], float], timeout_s: float) -> float | None:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     try:
-        return min(1.0, max(0.0, float(written)))
+        reward = reward_of(float(written))
     except ValueError:  # the child wrote nothing, or foreign code wrote something else
         return None
+    return None if reward is None else min(1.0, max(0.0, reward))
 
 
 def _child(score: Callable[[], float], writing: int, timeout_s: float) -> NoReturn:
@@ -149,10 +170,10 @@ def _child(score: Callable[[], float], writing: int, timeout_s: float) -> NoRetu
         os.dup2(0, 2)  # errors until here are our own and go to the log
         os.dup2(0, 1)
         try:
-            value = float(score())
-        except Exception:  # scorers may fail on what the policy wrote
+            value = score()
+        except _UNREADABLE:
             value = 0.0
-        os.write(3, repr(value).encode())
+        os.write(3, repr(reward_of(value)).encode())  # if it is no reward, nothing is written
     finally:
         os._exit(0)
 
@@ -167,7 +188,7 @@ def _make(task: str, options: str, seed: int, count: int, lines: TextIO) -> None
         return
     for index in range(count):
         try:
-            _, problem = _problem(task, options, seed, index)
+            _, problem, _ = _problem(task, options, seed, index)
         except Exception as error:  # each task has its own ways to refuse options
             print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=lines)
             return

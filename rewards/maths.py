@@ -2,9 +2,11 @@
 
 math-verify can compute for ever and fill the memory. Its own time limit is a signal, which cannot interrupt a long
 computation in C code. So `MathsReward` uses worker processes, which have a memory limit and can be killed.
-`accuracy_reward` computes the same reward in this process, for policies that never write such answers.
+`accuracy_reward` computes the same reward in this process, for policies that never write such answers. Only the main
+thread gets signals, so a call from another thread is answered by a worker process.
 
-All limits count CPU time, so a busy or paused machine changes no reward.
+All limits count CPU time, so a busy or paused machine changes no reward. A failure of math-verify itself is an error,
+not a wrong answer.
 """
 
 from __future__ import annotations
@@ -14,18 +16,22 @@ import os
 import re
 import resource
 import signal
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from das.process import die_with_parent
-from rewards.answers import boxes
+from rewards.answers import boxes, without_open_thought
 from rewards.notation import may_be_equal
-from rewards.workers import RETIRES, Workers, address_space, command
+from rewards.workers import FAILED, RETIRES, JudgeError, Workers, address_space, command
+
+T = TypeVar("T")
 
 # CPU seconds for each call of math-verify: parse the gold answer, parse the response, compare two expressions. Parsing
 # an ordinary answer takes about a millisecond.
@@ -36,6 +42,29 @@ _MEMORY_BYTES = 2 << 30  # address space of a worker; an idle worker uses 0.06 G
 # sympy caches what it computes. A worker that has grown by this many bytes is replaced, so that no response takes the
 # memory that later answers need.
 _GROWTH_BYTES = 256 << 20
+
+# What math-verify raises when it cannot read an answer or compare it, beside its TimeoutException. It handles almost
+# all of sympy's errors itself. Any other error means that math-verify does not work.
+_REFUSALS = (ValueError, ArithmeticError, RecursionError)
+# Answers and gold answers of several kinds, and the rewards. If they come out otherwise, nothing is judged.
+_KNOWN = (
+    ("53", "53", 1.0),
+    ("\\frac{1}{2}", "0.5", 1.0),
+    ("x^2+2x+1", "(x+1)^2", 1.0),
+    ("\\{2, 1\\}", "1,2", 1.0),
+    ("54", "53", 0.0),
+    ("\\frac{1}{3}", "0.5", 0.0),
+)
+_PACKAGES = ("math-verify", "latex2sympy2_extended", "antlr4-python3-runtime", "sympy")
+_ASIDE_S = 8.0  # CPU seconds for a response that is judged for another thread
+
+
+class GoldError(ValueError):
+    """math-verify cannot read a gold answer. The data is at fault, not the response."""
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 @lru_cache(maxsize=1)
@@ -72,52 +101,112 @@ def _cpu_limit() -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-def _parse(text: str, mode: str) -> list[Any]:
-    """Parse a text with math-verify. Returns an empty list if that fails or takes too long. Raises MemoryError."""
-    from math_verify import parse
+def _attempt(call: Callable[[], T], otherwise: T) -> T:
+    """Call math-verify. Returns `otherwise` if it refuses or takes too long.
+
+    Raises MemoryError, and JudgeError for every other error. Call it from the main thread, where the limit's signal
+    arrives.
+    """
     from math_verify.errors import TimeoutException
 
+    if not _in_main_thread():
+        raise JudgeError("math-verify's time limit needs the main thread")
     try:
         with _cpu_limit():
-            expressions = parse(
-                text, _extraction(), extraction_mode=mode, parsing_timeout=_NEVER_S, raise_on_error=True
-            )
-        return list(expressions)
+            return call()
+    except (TimeoutException, *_REFUSALS):
+        return otherwise
     except MemoryError:
         raise
-    except (Exception, TimeoutException):
-        return []
+    except Exception as error:
+        raise JudgeError(f"math-verify failed: {_line(error)}") from error
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _parse(text: str, mode: str) -> list[Any]:
+    """Parse a text with math-verify. Returns an empty list if it cannot be read, or not in time."""
+    from math_verify import parse
+
+    options = {"extraction_mode": mode, "parsing_timeout": _NEVER_S, "raise_on_error": True}
+    return _attempt(lambda: list(parse(text, _extraction(), **options)), [])
 
 
 def _equal(gold: Any, parsed: Any) -> bool:
-    """Return whether math-verify finds two expressions equal; False if it fails or is too slow. Raises MemoryError."""
+    """Return whether math-verify finds two expressions equal; False if it cannot tell, or not in time."""
     from math_verify import verify
-    from math_verify.errors import TimeoutException
 
-    try:
-        with _cpu_limit():
-            return bool(verify([gold], [parsed], timeout_seconds=_NEVER_S, raise_on_error=True))
-    except MemoryError:
-        raise
-    except (Exception, TimeoutException):
-        return False
+    return _attempt(lambda: bool(verify([gold], [parsed], timeout_seconds=_NEVER_S, raise_on_error=True)), False)
 
 
 @lru_cache(maxsize=65536)
 def _gold(answer: str) -> tuple[Any, ...]:
-    """Parse a gold answer, once for all responses of a problem. Raises ValueError if math-verify cannot."""
+    """Parse a gold answer, once for all responses of a problem. Raises GoldError if math-verify cannot."""
     parsed = _parse(f"\\boxed{{{answer}}}", "any_match")
     if not parsed:
-        raise ValueError(f"math-verify cannot parse the gold answer {answer!r}")
+        raise GoldError(f"math-verify cannot parse the gold answer {answer!r}")
     return tuple(parsed)
 
 
 def readable(answer: str) -> bool:
-    """Return whether math-verify can parse a gold answer. Call this from the main thread, like accuracy_reward."""
+    """Return whether math-verify can parse a gold answer. Raises JudgeError if it does not work here."""
     try:
-        return bool(_gold(answer))
-    except ValueError:
+        if _in_main_thread():
+            check()
+            _gold(answer)
+        else:
+            _aside()(["\\boxed{1}"], [answer])
+    except GoldError:
         return False
+    return True
+
+
+def equal_golds(one: str, other: str) -> bool:
+    """Return whether two gold answers are equal, as texts or as math-verify reads them."""
+    try:
+        return one == other or 1.0 in accuracy_reward([f"\\boxed{{{one}}}", f"\\boxed{{{other}}}"], [other, one])
+    except GoldError:
+        return False
+
+
+@lru_cache(maxsize=1)
+def check() -> None:
+    """Raise JudgeError, in one line, unless math-verify and the packages under it judge known answers rightly here.
+
+    Call it from the main thread. It takes .3 s once.
+    """
+    try:
+        rewards = [float(_is_right(f"\\boxed{{{answer}}}", gold)) for answer, gold, _ in _KNOWN]
+        wrong = [known for known, reward in zip(_KNOWN, rewards, strict=True) if known[2] != reward]
+        why = f"{wrong[0][0]} for {wrong[0][1]} scores {1 - wrong[0][2]}" if wrong else ""
+    except Exception as error:  # whatever it is, nothing can be judged
+        why = _line(error)
+    if why:
+        installed = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
+        raise JudgeError(f"reward=maths cannot judge here: {why} ({installed}): install the versions in requirements/")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
+
+
+_aside_lock = threading.Lock()
+
+
+def _aside() -> MathsReward:
+    """Return the worker process that judges for threads other than the main one. It ends with this process."""
+    with _aside_lock:
+        return _aside_worker()
+
+
+@lru_cache(maxsize=1)
+def _aside_worker() -> MathsReward:
+    return MathsReward(1, _ASIDE_S)
 
 
 def _has_box(completion: str) -> bool:
@@ -132,14 +221,18 @@ _AND = re.compile(r"[\s$]*(,|(,\s*)?(and|or|\\text\{\s*(and|or)\s*\}))[\s$]*")
 
 
 def _boxed(completion: str) -> tuple[str, str]:
-    """Return the last complete box, with the boxes before it that only a comma, "and" or "or" separates from it, and
-    the texts in these boxes, separated by commas.
+    """Return the box that was begun last, with the boxes before it that only a comma, "and" or "or" separates from it,
+    and the texts in these boxes, separated by commas. Both are empty if that box is not complete.
 
     By itself math-verify reads all boxes of a text as one set, so an intermediate result in a box would make a right
     answer wrong. If there is no complete box, it reads any formula, so an unfinished text could count as right.
     """
     found: list[tuple[int, int, int]] = []  # of each box that is inside no other box: begin, begin of its text, end
     for box in boxes(completion):
+        if not box[2]:
+            if not found or found[-1][0] < box[0]:
+                return "", ""
+            continue
         while found and found[-1][0] > box[0]:
             found.pop()
         found.append(box)
@@ -156,7 +249,7 @@ def _is_right(completion: str, answer: str) -> bool:
     if not _has_box(completion):
         return False
     gold = _gold(answer)  # before the response is parsed, which may take much memory
-    boxed, texts = _boxed(completion)
+    boxed, texts = _boxed(without_open_thought(completion))
     if not may_be_equal(texts, answer):
         return False
     return any(_equal(*pair) for pair in product(gold, _parse(boxed, "first_match")))
@@ -165,9 +258,13 @@ def _is_right(completion: str, answer: str) -> bool:
 def accuracy_reward(completions: list[str], answers: list[str]) -> list[float]:
     """Return 1.0 or 0.0 for each completion, against the gold answer at the same index.
 
-    A completion that cannot be parsed scores 0.0. Raises ValueError for a gold answer that cannot be parsed, which is
-    an error in the data. Call this from the main thread: the time limits of math-verify use signals.
+    A completion that cannot be parsed scores 0.0. Raises GoldError for a gold answer that cannot be parsed, which is an
+    error in the data, and JudgeError if math-verify does not work. A thread other than the main one gets its rewards
+    from a worker process, because the time limits of math-verify use signals.
     """
+    if not _in_main_thread():
+        return _aside()(completions, answers)
+    check()
     return [float(_is_right(completion, answer)) for completion, answer in zip(completions, answers, strict=True)]
 
 
@@ -190,7 +287,7 @@ class MathsReward:
             if reply is None:
                 self.hung += 1
             elif "error" in reply:
-                raise ValueError(reply["error"])
+                raise GoldError(reply["error"])
             else:
                 rewards[index] = reply["reward"]
         return rewards
@@ -210,17 +307,21 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what sympy prints must not be read as an answer
-    accuracy_reward(["\\boxed{1}"], ["1"])  # imports everything that answers need
+    try:
+        check()  # also imports everything that answers need
+    except JudgeError as error:
+        print(json.dumps({"ready": False, "why": str(error)}), file=answers)
+        return
     print(json.dumps({"ready": True}), file=answers)
     max_bytes = address_space() + _GROWTH_BYTES
     for line in questions:
         completion, answer = json.loads(line)
         try:
             reply: dict[str, Any] = {"reward": accuracy_reward([completion], [answer])[0]}
-        except ValueError as error:  # the gold answer cannot be parsed
+        except GoldError as error:
             reply = {"error": str(error)}
-        except RecursionError:
-            reply = {"reward": 0.0}
+        except JudgeError as error:
+            reply = {FAILED: str(error)}
         except MemoryError:  # perhaps earlier answers filled the memory: ask a new worker
             return
         retires = address_space() > max_bytes

@@ -9,20 +9,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewards.isolation import WALL_TIME, Limits
-from rewards.workers import TIMEOUTS, WorkerError, Workers, command
+from rewards.workers import TIMEOUTS, JudgeError, WorkerError, Workers, command
 
 # A judge counts as stuck if it takes this many seconds longer than a solution may take.
 _GRACE_S = 2.0
 
-# A right solution, which must pass before anything else is judged.
+# A right solution, which must pass before anything else is judged. It uses 16 MiB, as any solution may.
 _RIGHT = {
-    "source": "def f(x): return [len(bytearray(x << 24))]",  # uses 16 MiB, as any solution may
+    "source": "def f(x): return [len(bytearray(x << 24))]",
     "entry": "f",
     "tests": "def check(candidate):\n    assert candidate(1) == [1 << 24]",
 }
+# In a jail there are files, so it may import what is not loaded yet: of Python's own, and of the installed packages.
+_IMPORTS = "import cmath, colorsys, mmap, numpy.fft\n"
 
 
-class SandboxError(RuntimeError):
+class SandboxError(JudgeError):
     """The sandbox does not work on this machine; the message says what to change."""
 
 
@@ -61,15 +63,28 @@ class Sandbox:
                 "Linux 5.12, weak needs neither, both need x86_64 (docs/data_and_rewards.md)"
             ) from error
 
-        (verdict,) = self.run([_RIGHT])
-        if not verdict.passed:  # if no solution could start under these limits, all would silently score 0
+        canary = _RIGHT if isolation == "weak" else {**_RIGHT, "source": _IMPORTS + _RIGHT["source"]}
+        try:
+            (verdict,) = self.run([canary])
+            why = "" if verdict.passed else verdict.why
+        except WorkerError as error:
+            why = str(error)
+        if why:  # if no solution could start under these limits, all would silently score 0
             self.close()
-            raise SandboxError(f"a right solution does not pass under reward.limits={asdict(limits)}: {verdict.why}")
+            under = f"reward.isolation={isolation} and reward.limits={asdict(limits)}"
+            raise SandboxError(f"a right solution does not pass under {under}: {why}")
 
     def run(self, jobs: Sequence[dict[str, Any]]) -> list[Verdict]:
-        """Run jobs made by `job` of rewards/code.py. Returns verdicts in the order of the jobs."""
+        """Run jobs made by `job` of rewards/code.py. Returns verdicts in the order of the jobs.
+
+        Raises ValueError for tests that fail by themselves, WorkerError if the sandbox fails twice over a job: neither
+        says anything about the solution.
+        """
         unanswered = Verdict(False, "its judge hung or died", 0, 0.0)
         answers = self._workers.ask(jobs)
+        for answer in answers:
+            if answer is not None and "error" in answer:
+                raise ValueError(f"the tests of a problem cannot be run: {answer['error']}")
         verdicts = [unanswered if answer is None else Verdict(**answer) for answer in answers]
         self._workers.counts.add(TIMEOUTS, sum(verdict.why == WALL_TIME for verdict in verdicts))
         return verdicts

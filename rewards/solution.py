@@ -28,6 +28,7 @@ _MODULES = (
     "sys", "textwrap", "time", "typing",
 )  # fmt: skip
 _MAX_RECURSION = 100_000  # nested calls; LeetCode's own judge raises Python's limit as well
+MAX_DIGITS = 50_000  # of a whole number that is read or written; LiveCodeBench's judge allows as many
 
 
 def prelude() -> dict[str, Any]:
@@ -72,6 +73,7 @@ def write_frame(fd: int, data: bytes) -> None:
 def _start() -> None:
     random.seed(0)  # Python would draw a new seed in every forked process
     sys.setrecursionlimit(_MAX_RECURSION)
+    sys.set_int_max_str_digits(MAX_DIGITS)
     sys.argv = ["solution"]
     vars(threading)["Thread"] = _Thread
 

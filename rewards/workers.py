@@ -1,7 +1,9 @@
 """A pool of worker processes that answer JSON lines. A worker that hangs or dies is replaced.
 
 A worker runs `main` of a module of this package. Its first line is {"ready": true} or {"ready": false, "why": ...}.
-After that it answers each line that it receives with one line. After an answer with {"retires": true} it ends.
+After that it answers each line that it receives with one line. After an answer with {"retires": true} it ends. With
+{"failed": WHY} it says that it failed itself, and no answer is to blame. It ends too, and the question is asked once
+more.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ _START_S = 300.0
 
 _CHECK_S = 0.05  # shortest time between two checks of a worker's CPU time
 RETIRES = "retires"  # key of an answer: whether the worker ends after it and must be replaced
+FAILED = "failed"  # key of an answer that is none: why the worker failed
 
 # What can go wrong with workers is counted under these names, in metrics.jsonl too.
-DEATHS = "judge_deaths"  # workers that died over a question, which is asked at most once more
+DEATHS = "judge_deaths"  # workers that died or failed over a question, which is asked at most once more
 FAILURES = "judge_failures"  # questions without an answer: the worker hung, or the second worker died too
 TIMEOUTS = "judge_timeouts"  # solutions that were ended by the clock, not by their CPU time
 
@@ -61,8 +64,13 @@ def no_counts() -> dict[str, int]:
     return {DEATHS: 0, FAILURES: 0, TIMEOUTS: 0}
 
 
-class WorkerError(RuntimeError):
-    """Raised if a worker could not start. The message is the worker's own, or says that the worker sent none."""
+class JudgeError(RuntimeError):
+    """A judge failed, and no answer is to blame, so none may score 0 for it. The message says in a line what failed."""
+
+
+class WorkerError(JudgeError):
+    """Raised if a worker could not start, or if two failed over a question. The message is the worker's own, or says
+    that the worker sent none."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -110,7 +118,11 @@ class _Worker:
         return time.clock_gettime(~self.process.pid << 3 | 2)
 
     def ask(self, question: bytes, timeout_s: float, max_cpu_s: float) -> dict[str, Any] | None:
-        """Ask one question. Returns the answer, or None on a timeout. Raises EOFError if the process died."""
+        """Ask one question. Returns the answer; None if the process used up its CPU time.
+
+        Raises EOFError if the process died, TimeoutError if it did not answer in time though it had CPU time left: then
+        the machine was paused, or the process sleeps.
+        """
         assert self.process.stdin is not None
         end, end_cpu_s = time.monotonic() + timeout_s, self._cpu_s() + max_cpu_s
         with suppress(BrokenPipeError):  # the process has ended; reading its answer then raises EOFError
@@ -119,7 +131,10 @@ class _Worker:
         while True:
             remaining_s, remaining_cpu_s = end - time.monotonic(), end_cpu_s - self._cpu_s()
             if remaining_s <= 0 or remaining_cpu_s <= 0:
-                return self._read(0.0)
+                answer = self._read(0.0)
+                if answer is None and remaining_cpu_s > 0:
+                    raise TimeoutError
+                return answer
             answer = self._read(min(remaining_s, max(_CHECK_S, remaining_cpu_s)))
             if answer is not None:
                 return answer
@@ -162,11 +177,15 @@ class Workers:
 
     def _ask(self, question: Any) -> dict[str, Any] | None:
         line = json.dumps(question).encode() + b"\n"
+        failed = ""
         for _ in range(2):
             worker = self._idle.get()
             try:
                 answer = worker.ask(line, self._timeout_s, self._max_cpu_s)
-            except EOFError:  # a second worker will show whether the question killed it
+                failed = "" if answer is None else answer.get(FAILED, "")
+                if failed:
+                    raise EOFError
+            except (EOFError, TimeoutError):  # a second worker will show whether the question is to blame
                 self._replace(worker)
                 self.counts.add(DEATHS)
                 if worker.process.returncode == -signal.SIGXCPU:  # it used up its CPU time: no second try
@@ -180,6 +199,8 @@ class Workers:
                 return answer
             self._replace(worker)
             break
+        if failed:
+            raise WorkerError(failed)
         self.counts.add(FAILURES)
         return None
 
@@ -190,9 +211,10 @@ class Workers:
         self._start()
 
     def ask(self, questions: Sequence[Any]) -> list[dict[str, Any] | None]:
-        """Ask all questions. Returns the answers in the same order. Raises WorkerError.
+        """Ask all questions. Returns the answers in the same order. Raises WorkerError, also if two workers failed over
+        a question.
 
-        An answer is None if a worker hung on the question or used up its CPU time, or if two workers died on it.
+        An answer is None if a worker used up its CPU time on the question, or if two workers died or hung on it.
         """
         return list(self._threads.map(self._ask, questions))
 

@@ -3,7 +3,6 @@
 import gc
 import gzip
 import json
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -14,9 +13,11 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from scripts import RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
+from starts import Starts
 
 from das.engine.build import EngineSettings, build_engine
 from das.engine.environment import set_environment
+from das.process import warm_context
 from experiments.cache import cached_folder
 
 set_environment()
@@ -28,7 +29,7 @@ CLUSTER = "tests/cluster/"
 LONG = (
     CLUSTER,
     *("tests/trl/", "tests/experiments/tasks/", "tests/experiments/harness/"),
-    *("tests/engine/", "tests/heads/", "tests/rewards/", "tests/test_"),
+    *("tests/engine/", "tests/experiments/heads/", "tests/rewards/", "tests/test_"),
 )
 FEW_BLOCKS = "+engine.extra.num_gpu_blocks_override=256"  # of 128 tokens; clusters have many engines
 # A comparison with evaluations; the budget drafts the same whatever the clock says.
@@ -44,6 +45,10 @@ RANKS = [
     f"trainer.max_steps={RANKS_STEPS}", "trainer.learning_rate=0.01", "checkpoint.every=1", FEW_BLOCKS,
     "drafter.remember=distributions",
 ]  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Starts(config), "starts")
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook
@@ -137,8 +142,8 @@ def given_prices(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def in_process() -> Iterator[Callable[..., Any]]:
-    """Calls a function in another process. All calls have the same one: it imports vLLM and TRL once."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+    """Calls a function in another process, the same for all calls: a fork of one that has imported vLLM and TRL."""
+    with ProcessPoolExecutor(1, warm_context()) as pool:
         yield lambda function, *args: pool.submit(function, *args).result()
 
 
@@ -193,7 +198,7 @@ def mtp_policy(folder: Path) -> str:
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from das.heads.mtp import put_back
+    from experiments.heads.mtp import put_back
     from experiments.small_policy.mtp.layer import mtp_shape, new_mtp
     from experiments.small_policy.mtp.policy import as_qwen2
 
@@ -222,7 +227,7 @@ def mtp_policy(folder: Path) -> str:
 
 def layer_of(policy: Path) -> Any:
     """The MTP layer in a policy's folder, in torch."""
-    from das.heads.mtp import mtp_tensors
+    from experiments.heads.mtp import mtp_tensors
     from experiments.small_policy.mtp.layer import FIRST, MtpLayer, mtp_shape
 
     layer = MtpLayer(mtp_shape(json.loads((policy / "config.json").read_text())))

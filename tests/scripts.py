@@ -1,12 +1,23 @@
 """Scripts that tests run in processes of their own, and what they leave."""
 
 import json
-import subprocess
+import os
+import runpy
+import socket
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
+from unittest.mock import patch
 
 import psutil
+
+from das import process
+from das.process import warm_process
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 600  # a script that takes longer hangs
@@ -22,20 +33,77 @@ RANK_RUN = ROOT / "tests" / "trl" / "rank_run.py"
 
 
 def run_script(*arguments: str | Path, limit_s: float = LIMIT_S) -> str:
-    """Run Python with these arguments in the repository, and return what it prints. It must end well, and in time."""
-    process = subprocess.Popen(
-        [sys.executable, *map(str, arguments)], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    try:
-        output, errors = process.communicate(timeout=limit_s)
-    finally:
-        if process.poll() is None:
-            # torchrun puts its ranks into process groups of their own.
-            for started in (*psutil.Process(process.pid).children(recursive=True), process):
+    """Run a Python script with these arguments in the repository, and return what it prints. It must end well, and in
+    time. TWO_RANKS before the script: run it on two ranks.
+
+    Each process is a fork of one that has imported vLLM and TRL.
+    """
+    words = [str(argument) for argument in arguments]
+    ranks: list[dict[str, str]] = [{}]
+    if tuple(words[: len(TWO_RANKS)]) == TWO_RANKS:
+        words, ranks = words[len(TWO_RANKS) :], two_ranks()
+    with ExitStack() as stack:
+        files = [stack.enter_context(TemporaryFile("w+")) for _ in range(2 * len(ranks))]
+        runs = []
+        for rank, environment in enumerate(ranks):
+            with patch.dict(os.environ, environment), output_into(*files[2 * rank : 2 * rank + 2]):
+                runs.append(warm_process(as_script, words, daemon=False))
+                runs[-1].start()
+        ends = time.monotonic() + limit_s
+        while (left := [run for run in runs if run.exitcode is None]) and time.monotonic() < ends:
+            if any(run.exitcode for run in runs):
+                break  # the other rank would wait for it
+            wait([run.sentinel for run in left], timeout=max(0, ends - time.monotonic()))
+        codes = [run.exitcode for run in runs]
+        for run in left:
+            for started in psutil.Process(run.pid).children(recursive=True):
                 started.kill()
-            process.wait()
-    assert process.returncode == 0, errors[-8000:]  # torchrun adds a report of its own
-    return output
+            run.kill()
+        for run in runs:
+            run.join()
+        for file in files:
+            file.seek(0)
+        printed = [file.read() for file in files]
+    if left or any(codes):
+        raise AssertionError(f"ended with {codes}: " + "".join(printed[1::2])[-8000:])
+    return "".join(printed[::2])
+
+
+def as_script(words: list[str]) -> None:
+    """Do what the interpreter does with these arguments: a script's path, or -c and a program."""
+    os.chdir(ROOT)
+    process.START = "fork"  # of an arm: the script has imported what arms need, and computes nothing before
+    sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w", buffering=1) for number in (1, 2))
+    if words[0] == "-c":
+        sys.argv, program = words[:1] + words[2:], words[1]
+        exec(compile(program, "-c", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv = words
+        sys.path.insert(0, str((ROOT / words[0]).parent))
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def two_ranks() -> list[dict[str, str]]:
+    """The environment that torchrun gives to each of two ranks."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"} for rank in range(2)]
+
+
+@contextmanager
+def output_into(out: IO[str], errors: IO[str]) -> Iterator[None]:
+    """Send what this process prints into two files, while others start, which inherit them."""
+    saved = os.dup(1), os.dup(2)
+    os.dup2(out.fileno(), 1)
+    os.dup2(errors.fileno(), 2)
+    try:
+        yield
+    finally:
+        for number, descriptor in enumerate(saved, 1):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
 
 
 def of_ranks(folder: Path, name: str) -> list[Any]:

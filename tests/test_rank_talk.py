@@ -6,6 +6,7 @@ import pytest
 from scripts import run_script
 
 from das import ranks
+from experiments import rank_folders
 
 
 @pytest.mark.slow
@@ -24,6 +25,6 @@ def test_a_single_process_asks_itself() -> None:
 
 
 def test_each_rank_has_a_part_of_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ranks.own_folder(Path("saved")) == Path("saved")
+    assert rank_folders.own_folder(Path("saved")) == Path("saved")
     monkeypatch.setenv("RANK", "2")
-    assert ranks.own_folder(Path("saved")) == Path("saved/rank2")
+    assert rank_folders.own_folder(Path("saved")) == Path("saved/rank2")

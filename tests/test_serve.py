@@ -40,7 +40,7 @@ def test_the_engine_gets_what_engine_arguments_gives(
     assert run(monkeypatch, "--print", "--drafter", '{"window": 3}', "--budget", json.dumps(budget), "--port", "1") == 0
     start, options = printed(capsys)
     wanted = engine_arguments("das", {"window": 3}, budget)
-    assert start[0] == "VLLM_USE_V2_MODEL_RUNNER=0"
+    assert start[:2] == ["VLLM_NO_USAGE_STATS=1", sys.executable]
     assert start[-1] == "POLICY"
     assert json.loads(options["speculative-config"]) == wanted["speculative_config"]
     assert json.loads(options["additional-config"]) == wanted["additional_config"]
@@ -57,14 +57,9 @@ def test_the_engine_gets_what_engine_arguments_gives(
     assert run(monkeypatch, "--print", "--method", "das_self", "--self-draft", '{"passes": 4}') == 0
     das = json.loads(printed(capsys)[1]["additional-config"])["das"]
     assert das["self_draft"] == {"weights": "w8a8", "passes": 4, "history": True}
-    head = '{"model": "HEAD", "num_speculative_tokens": 3}'
-    assert run(monkeypatch, "--print", "--method", "das_eagle3", "--speculative", head) == 0
-    options = printed(capsys)[1]
-    assert json.loads(options["speculative-config"])["num_speculative_tokens"] == 32
-    assert json.loads(options["additional-config"])["das"]["head"] == {"passes": 3}
     run(monkeypatch, "--print", "--method", "none")
     assert "speculative-config" not in printed(capsys)[1]
-    run(monkeypatch, "--print", "--runner", "second", "--asynchronous")
+    run(monkeypatch, "--print", "--asynchronous")
     assert json.loads(printed(capsys)[1]["additional-config"])["das"]["asynchronous"] is True
 
 
@@ -101,9 +96,20 @@ def test_every_option_of_engine_arguments_is_a_flag(
         (("--branch-blocks", "some"), "invalid int value: 'some'"),
         (("--method", "self_draft", "--self-draft", '{"weights": "w3"}'), "give weights, one of w8a8, w4"),
         (("--self-draft", '{"passes": 4}'), "das does not draft so; add --method self_draft or das_self"),
-        (("--method", "das_eagle3"), "needs a head"),
+        (("--method", "eagle3"), "needs a head"),
         (("--method", "psychic"), "unknown speculation method 'psychic'"),
         (("--method", "stock"), "stock is vLLM as it comes"),
+        (("--trust-remote-code",), "trust_remote_code=true: code that comes with a model is never run"),
+        (("--trust-rem", "--port", "1"), "trust_remote_code=true"),
+        (("--trust_remote_code=true",), "trust_remote_code=true"),
+        (("--load-format", "pt"), "load_format=pt: weights are read by auto"),
+        (("--worker-cls", "evil.Worker"), "worker_cls=evil.Worker: an engine of das takes no class by its name"),
+        (("--worker-extension-cls=evil.Worker",), "worker_extension_cls=evil.Worker"),
+        (
+            ("--speculative-config", '{"method": "custom_class", "model": "evil.P"}'),
+            "speculative_config.method=custom_",
+        ),
+        (("--kv-transfer-config.kv_connector_module_path", "evil"), "kv_connector_module_path=evil"),
     ],
 )
 def test_wrong_options_end_in_one_line(
@@ -117,6 +123,16 @@ def test_wrong_options_end_in_one_line(
     assert code == 2
     assert words in last
     assert "error: " in last
+
+
+def test_a_file_of_options_runs_no_model_code_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "options.yaml").write_text("port: 1\nno-trust-remote-code: true\nmodel-impl: vllm\n")
+    assert run(monkeypatch, "--print", "--config", str(tmp_path / "options.yaml")) == 0
+    (tmp_path / "options.yaml").write_text("port: 1\ntrust-remote-code: true\n")
+    assert run(monkeypatch, "--print", "--config", str(tmp_path / "options.yaml")) == 2
+    assert "config.trust-remote-code=true: code that comes with a model is never run" in capsys.readouterr().err
 
 
 def test_a_damaged_history_ends_in_one_line(
@@ -157,7 +173,7 @@ def test_a_server_on_a_gpu_gets_the_variables_of_an_engine_there(monkeypatch: py
     assert ours["TRITON_F32_DEFAULT"] == "ieee"
     assert ours.items() <= os.environ.items()
     monkeypatch.setattr(serve, "installed", lambda *names: None)
-    assert list(serve.environment()) == ["VLLM_USE_V2_MODEL_RUNNER"]
+    assert serve.environment() == {"VLLM_NO_USAGE_STATS": "1"}
 
 
 @pytest.mark.parametrize(

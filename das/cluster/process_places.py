@@ -22,7 +22,7 @@ class EngineProcess:
     """
 
     def __init__(self) -> None:
-        self.process, self.pipe = spawned(_serve, name="engine")
+        self.process, self.pipe = spawned(_serve, name="engine", start="spawn")  # this process has computed: no fork
         self._answered = False  # whether the process has ever answered
 
     def send(self, call: tuple[str, tuple[Any, ...]]) -> None:

@@ -21,6 +21,7 @@ PAIRS = 4  # the most tokens of a distribution that are remembered
 NO_PAIR = 2**32 - 1
 LEVELS_PER_NAT = 4
 MAX_LEVEL = 18  # highest level of a remembered token: its probability is at least .01
+MOST_DROPPED = 2**16  # tokens of a pass that an engine may have dropped behind a response's end
 PAIR_TOKENS = 2**26  # only smaller token ids can be remembered in pairs
 UNKNOWN, UNLISTED = 30, 31  # levels in `Distributions.heads`
 
@@ -138,10 +139,15 @@ class Distributions:
     @classmethod
     def from_text(cls, text: Any, count: int) -> Self:
         """Undo `text`, and fit the distributions to a response of `count` tokens: an engine may have dropped the last
-        tokens of a pass. Raises ValueError with a one-line message for anything but a text of this method.
+        tokens of a pass. Raises ValueError with a one-line message for anything but a text of this method, and before
+        it is unpacked for one that is too long for such a response.
         """
+        most = 4 + (count + MOST_DROPPED) * (1 + 4 * PAIRS)  # bytes
         try:
-            content = zlib.decompress(base64.b64decode(text, validate=True))
+            packed = zlib.decompressobj()
+            content = packed.decompress(base64.b64decode(text, validate=True), most)
+            if not packed.eof:
+                raise ValueError
             (written,) = np.frombuffer(content, "<u4", 1).tolist()
             heads = np.frombuffer(content, np.uint8, written, offset=4)
             planes = np.frombuffer(content, np.uint8, offset=4 + written).reshape(4, -1)

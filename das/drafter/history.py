@@ -10,20 +10,18 @@ are most likely to be accepted. All weights are updated from the emitted tokens,
 
 from __future__ import annotations
 
-import threading
 import weakref
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import wraps
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 
 from das.arrays import token_array
-from das.drafter import calls, checks, distributions, fork, native
+from das.drafter import calls, checks, distributions, native
 from das.drafter.constants import (
     AGREEING,
     CROSS_PROBLEM_CANDIDATES,
@@ -41,20 +39,6 @@ from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.drafter.texts import IndexedRequest, SharedTexts, Stores, private_part
 
 __all__ = ["HistoryDrafter"]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _locked(method: Callable[Concatenate[HistoryDrafter, P], R]) -> Callable[Concatenate[HistoryDrafter, P], R]:
-    """Decorator: only one thread at a time runs the decorated methods of a drafter."""
-
-    @wraps(method)
-    def wrapper(self: HistoryDrafter, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._lock:
-            return method(self, *args, **kwargs)
-
-    return wrapper
 
 
 class HistoryDrafter(RememberingDrafter):
@@ -79,8 +63,7 @@ class HistoryDrafter(RememberingDrafter):
                     of the request's seed
     warm            a saved history to start with, or None
 
-    Thread-safe: threads may draft for different requests at the same time. All other calls take turns and wait until
-    running drafts are done. Native calls release the GIL.
+    One thread at a time may use a drafter.
 
     Every method raises ValueError with a one-line message if an argument has a wrong type or value. The drafter is then
     unchanged.
@@ -103,7 +86,6 @@ class HistoryDrafter(RememberingDrafter):
         self.scope = scope
         self.cross_problem_tokens = options.shared_tokens
         self._tick = 0
-        self._lock = threading.RLock()
         self._lib = native.lib()
         self._config = native.Config(
             max_match=MAX_MATCH,
@@ -122,9 +104,7 @@ class HistoryDrafter(RememberingDrafter):
         self._core = self._lib.das_new(self._config)
         if not self._core:
             raise MemoryError("history drafter: out of memory")
-        # The core is not freed at exit: a daemon thread may still draft then, and the memory is freed anyway.
-        weakref.finalize(self, self._lib.das_free, self._core).atexit = False
-        fork.DRAFTERS.add(self)
+        weakref.finalize(self, self._lib.das_free, self._core).atexit = False  # a process that ends frees everything
         self._restart(native.prior_weights())
         if warm is not None:
             self.load(Path(warm), restart=True)
@@ -152,17 +132,6 @@ class HistoryDrafter(RememberingDrafter):
 
     # ---- requests ----
 
-    def hold(self) -> None:
-        """Wait until no other thread uses the drafter, and let none begin before `release` (fork.py)."""
-        self._lock.acquire()
-        self._lib.das_hold(self._core)
-
-    def release(self, in_child: bool) -> None:
-        """Undo `hold`. in_child: whether this is the child of a fork that followed it."""
-        self._lib.das_release(self._core, in_child)
-        self._lock.release()
-
-    @_locked
     def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
         """Start a request of a problem. If live requests of a problem have equal prompts, the prompt is indexed once.
 
@@ -188,7 +157,6 @@ class HistoryDrafter(RememberingDrafter):
         """
         self.observe_batch([request], [tokens], remembered)
 
-    @_locked
     def observe_batch(
         self,
         requests: Sequence[str],
@@ -268,12 +236,10 @@ class HistoryDrafter(RememberingDrafter):
         call = calls.arguments(self._handles(requests), nodes, floors, "nodes", checks.MAX_NODES)
         return calls.trees(self._lib, self._core, requests, call, checks.branch_floor(branch_floor))
 
-    @_locked
     def remembered(self, request: str) -> Distributions | None:
         """See RememberingDrafter. Raises ValueError if the request is not live."""
         return self._stores.read(self._one(request))[1]
 
-    @_locked
     def end(self, request: str, keep: bool = True) -> None:
         """Finish a request. Its response joins the history of the current tick, or is dropped with keep=False.
 
@@ -291,7 +257,6 @@ class HistoryDrafter(RememberingDrafter):
 
     # ---- history ----
 
-    @_locked
     def end_step(self, history_tick: int) -> None:
         """Make `history_tick` (the number of a step or epoch) the current tick, and drop responses of ticks <=
         history_tick - window.
@@ -309,7 +274,6 @@ class HistoryDrafter(RememberingDrafter):
                 self._shared.drop(finished)
         native.check(self._lib.das_set_tick(self._core, history_tick))
 
-    @_locked
     def save(self, path: Path) -> None:
         """Write history, history tick and learned weights as .npz, atomically. Live requests are not saved."""
         path = checks.file_path(path, "path")
@@ -320,7 +284,6 @@ class HistoryDrafter(RememberingDrafter):
                 texts.append(SavedText(finished.problem, tick, finished.context, tokens, remembered=remembered))
         SavedHistory(self.weights(), self.history_tick, texts).write(path)
 
-    @_locked
     def load(self, path: Path, restart: bool = False) -> None:
         """Replace history, history tick and weights by saved ones. Texts outside the window are dropped.
 
@@ -337,7 +300,6 @@ class HistoryDrafter(RememberingDrafter):
         for text in saved.texts:
             self._add(text, text.history_tick - shift)
 
-    @_locked
     def add_history(self, texts: Sequence[SavedText]) -> None:
         """Add responses that other engines finished, each to the history of its own tick. Responses outside the window
         are dropped.
@@ -365,7 +327,6 @@ class HistoryDrafter(RememberingDrafter):
         self._stores.extend(finished.handle, response, indexed=True, remembered=beside)
         self._remember(finished, tick)
 
-    @_locked
     def weights(self) -> np.ndarray:
         """The learned weights, float64, in the order of `das.drafter.prior.SIZES`."""
         out = np.empty_like(native.prior_weights())

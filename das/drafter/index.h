@@ -28,7 +28,7 @@
 #define BAD_TOKEN (-2)
 #define TOO_LONG (-3)
 #define NOT_LIVE (-4)
-#define BUSY (-5)                    /* another call drafts for the sequence, or this call names it twice */
+#define BUSY (-5)                    /* a call names a sequence twice */
 #define BAD_FLOOR (-6)
 
 static const int ORDERS[N_ORDERS] = {1, 2, MAX_ORDER};

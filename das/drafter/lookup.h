@@ -28,7 +28,7 @@ typedef struct Tree Tree;            /* tree.h */
 typedef struct Trace {
     Tree *tree;                      /* NULL until the first draft that may branch */
     int32_t n, n_nodes, stride;      /* positions of the last draft if it was a chain; nodes if it was a tree */
-    int32_t claimed;                 /* 1 while a call drafts: two calls must not write the same trace */
+    int32_t claimed;                 /* 1 while a call drafts, so that it sees a sequence that is named twice */
     int32_t noisy, context;          /* whether `seed` is known; number of tokens before the response */
     int32_t alone;                   /* 1: its drafts never come from other problems */
     int64_t seed;
@@ -45,8 +45,6 @@ typedef struct {
     Weights w;
     NoisyWeights noisy;              /* for drafts that use the noise */
     int32_t shared_store;            /* copies of all problems' newest texts */
-    pthread_mutex_t turnstile;       /* held while waiting for the lock, so that readers cannot keep a writer out */
-    pthread_rwlock_t lock;
 } Drafter;
 
 static void trace_free(Trace *t) {

@@ -2,48 +2,13 @@
  * responses, siblings, the request's own text and other problems (lookup.h). It turns them into a token and its
  * probability (mix.h), and follows them token by token, as a chain (draft.h) or a tree (tree.h).
  *
- * tests/drafter/reference.py computes the same answers by brute force: change both together. Drafts for different
- * sequences may be made at the same time; a function that changes anything excludes all others. A lock ensures both.
- * Functions that return int return a value >= 0, or one of the negative codes of index.h. Handles come from
+ * tests/drafter/reference.py computes the same answers by brute force: change both together. One thread at a time may
+ * use a core. Functions that return int return a value >= 0, or one of the negative codes of index.h. Handles come from
  * das_seq_new and das_share. Only das_propose and das_propose_tree may be called with the handle of a sequence that
  * was freed. */
-#define _POSIX_C_SOURCE 200809L      /* pthread_rwlock_t under -std=c11 */
-#include <pthread.h>
-
 #include "tree.h"
 
 #define BATCH 16                     /* requests drafted side by side */
-
-/* ---- the lock ---- */
-
-static pthread_rwlock_t *enter(Drafter *d, int exclusive) {
-    pthread_mutex_lock(&d->turnstile);
-    if (exclusive) pthread_rwlock_wrlock(&d->lock); else pthread_rwlock_rdlock(&d->lock);
-    pthread_mutex_unlock(&d->turnstile);
-    return &d->lock;
-}
-static void leave(pthread_rwlock_t **lock) { pthread_rwlock_unlock(*lock); }
-/* Both macros hold the lock until the block ends. */
-#define HOLD(d, exclusive) __attribute__((cleanup(leave), unused)) pthread_rwlock_t *held = enter(d, exclusive)
-#define HOLD_EXCLUSIVE(d) HOLD(d, 1)
-#define HOLD_SHARED(d) HOLD(d, 0)
-
-static void init_locks(Drafter *d) {
-    pthread_mutex_init(&d->turnstile, NULL);
-    pthread_rwlock_init(&d->lock, NULL);
-}
-/* Wait until no call is running, and let none begin. A process forks between the two, so that no lock stays with a thread
- * that the child does not have. */
-void das_hold(Drafter *d) {
-    pthread_mutex_lock(&d->turnstile);
-    pthread_rwlock_wrlock(&d->lock);
-}
-/* in_child: 1 in the child, where a lock does not know its owner any more. */
-void das_release(Drafter *d, int in_child) {
-    if (in_child) { init_locks(d); return; }
-    pthread_rwlock_unlock(&d->lock);
-    pthread_mutex_unlock(&d->turnstile);
-}
 
 static void fill_tables(void) {
     fill_logs();
@@ -67,7 +32,6 @@ typedef struct { Weights plain; NoisyWeights noisy; } BothWeights;
 
 /* Drops all texts and continues with these weights. */
 int das_restart(Drafter *d, const BothWeights *weights) {
-    HOLD_EXCLUSIVE(d);
     clear(d);
     d->w = weights->plain;
     d->noisy = weights->noisy;
@@ -76,24 +40,23 @@ int das_restart(Drafter *d, const BothWeights *weights) {
 }
 
 Drafter *das_new(const Config *config) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, fill_tables);
+    static int filled = 0;
+    if (!filled) fill_tables();
+    filled = 1;
     Drafter *d = calloc(1, sizeof *d);
     if (!d) return NULL;
     d->c = *config;
-    init_locks(d);
     return d;
 }
 
-void das_weights(Drafter *d, BothWeights *out) { HOLD_SHARED(d); *out = (BothWeights){d->w, d->noisy}; }
+void das_weights(Drafter *d, BothWeights *out) { *out = (BothWeights){d->w, d->noisy}; }
 
-int das_store_new(Drafter *d) { HOLD_EXCLUSIVE(d); return store_new(&d->x); }
+int das_store_new(Drafter *d) { return store_new(&d->x); }
 
 /* Starts a sequence. drafts: whether drafts will be made for it. alone: whether they never come from texts of other
  * problems. noisy: whether `seed` gives the noise of its tokens. context: the number of its tokens before the first one
  * with noise. */
 int64_t das_seq_new(Drafter *d, int32_t store, int drafts, int alone, int noisy, int64_t seed, int32_t context) {
-    HOLD_EXCLUSIVE(d);
     int32_t i = seq_new(&d->x, store, store), stride = candidate_stride(d);
     if (i < 0) return i;
     if (!drafts) return handle_of(&d->x, i);
@@ -125,7 +88,6 @@ static int extend(Drafter *d, int32_t seq, const int32_t *toks, const uint32_t *
 /* Appends n tokens to a sequence. Here and below, all tokens are checked before any is stored. pairs: [n][PAIRS], the
  * tokens' distributions, or NULL. */
 int das_extend(Drafter *d, int64_t handle, const int32_t *toks, const uint32_t *pairs, int64_t n, int indexed) {
-    HOLD_EXCLUSIVE(d);
     for (int64_t i = 0; i < n; i++) if (toks[i] < 0) return BAD_TOKEN;
     return extend(d, (int32_t)handle, toks, pairs, n, indexed);
 }
@@ -133,7 +95,6 @@ int das_extend(Drafter *d, int64_t handle, const int32_t *toks, const uint32_t *
 /* Appends toks[offsets[i] : offsets[i + 1]] to handles[i]. */
 int das_append(Drafter *d, int32_t n, const int64_t *handles, const int64_t *offsets, const int32_t *toks,
                const uint32_t *pairs) {
-    HOLD_EXCLUSIVE(d);
     for (int64_t i = 0; i < offsets[n]; i++)
         if (toks[i] < 0) return BAD_TOKEN;
     for (int32_t i = 0; i < n; i++) {
@@ -146,7 +107,6 @@ int das_append(Drafter *d, int32_t n, const int64_t *handles, const int64_t *off
 
 /* Copies a sequence's tokens to `out`, and their distributions to pairs [tokens][PAIRS] unless it is NULL. */
 void das_read(Drafter *d, int64_t handle, int32_t *out, uint32_t *pairs) {
-    HOLD_SHARED(d);
     const Seq *q = &d->x.seqs[(int32_t)handle];
     const Store *s = &d->x.stores[q->store];
     uint32_t i = 0;
@@ -159,7 +119,6 @@ void das_read(Drafter *d, int64_t handle, int32_t *out, uint32_t *pairs) {
 
 /* Copies a sequence, without its first `context` tokens, into the store that other problems see. Returns the copy. */
 int64_t das_share(Drafter *d, int64_t handle, uint32_t context) {
-    HOLD_EXCLUSIVE(d);
     int32_t seq = (int32_t)handle;
     const Store *s = &d->x.stores[d->x.seqs[seq].store];
     int32_t copy = seq_new(&d->x, d->shared_store, d->x.seqs[seq].store);
@@ -184,13 +143,11 @@ int64_t das_share(Drafter *d, int64_t handle, uint32_t context) {
 
 /* Ends a sequence. keep: it becomes history of the given tick; otherwise it is forgotten. */
 int das_end(Drafter *d, int64_t handle, int keep, int64_t tick) {
-    HOLD_EXCLUSIVE(d);
     return seq_end(&d->x, (int32_t)handle, keep, tick);
 }
 
 /* Forgets a store. All its sequences must have been forgotten before. */
 int das_store_end(Drafter *d, int32_t store) {
-    HOLD_EXCLUSIVE(d);
     Store *s = &d->x.stores[store];
     int rc = s->dead ? sweep(&d->x, s) : 0;
     if (!rc) store_free(&d->x, store);
@@ -198,10 +155,9 @@ int das_store_end(Drafter *d, int32_t store) {
 }
 
 /* Sets the current history tick, and sweeps stores from which sequences were evicted. */
-int das_set_tick(Drafter *d, int64_t tick) { HOLD_EXCLUSIVE(d); d->tick = tick; return sweep_all(&d->x); }
+int das_set_tick(Drafter *d, int64_t tick) { d->tick = tick; return sweep_all(&d->x); }
 
 int64_t das_bytes(Drafter *d) {
-    HOLD_EXCLUSIVE(d);                                 /* a draft may make its tree larger */
     uint64_t total = sizeof *d + index_bytes(&d->x);
     uint64_t candidate = sizeof(Candidate) + (d->c.remembers ? sizeof(uint32_t[PAIRS]) : 0);
     uint64_t trace = sizeof(Trace) + candidate * (TRACE + 1) * (uint64_t)candidate_stride(d);
@@ -213,17 +169,17 @@ int64_t das_bytes(Drafter *d) {
 /* ---- drafting ---- */
 
 static void release(Drafter *d, int32_t n, const int64_t *handles) {
-    for (int32_t r = 0; r < n; r++)
-        __atomic_store_n(&d->x.seqs[(int32_t)handles[r]].trace->claimed, 0, __ATOMIC_RELEASE);
+    for (int32_t r = 0; r < n; r++) d->x.seqs[(int32_t)handles[r]].trace->claimed = 0;
 }
 
-/* Claims the traces of n sequences for this call. Returns 0, NOT_LIVE or BUSY. */
+/* Claims the traces of n sequences for this call. Returns 0, NOT_LIVE or, if one is named twice, BUSY. */
 static int claim(Drafter *d, int32_t n, const int64_t *handles) {
     for (int32_t r = 0; r < n; r++) {
         int32_t i = place_of(&d->x, handles[r]);
         Trace *t = i >= 0 && d->x.seqs[i].state == LIVE ? d->x.seqs[i].trace : NULL;
-        int rc = !t ? NOT_LIVE : __atomic_exchange_n(&t->claimed, 1, __ATOMIC_ACQUIRE) ? BUSY : 0;
+        int rc = !t ? NOT_LIVE : t->claimed ? BUSY : 0;
         if (rc) { release(d, r, handles); return rc; }
+        t->claimed = 1;
     }
     return 0;
 }
@@ -270,9 +226,9 @@ static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, con
     }
 }
 
-/* Drafts while the lock is held. */
-static int draft_held(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                      const Rows *rows, const Given *given) {
+static int draft(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
+                 const Rows *rows, const Given *given) {
+    for (int32_t r = 0; floors && r < n; r++) if (isnan(floors[r])) return BAD_FLOOR;
     int rc = claim(d, n, handles);
     if (rc) return rc;
     int64_t longest = given ? given->longest : 0;
@@ -287,18 +243,6 @@ static int draft_held(Drafter *d, int32_t n, const int64_t *handles, const int64
     free(ctx);
     release(d, n, handles);
     return rc;
-}
-
-static int draft(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                 const Rows *rows, const Given *given) {
-    for (int32_t r = 0; floors && r < n; r++) if (isnan(floors[r])) return BAD_FLOOR;
-    {
-        HOLD_SHARED(d);
-        int rc = draft_held(d, n, handles, limits, floors, rows, given);
-        if (rc != BUSY) return rc;
-    }
-    HOLD_EXCLUSIVE(d);                                 /* no other call drafts now */
-    return draft_held(d, n, handles, limits, floors, rows, given);
 }
 
 /* Drafts chains for n different sequences. No limit exceeds stride. floors [n] or NULL: a chain ends before its

@@ -1,7 +1,6 @@
 """The native core of the history drafter (C code), called through ctypes: its types and functions.
 
-`native.c` and its headers depend on libc only. ctypes releases the GIL during calls. A lock in the core lets several
-threads draft at the same time, but only one thread at a time change anything.
+`native.c` and its headers depend on libc only. One thread at a time may use a drafter.
 """
 
 from __future__ import annotations
@@ -55,8 +54,6 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_new": (_PTR, [ctypes.POINTER(Config)]),
     "das_restart": (_I32, [_PTR, _PTR]),
     "das_free": (None, [_PTR]),
-    "das_hold": (None, [_PTR]),
-    "das_release": (None, [_PTR, _I32]),
     "das_weights": (None, [_PTR, _PTR]),
     "das_store_new": (_I32, [_PTR]),
     "das_store_end": (_I32, [_PTR, _I32]),

@@ -12,7 +12,8 @@ from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
 from das.engine.engine_config import WORKER, DasOptions
 from das.engine.methods import Method, find_method
-from das.errors import EngineError
+from das.engine.model_code import refuse_model_code
+from das.errors import EngineError, reason_of
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -50,14 +51,12 @@ class EngineSettings:
     branch_blocks: int = _option(
         0, "KV blocks for drafts that branch, 8 for each request that may get one (default: 0)"
     )
-    runner: str | None = _option(
-        None, "vLLM's model runner, first or second (docs/model_runner.md; default: second on a GPU, else first)"
-    )
-    # None: on a GPU, if das drafts chains from texts and max_num_batched_tokens holds the longest drafts of all requests
+    # None: on a GPU, if das drafts chains from texts and max_num_batched_tokens holds the longest draft of every
+    # request
     asynchronous: bool | None = _option(
         None,
-        "vLLM plans a pass before it knows the tokens of the one before, on its second model runner "
-        "(docs/model_runner.md; default: on a GPU, where it can)",
+        "vLLM plans a pass before it knows the tokens of the one before (docs/model_runner.md; default: on a GPU, "
+        "where it can)",
     )
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
@@ -74,23 +73,20 @@ class EngineSettings:
     speculative: Mapping[str, Any] = _option(
         {}, 'JSON, of methods other than das, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}'
     )
-    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, passed on unchanged
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, without code
 
     def __post_init__(self) -> None:
-        self._options(head=None)  # a head is checked later, once there is one
+        refuse_model_code({**self.extra, "speculative": self.speculative})
+        self.das_options  # noqa: B018  # impossible ones are refused
 
     @property
     def das_options(self) -> DasOptions:
         """The settings that concern drafts, in the form in which das's worker takes them."""
-        has_head = self.row.proposes and self.row.model == "head"
-        return self._options({"passes": self.speculative["num_speculative_tokens"]} if has_head else None)
-
-    def _options(self, head: Mapping[str, Any] | None) -> DasOptions:
         row = self.row
         if self.branch_blocks and row.chains_only:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
         own = {**DEFAULT_SELF_DRAFT, **self.self_draft, "history": row.history} if row.self_drafts else None
-        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, head, self.runner, self.asynchronous)
+        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, self.asynchronous)
 
     @property
     def row(self) -> Method:
@@ -138,7 +134,7 @@ def engine_arguments(
     """Returns the arguments for a vllm.LLM that drafts by `method` and verifies with keyed noise (noise that depends
     only on seed, position and token): `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
-    options: further ones of EngineSettings: speculative, branch_blocks, self_draft, runner, asynchronous. drafter,
+    options: further ones of EngineSettings: speculative, branch_blocks, self_draft, asynchronous. drafter,
     budget: a string stands for {"name": string}, such as drafter="my_module:MyDrafter" (docs/drafters_and_budgets.md).
     This only builds arguments and changes nothing. Raises EngineError for the method stock, an unknown method or a
     missing package. Raises ValueError or TypeError for an unknown option, a bad drafter or budget, or for too few
@@ -200,6 +196,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         "gpu_memory_utilization": settings.gpu_memory_utilization,
         "tensor_parallel_size": settings.tensor_parallel_size,
         "seed": settings.seed,
+        "use_tqdm_on_load": False,  # else each engine draws bars
         **das_arguments,
     }
     # vLLM froze (gc.freeze) the objects of an engine that this process had before. Frozen objects are never collected,
@@ -210,11 +207,10 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         gc.collect()
     try:
         if not settings.row.keyed:  # engines of das check it themselves, wherever they are built
-            trusted = bool(settings.extra.get("trust_remote_code", False))
-            model_config = EngineArgs(settings.model, trust_remote_code=trusted).create_model_config()
+            model_config = EngineArgs(settings.model).create_model_config()
             if reason := head_refusal(model_config):
                 raise EngineError(f"{settings.model}: {reason}")
         return LLM(**arguments | dict(settings.extra) | overrides)
     except ValueError as error:  # raised by vLLM's own checks
-        line = " ".join(str(error).split())
+        line = reason_of(error)
         raise EngineError(f"vLLM refuses the engine: {line[:400]}{advice(line)}") from error

@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from typing import Any
 
 from das.engine import self_test
-from das.engine.contract.versions import EXPERTS, packs_experts
 from das.errors import EngineError
 
 # vLLM's names of the architectures whose tokens and log-probs are equal with drafts and without, and whose new weights
@@ -67,8 +66,6 @@ def refusal(model_config: Any, adapters: bool = False) -> str:
         return f"das does not support the linear attention of {name}: drafts change its tokens; take stock vLLM"
     if current_platform.is_cpu() and model_config.is_deepseek_mla:
         return f"on a CPU, tokens of {name} depend on the batch (latent attention): take another policy, or a GPU"
-    if current_platform.is_cpu() and model_config.is_moe and not packs_experts():
-        return f"on a CPU, new weights of its experts do not arrive: take vLLM {' or '.join(EXPERTS)}, or a GPU"
     if current_platform.is_cpu() and model_config.is_moe and adapters:
         return f"on a CPU, vLLM has no LoRA adapters for the experts of {name}: set enable_lora=False, or take a GPU"
     return head_refusal(model_config)

@@ -8,9 +8,8 @@ from typing import Any
 from das.budget import DEFAULT_BUDGET, longest_draft
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import check_drafter
-from das.engine.contract.versions import RUNNERS
+from das.engine.drafters import head_files
 from das.engine.drafters.support import check_options
-from das.heads import on_disk as heads
 
 WORKER = "das.engine.worker.DasWorker"
 
@@ -23,10 +22,7 @@ class DasOptions:
 
     drafter: see das.drafter.make_drafter. budget: see das.budget.make_budget. branch_blocks: KV blocks for drafts that
     branch; 0: no draft branches. self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized
-    weights; None: no such drafts. head: `passes` of a draft head beside the history of past responses; None: no head.
-    runner: which of vLLM's model runners the engine runs on, "first" or "second"; None: the second on a GPU, if
-    this vLLM has it, else the first.
-    asynchronous: plan each pass before the tokens of the one before are known. Only the second runner does it. None: on
+    weights; None: no such drafts. asynchronous: plan each pass before the tokens of the one before are known. None: on
     a GPU, where it can (das/engine/patches/model_runner.py).
     """
 
@@ -34,8 +30,6 @@ class DasOptions:
     budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)
     branch_blocks: int = 0
     self_draft: Mapping[str, Any] | None = None
-    head: Mapping[str, Any] | None = None
-    runner: str | None = None
     asynchronous: bool | None = None
 
     def __post_init__(self) -> None:
@@ -47,23 +41,16 @@ class DasOptions:
                 f"branch_blocks={blocks!r}: a draft that branches needs {BLOCKS_A_TREE}; set it to a whole number of "
                 f"{BLOCKS_A_TREE} or more, or to 0 for chains"
             )
-        if self.runner not in (None, *RUNNERS):
-            raise ValueError(f"runner={self.runner!r}: choose {' or '.join(RUNNERS)}, or leave it out")
-        if self.asynchronous and (self.runner != "second" or blocks):
-            raise ValueError("asynchronous=True: only chains on the second runner; set runner=second, branch_blocks=0")
-        by_model = "self-drafts are" if self.self_draft is not None else "das_eagle3 drafts" if self.head else ""
-        if by_model and blocks:
-            raise ValueError(f"branch_blocks={blocks}: {by_model} chains only; set it to 0")
-        if by_model and self.drafter.get("name", "history") != "history":
-            raise ValueError(f"drafter.name={self.drafter['name']}: {by_model} beside the history only; use method das")
+        if self.asynchronous and blocks:
+            raise ValueError("asynchronous=True: chains only; set branch_blocks=0")
         if self.self_draft is not None:
+            if blocks:
+                raise ValueError(f"branch_blocks={blocks}: self-drafts are chains only; set it to 0")
+            if (name := self.drafter.get("name", "history")) != "history":
+                raise ValueError(f"drafter.name={name}: self-drafts are beside the history only; use method das")
             if not isinstance(self.self_draft, Mapping) or not isinstance(self.self_draft.get("history"), bool):
                 raise ValueError(f"self_draft={self.self_draft!r}: give weights, passes, and history, true or false")
             check_options({key: value for key, value in self.self_draft.items() if key != "history"})
-        if self.head is not None:
-            head = self.head
-            if not isinstance(head, Mapping) or set(head) != {"passes"} or heads.depth_problem(head["passes"]):
-                raise ValueError(f"head={head!r}: give passes, a whole number from 1 to {heads.DEEPEST}")
 
     @property
     def has_history(self) -> bool:
@@ -94,9 +81,7 @@ def das_options(vllm_config: Any) -> DasOptions:
 def drafts_by_das(vllm_config: Any) -> bool:
     """Returns whether das drafts in the engine. False if one of vLLM's own drafters does, or if nothing drafts."""
     speculative_config = vllm_config.speculative_config
-    if speculative_config is None:
-        return False
-    return str(speculative_config.model).startswith("das.") or das_options(vllm_config).head is not None
+    return speculative_config is not None and str(speculative_config.model).startswith("das.")
 
 
 def refuse_head(vllm_config: Any) -> None:
@@ -105,5 +90,5 @@ def refuse_head(vllm_config: Any) -> None:
     if speculative_config is None or speculative_config.method != "eagle3" or not speculative_config.model:
         return
     folder, policy = Path(speculative_config.model), Path(vllm_config.model_config.model)
-    if folder.is_dir() and (problem := heads.head_problem(folder, policy)):
+    if folder.is_dir() and (problem := head_files.head_problem(folder, policy)):
         raise ValueError(problem)

@@ -10,10 +10,9 @@ def install(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: 
 
     Call it before `LLM(**das.engine_arguments())`. `das.speculate()` calls it itself. A second call keeps
     the variables that are set and sets torch's threads again.
-    The environment variables hold for every engine that this process builds: the engine runs in this process, with
-    vLLM's first model runner unless it asks das for the second one, as engines of das do on a GPU, and logs warnings
-    only. das/engine/environment.py lists the variables; those that are already set keep their values. All other changes
-    affect only engines that ask for das (das/engine/patches/).
+    The environment variables hold for every engine that this process builds: the engine runs in this process, and logs
+    warnings only. das/engine/environment.py lists the variables; those that are already set keep their values. All
+    other changes affect only engines that ask for das (das/engine/patches/).
     Processes that nobody prepared, such as those of `vllm serve`, need das's vLLM plug-in (das/engine/plugin.py), which
     pip installs with das.
 

@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from das.budget import longest_draft
+from das.engine.drafters import head_files
 from das.errors import EngineError
-from das.heads import on_disk as heads
 
 if TYPE_CHECKING:
     from das.engine.build import EngineSettings
 
-PROPOSER = "das.engine.proposer.DasProposer"  # the class that vLLM loads where das drafts without a head
+PROPOSER = "das.engine.proposer.DasProposer"  # the class that vLLM loads where das drafts
 STOCK = "stock"  # vLLM as it comes, without das (das/engine/stock.py)
 SpeculativeConfig = dict[str, Any] | None  # vLLM's speculative_config
 
@@ -96,21 +96,13 @@ def _draft_model(settings: "EngineSettings") -> SpeculativeConfig:
 def _eagle3(settings: "EngineSettings") -> dict[str, Any]:
     if not settings.speculative.get("model"):
         raise EngineError("eagle3 needs a head: set model in its speculative settings to the head's folder")
-    if problem := heads.depth_problem(settings.speculative.get("num_speculative_tokens")):
+    if problem := head_files.depth_problem(settings.speculative.get("num_speculative_tokens")):
         raise EngineError(problem)
     return {"method": "eagle3", **settings.speculative}
 
 
-def _das_eagle3(settings: "EngineSettings") -> SpeculativeConfig:
-    return {
-        **_eagle3(settings),
-        "num_speculative_tokens": longest_draft(settings.budget),
-        "disable_padded_drafter_batch": True,  # vLLM then gives emitted tokens as lists
-    }
-
-
 def _mtp(settings: "EngineSettings") -> SpeculativeConfig:
-    if problem := heads.mtp_problem(settings.model, settings.speculative.get("num_speculative_tokens")):
+    if problem := head_files.mtp_problem(settings.model, settings.speculative.get("num_speculative_tokens")):
         raise EngineError(problem)
     return {"method": "mtp", **settings.speculative}
 
@@ -127,7 +119,6 @@ _ROWS = (
     Method("das", _own, history=True, proposes=True, simulated=True),
     Method("self_draft", _own, proposes=True, model="policy"),
     Method("das_self", _own, history=True, proposes=True, model="policy"),
-    Method("das_eagle3", _das_eagle3, history=True, proposes=True, model="head"),
     Method("ngram", lambda settings: {"method": "ngram", **settings.speculative}),
     Method("suffix", _suffix, history=True),
     Method("draft_model", _draft_model, model="draft model"),
@@ -155,9 +146,9 @@ def method_in(speculative_config: Mapping[str, Any] | None, das: Mapping[str, An
     """
     if speculative_config is None:
         return "none"
-    if speculative_config["model"] != PROPOSER and "head" not in das:
+    if speculative_config["model"] != PROPOSER:
         return str(speculative_config["method"])
-    model = "head" if "head" in das else "policy" if "self_draft" in das else None
+    model = "policy" if "self_draft" in das else None
     history = das.get("self_draft", {}).get("history", True)
     rows = (row for row in METHODS.values() if row.proposes)
     return next(row.name for row in rows if (row.model, row.history) == (model, history))

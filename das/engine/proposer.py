@@ -1,4 +1,4 @@
-"""vLLM's custom proposer class: it gives the engine's tokens to the drafter and returns drafts within the budget."""
+"""What drafts in an engine of das: it gives the engine's tokens to the drafter and returns drafts within the budget."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,15 +26,14 @@ from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout_record import RolloutRecord
 from das.engine.rollouts.silence import SilenceWatch
-from das.model_drafts.drafter import ModelDrafter
-from das.model_drafts.either_or import EitherOr
+from das.model_drafts.in_turns import InTurns
 from das.verify.admission import FORCED_KEY, PROBLEM_KEY
+from das.verify.draw import GREEDY_BELOW
 from das.verify.sampler import remembered_of
-from das.verify.sampling_parameters import GREEDY_BELOW
 
 if TYPE_CHECKING:
-    from das.engine.drafters.engine_model import EngineModel
-    from das.engine.runners.protocol import Runner
+    from das.engine.drafters.self_draft import SelfDraft
+    from das.engine.runner.runner import Runner
 
 
 @dataclass(slots=True)
@@ -54,7 +53,7 @@ class _Emitted:
 
 
 class DasProposer:
-    """The proposer that vLLM builds from its VllmConfig. options: how to draft; None: the engine's own options.
+    """The proposer of the engine with this VllmConfig. options: how to draft; None: the engine's own options.
 
     The proposer maps vLLM's batch rows to requests, and DraftRound does the drafting. Raises NotInstalled in an engine
     without das's worker.
@@ -69,13 +68,14 @@ class DasProposer:
         from_texts = make_drafter(options.drafter) if options.has_history else None
         self._history = from_texts  # the drafter that drafts from texts; None if only a model drafts
         history = from_texts if isinstance(from_texts, HistoryDrafter) else None  # a model drafts beside no other class
-        self.model_drafter: ModelDrafter | None = None
+        self.model_drafter: InTurns | None = None
         # vLLM takes an attribute `model` for a torch module with buffers, which sleep mode saves.
-        self.drafting_model: EngineModel | None = None
-        if options.self_draft is not None or options.head is not None:
-            from das.engine.drafters.model_drafter import model_drafter  # imports vLLM
+        self.drafting_model: SelfDraft | None = None
+        if options.self_draft is not None:
+            from das.engine.drafters import self_draft  # imports vLLM
 
-            self.model_drafter, self.drafting_model = model_drafter(options.self_draft, options.head, budget, history)
+            self.drafting_model = model = self_draft.SelfDraft(options.self_draft["weights"])
+            self.model_drafter = InTurns(model, options.self_draft["passes"], budget.worth, history)
         drafter: Drafter | None = self.model_drafter or from_texts
         assert drafter is not None
         drafter.vocab = vllm_config.model_config.get_vocab_size()
@@ -109,35 +109,24 @@ class DasProposer:
         """True if the drafter remembers the distributions from which tokens were sampled."""
         return self.draft_round.drafter.remembers
 
-    def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the drafter is an index, or the policy itself, so there is no model to load."""
-
     def attach(self, runner: "Runner") -> None:
-        """Note the runner, before every `propose`: it knows the request ids, which vLLM does not pass to `propose`."""
+        """Note the runner, before every `propose`: it knows the request ids."""
         self._runner = runner
         if self.drafting_model is not None:
             self.drafting_model.attach(runner)
 
-    def propose(
-        self,
-        sampled_token_ids: list[list[int]],
-        num_tokens_no_spec: np.ndarray,
-        token_ids_cpu: np.ndarray,
-        slot_mappings: Any = None,
-    ) -> list[list[int]]:
+    def propose(self, sampled_token_ids: list[list[int]], lengths: np.ndarray) -> list[list[int]]:
         """Draft for every row of the batch, after a target pass. Returns each row's drafted token ids.
 
         sampled_token_ids: the tokens that each row emitted in the pass; rows without new tokens (unfinished prompts)
-        get no draft. num_tokens_no_spec: tokens of prompt and response of each row, int [rows or more]. The other
-        arguments, which vLLM passes too, are not used.
+        get no draft. lengths: tokens of prompt and response of each row, int [rows].
         """
         names: list[str] = self._runner.input_batch.req_ids
         drafts: list[list[int]] = [[] for _ in names]
         emitted = self._observed(names, sampled_token_ids)
         if emitted is None:
             return drafts
-        lengths = num_tokens_no_spec[: len(names)].tolist()
-        room = [self.max_model_len - lengths[row] - 1 for row in emitted.rows]
+        room = [self.max_model_len - int(lengths[row]) - 1 for row in emitted.rows]
         proposal = self.draft_round.propose(emitted.requests, room)
         if self.model_drafter is not None:
             self._drafting = self.model_drafter.handed_out()
@@ -360,13 +349,13 @@ class DasProposer:
         self._end(list(self.requests.live))
         self._decoding = set()  # the time until the next pass is training, not decoding
         alarms = self._judge(judged)
+        if getattr(getattr(self.draft_round.budget, "prices", None), "learns", False):
+            self._silence.end_rollout(self._record.passes, self._record.num_drafted, self._record.declined)
         drafter = self.draft_round.drafter
-        head_rests = int(drafter.is_resting) if isinstance(drafter, EitherOr) else None
         self.draft_round.end_step(drafter.history_tick + self.clock.announced(history_tick))
         report = replace(
             self._report(meter, start),
             history_tokens=drafter.history_tokens,
-            head_rests=head_rests,
             calibration_error=self.calibration.error,
             alarms=alarms,
         )
@@ -392,10 +381,8 @@ class DasProposer:
         drafter, record = self.draft_round.drafter, self._record
         broken = [] if self.drafting_model is None else self.drafting_model.alarms()
         lost = record.history_before + record.tokens - drafter.history_tokens if drafter.window else 0
-        # A rollout in which a head rests has other drafts than those in which it does not.
-        compared = not (isinstance(drafter, EitherOr) and drafter.is_resting)
         return broken + self.alarm.end_step(
-            record.passes, record.num_drafted, record.num_accepted, lost, judged, compared, record.declined
+            record.passes, record.num_drafted, record.num_accepted, lost, judged, record.declined
         )
 
     def _begin(self, name: str, state: Any, num_emitted: int) -> LiveRequest:

@@ -57,18 +57,16 @@ def make_model(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Found:
-    """The result of `run_apart`. missing: names that vLLM lacks; None if the process ended before it knew. identity:
-    what `compare` returned; None if it did not. ended: how the process ended, in words. refused: the line with which
-    das refuses the policy; empty if it does not."""
+    """The result of `run_apart`. identity: what `compare` returned; None if it did not. ended: how the process ended,
+    in words. refused: the line with which das refuses the policy; empty if it does not."""
 
-    missing: list[str] | None
     identity: dict[str, Any] | None
     ended: str
     refused: str = ""
 
 
 def run_apart(policy: Mapping[str, Any] | None = None) -> Found:
-    """Look for missing hooks and compare, in another process. policy: see `compare`."""
+    """Compare in another process. policy: see `compare`."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
         environment = {name: value for name, value in os.environ.items() if name not in OF_RANKS} | {RUNNING: "1"}
@@ -84,11 +82,8 @@ def run_apart(policy: Mapping[str, Any] | None = None) -> Found:
             ended, refused = f"ended with {run.returncode}: {last}", last.partition(REFUSAL)[2]
         except subprocess.TimeoutExpired:
             ended, refused = f"did not end within {LIMIT_S} s: is the machine very busy?", ""
-        missing, identity = (
-            json.loads(file.read_text()) if file.exists() else None
-            for file in (Path(folder) / "hooks.json", Path(folder) / "identity.json")
-        )
-    return Found(missing, identity, ended, refused)
+        file = Path(folder) / "identity.json"
+        return Found(json.loads(file.read_text()) if file.exists() else None, ended, refused)
 
 
 def last_line(text: str) -> str:
@@ -190,16 +185,11 @@ def compare(folder: Path, policy: Mapping[str, Any] | None = None) -> dict[str, 
 
 
 def main() -> None:
-    """Write the missing hooks, and if none is missing the comparison, into the folder given as the first argument. The
-    second one is the policy as JSON, if the caller has one."""
-    from das.engine.contract.hook_check import missing_hooks
-
+    """Write the comparison into the folder given as the first argument. The second one is the policy as JSON, if the
+    caller has one."""
     folder, *policy = sys.argv[1:]
-    missing = missing_hooks()
-    write_text(Path(folder) / "hooks.json", json.dumps(missing))
-    if not missing:
-        found = compare(Path(folder), *map(json.loads, policy))
-        write_text(Path(folder) / "identity.json", json.dumps(found))
+    found = compare(Path(folder), *map(json.loads, policy))
+    write_text(Path(folder) / "identity.json", json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -27,16 +27,16 @@ from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import learned  # noqa: E402
 from das.engine.branching.scratch import with_scratch_blocks  # noqa: E402
 from das.engine.drafters.quantized_layers import QuantizedLayers  # noqa: E402
-from das.engine.drafters.support import require_head, require_self_draft  # noqa: E402
+from das.engine.drafters.support import require_self_draft  # noqa: E402
 from das.engine.engine_config import DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
+from das.engine.patches.model_runner import check_model_runner  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
 from das.engine.rollouts.report import Plain, RequestCost  # noqa: E402
 from das.engine.rollouts.totals import LinesInTheLog, add_to_totals  # noqa: E402
-from das.engine.runners.choice import add_das, check_choice, runner_under_construction  # noqa: E402
-from das.engine.runners.draft_passes import blocks_needed  # noqa: E402
-from das.engine.runners.protocol import Runner  # noqa: E402
+from das.engine.runner.draft_passes import blocks_needed  # noqa: E402
+from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
 from das.verify.forced import ForcedSampler  # noqa: E402
 from das.weights.loaded_weights import lost_weights  # noqa: E402
 
@@ -82,9 +82,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_options = options if drafts_by_das(self.vllm_config) else None
         if self._das_options is not None and self._das_options.self_draft is not None:
             require_self_draft(self.vllm_config, self._das_options.self_draft)
-        if options.head is not None:
-            require_head(self.vllm_config)
-        check_choice(self.vllm_config)
+        check_model_runner(self.vllm_config)
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         refuse_head(self.vllm_config)
@@ -104,17 +102,16 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def init_device(self) -> None:
         """Build vLLM's model runner, and put das's hooks on it."""
-        with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config), gpu.bmm_kept():
+        with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config):
             super().init_device()
-        self.das_runner = add_das(self.model_runner)
+        self.das_runner = Runner(self.model_runner)
         speculative_config = self.vllm_config.speculative_config
         logger.info(
             "das verifies by keyed noise; drafts: %s",
             "none, because there is no speculative_config"
             if speculative_config is None
             else f"up to {speculative_config.num_speculative_tokens} tokens by {speculative_config.method}"
-            + (", coupled" if self.das_runner.coupled else "")
-            + (", coupled, and by the history" if self.das_runner.has_head else ""),
+            + (", coupled" if self.das_runner.coupled else ""),
         )
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
@@ -295,8 +292,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         proposer in use.
         """
         self.das_runner.settle()
-        if self.das_runner.has_head != (options is not None and options.head is not None):
-            raise ValueError("an engine with a head beside the history has proposers of its own: build one for each")
         if name not in self._das_proposers:
             config = self.vllm_config
             made = type(self.das_runner.drafter)(config) if options is None else DasProposer(config, options)
@@ -418,8 +413,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
         Returns which of them did not arrive, in words; empty if the head computes with all of them.
         """
-        of_runner = "speculator" if self.vllm_config.use_v2_model_runner else "drafter"
-        head: Any = getattr(getattr(self.model_runner, of_runner, None), "model", None)
+        head: Any = getattr(self.model_runner.speculator, "model", None)
         if head is None:
             return "the engine has no drafter that is a model"
         if head.lm_head is self.model_runner.get_model().lm_head:  # vLLM shares one if the weights are equal

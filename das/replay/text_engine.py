@@ -13,7 +13,7 @@ from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.draft_price import DraftWork
 from das.draft_round import DraftRound
 from das.drafter import Drafter, TreeDrafts
-from das.model_drafts.drafter import DraftingModel, ModelDrafter
+from das.model_drafts.in_turns import ChainModel, InTurns
 from das.replay.engine import Engine
 from das.replay.times import Times
 from das.replay.workload import Workload
@@ -22,7 +22,7 @@ PROMPT = 10**6  # recorded responses come without prompts: token ids of stand-in
 KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
 
 
-class TextModel(DraftingModel, Protocol):
+class TextModel(ChainModel, Protocol):
     """A model that drafts on recorded text, such as those of experiments/replay/model_on_text.py."""
 
     def begin_text(self, text: np.ndarray) -> None:
@@ -59,7 +59,7 @@ class TextEngine(Engine):
         self.drafter = drafter
         self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks)
         self.max_tokens = max_tokens
-        self._model = cast(TextModel, drafter.model) if isinstance(drafter, ModelDrafter) else None
+        self._model = cast(TextModel, drafter.model) if isinstance(drafter, InTurns) else None
         self._name = name
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
@@ -197,7 +197,7 @@ class TextEngine(Engine):
         if self._model is not None:
             self._model.stand_at(self._at, self._contexts())
         proposal = self.draft_round.propose(self._requests)
-        if isinstance(self.drafter, ModelDrafter):
+        if isinstance(self.drafter, InTurns):
             self._model_work = self.drafter.handed_out()
         self.draft_passes += len(self._model_work.passes)
         self._parents, self._branches, self._drafting_s = None, np.zeros(live, np.int64), 0.0

@@ -57,6 +57,11 @@ class ColocatedGeneration(SpeculativeGeneration):
         self._llm_weights_sleeping = self.enable_sleep_mode
         self.accelerator.wait_for_everyone()
 
+    @property
+    def room(self) -> int | None:
+        """See SpeculativeGeneration."""
+        return int(self.llm.llm_engine.model_config.max_model_len)
+
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Returns the tensors that TRL loads in a sync. The weight check takes its sample from them."""
         tensors = super()._iter_named_params()

@@ -1,9 +1,20 @@
-"""Computes the problem id of a row of the trainer's dataset, and the history tick that the training has reached."""
+"""What the rows of a trainer's dataset mean to rollouts: their problem ids, whether their prompts fit into the engine,
+and the history tick that the training has reached."""
 
+import copy
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from das.errors import EngineError
+from das.verify.admission import MAX_PROBLEM_ID
+
+AT_ONCE = 256  # rows whose prompts are tokenized together
+NEW = 16  # training rollouts without a problem that comes again, after which a warning says so
+OF_TEMPLATE = 64  # tokens that a chat template may add to a message, beyond those that it adds to the first row
 
 
 def history_tick(unit: str, rollouts: int, rows: int | None, problems: int) -> int:
@@ -20,17 +31,152 @@ def history_tick(unit: str, rollouts: int, rows: int | None, problems: int) -> i
 
 def problem_id(row: Mapping[str, Any], whole_row: bool = False) -> str:
     """Returns the row's `problem_id` or, without one, a digest of its prompt (text or conversation) and its images, or
-    of the whole row.
+    of the whole row. An id that is missing (None, NaN, an empty text) is none, and 3, 3.0 and "3" are one id.
     """
-    if "problem_id" in row:
-        return str(row["problem_id"])
+    if (given := _given(row.get("problem_id"))) is not None:
+        return given
     images = [row[name] for name in ("image", "images") if name in row]  # TRL's columns
     asked = row if whole_row else [row["prompt"], images] if images else row["prompt"]
-    text = json.dumps(asked, sort_keys=True, default=_plain)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return _digest(json.dumps(asked, sort_keys=True, default=_plain))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def _given(value: Any) -> str | None:
+    """Returns the id that the column `problem_id` holds, as text; None if it holds none."""
+    if getattr(value, "shape", None) == ():
+        value = value.item()  # of NumPy or torch
+    if isinstance(value, float):
+        if math.isnan(value):  # pandas writes it where a number is missing
+            return None
+        value = int(value) if value.is_integer() else value
+    text = "" if value is None else str(value).strip()
+    if text in ("", "<NA>", "NaT"):  # the last two: pandas' other missing values
+        return None
+    try:
+        fits = len(text.encode()) and len(text) <= MAX_PROBLEM_ID
+    except UnicodeEncodeError:  # half of a surrogate pair
+        fits = False
+    return text if fits else _digest(text)  # the engine takes no such id
 
 
 def _plain(value: Any) -> str:
     """Returns a text that stands for a value that JSON lacks: an image's content, because its repr names its place in
     memory."""
     return hashlib.sha256(value.tobytes()).hexdigest() if hasattr(value, "tobytes") else repr(value)
+
+
+class RepeatWatch:
+    """Warns, once, if each rollout of a training brings new problems only: then no draft can come from earlier
+    responses to the same problem. Rows that are passed through several times come again, and are not watched."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] | None = set()  # problems of the rollouts so far; None: no longer watched
+        self._rollouts = 0
+
+    def note(self, trainer: Any, problems: Sequence[str], step: int) -> None:
+        """Note a rollout of the trainer. problems: the problem of each response. step: the one that trains on them."""
+        if self._seen is None:
+            return
+        self._rollouts += 1
+        dataset, state = trainer.train_dataset, trainer.state
+        sized = hasattr(dataset, "__len__")
+        if (sized and state.num_train_epochs > 1) or not self._seen.isdisjoint(problems):
+            self._seen = None
+            return
+        own = len(set(problems)) * trainer.accelerator.num_processes
+        enough = min(NEW, len(dataset) // own) if sized else NEW
+        self._seen.update(problems)
+        if self._rollouts > 1 and (self._rollouts >= enough or step + 1 >= state.max_steps):
+            warnings.warn(
+                f"every prompt is new: in {self._rollouts} rollouts none of {len(self._seen)} problems came again, so "
+                "drafts come from siblings and other problems only; rows of one problem need the same problem_id",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self._seen = None
+
+
+# ---- prompts that do not fit ----
+
+
+def require_fitting(trainer: Any, room: int | None) -> None:
+    """Raise EngineError with a one-line message if a prompt of the trainer's datasets does not fit into the engine, and
+    warn if one leaves no room for a whole response.
+
+    room: the most tokens of a prompt and its response together; None: not known, nothing is checked. Datasets without a
+    length, with images, and with prompts that environments write are not checked; see `require_fitting_batch`.
+    """
+    tokenize = getattr(trainer, "_tokenize_prompts", None)  # GRPO, RLOO and Distillation have it
+    if room is None or tokenize is None or getattr(trainer, "environment_factories", None):
+        return
+    evaluated = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"": trainer.eval_dataset}
+    named = {"train_dataset": trainer.train_dataset}
+    named |= {f"eval_dataset{f'[{name!r}]' if name else ''}": dataset for name, dataset in evaluated.items()}
+    response = getattr(trainer, "max_completion_length", None) or 0
+    for name, dataset in named.items():
+        columns = getattr(dataset, "column_names", None) or []
+        if not hasattr(dataset, "__len__") or "prompt" not in columns or {"image", "images"} & set(columns):
+            continue
+        prompts = dataset.select_columns(["prompt"])
+        lengths = dict(_long_prompts(prompts, tokenize, room - response))
+        if longer := [row for row, length in lengths.items() if length >= room]:
+            raise EngineError(
+                f"{name}: the prompt of row {longer[0]} has {lengths[longer[0]]:,} tokens, and the engine takes "
+                f"{room - 1:,}{_more(longer)}: leave them out, or raise vllm_max_model_length"
+            )
+        if lengths:
+            first = next(iter(lengths))
+            warnings.warn(
+                f"{name}: the prompt of row {first} has {lengths[first]:,} tokens, which leaves "
+                f"{room - lengths[first]:,} for a response of max_completion_length={response:,}{_more(list(lengths))}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _long_prompts(prompts: Any, tokenize: Any, at_most: int) -> Iterator[tuple[int, int]]:
+    """Yields row and length of each prompt of more than `at_most` tokens.
+
+    Only prompts that have as many bytes are tokenized: a token is a byte or more, beside those of the chat template.
+    """
+    added = 0
+    chosen: list[tuple[int, Any]] = []
+    for row, of_row in enumerate(prompts):
+        prompt = of_row["prompt"]
+        if not row:
+            added = max(0, len(_tokens(tokenize, [prompt])[0]) - _bytes(prompt))
+        extra = 0 if isinstance(prompt, str) else OF_TEMPLATE * len(prompt)
+        if _bytes(prompt) + added + extra > at_most:
+            chosen.append((row, prompt))
+        if len(chosen) == AT_ONCE or (chosen and row == len(prompts) - 1):
+            ids = _tokens(tokenize, [prompt for _, prompt in chosen])
+            yield from ((row, len(own)) for (row, _), own in zip(chosen, ids, strict=True) if len(own) > at_most)
+            chosen = []
+
+
+def _tokens(tokenize: Any, prompts: list[Any]) -> list[list[int]]:
+    ids: list[list[int]] = tokenize(copy.deepcopy(prompts))[0]
+    return ids
+
+
+def _bytes(prompt: Any) -> int:
+    return len((prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False, default=repr)).encode())
+
+
+def _more(rows: Sequence[int]) -> str:
+    return f" ({len(rows)} rows are so long)" if len(rows) > 1 else ""
+
+
+def require_fitting_batch(prompts: Sequence[Any], problems: Sequence[str], room: int | None, step: int) -> None:
+    """Raise EngineError with a one-line message if a prompt of a batch does not fit into the engine. prompts: as vLLM
+    takes them. room: see `require_fitting`."""
+    for place, prompt in enumerate(prompts):
+        length = len(prompt.get("prompt_token_ids", ())) if isinstance(prompt, Mapping) else 0
+        if room is not None and length >= room:
+            raise EngineError(
+                f"step {step}: the prompt of response {place} (problem {problems[place]}) has {length:,} tokens, and "
+                f"the engine takes {room - 1:,}: leave its row out, or raise vllm_max_model_length"
+            )

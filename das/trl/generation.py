@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,19 +19,31 @@ from trl.generation.vllm_generation import VLLMGeneration
 from das.arrays import load_arrays, save_arrays
 from das.budget.schedule import LongestFirst
 from das.engine.build import EngineSettings
+from das.engine.rollouts.enough import Begun
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.errors import EngineError
-from das.heads.training import OnlineHead
 from das.trl.conversations import Turn, conversation_rows, joined
-from das.trl.dataset_rows import history_tick, problem_id
+from das.trl.dataset_rows import RepeatWatch, history_tick, problem_id, require_fitting_batch
 from das.trl.determinism import algorithms_of_the_engine, random_states_kept
 from das.trl.engines.engines import Engines
 from das.trl.lag import FinishedRollout, Sync, done
-from das.trl.partial import Begun
 from das.trl.support import unsupported
 from das.weights.weight_check import WeightSample, check_together
 
 STATE = "generation.npz"
+
+
+class TrainedHead(Protocol):
+    """A drafter that is trained beside the policy."""
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Returns its weights, under the names that the engine loads."""
+
+    def save(self, folder: Path) -> None:
+        """Write its part of a checkpoint."""
+
+    def load(self, folder: Path) -> None:
+        """Continue from what `save` wrote."""
 
 
 class SpeculativeGeneration(VLLMGeneration):
@@ -39,7 +51,8 @@ class SpeculativeGeneration(VLLMGeneration):
 
     engines: Engines
     engines_of_all_ranks = False  # whether all ranks share the engines, and so must roll out together
-    head: OnlineHead | None = None  # a drafter that is trained beside the policy; its trainer sets it
+    keeps_history = True  # whether checkpoints hold the drafter's history; False: a server keeps it
+    head: TrainedHead | None = None  # a drafter that is trained beside the policy; its trainer sets it
 
     def __init__(
         self,
@@ -72,6 +85,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self.history_tick = 0  # the tick to which the drafter's window moves once that rollout is over
         self.num_drafted = self.num_accepted = 0  # tokens in the training's rollouts
         self.last: Rollout | None = None
+        self.repeats = RepeatWatch()
         self._counted_in = (0, False)  # step and evaluation flag that `_requests` belongs to
         self._requests = 0  # responses of that step so far, over all processes
         self._first = 0  # the place, among these, of this engine's first response in the running rollout
@@ -111,6 +125,11 @@ class SpeculativeGeneration(VLLMGeneration):
         dataset = trainer.train_dataset
         size = len(dataset) if hasattr(dataset, "__len__") else None
         self.history_tick = history_tick(self.history_unit, self.rollouts, size, problems)
+
+    @property
+    def room(self) -> int | None:
+        """The most tokens of a prompt and its response together; None if the trainer does not know it."""
+        return self.engine.max_model_len
 
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engine and check that they arrived.
@@ -155,14 +174,16 @@ class SpeculativeGeneration(VLLMGeneration):
         self._check_logprobs()
         turn = len(self._turns)
         rows = conversation_rows(prompts) if turn else range(len(prompts))
+        problems = [self.problems[row] for row in rows] if turn else self._gathered_problems()
         if not turn:
+            require_fitting_batch(prompts, problems, self.room, self.step)
             self._count_responses(len(prompts))
         seeds = [request_seed(self.run_seed, self.step, self._first + row, self.evaluation, turn) for row in rows]
         begun = self.begun
         request = RolloutRequest(
             prompts,
             sampling_params,
-            [self.problems[row] for row in rows] if turn else self._gathered_problems(),
+            problems,
             seeds=seeds if begun is None else begun.seeds,
             step=self.step,
             next_history_tick=self.history_tick,
@@ -287,7 +308,8 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def save_state(self, folder: Path) -> None:
         """Write the state that a resumed run needs to draft exactly as this run would have."""
-        self.engines.save_state(folder)
+        if self.keeps_history:
+            self.engines.save_state(folder)
         if self.head is not None:
             self.head.save(folder)
         lengths = {} if self.schedule is None else self.schedule.lengths.state()
@@ -296,7 +318,8 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def load_state(self, folder: Path) -> None:
         """Continue from what `save_state` wrote."""
-        self.engines.load_state(folder)
+        if self.keeps_history:
+            self.engines.load_state(folder)
         if self.head is not None:
             self.head.load(folder)
         arrays = load_arrays(folder / STATE, STATE)

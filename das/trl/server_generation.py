@@ -23,6 +23,9 @@ class ServerGeneration(SpeculativeGeneration):
     with each request. Weights are checked by log-probs.
     """
 
+    keeps_history = False
+    room = None  # the server's, which it does not tell
+
     def _init_vllm(self) -> None:
         self.enable_sleep_mode = False  # TRL ignores it here
         self.llm: Any = None

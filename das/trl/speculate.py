@@ -21,8 +21,9 @@ from das.side_output import side_output
 from das.trl import patches as trl_trainers
 from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
-from das.trl.dataset_rows import problem_id
+from das.trl.dataset_rows import problem_id, require_fitting
 from das.trl.generation import SpeculativeGeneration
+from das.trl.resume import ScriptCheckpoints
 from das.trl.trainers import (
     ASKS_FOR_SAMPLES,
     ASYNC_GRPO,
@@ -154,6 +155,8 @@ def _build(
     require_backend(trainer)
     trainer.add_callback(WandbRecord(trainer.vllm_generation.engine))
     follow_turns(trainer)
+    ScriptCheckpoints(trainer)
+    require_fitting(trainer, trainer.vllm_generation.room)
     # Set on the trainer, not on its class, so that the trainer still announces its rows after das.speculate("off").
     method = method_that_rolls_out(trainer)
     if method == COLLATED:
@@ -181,7 +184,7 @@ def _build_async(
         original(trainer, *args, **kwargs)
     give_engine(trainer, functools.partial(backend, beside=True), lag, LOGGED)
     generation = trainer.rollout_worker.generation
-    generation.after_rollout = functools.partial(warn_of_idle_drafts, generation)
+    generation.after_rollout = functools.partial(warn_of_idle_drafts, generation, trainer)
 
 
 def _ask_for_samples(original: Callable[..., Any], trainer: Any) -> Any:
@@ -276,13 +279,15 @@ def roll_out_announced(original: Callable[..., Any], trainer: Any, batch: Any, *
         for name in LOGGED:
             metrics[f"das/{name}"].append(row[name])
     if not generation.evaluation:
-        warn_of_idle_drafts(generation)
+        warn_of_idle_drafts(generation, trainer)
     return rolled_out
 
 
-def warn_of_idle_drafts(generation: SpeculativeGeneration) -> None:
-    """Warn, once, if no draft of the first few training rollouts was accepted. Call this function after each training
-    rollout."""
+def warn_of_idle_drafts(generation: SpeculativeGeneration, trainer: Any) -> None:
+    """Warn, once each, if no draft of the first few training rollouts was accepted, and if no problem comes again. Call
+    this function after each training rollout."""
+    if generation.engine.row.drafts:
+        generation.repeats.note(trainer, generation.problems, generation.step)
     if generation.engine.row.drafts and generation.rollouts == PATIENCE and not generation.num_accepted:
         warnings.warn(
             f"speculation: {generation.num_drafted} tokens drafted and none accepted in the first {PATIENCE} rollouts; "

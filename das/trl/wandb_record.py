@@ -11,7 +11,8 @@ from das.side_output import side_output
 
 class WandbRecord(TrainerCallback):
     """Adds to the W&B run that transformers starts: `das.method`, `das.drafter` and `das.budget` in its config, method
-    and budget as tags, and the metrics das/... under these names (transformers calls them train/das/...)."""
+    and budget as tags. The metrics are in TRL's logs, so transformers sends them on the row of the step, as
+    train/das/..."""
 
     def __init__(self, settings: EngineSettings):
         self._settings = settings
@@ -28,14 +29,6 @@ class WandbRecord(TrainerCallback):
             budget = dict(self._settings.budget)
             run.config.update({"das": {"method": row, "drafter": drafts or "history", "budget": budget}}, True)
             run.tags = tuple(dict.fromkeys([*(run.tags or ()), row, str(budget["name"])]))
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Send the metrics of das under the names of docs/metrics.md."""
-        own = {name: value for name, value in (logs or {}).items() if name.startswith("das/")}
-        with side_output("W&B's row"):
-            run = _run(args)
-            if run is not None and own:
-                run.log({**own, "train/global_step": state.global_step})
 
 
 def _run(args: Any) -> Any:

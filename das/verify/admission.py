@@ -15,7 +15,7 @@ SALT_KEY = "das_salt"  # the request's `cache_salt`, which vLLM does not hand to
 MAX_PROBLEM_ID = 512  # characters; an id names a problem and is no place for its text
 MAX_LIMIT = 2**31 - 1
 OF_CLIENTS = (PROBLEM_KEY, LIMIT_KEY, SET_ASIDE_KEY)
-# Of vLLM's second model runner; it adds the policy's own end tokens to the 120.
+# Of vLLM's model runner; it adds the policy's own end tokens to the 120.
 MOST_TOKENS = {"allowed_token_ids": 1024, "logit_bias": 1024, "stop_token_ids": 120}
 # Features that das's sampler cannot combine with drafts. Requests are refused, since the sampler would stop the engine.
 REFUSED = {"logprob_token_ids": "ask for logprobs=N", "thinking_token_budget": "leave it unset"}
@@ -67,8 +67,19 @@ def admit(params: Any, may_force: bool = False) -> None:
         raise VLLMValidationError(f"{SET_ASIDE_KEY} must be a list of token ids, got {str(set_aside)[:80]!r}")
 
 
+def admit_stops(params: Any) -> None:
+    """Check a request that gets drafts of vLLM's own from vLLM 0.31, which keeps the tokens behind a stop string that
+    ends amid a draft, so that drafts would change its tokens. Raises VLLMValidationError with a one-line message."""
+    from vllm.exceptions import VLLMValidationError
+
+    if params.stop:
+        raise VLLMValidationError(
+            "stop strings with this method need vllm 0.32.0, since 0.31.0 keeps tokens behind them: use stop_token_ids"
+        )
+
+
 def admit_to_arrays(params: Any) -> None:
-    """Check a request for vLLM's second model runner, which keeps these parameters in arrays of fixed size and would
+    """Check a request for vLLM's model runner, which keeps these parameters in arrays of fixed size and would
     stop the engine. Raises VLLMValidationError with a one-line message if the request has more of them."""
     from vllm.exceptions import VLLMValidationError
 
@@ -77,7 +88,7 @@ def admit_to_arrays(params: Any) -> None:
     for name, most in MOST_TOKENS.items():
         if len(given[name] or ()) > most:
             raise VLLMValidationError(
-                f"{name} may name {most} tokens on vLLM's second model runner, got {len(given[name])}: ask for fewer"
+                f"{name} may name {most} tokens on vLLM's model runner, got {len(given[name])}: ask for fewer"
             )
 
 

@@ -22,9 +22,8 @@ import torch
 
 from das.budget.acceptance import TokenCalibration
 from das.verify.batch import RunningBatch
-from das.verify.layout import DraftRows
+from das.verify.draw import GREEDY_BELOW
 from das.verify.noise import keyed_draft
-from das.verify.sampling_parameters import GREEDY_BELOW
 
 SCALES = (1.0, 1.5, 2.0, 3.0, math.inf)
 LEARN_EVERY = 8  # one round in so many learns, beginning with the first
@@ -45,7 +44,6 @@ class _Round:
     positions: np.ndarray  # position of the first token to draft, int64
     greedy: np.ndarray  # bool
     counts: np.ndarray  # bool; False for unfinished prompts, whose drafts nobody verifies
-    unknown: list[list[int]]  # emitted tokens that the batch does not know yet, followed by the drafted tokens
     scale: float
     learns: bool
     num_drafted: np.ndarray = field(init=False)  # int64
@@ -119,30 +117,19 @@ class CoupledSampler:
             self._calibrations[scale] = TokenCalibration(CALIBRATION_TRUST, CALIBRATION_MEMORY)
             self._calibrations[scale].counts = counts.copy()
 
-    def begin(
-        self,
-        runner: RunningBatch,
-        rows: np.ndarray | None = None,
-        emitted: Sequence[Sequence[int]] | None = None,
-    ) -> None:
-        """Begin a round of drafting. rows: rows of the runner's batch, int64 [rows]; None: all rows.
-
-        emitted: the tokens that each row emitted in the pass that just ran; None if the batch knows them already.
-        """
+    def begin(self, runner: RunningBatch, rows: np.ndarray | None = None) -> None:
+        """Begin a round of drafting. rows: rows of the runner's batch, int64 [rows]; None: all rows."""
         batch = runner.input_batch
         rows = np.arange(batch.num_reqs) if rows is None else np.asarray(rows, np.int64)
-        unknown = [[] for _ in rows] if emitted is None else [list(tokens) for tokens in emitted]
         positions = batch.num_tokens_no_spec[rows].astype(np.int64) - batch.num_prompt_tokens[rows]
-        positions += np.array([len(tokens) for tokens in unknown], np.int64)
         self._round = _Round(
             runner,
             names=[batch.req_ids[row] for row in rows.tolist()],
             rows=rows,
-            seeds=runner.sampler.seeds_of(runner, rows),
+            seeds=runner.seeds_of(rows),
             positions=positions,
             greedy=batch.temperature_cpu[rows] < GREEDY_BELOW,
             counts=~runner.unfinished[rows],
-            unknown=unknown,
             scale=self.scale,
             learns=len(self._scales) > 1 and self._rounds % LEARN_EVERY == 0,
         )
@@ -153,13 +140,14 @@ class CoupledSampler:
 
         logits: the drafter's unprocessed logits, float32 [rows, vocab]; changed in place. among: which rows, as indices
         into the rows of `begin`, int64 [rows]; None: all of them. Returns the tokens, int64 [rows], and the probability
-        that each token is accepted if all tokens before it are, float64 [rows]. Raises UnsupportedSampling.
+        that each token is accepted if all tokens before it are, float64 [rows].
         """
         now = self._round
         assert now is not None, "draw before begin"
         among = np.arange(len(now.rows)) if among is None else np.asarray(among, np.int64)
         greedy = now.greedy[among]
-        logits = self._processed(now, logits, among)
+        # Penalties and bad words do not count these drafted tokens: drafts may be worse for it, but not wrong.
+        logits = now.runner.processed(logits.to(torch.float32), now.rows[among], now.num_drafted[among])
         scales = self._scales if now.learns else self._scales[self._used : self._used + 1]
         drawn, margins = keyed_draft(
             logits, scales, now.seeds[among], now.positions[among] + now.num_drafted[among], greedy
@@ -169,8 +157,6 @@ class CoupledSampler:
         probs = self._probabilities(now.scale, margin, greedy)
         now.draws.append((among, now.num_drafted[among], tokens, margin, probs, drawn))
         now.num_drafted[among] += 1
-        for row, token in zip(among.tolist(), tokens.tolist(), strict=True):
-            now.unknown[row].append(token)
         return tokens, probs
 
     def follow(self, row: int, tokens: Sequence[int]) -> None:
@@ -182,7 +168,6 @@ class CoupledSampler:
         assert now is not None, "follow before begin"
         for token in tokens:
             now.others.append((row, int(now.num_drafted[row]), token))
-            now.unknown[row].append(token)
             now.num_drafted[row] += 1
 
     def observe(self, names: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
@@ -218,12 +203,6 @@ class CoupledSampler:
                 calibration.observe_tokens(squashed(margins[usable][those]), accepted[those])
             if now.learns:
                 self._score(of_scales[usable][~greedy] == truth[~greedy, None])
-
-    def _processed(self, now: _Round, logits: torch.Tensor, among: np.ndarray) -> torch.Tensor:
-        """Returns the logits after each request's sampling parameters were applied, as the verifier will apply them."""
-        layout = DraftRows(now.rows[among], [now.unknown[row] for row in among.tolist()])
-        processed: torch.Tensor = now.runner.sampler.processed(now.runner, logits.to(torch.float32), layout)
-        return processed
 
     # ---- learning ----
 

@@ -17,6 +17,8 @@ from das.verify.noise import (
     noise_inputs,
 )
 
+GREEDY_BELOW = 1e-5  # temperature below which a request takes the argmax; vLLM uses the same threshold
+
 
 def draw_inputs(
     layout: Layout | None, seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None, width: int
@@ -27,7 +29,7 @@ def draw_inputs(
         return noise_inputs(seeds, positions, greedy)
     if layout.parents is not None:  # keyed_walk copies what it needs
         return {}
-    owner = layout.own_request
+    owner = layout.owner
     keys = noise_inputs(seeds[owner], positions[owner] + layout.offset, None if greedy is None else greedy[owner])
     return keys | accept_inputs(layout.num_drafted, width)
 

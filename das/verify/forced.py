@@ -6,7 +6,6 @@ cache cost as much as if the policy had written this text, whatever its weights 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +33,7 @@ class ForcedSampler:
         self, sampler: KeyedSampler, responses: Mapping[str, Sequence[int]], remembered: Mapping[str, np.ndarray]
     ):
         self.keyed = sampler
-        self.seeds, self.seeds_of, self.processed = sampler.seeds, sampler.seeds_of, sampler.processed
+        self.seeds = sampler.seeds
         self.remembers = False  # whether the drafter remembers the distributions from which tokens were sampled
         self.remembered: list[Remembered] = []  # the distributions of the last pass
         self._tokens = np.concatenate([np.asarray(tokens, np.int64) for tokens in responses.values()])
@@ -48,11 +47,6 @@ class ForcedSampler:
         """Whether a recorded response is emitted with its own noise, so that drafts may use the noise."""
         return recorded in self._distributions
 
-    def sample(self, runner: RunningBatch, logits: torch.Tensor, drafts: Any) -> Any:
-        """Raise the recorded tokens' logits, then sample. logits: [rows, vocab], changed in place."""
-        self.begin_pass(runner, logits, None if drafts is None else Layout.of(drafts))
-        return self.keyed.sample(runner, logits, drafts)
-
     def begin_pass(self, runner: RunningBatch, logits: torch.Tensor, layout: Layout | None) -> None:
         """Raise the recorded tokens' logits, and give the drafter their recorded distributions.
 
@@ -65,7 +59,7 @@ class ForcedSampler:
                 extra = runner.requests[name].sampling_params.extra_args or {}
                 self._span_of[name] = self._spans[extra[FORCED_KEY]] if FORCED_KEY in extra else [0, 0]
         begin, length = np.array([self._span_of[name] for name in batch.req_ids], np.int64).reshape(count, 2).T
-        owner = np.arange(count) if layout is None else layout.own_request  # of each row
+        owner = np.arange(count) if layout is None else layout.owner  # of each row
         at = (batch.num_tokens_no_spec[:count] - batch.num_prompt_tokens[:count])[owner]
         if layout is not None:
             at = at + layout.offset

@@ -14,7 +14,7 @@ by_depth        for each token of a draft, the share that is right if the tokens
 by_position     by the position at which drafts begin: [first position, drafts, tokens per pass]
 reliability     error, and bins: [tokens, mean probability, accepted share] (experiments/harness/draft_counts.py)
 
-das.heads is imported inside functions, because it loads transformers' trainer.
+experiments.heads is imported inside functions, because it loads transformers' trainer.
 """
 
 import copy
@@ -47,7 +47,7 @@ from experiments.run.run_folder import RunFolder
 from experiments.small_policy.measure import sample
 
 if TYPE_CHECKING:
-    from das.heads.eagle3 import Eagle3Head
+    from experiments.heads.eagle3 import Eagle3Head
 
 COLUMNS = ("argmax", "coupled", "one_minus_tv", "tau_argmax", "tau_coupled")
 Model = torch.nn.Module
@@ -123,7 +123,7 @@ def drafters_of(
             policy_directory(drafting, note)  # makes the draft model, too
             drafters[name] = drafts_of_model(load(draft_model_directory(drafting)))
         else:
-            from das.heads import files as head_files
+            from experiments.heads import files as head_files
 
             made = with_head(arm_config("eagle3_frozen", overrides), folder, note)
             drafters[name] = drafts_of_head(policy, head_files.load_head(Path(made.arm.speculative["model"])))
@@ -140,7 +140,7 @@ def check_trained(checkpoint: Path, drafters: Sequence[str]) -> None:
             f"task.trained={checkpoint} holds no policy: name a folder like RUN/arms/ARM/checkpoints/step_00008"
         )
     if "eagle3" in drafters:
-        from das.heads import training as head_training
+        from experiments.heads import training as head_training
 
         if not (checkpoint / head_training.STATE).is_file():
             raise UserError(f"task.trained={checkpoint} holds no head: name a checkpoint of an arm that trained one")
@@ -148,9 +148,9 @@ def check_trained(checkpoint: Path, drafters: Sequence[str]) -> None:
 
 def trained_head(checkpoint: Path, policy: Model) -> "Eagle3Head":
     """Load the head from the checkpoint of an arm that trained a head, such as eagle3_online."""
-    from das.heads import training as head_training
-    from das.heads.eagle3 import Eagle3Head
-    from das.heads.unrolled import shape_for
+    from experiments.heads import training as head_training
+    from experiments.heads.eagle3 import Eagle3Head
+    from experiments.heads.unrolled import shape_for
 
     config: Any = policy.config
     head = Eagle3Head(shape_for(config.to_dict()))
@@ -166,7 +166,7 @@ def drafts_of_model(model: Model) -> Drafter:
 def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
     """Return a drafter that is an EAGLE-3 head. It reads the policy's hidden states. Its first draft begins at the
     second token of the response."""
-    from das.heads.warm_up import texts_of
+    from experiments.heads.warm_up import texts_of
 
     embedding: torch.Tensor = policy.get_input_embeddings().weight  # type: ignore[operator]
 
@@ -182,7 +182,7 @@ def load(folder: str) -> Model:
     """Load a policy or draft model in float32. Raises UserError if the folder holds no model."""
     if not (Path(folder) / "config.json").exists() and Path(folder).is_absolute():
         raise UserError(f"{folder} holds no model: it has no config.json")
-    model: Model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model: Model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     return model
 
 

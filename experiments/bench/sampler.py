@@ -90,26 +90,24 @@ def sampler_ratios(vocabulary: int, batch: int, draft: int, repeats: int) -> tup
     from vllm.v1.sample.sampler import Sampler
 
     from das.verify.noise import keyed_argmax
-    from das.verify.sampler import KeyedSampler
-    from experiments.harness.plain_batch import draft_metadata, plain_runner
+    from experiments.harness.plain_batch import PlainRunner, stock_metadata
 
     rows = batch * (draft + 1)
-    batch_runner = plain_runner([SamplingParams(seed=i) for i in range(batch)], vocabulary)
-    rows_runner = plain_runner([SamplingParams(seed=i) for i in range(rows)], vocabulary)
-    keyed, keyed_rows = (KeyedSampler(0, "processed_logprobs") for _ in range(2))
-    stock = Sampler("processed_logprobs")
+    of_batch, of_rows = ([SamplingParams(seed=i) for i in range(count)] for count in (batch, rows))
+    keyed, keyed_rows = PlainRunner(of_batch, vocabulary, draft), PlainRunner(of_rows, vocabulary)
+    stock, metadata = Sampler("processed_logprobs"), stock_metadata(of_batch, vocabulary)
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(rows, vocabulary, generator=generator)
     # Every drafted token is right, so the verifier cannot skip a row.
     owner, offset = np.repeat(np.arange(batch), draft + 1), np.tile(np.arange(draft + 1), batch)
     right_tokens = keyed_argmax(logits, owner, offset).view(batch, draft + 1)[:, :draft]
-    drafts = draft_metadata(right_tokens.tolist())
+    drafts = right_tokens.tolist()
     batch_logits = logits[:batch].clone()
     arms: dict[str, Callable[[], Any]] = {
-        "stock": lambda: stock(batch_logits, batch_runner.input_batch.sampling_metadata),
-        "keyed": lambda: keyed.sample(batch_runner, batch_logits, None),
-        "sample": lambda: keyed_rows.sample(rows_runner, logits, None),
-        "verify": lambda: keyed.sample(batch_runner, logits, drafts),
+        "stock": lambda: stock(batch_logits, metadata),
+        "keyed": lambda: keyed.sample(batch_logits, None),
+        "sample": lambda: keyed_rows.sample(logits, None),
+        "verify": lambda: keyed.sample(logits, drafts),
     }
     calls = {name: max(1, int(0.02 / second_call_s(arm))) for name, arm in arms.items()}  # 20 ms per timing
     times: dict[str, list[float]] = {name: [] for name in arms}

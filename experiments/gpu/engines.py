@@ -27,7 +27,7 @@ def build(
     invariant: bool = False,
     **sizes: Any,
 ) -> Any:
-    """Build an engine with random weights. `stock` is vLLM as it comes; other methods are das's, on the second runner.
+    """Build an engine with random weights. `stock` is vLLM as it comes; other methods are das's.
 
     shape: of experiments/small_policy/shapes.py, on a GPU; a CPU takes a tiny one. options: of das.engine_arguments.
     invariant: with batch-invariant kernels. sizes: further arguments of vllm.LLM; with load_format="auto" the weights
@@ -39,13 +39,13 @@ def build(
 
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # the log says which kernels and graphs were chosen
     if method == STOCK:
-        set_environment(stock=True)
+        set_environment()
         arguments: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
     else:
         das.install(batch_invariant=invariant and scale.gpu)
         # A CPU takes the same way as a GPU does by default.
         asynchronous: dict[str, Any] = {} if scale.gpu or method == "none" else {"asynchronous": True}
-        arguments = das.engine_arguments(method, runner="second", **asynchronous, **(options or {}))
+        arguments = das.engine_arguments(method, **asynchronous, **(options or {}))
     from vllm import LLM
 
     name, dtype = scale.pick(shape, "tiny"), scale.pick("bfloat16", "float32")

@@ -1,7 +1,7 @@
 """Name the operation in which a request's bits first differ between two rollouts, by digests of each module's output.
 
 Modules of a model run one by one only without CUDA graphs and without a compiler (enforce_eager), in the process of the
-engine. The rows of a pass are those of vLLM's second model runner.
+engine. The rows of a pass are those of vLLM's model runner.
 """
 
 import hashlib

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from das.files import write_text
+from das.process import WARM
 from experiments.gpu import child
 from experiments.gpu.parts import Part
 from experiments.gpu.verdict import DONE, Scale
@@ -80,7 +81,7 @@ def warm_processes(gpu: bool) -> Any:
     # torch must ask NVML, not CUDA, whether there is a GPU: a fork of a process that called CUDA cannot use it.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["experiments.gpu.warm"])
+    context.set_forkserver_preload([WARM, "experiments.gpu.child"])
     if gpu:
         trial = context.Process(target=child.use_device)
         trial.start()

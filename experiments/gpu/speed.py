@@ -49,7 +49,7 @@ def speed(scale: Scale, arm: str) -> Verdict:
         enable_prefix_caching=True,
     )
     warm_up(llm)
-    settings = EngineSettings("", method, runner="second", **options)
+    settings = EngineSettings("", method, **options)
     speeds: dict[str, Any] = {}
     for live in lives:
         if settings.row.history:

@@ -23,12 +23,11 @@ def distribution(draws: int) -> dict[str, Any]:
     import torch
     from vllm import SamplingParams
 
-    from das.verify.sampler import KeyedSampler
-    from experiments.harness.plain_batch import draft_metadata, plain_runner
+    from experiments.harness.plain_batch import PlainRunner
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    runner: Any = plain_runner([SamplingParams(seed=i, temperature=1.0) for i in range(REQUESTS)], VOCAB, device)
-    sampler = KeyedSampler(0, "processed_logprobs")
+    requests = [SamplingParams(seed=i, temperature=1.0) for i in range(REQUESTS)]
+    runner = PlainRunner(requests, VOCAB, DRAFT, device)
     logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(0)) * 2
     probabilities = logits.double().softmax(0).numpy()
     rng = np.random.default_rng(0)
@@ -37,11 +36,10 @@ def distribution(draws: int) -> dict[str, Any]:
         drafts = rng.choice(VOCAB, p=probabilities, size=(REQUESTS, DRAFT))
         drafts[1::3], drafts[2::3] = probabilities.argmax(), probabilities.argmin()
         rows = logits.to(device).repeat(REQUESTS * (DRAFT + 1), 1)
-        sampled = sampler.sample(runner, rows, draft_metadata(drafts.tolist(), device))
-        tokens = sampled.sampled_token_ids.cpu().numpy()
+        tokens = runner.sample(rows, drafts.tolist()).sampled_token_ids.cpu().numpy()
         emitted = tokens >= 0
         counts += np.bincount(tokens[emitted], minlength=VOCAB)
-        runner.input_batch.num_tokens_no_spec[:REQUESTS] += emitted.sum(1).astype(np.int32)
+        runner.emit(emitted.sum(1))
     return {"draws": int(counts.sum()), "p_value": chi_square_p(counts, probabilities), "device": device}
 
 

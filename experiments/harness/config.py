@@ -94,7 +94,6 @@ class TrainerConfig:
     partial_tokens: int  # tokens that a step grants to each response, at most; 0: no limit
     dynamic_sampling: int  # how often a step draws again, at most, in place of groups whose rewards are equal
     arguments: Settings  # arguments of GRPOConfig, with those above except OURS
-    trust_remote_code: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,6 +153,7 @@ class EvalConfig:
     problems: int | None  # how many problems; None: all of a published set
     samples: int  # responses to each problem
     k: Sequence[int] | None  # the k of pass@k; None: powers of two
+    temperature: float | None = None  # None: that of the training; 0: greedy
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from das import ranks
 from das.budget.schedule import LongestFirst
 from das.drafter.saved import read_history
 from das.engine.build import DEFAULT_SELF_DRAFT, EngineSettings
 from das.engine.environment import set_environment
 from das.engine.install import install
+from experiments import rank_folders
 from experiments.harness.config import RunConfig
 from experiments.harness.data import tools_of
 from experiments.harness.policies import draft_model_directory
@@ -22,7 +22,7 @@ def prepare_process(config: RunConfig) -> None:
     """
     engine = config.engine
     if not config.arm.row.keyed:
-        set_environment(engine.kv_cache_gib, engine.threads, stock=True)
+        set_environment(engine.kv_cache_gib, engine.threads)
     else:
         install(engine.kv_cache_gib, engine.threads, engine.batch_invariant)
 
@@ -35,13 +35,14 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
     """
     drafter = dict(config.drafter.options)
     if config.drafter.warm is not None:
-        drafter["warm"] = str(ranks.own_file(Path(config.drafter.warm)))
+        drafter["warm"] = str(rank_folders.own_file(Path(config.drafter.warm)))
     if config.drafter.unit not in ("epoch", "step"):
         raise UserError(f"drafter.unit={config.drafter.unit}: choose epoch or step")
     if config.arm.row.self_drafts and not config.arm.row.history and config.drafter.warm is not None:
         raise UserError(f"drafter.warm={config.drafter.warm}: self_draft drafts without a history; use arm=das_self")
     budget = config.arm.budget or config.budget
     engine = dict(config.engine.settings)
+    engine["extra"] = {"load_format": "safetensors", **engine.get("extra", {})}  # vLLM would also take pickles
     if config.arm.branch_blocks is not None:
         engine["branch_blocks"] = config.arm.branch_blocks
     speculative = dict(config.arm.speculative)

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from das.cluster.messages import ClusterError
-from das.errors import EngineDied, EngineError, TrainingDiverged, WeightSyncError
+from das.errors import EngineDied, EngineError, WeightSyncError, reason_of
 from das.process import die_with_parent, spawned
 from experiments.harness import resume
-from experiments.run.errors import CheckpointError, RunFailed, UserError
+from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
 from experiments.run.output import quiet_into
+from rewards.reward import RewardError
 
 
 def failure_line(error: Exception) -> str:
@@ -27,16 +28,20 @@ def failure_line(error: Exception) -> str:
     ours = CheckpointError | ClusterError | EngineDied | WeightSyncError | TrainingDiverged | RunFailed | UserError
     if isinstance(error, ours):
         return " ".join(str(error).split())
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+    return f"{type(error).__name__}: {reason_of(error)[:400]}"
 
 
 @contextmanager
 def one_line_failure(folder: Path) -> Iterator[None]:
-    """Turn an error in the training of the run in `folder` into RunFailed: one line that says how to resume."""
+    """Turn an error in the training of the run in `folder` into RunFailed: one line that says how to resume. What the
+    user can correct stays as it is."""
     try:
         yield
     except (UserError, EngineError, RunFailed):
         raise
+    except RewardError as error:
+        _log_traceback(folder / "log.txt")
+        raise UserError(f"{error} (log: {folder / 'log.txt'}){resume.hint(folder)}") from error
     except Exception as error:
         _log_traceback(folder / "log.txt")
         raise RunFailed(f"{failure_line(error)} (log: {folder / 'log.txt'}){resume.hint(folder)}") from error
@@ -54,6 +59,9 @@ def reporting(pipe: Connection, log: Path) -> Iterator[None]:
             return  # the parent was interrupted or has gone, and has said why
         except (UserError, EngineError) as error:
             tell(pipe, ("refused", str(error)))
+        except RewardError as error:
+            _log_traceback(log)
+            tell(pipe, ("refused", f"{error} (log: {log})"))
         except Exception as error:
             _log_traceback(log)
             tell(pipe, ("error", failure_line(error)))

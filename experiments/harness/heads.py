@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
+import experiments.heads
+from das.engine.drafters import head_files
 from das.files import write_text
-from das.heads import on_disk as heads
 from experiments.cache import cached_folder
 from experiments.harness.config import HeadConfig, RunConfig, data_config
 from experiments.harness.data import split_rows
 from experiments.run.errors import CONFIGS, UserError
 
 if TYPE_CHECKING:
-    from das.heads.training import OnlineHead
+    from experiments.heads.training import OnlineHead
 
 WARM = ("in_domain", "general")
 SIBLINGS = 4  # responses to each problem, for the first training of a head
@@ -30,9 +31,9 @@ def check_head(config: RunConfig) -> None:
     settings = config.head
     if settings.warm not in WARM:
         raise UserError(f"head.warm={settings.warm}: choose {' or '.join(WARM)}")
-    if problem := heads.depth_problem(config.arm.speculative.get("num_speculative_tokens")):
+    if problem := head_files.depth_problem(config.arm.speculative.get("num_speculative_tokens")):
         raise UserError(f"head.tokens: {problem}")
-    if problem := heads.depth_problem(settings.depth):
+    if problem := head_files.depth_problem(settings.depth):
         raise UserError(f"head.depth: {problem}")
     given = config.arm.speculative.get("model")
     if given is None and config.task["name"] not in ("compare", "train"):
@@ -40,7 +41,8 @@ def check_head(config: RunConfig) -> None:
     policy = config.policy.path
     if given is None and policy is not None and not Path(policy).is_dir():
         raise UserError(f"head.path=null: a head is made for policies in folders only, not for {policy}")
-    if given is not None and (problem := heads.head_problem(Path(given), Path(policy) if policy is not None else None)):
+    folder = None if policy is None else Path(policy)
+    if given is not None and (problem := head_files.head_problem(Path(given), folder)):
         raise UserError(problem)
 
 
@@ -62,7 +64,7 @@ def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lamb
     if config.arm.row.model != "head":
         return config
     folder = config.arm.speculative.get("model") or str(_cached(config, Path(policy), note))
-    if problem := heads.head_problem(Path(folder), Path(policy)):
+    if problem := head_files.head_problem(Path(folder), Path(policy)):
         raise UserError(problem)
     return replace(config, arm=replace(config.arm, speculative={**config.arm.speculative, "model": folder}))
 
@@ -76,8 +78,8 @@ def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
     """
     if not config.arm.online:
         return None
-    from das.heads.files import load_head
-    from das.heads.training import HeadOptions, OnlineHead
+    from experiments.heads.files import load_head
+    from experiments.heads.training import HeadOptions, OnlineHead
 
     settings = config.head
     factor = settings.online_rate
@@ -92,9 +94,9 @@ def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
 def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Path:
     from transformers import logging
 
-    from das.heads import warm_up as head_warm_up
-    from das.heads.files import save_head
-    from das.heads.training import HeadOptions
+    from experiments.heads import warm_up as head_warm_up
+    from experiments.heads.files import save_head
+    from experiments.heads.training import HeadOptions
 
     settings = config.head
     warm_up = head_warm_up.WarmUp(
@@ -115,7 +117,7 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
             raise UserError(str(error)) from error
         finally:
             logging.enable_progress_bar()
-        save_head(head, folder, heads.tokenizer_digest(policy))
+        save_head(head, folder, head_files.tokenizer_digest(policy))
         write_text(folder / REPORT, json.dumps(report))
         took, tokens = report["sampled_s"] + report["trained_s"], report["tokens_per_pass"]
         note(f"draft head made in {took:.0f} s: {tokens:.2f} tokens a pass on responses it did not see")
@@ -150,9 +152,9 @@ def _key(policy: Path, warm_up: Any) -> str:
     import torch
 
     sha = hashlib.sha256(torch.__version__.encode())
-    for file in sorted([*policy.glob("*.safetensors"), policy / heads.CONFIG]):
+    for file in sorted([*policy.glob("*.safetensors"), policy / head_files.CONFIG]):
         sha.update(hashlib.sha256(file.read_bytes()).digest())
-    for module in sorted(Path(heads.__file__).parent.glob("*.py")):
+    for module in sorted(Path(experiments.heads.__file__).parent.glob("*.py")):
         sha.update(module.read_bytes())
     sha.update(repr(warm_up).encode())
     return sha.hexdigest()[:16]

@@ -10,7 +10,7 @@ from das.drafter import Draft, Drafter
 from experiments.run.errors import RunFailed
 
 if TYPE_CHECKING:
-    from das.engine.runners.protocol import Runner
+    from das.engine.runner.runner import Runner
 
 WARM_UP = 4  # passes before the first timed one
 
@@ -63,7 +63,7 @@ def timed_passes(engine: Any, runner: "Runner", live: int, drafts: int, count: i
         if not engine.has_unfinished_requests():
             raise RunFailed(f"responses ended before {count} passes of {live} requests with {drafts} drafts were timed")
         before = runner.meter.step_tokens[-1:]
-        context = sum(len(r.prompt_token_ids) + len(r.output_token_ids) for r in runner.requests.values())
+        context = sum(r.num_prompt_tokens + len(r.output_token_ids) for r in runner.requests.values())
         start = time.perf_counter()
         engine.step()
         seconds = time.perf_counter() - start

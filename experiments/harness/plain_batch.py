@@ -1,61 +1,151 @@
-"""Make a batch of requests without an engine: vLLM's own InputBatch, for given sampling parameters.
+"""Make a batch of requests without an engine: vLLM's own sampler, with das's draws, for given sampling parameters.
 
-Tests and benchmarks use it to run the verifier on logits of any shape.
+Tests and benchmarks use it to run the verifier on logits of any shape. On a CPU vLLM's kernels are replaced, as in
+engines of das.
 """
 
-import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from vllm import SamplingParams
+
+# isort: split
+from das.engine.runner.requests import Batch, KnownRequest  # first, because it prepares vLLM's runner for CPUs
+from das.engine.runner.runner import Runner
+from das.engine.runner.stand_in import replace_kernels
+from das.engine.runner.verifier import Draws, KeyedVerifier
+from das.verify.sampler import KeyedSampler
+
+# isort: split
 from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
-from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.worker.gpu.sample.sampler import Sampler
+from vllm.v1.worker.gpu.states import RequestState
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
+LONGEST = 64  # tokens of a text
+PROMPT = 1  # tokens of a prompt
 
-@dataclass
+
 class PlainRunner:
-    """The parts of vLLM's runner that the verifier reads (protocol: das.verify.batch.RunningBatch)."""
+    """das's part of a model runner, as far as sampling needs it, with one request for each of `parameters`.
 
-    input_batch: Any
-    requests: dict[str, Any]
-    unfinished: np.ndarray  # bool
-    sampler: Any = None
-
-
-def plain_runner(parameters: Sequence[SamplingParams], vocab: int, device: str = "cpu") -> PlainRunner:
-    """Make a runner with one request for each of `parameters`. A prompt is [0], and nothing is generated yet.
-
-    vocab: number of tokens. device: name of a torch device.
+    vocab: number of tokens. longest: the longest draft. device: name of a torch device.
     """
-    num_requests = len(parameters)
-    torch_device = torch.device(device)
-    config: Any = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=num_requests))
-    processors = LogitsProcessors(build(config, torch_device, False) for build in BUILTIN_LOGITS_PROCESSORS)
+
+    seeds_of, processed = Runner.seeds_of, Runner.processed
+    drafter = node_parents = None
+
+    def __init__(
+        self,
+        parameters: Sequence[SamplingParams],
+        vocab: int,
+        longest: int = 0,
+        device: str = "cpu",
+        logprobs_mode: Any = "processed_logprobs",
+    ):
+        on, count = torch.device(device), len(parameters)
+        if on.type == "cpu":
+            replace_kernels()
+        states = RequestState(count, LONGEST, count * LONGEST, max(longest, 1), vocab, on)
+        config: Any = SimpleNamespace(reasoning_config=None)
+        sampler = Sampler(config, count, vocab, on, states, logprobs_mode=logprobs_mode)
+        speculative = SimpleNamespace(
+            num_speculative_tokens=longest, enable_adaptive_verification=False, rejection_sample_method="standard"
+        )
+        self.vllm: Any = SimpleNamespace(
+            sampler=sampler, req_states=states, speculative_config=speculative, device=on, vocab_size=vocab
+        )
+        self.requests: dict[str, KnownRequest] = {}
+        self.rows = np.zeros(count, np.int64)
+        for i, params in enumerate(parameters):
+            name = f"{i}-plain"
+            self.requests[name] = KnownRequest([0] * PROMPT, PROMPT, params, [], [])
+            states.add_request(name, PROMPT, [0] * PROMPT, 0, LONGEST - PROMPT)
+            self.rows[i] = states.req_id_to_index[name]
+            sampler.add_request(int(self.rows[i]), params)
+        states.apply_staged_writes()
+        sampler.apply_staged_writes()
+        states.prefill_len.np[:] = 0  # behind their prompts: before, vLLM takes drafts for placeholders
+        states.prefill_len.copy_to_uva()
+        self.positions = np.zeros(count, np.int64)  # tokens of each response so far, by the indices in `rows`
+        self.unfinished = np.zeros(count, np.bool_)
+        self.input_batch = Batch(
+            [*self.requests],
+            object(),
+            np.full(count, PROMPT, np.int64),
+            np.full(count, PROMPT, np.int64),
+            sampler.sampling_states.temperature.np[self.rows],
+        )
+        self.sampler = KeyedSampler(0)
+        sampler.sampling_states.seeds.np[self.rows] = self.sampler.seeds.of_batch(self)
+        self.draws = Draws(self)  # type: ignore[arg-type]
+        sampler.sample = self.draws.sample
+        self.verifier = KeyedVerifier(self.draws)
+
+    def sample(
+        self, logits: torch.Tensor, drafts: Sequence[Sequence[int]] | None, parents: np.ndarray | None = None
+    ) -> Any:
+        """Sample a pass. logits: [rows, vocab]; without drafts one row a request, with them one more for each drafted
+        token. parents: see Layout. Returns vLLM's SamplerOutput."""
+        self.node_parents = parents
+        batch = self._batch(drafts)
+        if drafts is None:
+            return self.vllm.sampler(logits, batch)
+        return self.verifier(logits, batch, None)
+
+    def emit(self, num_emitted: np.ndarray) -> None:
+        """Let each response grow by so many tokens, int64 [requests]."""
+        self.positions[self.rows] += num_emitted
+        self.input_batch.num_tokens_no_spec += num_emitted
+
+    def _batch(self, drafts: Sequence[Sequence[int]] | None) -> Any:
+        """vLLM's InputBatch of a pass, as far as its samplers read it."""
+        device, requests = self.vllm.device, len(self.rows)
+        counts = np.array([len(draft) for draft in drafts] if drafts is not None else [0] * requests, np.int32)
+        owner = np.repeat(np.arange(requests), counts + 1)
+        ends = np.cumsum(counts + 1)
+        place = np.arange(len(owner)) - (ends - counts - 1)[owner]
+        inputs = np.zeros(len(owner), np.int32)
+        if drafts is not None:
+            inputs[place > 0] = [token for draft in drafts for token in draft]
+        lengths = self.input_batch.num_tokens_no_spec
+        pos = lengths[owner] - 1 + place
+
+        def there(array: np.ndarray, kind: torch.dtype) -> torch.Tensor:
+            return torch.from_numpy(array).to(device, kind)
+
+        starts = np.concatenate(([0], ends))
+        return SimpleNamespace(
+            num_reqs=requests,
+            req_ids=[*self.requests],
+            idx_mapping=there(self.rows, torch.int64),
+            idx_mapping_np=self.rows,
+            expanded_idx_mapping=there(self.rows[owner], torch.int64),
+            expanded_local_pos=there(place, torch.int32),
+            cu_num_logits=there(starts, torch.int32),
+            cu_num_logits_np=starts.astype(np.int32),
+            logits_indices=torch.arange(len(owner), device=device),
+            positions=there(pos, torch.int64),
+            input_ids=there(inputs, torch.int32),
+            seq_lens=there(lengths + counts, torch.int32),
+            seq_lens_cpu_upper_bound=torch.from_numpy((lengths + counts).astype(np.int32)),
+            num_draft_tokens_per_req=counts,
+        )
+
+
+def stock_metadata(parameters: Sequence[SamplingParams], vocab: int) -> SamplingMetadata:
+    """Returns what vLLM's own sampler on a CPU reads of a batch with one request for each of `parameters`."""
+    device, requests = torch.device("cpu"), len(parameters)
+    config: Any = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=requests))
+    processors = LogitsProcessors(build(config, device, False) for build in BUILTIN_LOGITS_PROCESSORS)
     blocks = {"block_sizes": [16], "max_num_blocks_per_req": [4]}
-    if "kernel_block_sizes" in inspect.signature(InputBatch).parameters:  # vLLM up to 0.27
-        blocks["kernel_block_sizes"] = [16]
-    batch = InputBatch(num_requests, 64, 64, torch_device, vocab, logitsprocs=processors, **blocks)
-    requests = {}
+    batch = InputBatch(requests, LONGEST, LONGEST, device, vocab, logitsprocs=processors, **blocks)
     for i, params in enumerate(parameters):
-        generator = None if params.seed is None else torch.Generator(torch_device).manual_seed(params.seed)
-        name = f"{i}-plain"
-        requests[name] = CachedRequestState(name, [0], [], params, generator, ([0],), 1, [])
-        batch.add_request(requests[name])
+        generator = None if params.seed is None else torch.Generator(device).manual_seed(params.seed)
+        batch.add_request(CachedRequestState(f"{i}-plain", [0], [], params, generator, ([0],), 1, []))
     batch.refresh_metadata()
-    return PlainRunner(batch, requests, np.zeros(num_requests, bool))
-
-
-def draft_metadata(drafts: Sequence[Sequence[int]], device: str = "cpu") -> SpecDecodeMetadata:
-    """Make vLLM's description of a pass that verifies `drafts`: the drafted token ids of each request.
-
-    Fields that KeyedSampler never reads are empty tensors.
-    """
-    num_drafted = [len(draft) for draft in drafts]
-    tokens = torch.tensor([token for draft in drafts for token in draft], dtype=torch.int32, device=device)
-    unread = torch.empty(0, dtype=torch.int32, device=device)
-    return SpecDecodeMetadata(tokens, num_drafted, unread, unread, unread, unread, unread)
+    return batch.sampling_metadata

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT
@@ -16,8 +16,6 @@ SMALL_MTP = "small_mtp"  # the small policy that has an MTP layer
 SMOLLM2 = "smollm2"  # a pretrained language model
 COLD_STARTS = ("words",)  # texts on which SmolLM2 can be fine-tuned
 TEXTS = ("puzzles", "arithmetic")  # draft models and MTP layers can be made for these data
-# Sizes of the small policy's draft model: one layer of two heads, where the policy has four layers of three or four.
-DRAFT_SIZES: dict[str, Any] = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_heads": 2, "intermediate_size": 384}
 
 
 def small_kind(config: RunConfig) -> str:
@@ -48,22 +46,21 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
         from experiments.small_policy.mtp.policy import build_mtp_policy
 
         return str(build_mtp_policy(_small_config(config), cache, progress))
-    policy = build_small_policy(_small_config(config), cache, progress)
     if small_kind(config) == "programs":
         from experiments.small_policy.programs.policy import build_programs_policy
 
-        policy = build_programs_policy(policy, cache, progress, config.policy.effort)
-    return str(policy)
+        return str(build_programs_policy(_small_config(config), cache, progress, config.policy.effort))
+    return str(build_small_policy(_small_config(config), cache, progress))
 
 
 def unmade_policy(config: RunConfig) -> str | None:
     """Return the key of the small policy that this run has to make first; None if it is in the cache or not needed."""
-    from experiments.small_policy.small import is_shipped, policy_key
+    from experiments.small_policy.small import policy_key, shipped_kind
 
     if config.policy.path is not None or config.policy.name in (SMALL_MTP, SMOLLM2):
         return None
     small = _small_config(config)
-    if is_shipped(small):
+    if shipped_kind(small) or (small_kind(config) == "programs" and config.policy.effort == 1):
         return None
     key = policy_key(small)
     return None if (_cache(config) / key).exists() else key
@@ -120,21 +117,17 @@ def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
             "arm.speculative.model=null: a draft model is made for policy=small on puzzles and arithmetic only; name "
             "the folder of one that has the policy's tokenizer"
         )
+    from experiments.small_policy.small import DRAFT_SIZES
+
     return replace(_small_config(config), **DRAFT_SIZES)
 
 
 def _small_config(config: RunConfig) -> "SmallPolicyConfig":
     """Return the config of the small policy for the run's data. It has the share `policy.effort` of the optimizer
     steps."""
-    from experiments.small_policy.small import ARITHMETIC, SmallPolicyConfig
+    from experiments.small_policy.small import ARITHMETIC, KINDS
 
-    kind = small_kind(config)
-    policy = SmallPolicyConfig() if kind == "puzzles" else ARITHMETIC  # programs are learned by the arithmetic policy
-    if kind == "calculator":
-        from experiments.small_policy.calculator.corpus import CalculatorCorpus
-
-        # small.py does not name this corpus, because its source is part of the cache keys of all other policies.
-        policy = SmallPolicyConfig(logit_scale=1.25, corpus=CalculatorCorpus())  # type: ignore[arg-type]
+    policy = KINDS.get(small_kind(config), ARITHMETIC)  # programs are learned by the policy of arithmetic
     corpus = policy.corpus
     steps = {field.name: getattr(corpus, field.name) for field in fields(corpus) if field.name.endswith("_steps")}
     shorter = {name: max(1, round(config.policy.effort * count)) for name, count in steps.items()}

@@ -1,9 +1,11 @@
 """Continue a run that was stopped, as if it had never stopped (resume=FOLDER on the command line)."""
 
+import errno
 import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,7 @@ from omegaconf import DictConfig
 from analysis import read
 from das import ranks
 from das.files import write_text
+from experiments.harness import foreign
 from experiments.harness.config import RunConfig
 from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, CheckpointError, UserError, reading
@@ -45,9 +48,11 @@ RECORDS = ("overrides.json", "meta.json", "metrics.jsonl", "result.json")  # a f
 
 
 def remember(folder: Path, overrides: list[str]) -> None:
-    """Write the command line's overrides into a run's folder, so that `recall` can read them."""
+    """Write the command line's overrides into a run's folder, signed by the user, so that `recall` can read them."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "overrides.json", json.dumps(_settings(overrides)))
+    settings = _settings(overrides)
+    record = {"overrides": settings, "signature": foreign.signature(settings)}
+    write_text(folder / "overrides.json", json.dumps(record))
 
 
 def goes_on(folder: Path, config: DictConfig, overrides: Sequence[str]) -> bool:
@@ -62,7 +67,7 @@ def goes_on(folder: Path, config: DictConfig, overrides: Sequence[str]) -> bool:
     held, elsewhere = f"{folder} already holds a run", "name another folder with hydra.run.dir=FOLDER"
     if config.task.name not in TASKS:
         raise UserError(f"{held}, and task={config.task.name} cannot be resumed: move it away, or {elsewhere}")
-    first, now = set(_recorded(folder)), set(_settings(overrides))
+    first, now = set(_recorded(folder)[0]), set(_settings(overrides))
     if first != now:
         differing = sorted(first ^ now)
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
@@ -77,12 +82,27 @@ def _settings(overrides: Sequence[str]) -> list[str]:
     return [override for override in overrides if not override.startswith("resume=")]
 
 
-def _recorded(folder: Path) -> list[str]:
-    """The overrides that `remember` wrote. Raises UserError if there are none."""
+def _recorded(folder: Path) -> tuple[list[str], str]:
+    """The overrides that `remember` wrote, and their signature. Raises UserError if there are none."""
     try:
-        return [str(override) for override in json.loads((folder / "overrides.json").read_text())]
-    except (OSError, ValueError, TypeError):
+        record = json.loads((folder / "overrides.json").read_text())
+        signed = record if isinstance(record, dict) else {"overrides": list(record), "signature": ""}  # older runs
+        return [str(override) for override in signed["overrides"]], str(signed["signature"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise UserError(f"resume={folder}: it holds no run of task=train or task=compare (overrides.json)") from None
+
+
+def require_own(folder: Path, overrides: Sequence[str]) -> None:
+    """Refuse the settings that a folder brings unless this user signed them, or gives them again in `overrides`: they
+    may name code, files, secrets and machines. Raises UserError, which shows them."""
+    recorded, signed = _recorded(folder)
+    given_now = {_key(override) for override in overrides}
+    lacking = [override for override in recorded if _key(override) not in given_now]
+    if lacking and not foreign.is_own(recorded, signed):
+        raise UserError(
+            f"resume={folder}: its settings have no signature of yours, so they may be somebody else's, and name code "
+            f"or machines. Read them, and give those that you want yourself: resume={folder} {shlex.join(lacking)}"
+        )
 
 
 def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
@@ -90,7 +110,7 @@ def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
 
     Raises UserError if there is no such run, or if its task cannot be resumed.
     """
-    first = _recorded(folder)
+    first, _ = _recorded(folder)
     for override in first:
         if new_name := renamed(override):
             raise UserError(
@@ -123,7 +143,13 @@ def hold(folder: Path) -> IO[str]:
     path = folder / LOCK
     while True:
         folder.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # empties nothing
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise UserError(f"{path} is a link: remove it, a run's lock is a file in its folder") from None
+        file = os.fdopen(handle, "w")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -148,10 +174,8 @@ def hint(folder: Path) -> str:
 def arguments(folder: Path, overrides: Sequence[str]) -> list[str]:
     """Return the arguments for Python that start the run in `folder` with these overrides, or resume it if it has
     checkpoints."""
-    settings = (
-        [f"resume='{folder.absolute()}'"] if hint(folder) else [*overrides, f"hydra.run.dir='{folder.absolute()}'"]
-    )
-    return [str(CONFIGS.parent / "run.py"), *settings]
+    place = "resume" if hint(folder) else "hydra.run.dir"
+    return [str(CONFIGS.parent / "run.py"), *overrides, f"{place}='{folder.absolute()}'"]
 
 
 # ---- to which run checkpoints belong ----

@@ -7,12 +7,14 @@ from typing import Any
 
 from experiments.harness.config import RewardConfig
 from experiments.run.errors import UserError
+from rewards import maths
 from rewards.code import CodeReward
 from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations, OwnConversations
 from rewards.isolation import Limits
 from rewards.library import LibraryReward
 from rewards.maths import MathsReward
-from rewards.sandbox import Sandbox, SandboxError
+from rewards.sandbox import Sandbox
+from rewards.workers import JudgeError
 
 
 def make_reward(config: RewardConfig) -> ConversationReward:
@@ -35,7 +37,7 @@ def make_reward(config: RewardConfig) -> ConversationReward:
         "code": lambda: JudgedConversations(judges, "tests"),
         "reasoning_gym": lambda: JudgedConversations(library_workers, "entry"),
         "brevity": BrevityConversations,
-        "own": lambda: OwnConversations(load_function(config.function)),
+        "own": lambda: OwnConversations(load_function(config.function), f"reward.function={config.function}"),
     }
     if config.name not in rewards:
         raise UserError(f"reward={config.name}: choose {', '.join(rewards)}")
@@ -56,15 +58,17 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def check_judge(config: RewardConfig) -> None:
-    """Raise UserError if this machine does not allow the sandbox of reward=code, or if there is no function for
-    reward=own. Other rewards need no check."""
+    """Raise UserError if this machine does not allow the sandbox of reward=code, if math-verify does not work for
+    reward=maths, or if there is no function for reward=own. Other rewards need no check."""
     if config.name == "own":
         load_function(config.function)
-    if config.name == "code":
-        try:
+    try:
+        if config.name == "maths":
+            maths.check()
+        if config.name == "code":
             make_sandbox(config, parallel=1).close()
-        except SandboxError as error:
-            raise UserError(str(error)) from error
+    except JudgeError as error:
+        raise UserError(str(error)) from error
 
 
 def make_sandbox(config: RewardConfig, parallel: int) -> Sandbox:

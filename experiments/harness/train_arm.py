@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import read
 from das import ranks
-from das.digests import weights_digest
 from das.engine.learned import HISTORY
 from das.engine.rollouts.rollout import Rollout
 from das.files import write_text
+from experiments import rank_folders
+from experiments.digests import weights_digest
 from experiments.harness import resume
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset, tools_of
@@ -224,7 +225,7 @@ def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
         trainer.train()
     from experiments.training.checkpoint_writer import final_digests
 
-    history = ranks.own_file(run.folder / HISTORY)
+    history = rank_folders.own_file(run.folder / HISTORY)
     trainer.vllm_generation.save_history(history)
     return final_digests(trainer)
 
@@ -242,7 +243,7 @@ class StepLog:
         self._run_folder = run_folder
         self._tracker = Tracker(recorded, run.group, run.folder) if run_folder is not None else None
 
-    def on_step(self, row: dict[str, Any], rollout: Rollout, rewards: list[float]) -> None:
+    def on_step(self, row: dict[str, Any], rollout: Rollout, rewards: Sequence[float | None]) -> None:
         """Record one finished step. row: its metrics (docs/metrics.md)."""
         assert self._run_folder is not None
         assert self._tracker is not None
@@ -267,8 +268,8 @@ def restore_last_files(run: ArmRun) -> None:
     """Restore the files that a run writes at its very end. They are copied from the checkpoint of the run's
     last step."""
     last = checkpoint.step_folder(run.folder / resume.CHECKPOINTS, run.start)
-    for name, place in ((FINAL, run.folder / FINAL), (HISTORY, ranks.own_file(run.folder / HISTORY))):
-        saved = ranks.own_folder(last) / name
+    for name, place in ((FINAL, run.folder / FINAL), (HISTORY, rank_folders.own_file(run.folder / HISTORY))):
+        saved = rank_folders.own_folder(last) / name
         if saved.exists():
             shutil.copy(saved, place)
 

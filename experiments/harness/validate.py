@@ -9,8 +9,8 @@ from das.cluster.local_ray import require_listener
 from das.cluster.messages import ClusterError
 from das.engine.build import EngineSettings, check_draft_model
 from das.engine.contract.versions import require_supported
+from das.engine.model_code import refuse_model_code
 from das.trl.lag import ahead_problem
-from das.trl.partial import partial_problem
 from das.trl.support import QUANTIZED, unsupported
 from experiments.harness import heads
 from experiments.harness.config import RunConfig
@@ -23,6 +23,7 @@ from experiments.harness.validate_policy import check_policy
 from experiments.problems import load, reasoning_gym
 from experiments.problems.problem_set import COLUMNS
 from experiments.run.errors import UserError
+from experiments.training.groups import partial_problem
 
 TRAINING = ("compare", "train")  # tasks that roll out with TRL, which calls tools
 TRAIN = (*TRAINING, "audit", "soak")  # all tasks that train
@@ -46,8 +47,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
         check_policy(config.policy.path, config.engine.max_model_len)
     if "quantization_config" in (config.trainer.arguments.get("model_init_kwargs") or {}):
         raise UserError(f"trainer.model_init_kwargs: {QUANTIZED}")
-    if config.trainer.trust_remote_code:
-        raise UserError("trainer.trust_remote_code=true: code that comes with a model is never run")
+    refuse_model_code(config.resolved)
     make_schedule(config.schedule)
     check_checkpoints(config)
     check_ahead(config)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from das.errors import reason_of
 from das.trl.support import QUANTIZED
 from experiments.run.errors import UserError
 
@@ -52,7 +53,7 @@ def _not_loadable(folder: Path, max_model_len: int) -> str:
         )
         tokens = len(AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
     except Exception as error:  # safetensors, JSON, strict configs and tokenizers each raise errors of their own kinds
-        return f"transformers cannot load it: {type(error).__name__}: {error}"
+        return f"transformers cannot load it: {type(error).__name__}: {reason_of(error)}"
     finally:
         logging.set_verbosity(verbosity)
         logging.enable_progress_bar()

@@ -11,8 +11,6 @@ from analysis.report import Section
 from das.budget import make_budget
 from das.budget.latency_forms import Form
 from das.drafter import HistoryDrafter
-from das.model_drafts.drafter import ModelDrafter
-from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
@@ -22,7 +20,6 @@ from das.replay.workload import Workload
 from experiments.papers.replayed import MAX_NUM_SEQS, MAX_TOKENS, Batch, Outcome, Setting, seconds
 from experiments.recorded.model_profiles import read_profiles
 from experiments.replay.hardware import (
-    HEAD_PASS,
     VERIFY_TOKEN,
     W4_PASS,
     W4_REQUEST,
@@ -30,7 +27,7 @@ from experiments.replay.hardware import (
     W8_WEIGHTS,
     derived,
 )
-from experiments.replay.model_on_text import CopyOnText, DraftPass, HeadOnText
+from experiments.replay.model_on_text import CopyOnText
 from experiments.replay.scale import CheaperPass, CostScaled
 
 HYBRIDS = (
@@ -38,11 +35,10 @@ HYBRIDS = (
     "hybrids, because the model is asked where the history is silent and text is hard. Measured acceptance is our "
     "small policy's. History, chains, budget and learned prices are those of the engine. A draft pass of a 4-bit copy "
     f"reads {W4_WEIGHTS} of the policy's weights and all of its keys and values, and costs as much for each request as "
-    "a pass; `fitted` is the published fit of such passes on an A100. A head's pass takes "
-    f"{HEAD_PASS} of the policy's. On the roofline a verified token is free until a pass is bound by computing; `dear "
-    f"tokens` adds {1e6 * VERIFY_TOKEN:.0f} us for each. Half of das's rollout time is spent while more than 192 "
-    "requests are live. There each request's own time, 54 us, is most of a pass, and a pass of a copy pays it again. A "
-    "head's does not."
+    "a pass; `fitted` is the published fit of such passes on an A100. On the roofline a verified token is free until a "
+    f"pass is bound by computing; `dear tokens` adds {1e6 * VERIFY_TOKEN:.0f} us for each. Half of das's rollout time "
+    "is spent while more than 192 requests are live. There each request's own time, 54 us, is most of a pass, and a "
+    "pass of a copy pays it again."
 )
 
 
@@ -55,9 +51,7 @@ class Arm:
     ratio: float  # the budget's first guess: time of a small pass / time of a token
     acceptance: str | None = None  # a name in experiments/recorded/model_profiles.json; None: no model drafts
     price: Form | None = None  # time of a draft pass
-    head: bool = False  # whether the model is a draft head, not a copy of the policy
     passes: int = 4
-    host: float = 0.0  # seconds of host time that each draft pass adds
     history: bool = True
     most_live: int = 2**31  # the model drafts only while at most so many requests are live
 
@@ -92,8 +86,6 @@ def arms(fig8: Form) -> Sequence[Arm]:
     h100, by_fig8 = 300.0, 250.0
     w4, w8 = replace(roofline, weights=W4_WEIGHTS), replace(roofline, weights=W8_WEIGHTS)
     fitted = replace(roofline, weights=W4_PASS, request=W4_REQUEST)
-    head = DraftPass(roofline, HEAD_PASS)
-    eagle = Arm("H100, das_eagle3", roofline, h100, "eagle3", head, head=True, passes=3)
     copy = Arm("H100, das_self, 4 bits", roofline, h100, "w4", w4)
     return (
         Arm("H100, das", roofline, h100),
@@ -104,17 +96,9 @@ def arms(fig8: Form) -> Sequence[Arm]:
         replace(copy, name="H100, das_self, 4 bits, published acceptance", acceptance="w4_published"),
         replace(copy, name="H100, das_self, 4 bits, fitted price", price=fitted),
         replace(copy, name="H100, das_self, 8 bits", acceptance="w8", price=w8),
-        eagle,
-        replace(eagle, name="H100, das_eagle3, acceptance by depth, held out", acceptance="eagle3_by_depth"),
-        replace(eagle, name="H100, das_eagle3, published acceptance (tau 2.77)", acceptance="eagle3_published"),
-        replace(eagle, name="H100, das_eagle3, published weak head (tau 2.1)", acceptance="eagle3_weak_published"),
-        replace(eagle, name="H100, das_eagle3, 1 ms of host time a draft pass", host=1e-3),
-        replace(eagle, name="H100, das_eagle3, the budget's default guess", ratio=64.0),
         Arm("H100, dear tokens, das", dear, h100),
-        replace(eagle, name="H100, dear tokens, das_eagle3", form=dear),
         Arm("Fig 8, das", fig8, by_fig8),
         Arm("Fig 8, das_self, 4 bits", fig8, by_fig8, "w4", CheaperPass(fig8, W4_WEIGHTS)),
-        Arm("Fig 8, das_eagle3", fig8, by_fig8, "eagle3", DraftPass(fig8, HEAD_PASS), head=True, passes=3),
     )
 
 
@@ -124,16 +108,12 @@ def simulate_arm(arm: Arm, setting: Setting, works: Sequence[Workload]) -> tuple
     if "ratio" in budget_settings:
         budget_settings["ratio"] = arm.ratio
     budget, history = make_budget(budget_settings), HistoryDrafter()
-    drafter: HistoryDrafter | ModelDrafter = history
+    drafter: HistoryDrafter | InTurns = history
     if arm.acceptance is not None:
         assert arm.price is not None
         rates = read_profiles()[arm.acceptance].rates
-        if arm.head:
-            head = HeadOnText(rates, arm.price, arm.host, arm.most_live)
-            drafter = EitherOr(head, arm.passes, budget.worth, history)
-        else:
-            copy = CopyOnText(rates, arm.price, arm.host, arm.most_live)
-            drafter = InTurns(copy, arm.passes, budget.worth, history if arm.history else None)
+        copy = CopyOnText(rates, arm.price, arm.most_live)
+        drafter = InTurns(copy, arm.passes, budget.worth, history if arm.history else None)
     times = Times(arm.form, draft_request=setting.times.draft_request if arm.history else 0.0)
     engine = TextEngine(times, MAX_NUM_SEQS, drafter, budget, MAX_TOKENS)
     draft_passes, steps = 0, []

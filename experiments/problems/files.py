@@ -11,6 +11,7 @@ import pyarrow.parquet
 from experiments.run.errors import UserError, reading
 
 KINDS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz")
+_PIECE = 256  # rows of a parquet file that are read at once
 _MAX_BYTES = 1 << 30  # the largest unpacked file; published sets in text form have about 10 MB
 
 
@@ -26,11 +27,25 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def _parse(path: Path, kind: str) -> Any:
     if kind == ".parquet":
         try:
-            return pyarrow.parquet.read_table(path).to_pylist()
+            return _table(path)
         except pyarrow.ArrowException as error:
             raise ValueError(str(error)) from error
     text = _unpacked(path) if kind.endswith(".gz") else path.read_text()
     return json.loads(text) if ".json" in kind and ".jsonl" not in kind else _lines(text)
+
+
+def _table(path: Path) -> list[Any]:
+    """Read a parquet file piece by piece, because a short one can hold a long text a million times. Raises ValueError
+    if it unpacks to more than 1 GiB."""
+    rows: list[Any] = []
+    size = 0
+    with pyarrow.parquet.ParquetFile(path) as file:
+        for batch in file.iter_batches(_PIECE):
+            size += batch.nbytes
+            if size > _MAX_BYTES:
+                raise ValueError(f"more than {_MAX_BYTES} bytes unpacked")
+            rows += batch.to_pylist()
+    return rows
 
 
 def _lines(text: str) -> list[Any]:

@@ -4,6 +4,7 @@ Nothing here depends on the order of the rows, so training does not depend on it
 """
 
 import hashlib
+import json
 import math
 import re
 from collections import Counter
@@ -13,9 +14,11 @@ from itertools import pairwise
 from typing import Any
 
 from experiments.run.errors import UserError
-from rewards.forms import FORMS, tests_of
+from rewards.checker import same_output
+from rewards.forms import FORMS, Unjudged, tests_of
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_NAMED = 4  # problems that are named because their rows contradict each other
 Message = dict[str, str]
 COLUMNS = {"maths": "answer", "code": "tests", "reasoning_gym": "entry"}  # reward -> the column that it reads
 
@@ -60,16 +63,43 @@ def problems_of(rows: Iterable[Mapping[str, Any]], data: Mapping[str, Any]) -> t
     if not count:
         raise UserError(f"data={data['name']} has no rows")
     with_duplicates.sort(key=lambda problem: (problem.problem_id, problem.gold, problem.messages))
-    distinct = {" ".join(problem.text.split()): problem for problem in reversed(with_duplicates)}
-    if len(distinct) < len(with_duplicates):
-        left_out["duplicates"] = len(with_duplicates) - len(distinct)
-    problems = sorted(distinct.values(), key=lambda problem: problem.problem_id)
+    of_question: dict[str, list[Problem]] = {}
+    for problem in with_duplicates:
+        of_question.setdefault(" ".join(problem.text.split()), []).append(problem)
+    problems: list[Problem] = []
+    disputed: list[str] = []
+    for equal in of_question.values():
+        if _contradict([problem.gold for problem in equal], data["judged_by"]):
+            disputed += [problem.problem_id for problem in equal]
+        else:
+            problems.append(equal[0])
+            left_out["duplicates"] += len(equal) - 1
+    if disputed:
+        names = list(dict.fromkeys(disputed))
+        shown = ", ".join(names[:_NAMED] + ["..."] * (len(names) > _NAMED))
+        left_out[f"with different answers to one question ({shown})"] = len(disputed)
+    left_out += Counter()  # without what was not found
+    problems.sort(key=lambda problem: problem.problem_id)
     for one, other in pairwise(problems):
         if one.problem_id == other.problem_id:
             raise UserError(
                 f"data={data['name']}: two problems have the id {one.problem_id}: set data.columns.id=null for hashes"
             )
     return problems, left_out
+
+
+def _contradict(golds: Sequence[str], judged_by: str) -> bool:
+    """Return whether the golds of one question exclude each other: answers that are not equal, or tests of programs
+    that expect different outputs for an input. If they do not, one of them can stand for all."""
+    if len(set(golds)) < 2:
+        return False
+    if judged_by == "maths":
+        from rewards.maths import equal_golds
+
+        return not all(equal_golds(golds[0], gold) for gold in golds[1:])
+    cases = [case for gold in golds if isinstance(tests := json.loads(gold)["tests"], list) for case in tests]
+    first_output: dict[str, str] = {}
+    return not all(same_output(output, first_output.setdefault(stdin, output)) for stdin, output in cases)
 
 
 def _problem(row: Mapping[str, Any], data: Mapping[str, Any], where: str) -> Problem | str:
@@ -87,6 +117,8 @@ def _problem(row: Mapping[str, Any], data: Mapping[str, Any], where: str) -> Pro
         tests = _cell(row, columns["tests"], "tests", where)
         try:
             gold = tests_of(data["form"], tests, row, data["max_tests"])
+        except Unjudged as reason:
+            return str(reason)
         except ValueError:
             return "with tests that cannot be judged"
         ending = _ending(row, columns["starter"], data, gold)

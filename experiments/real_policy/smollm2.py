@@ -54,8 +54,10 @@ def convert(file: Path, folder: Path) -> None:
 
     from experiments.small_policy.small import save
 
-    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
+    read = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
+    )
     fields = {key: value for key, value in read.config.to_dict().items() if key not in _LEFT_OUT}
     # save_pretrained refuses the model that was read, because it still counts as quantized.
     model = LlamaForCausalLM(LlamaConfig(**fields, architectures=["LlamaForCausalLM"]))

@@ -4,7 +4,6 @@ python -m experiments.recorded.likeness FOLDER writes likeness.json: the figures
 takes some minutes. task=policy reads the file, so it needs no traces.
 """
 
-import gzip
 import json
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from analysis.regime import length_figures
-from das.files import write_text
+from das.files import unpacked, write_text
 from experiments.recorded.drafter_replay import Das, Problems, Tally, replay_problem
 from experiments.recorded.published_traces import LEFT_OUT_RUNS, PROMPT_VARIANTS
 from experiments.recorded.rollouts import responses_of
@@ -114,8 +113,7 @@ def read_trace(path: Path) -> Problems:
 def share_correct(path: Path) -> float:
     """Return the mean of the recorded rewards, which are 0 or 1. Skips the runs that `read_trace` leaves out."""
     left_out = LEFT_OUT_RUNS.get(path.name)
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
+    rows = [json.loads(line) for line in unpacked(path).splitlines()]
     return float(np.mean([row["reward"] for row in rows if not (left_out and left_out.fullmatch(row["run"]))]))
 
 

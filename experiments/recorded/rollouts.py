@@ -11,16 +11,17 @@ A JSONL file (.jsonl or .jsonl.gz) has one row per response:
 A folder of such files is read as one file. If no row has a step, each file is a step (2.jsonl before 10.jsonl).
 """
 
-import gzip
 import json
 import re
 from collections.abc import Iterator
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
 from das.drafter.distributions import Distributions
+from das.files import unpacked
 from das.replay.workload import Sampling, Workload, workload
 from experiments.recorded.published_traces import LEFT_OUT_RUNS
 from experiments.run.errors import UserError, reading
@@ -129,8 +130,12 @@ def grouped(work: Workload, group: int, batch: int) -> list[Workload]:
     return steps
 
 
+def _lines(path: Path) -> TextIO:
+    return TextIOWrapper(BytesIO(unpacked(path)), "utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+
+
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    with reading(path), (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+    with reading(path), _lines(path) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue

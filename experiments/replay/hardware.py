@@ -42,7 +42,7 @@ VERIFY_REQUEST = 200e-6  # the same for a pass that verifies drafts; fitted to d
 # requests of a 7B on an H100 that is 0.6 of a plain pass. NeMo RL (arXiv 2604.26779) measured 0.6 to 0.8 for each
 # drafted token, all costs included.
 VERIFY_TOKEN = (VERIFY_REQUEST - TARGET_REQUEST) / 3
-# Assumed, not measured: seconds that branching drafts add to a pass on a GPU (engine/runners/first/branches.py). In
+# Assumed, not measured: seconds that branching drafts add to a pass on a GPU (engine/runner/branches.py). In
 # each layer about three kernels of 4 us write keys and values for the branches; a few more kernels copy blocks.
 BRANCHING = 0.4e-3
 # A 4-bit copy of the target as its drafter: the time of a draft pass as a share of a target pass (eta_D W_D / W_T: .48,

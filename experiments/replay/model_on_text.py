@@ -32,19 +32,17 @@ class DraftPass:
         return self.share * self.form.predict(live, tokens, context) + self.request * live
 
 
-class ModelOnText:
-    """The part that a simulated copy of the policy and a simulated head have in common
-    (das.model_drafts.drafter.DraftingModel).
+class CopyOnText:
+    """A simulated copy of the policy, for das.model_drafts.in_turns. The real one is das.engine.drafters.self_draft.
 
     rates      rates[j] = P(token j of a draft is right | the tokens before it are); the last holds for later tokens
     price      latency form of a draft pass: seconds by its requests, their rows and their tokens of context
-    host       seconds of host time that each draft pass adds
     most_live  the model drafts nothing while more requests are live
     """
 
-    def __init__(self, rates: Sequence[float], price: Form, host: float = 0.0, most_live: int = 2**31, seed: int = 0):
+    def __init__(self, rates: Sequence[float], price: Form, most_live: int = 2**31, seed: int = 0):
         self.rates = np.array(rates, np.float64)
-        self.price, self.host, self.most_live, self.seed = price, host, most_live, seed
+        self.price, self.most_live, self.seed = price, most_live, seed
         self._steps = 0
 
     # ---- TextEngine calls these ----
@@ -74,23 +72,6 @@ class ModelOnText:
     def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
         """Do nothing, because the acceptance is given and not learned."""
 
-    def _pass(self, among: np.ndarray, rows: int, at: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Simulate a pass that drafts a token for each of these requests. Returns the tokens, and the probability that
-        each is right.
-
-        among: indices of the A requests. rows: rows of the pass. at: the number of tokens of each draft so far, int64
-        [A]. right: whether all these tokens are right, bool [A].
-        """
-        live, tokens, context = np.array([len(among), rows, self._contexts[among].sum()], np.float64)
-        self._now += self.host + float(self.price.predict(live, tokens, context))
-        places = self._places[among] + at
-        likely = self.rates[np.minimum(at, len(self.rates) - 1)]
-        return np.where(right & (self._luck[places] < likely), self._text[places], WRONG), likely
-
-
-class CopyOnText(ModelOnText):
-    """A simulated copy of the policy, for das.model_drafts.in_turns. The real one is das.engine.drafters.self_draft."""
-
     def begin(self, requests: Sequence[str]) -> None:
         """Begin a round of drafts for these requests. See ChainModel."""
         self._at = np.zeros(len(requests), np.int64)  # for each draft: the number of its tokens that the copy has read
@@ -107,40 +88,15 @@ class CopyOnText(ModelOnText):
             self._at[i] += len(own)
         return self._pass(among, rows, self._at[among], self._right[among])
 
+    def _pass(self, among: np.ndarray, rows: int, at: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Simulate a pass that drafts a token for each of these requests. Returns the tokens, and the probability that
+        each is right.
 
-class HeadOnText(ModelOnText):
-    """A simulated draft head, for das.model_drafts.either_or. The real one is das.engine.drafters.head_draft."""
-
-    def able(self, requests: Sequence[str]) -> None:
-        """Returns None: the head can draft for all requests. See HeadModel."""
-
-    def rest(self, resting: bool) -> None:
-        """Do nothing: a simulated head has nothing to start or stop. See HeadModel."""
-
-    def begin_text(self, text: np.ndarray) -> None:
-        """Begin a step, in which the head has read nothing yet. See ModelOnText."""
-        super().begin_text(text)
-        self._read: dict[str, int] = {}  # tokens of each request's context that the head has read
-
-    def num_unread(self, requests: Sequence[str], among: np.ndarray) -> int:
-        """Begin a round of drafts. Returns how many tokens `read` would compute. See HeadModel."""
-        self._requests = requests
-        return sum(int(self._contexts[i]) - self._read.get(requests[i], 0) for i in among.tolist())
-
-    def read(self, among: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Read the unread text of these requests, and draft one token for each. See HeadModel."""
-        rows = self.num_unread(self._requests, among)
-        for i in among.tolist():
-            self._read[self._requests[i]] = int(self._contexts[i])
-        self._depth = 0
-        self._right = np.ones(len(self._requests), bool)
-        return self._pass(among, rows, np.zeros(len(among), np.int64), self._right[among])
-
-    def go_on(self, among: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Draft the next token of these requests. See HeadModel."""
-        self._right[among] &= self._text[self._places[among] + self._depth] == tokens
-        self._depth += 1
-        return self._pass(among, len(among), np.full(len(among), self._depth), self._right[among])
-
-    def forget(self, request: str) -> None:
-        """Do nothing. The one number that is kept for a request may stay."""
+        among: indices of the A requests. rows: rows of the pass. at: the number of tokens of each draft so far, int64
+        [A]. right: whether all these tokens are right, bool [A].
+        """
+        live, tokens, context = np.array([len(among), rows, self._contexts[among].sum()], np.float64)
+        self._now += float(self.price.predict(live, tokens, context))
+        places = self._places[among] + at
+        likely = self.rates[np.minimum(at, len(self.rates) - 1)]
+        return np.where(right & (self._luck[places] < likely), self._text[places], WRONG), likely

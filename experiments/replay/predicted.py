@@ -1,33 +1,33 @@
 """Predict the times of passes of 7B and 8B policies on GPUs that nobody has measured, as intervals.
 
 The roofline of experiments/replay/hardware.py, with the lowest and the highest of its three published calibrations, and
-the launches of the graph that the pass takes on vLLM's first runner (tests/engine/contract/test_cuda_configs.py). Exact
-engines pay for vLLM's flag besides. A measured latency.json of task=check_gpu replaces all of it (task.latency).
+the launches of the graph that the pass takes (tests/engine/patches/test_cuda_configs.py). Exact engines pay for vLLM's
+flag besides. A measured latency.json of task=check_gpu replaces all of it (task.latency).
 """
 
 from itertools import product
 
 import numpy as np
 
-from das.engine.contract.gpus import INVARIANCE_COST
 from experiments.replay.hardware import FLOPS_SHARE, GPUS, MODELS, Model
 
+# Throughput that vLLM's flag for batch invariance costs, as shares: .13 measured with an 8B shape and 64 requests on an
+# H200 (docs/benchmarks.md), .35 upstream with a 1.7B policy on an H20.
+INVARIANCE_COST = (0.13, 0.35)
 # Least and most of the three models' values (hardware.py has their means): shares of bandwidth and of the bytes of keys
 # and values, and seconds that a live request adds to a pass without drafts and with them.
 BANDWIDTH, KV, REQUEST, VERIFIED = (0.793, 0.767), (0.19, 0.46), (39e-6, 74e-6), (152e-6, 232e-6)
 LARGEST_GRAPH = 512  # rows
-# Assumed, not measured: seconds of the host for a launch; launches of a layer without a graph, and between its pieces.
+# Assumed, not measured: seconds of the host for a launch; launches of a layer without a graph.
 LAUNCH = (4e-6, 10e-6)
-LAUNCHES = {"full": 0, "piecewise": 3, "none": 11}
+LAUNCHES = {"full": 0, "none": 11}
 LIVE, DRAFTED, CONTEXT = (1, 64, 256), (0, 4), 1000
 Interval = tuple[float, float]  # seconds
 
 
 def graph(live: int, drafted: int) -> str:
-    """Return which graph a pass of das takes on vLLM's first runner. drafted: tokens of each request."""
-    if live * (1 + drafted) > LARGEST_GRAPH:
-        return "none"
-    return "piecewise" if drafted else "full"
+    """Return which graph a pass of das takes. drafted: tokens of each request."""
+    return "none" if live * (1 + drafted) > LARGEST_GRAPH else "full"
 
 
 def stock_seconds(gpu: str, model: Model, live: int, drafted: int, context: int) -> Interval:
@@ -62,3 +62,10 @@ def markdown() -> str:
         cells = (f"{1e3 * low:.1f} to {1e3 * high:.1f}" for low, high in times)
         lines.append(f"| {name} | {live} x {drafted} | {graph(live, drafted)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def to_stock(ratio_to_none: float) -> tuple[float, float]:
+    """Return the range of an exact engine's rollout time over that of `stock` on a GPU, from its ratio to `none`.
+    `none` has batch-invariant kernels too, so it is slower than `stock` (INVARIANCE_COST)."""
+    low, high = (ratio_to_none / (1 - cost) for cost in INVARIANCE_COST)
+    return low, high

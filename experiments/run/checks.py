@@ -29,6 +29,7 @@ EXAMPLES: dict[str, Any] = {
     "eval.path": "problems.jsonl",
     "eval.task": "spell_backward",
     "eval.problems": None,
+    "eval.temperature": 0.6,
     "eval.k": [1, 4],
     "task.k": [1, 4],
     "budget.latency": "latency.json",
@@ -112,6 +113,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "eval.every": (0, 10**7),  # training steps
     "eval.problems": (1, 10**6),
     "eval.samples": (1, 2**16),
+    "eval.temperature": (0.01, 100),
     "eval.k": (1, 2**16),
     "checkpoint.keep": (2, LARGEST),  # 2, because the newest checkpoint may be incomplete
     "task.k": (1, 2**16),
@@ -123,6 +125,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "task.w4_rate": (0, 1),
     "task.mtp_rates": (0, 1),
 }
+TEMPERATURES = ("trainer.temperature", "eval.temperature")  # 0 is greedy, where nothing is trained
 
 
 def check_values(config: DictConfig) -> None:
@@ -133,11 +136,13 @@ def check_values(config: DictConfig) -> None:
     _check_names(given)
     check_keys(given)
     needed = (*plain_tree(CONFIGS / "config.yaml"), *GROUPS, "task")
-    examples = _examples(str(config.task.name))
+    task = str(config.task.name)
+    examples, greedy = _examples(task), TEMPERATURES[task != "evaluate" :]
     for key, value in leaves({name: given.get(name) for name in needed}):
         plain_key = key.replace("arm.budget.", "budget.").replace("budget.over.", "budget.")
         _refuse_group(plain_key, examples)
-        _check(key, plain_key, value, examples.get(plain_key, []))
+        if not (plain_key in greedy and _is_number(value) and value == 0):
+            _check(key, plain_key, value, examples.get(plain_key, []))
 
 
 def _check_names(given: dict[str, Any]) -> None:
@@ -221,7 +226,8 @@ def _check(key: str, plain_key: str, value: Any, examples: list[Any]) -> None:
     smallest, largest = LIMITS.get(plain_key, (0, LARGEST))
     for item in items:
         if _is_number(item) and not smallest <= item <= largest:  # NaN is never between them
-            raise UserError(f"{key}={_short(value)}: must be a number from {smallest:g} to {largest:.10g}")
+            zero = "; 0, greedy, is for task=evaluate and eval.temperature" if plain_key in TEMPERATURES else ""
+            raise UserError(f"{key}={_short(value)}: must be a number from {smallest:g} to {largest:.10g}{zero}")
 
 
 def _check_kind(key: str, plain_key: str, value: Any, examples: list[Any]) -> None:

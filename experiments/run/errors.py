@@ -13,8 +13,9 @@ from yaml import YAMLError
 
 from das.cluster.messages import ClusterError
 from das.engine.contract.versions import UnsupportedVersion
-from das.errors import EngineError, TrainingDiverged, WeightSyncError
+from das.errors import EngineError, WeightSyncError, printable, reason_of
 from das.native import NativeBuildError
+from rewards.reward import RewardError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 USER_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
@@ -23,6 +24,10 @@ _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, A
 
 class UserError(ValueError):
     """Something that only the user can correct; the message says what to change."""
+
+
+class TrainingDiverged(RuntimeError):
+    """A loss or a gradient norm is not finite, so the policy is lost."""
 
 
 class RunFailed(RuntimeError):
@@ -47,13 +52,13 @@ def reading(path: Path, key: str = "") -> Iterator[None]:
     except FileNotFoundError:
         raise UserError(f"{named} does not exist") from None
     except (*_UNREADABLE, RecursionError, OverflowError, YAMLError) as error:
-        reason = " ".join(str(error).removeprefix(f"{path}: ").split())[:160]
+        reason = reason_of(error).removeprefix(f"{path}: ")[:160]
         raise UserError(f"{named} cannot be read: {type(error).__name__}: {reason}") from error
 
 
 def stop(message: str, code: int) -> None:
     """Print the message as one error line, and exit with this code."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
     sys.exit(code)
 
 
@@ -74,7 +79,7 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         yield
-    except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException) as error:
+    except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException, RewardError) as error:
         stop(str(error), USER_ERROR)
     except (RunFailed, ClusterError, WeightSyncError, TrainingDiverged, CheckpointError) as error:
         stop(str(error), FAILED)
@@ -89,7 +94,7 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
         if folder is not None and (lost := _lost(error, folder)):
             stop(f"{lost} was moved or deleted while its run went on: the run is lost", FAILED)
         if error.errno is None:  # transformers and huggingface_hub raise it where a model cannot be loaded
-            stop(str(error)[:300], USER_ERROR)
+            stop(reason_of(error)[:300], USER_ERROR)
         if error.errno != errno.ENOSPC:
             raise
         stop(f"disk full while writing {error.filename or 'results'}: free some space or set out=OTHER_DIR", FAILED)

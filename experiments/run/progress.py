@@ -4,6 +4,7 @@ also shows a bar."""
 import atexit
 import io
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from das.errors import printable
 from das.side_output import side_output
+
+SAY_S = 10.0  # seconds between two lines about a start that takes long
 
 
 class Progress:
@@ -44,7 +48,7 @@ class Progress:
         """Print a line. style: its colour on a terminal, by the name that rich gives it. If nobody reads any more, as
         after `run.py | head -1`, this and all further lines are dropped."""
         with self._shown():
-            self._print(text, style)
+            self._print(printable(text), style)
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
@@ -66,6 +70,24 @@ class Progress:
     def resume(self, step: int) -> None:
         """Leave the first `step` steps out of the estimates of time: an earlier process has done them."""
         self.total = (self.steps - step) * self.arms
+
+    @contextmanager
+    def starting(self, what: str) -> Iterator[None]:
+        """Inside the `with` block, until the first step begins, print a line about the start every SAY_S seconds. what:
+        what happens until then."""
+        began, over = time.perf_counter(), threading.Event()
+
+        def say() -> None:
+            while not over.wait(SAY_S) and self.began is None:
+                self.note(f"starting, {time.perf_counter() - began:.0f} s so far: {what}")
+
+        thread = threading.Thread(target=say, name="start", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def start(self) -> None:
         """Note that the first step begins. The estimate of the time that is left ignores the time before this call."""
@@ -105,7 +127,7 @@ class Progress:
         else:
             self.note(
                 f"step {row['step']:3d}/{self.steps}  {row['arm']:<13s} "
-                + (f"reward {row['reward']:.3f}  " if "reward" in row else "")
+                + ("" if "reward" not in row else f"reward {shown_reward(row['reward'])}  ")
                 + f"rollout {row['rollout_s']:6.2f} s  tokens/pass {row['tokens_per_pass']:5.2f}  "
                 f"longest {row['length_max']:5d}  {left(seconds_left)}"
             )
@@ -126,6 +148,11 @@ class Progress:
         if self._bar is not None and not self._bar.console.file.closed:
             self._bar.stop()
         self._bar = None
+
+
+def shown_reward(reward: float | None) -> str:
+    """Return a step's mean reward as text; "none" if no response has a reward."""
+    return "none " if reward is None else f"{reward:.3f}"
 
 
 def left(seconds: int) -> str:

@@ -79,8 +79,8 @@ def measure_policy(
     ``rewards``, ``lengths``, ``ids`` and ``texts`` are ordered by problem, then by sample. ``entropy_nats`` is the mean
     over all sampled tokens.
     """
-    tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=False).eval()
     generator = torch.Generator().manual_seed(seed)
     row_of_sample = [row for row in rows for _ in range(samples)]
     prompts = [

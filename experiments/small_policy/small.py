@@ -1,17 +1,16 @@
-"""Build the small policy: a Qwen3 of 1.9 M parameters, trained on worked puzzles for a few minutes.
+"""Build the small policies: Qwen3s of 1.9 to 3.3 M parameters, trained on worked problems for a few minutes.
 
-The policy for puzzles ships with the repository, in the folder `shipped`, rounded to bfloat16: every machine starts
-from the same bits, and a first run trains nothing. `python -m experiments.small_policy.small` trains it anew (4 minutes
-on 2 quiet cores) and writes that folder.
+Those that a figure needs ship with the repository, in the folder `shipped`, rounded to bfloat16: every machine starts
+from the same bits, and a first run trains nothing. `python -m experiments.small_policy KIND` trains one anew (up to 5
+minutes on 2 quiet cores) and writes its folder.
 """
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,17 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from das.heads.muon import Muon
 from experiments.cache import cached_folder
+from experiments.heads.muon import Muon
+from experiments.small_policy.calculator.corpus import CalculatorCorpus
 from experiments.small_policy.corpus import CorpusConfig
 from experiments.small_policy.puzzles.corpus import PuzzleCorpus
 
 MAX_POSITIONS = 1024
 SHIPPED = Path(__file__).with_name("shipped")
-SHIPPED_VERSION = 1  # of the policy in that folder; a cache may hold an older one
+# Of the code and texts that make policies, and of the folder `shipped`. Raise it when a policy made anew would differ:
+# a cache may hold older ones.
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class SmallPolicyConfig:
     # Factor on the trained logits, applied to the weights of the last norm. A factor above 1 makes improbable tokens
     # rarer. So it removes errors that are due to the short training, but it makes the slips of the habits rarer too.
     logit_scale: float = 1.2
-    corpus: PuzzleCorpus | CorpusConfig = field(default_factory=PuzzleCorpus)
+    corpus: PuzzleCorpus | CorpusConfig | CalculatorCorpus = field(default_factory=PuzzleCorpus)
 
 
 # The policy for data=arithmetic. The policy for data=programs is trained further from this one.
@@ -64,22 +66,37 @@ ARITHMETIC = SmallPolicyConfig(
 )
 
 
+CALCULATOR = SmallPolicyConfig(logit_scale=1.25, corpus=CalculatorCorpus())
+# The draft model of the policy for puzzles, and of others on the spot: one layer of two heads, where a policy has four
+# layers of three or four.
+DRAFT_SIZES: dict[str, Any] = {"hidden_size": 128, "layers": 1, "heads": 2, "kv_heads": 2, "intermediate_size": 384}
+# Those that ship, beside the policy for programs (programs/policy.py).
+KINDS = {
+    "puzzles": SmallPolicyConfig(),
+    "calculator": CALCULATOR,
+    "draft": replace(SmallPolicyConfig(), **DRAFT_SIZES),
+}
+
+
 def policy_key(config: SmallPolicyConfig) -> str:
-    """Return the name of the policy's folder in the cache: the version of the shipped policy, or a hash of its
-    configuration and of the code. A policy made with another torch has other weights under the same name, so that it
-    can be carried to another machine."""
-    if is_shipped(config):
-        return f"puzzles-{SHIPPED_VERSION}"
-    folders = {Path(__file__).parent, Path(inspect.getfile(type(config.corpus))).parent}
-    sources = sorted(path for folder in folders for path in folder.glob("*.py"))
-    code = b"".join(path.read_bytes() for path in sources if path.name != "measure.py")
-    text = json.dumps(asdict(config), sort_keys=True)
-    return hashlib.sha256(code + text.encode()).hexdigest()[:16]
+    """Return the name of the policy's folder in the cache: its kind and version if it ships, or a hash of version and
+    configuration. A policy made with another torch has other weights under the same name, so that it can be carried to
+    another machine."""
+    if kind := shipped_kind(config):
+        return f"{kind}-{VERSION}"
+    text = json.dumps([VERSION, type(config.corpus).__name__, asdict(config)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def is_shipped(config: SmallPolicyConfig) -> bool:
-    """Return whether the policy of this configuration ships with the repository."""
-    return config == SmallPolicyConfig()
+def shipped_kind(config: SmallPolicyConfig) -> str | None:
+    """Return the kind of policy that ships with this configuration, or None."""
+    return next((kind for kind, shipped in KINDS.items() if shipped == config), None)
+
+
+def unpack(kind: str, folder: Path) -> None:
+    """Write the shipped policy of this kind into `folder`, in float32."""
+    shipped = Qwen3ForCausalLM.from_pretrained(SHIPPED / kind, dtype=torch.float32)
+    save(shipped, PreTrainedTokenizerFast.from_pretrained(SHIPPED / kind), folder)
 
 
 def sizes(config: SmallPolicyConfig, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
@@ -168,12 +185,10 @@ def build_small_policy(config: SmallPolicyConfig, cache_dir: Path, progress: Cal
     """
 
     def write(folder: Path) -> None:
-        if is_shipped(config):
-            shipped = Qwen3ForCausalLM.from_pretrained(SHIPPED, dtype=torch.float32)
-            save(shipped, PreTrainedTokenizerFast.from_pretrained(SHIPPED), folder)
-            return
-        model, tokenizer = trained(config, progress)
-        save(model, tokenizer, folder)
+        if kind := shipped_kind(config):
+            unpack(kind, folder)
+        else:
+            save(*trained(config, progress), folder)
 
     return cached_folder(cache_dir / policy_key(config), write)
 
@@ -188,12 +203,3 @@ def trained(
         model = Qwen3ForCausalLM(Qwen3Config(**sizes(config, tokenizer), head_dim=config.head_dim))
         train(model, tokenizer, config, progress)
     return model, tokenizer
-
-
-def ship(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path = SHIPPED) -> None:
-    """Write the policy as it ships: in bfloat16."""
-    save(model.to(torch.bfloat16), tokenizer, folder)
-
-
-if __name__ == "__main__":
-    ship(*trained(SmallPolicyConfig(), print))

@@ -21,7 +21,7 @@ from experiments.harness.config import RunConfig, data_config, run_config
 from experiments.harness.data import MADE, split_rows
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.evaluation.evaluation import Evaluation, Judged
-from experiments.harness.evaluation.held_out import judge_config, ks_of, renamed_keys
+from experiments.harness.evaluation.held_out import alike, judge_config, ks_of, renamed_keys
 from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.policies import policy_directory
 from experiments.harness.reward import make_reward
@@ -49,6 +49,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     parts = [slice(first, first + at_once) for first in range(0, len(rows), at_once)]
     progress = Progress(len(parts))
     progress.note(f"{summary or f'data {config.data.name}'}; {len(rows)} problems x {samples} responses of {policy}")
+    if line := alike(config, samples, "task.samples"):
+        progress.note(line)
     if left_out:
         progress.note(_warning(config, left_out, len(rows)))
     correct: list[int] = []

@@ -106,8 +106,7 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
     elif kind == "parent":
         victim.kill()
     elif kind == "arm":
-        arms = [child for child in victim.children() if "spawn_main" in " ".join(child.cmdline())]
-        if arms:
+        if arms := arms_of(victim):
             rng.choice(arms).kill()
         else:
             wrong.append("no arm was running")
@@ -124,6 +123,13 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
     if alive:
         wrong.append(f"left {len(alive)} processes")
     return Kill(kind, len(read.metrics(folder)) if (folder / "metrics.jsonl").exists() else 0, wrong)
+
+
+def arms_of(run: psutil.Process) -> list[psutil.Process]:
+    """Return the processes of a comparison's arms: forks of its warm process, or new interpreters (das/process.py)."""
+    warm = [child for child in run.children() if "multiprocessing.forkserver" in " ".join(child.cmdline())]
+    forks = [fork for server in warm for fork in server.children()]
+    return forks or [child for child in run.children() if "spawn_main" in " ".join(child.cmdline())]
 
 
 def damage(folder: Path, rng: random.Random) -> None:

@@ -17,7 +17,7 @@ from analysis.replay_figure import validation_figure
 from das.engine.methods import find_method
 from das.replay.cluster import Step
 from das.replay.times import Times
-from experiments.harness.replays.recorded_arms import arm_config_of, replay_arm, tokens_only
+from experiments.harness.replays.recorded_arms import arm_config_of, can_be_replayed, replay_arm, tokens_only
 from experiments.recorded.rollouts import read_rollouts
 from experiments.replay.fitted_times import fit_form, fit_prefill
 from experiments.replay.latency_files import read_latency
@@ -108,13 +108,13 @@ def arm_folders(path: str | None) -> dict[str, Path]:
 
 
 def replayable(arms: dict[str, Path], progress: Progress) -> dict[str, Path]:
-    """Keep the arms that draft nothing or draft with das. Prints a note for each other arm.
+    """Keep the arms that draft nothing or draft with das's own drafters and budgets. Prints a note for each other arm.
 
     Raises UserError if none remains.
     """
-    known = {name: path for name, path in arms.items() if find_method(arm_config_of(path).arm.method).simulated}
+    known = {name: path for name, path in arms.items() if can_be_replayed(arm_config_of(path))}
     for name in arms.keys() - known.keys():
-        progress.note(f"{name} is left out: only arms without drafts or with das can be replayed")
+        progress.note(f"{name} is left out: only arms without drafts or with das, and no classes, can be replayed")
     if not known:
         raise UserError(f"arms {', '.join(arms)} cannot be replayed: only arms without drafts or with das can be")
     return known

@@ -29,21 +29,30 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         raise UserError(
             f"{arm} holds rollouts of steps {recorded or 'none'}: choose task.arm and task.steps among them"
         )
-    sections = [(f"step {step}", texts(arm, step, int(task.responses), task.tokenizer)) for step in steps]
+    named = task.tokenizer or _policy(arm, str(config.cache))
+    sections = [(f"step {step}", texts(arm, step, int(task.responses), named)) for step in steps]
     path = Path(task.run) / PAGE
     drafted_text.write(path, sections)
     progress.note(f"page: {path}")
 
 
-def texts(arm: Path, step: int, count: int, tokenizer: str | None = None) -> list[drafted_text.DraftedText]:
+def _policy(arm: Path, cache: str) -> str:
+    """Return the folder or hub id of the policy of an arm. cache: where policies are made, whatever the arm's folder
+    says."""
+    recorded = arm_config_of(arm)
+    recorded.cache = cache
+    return policy_directory(run_config(recorded), print)
+
+
+def texts(arm: Path, step: int, count: int, tokenizer: str) -> list[drafted_text.DraftedText]:
     """Return the first `count` responses of a step.
 
-    arm: the folder of an arm. tokenizer: a folder or hub id; None: the tokenizer of the arm's policy. Raises UserError
-    for a rollout of which nobody recorded which tokens were drafted.
+    arm: the folder of an arm. tokenizer: a folder or hub id. Raises UserError for a rollout of which nobody recorded
+    which tokens were drafted.
     """
     from transformers import AutoTokenizer
 
-    loaded = AutoTokenizer.from_pretrained(tokenizer or policy_directory(run_config(arm_config_of(arm)), print))
+    loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     with reading(arm / "rollouts" / f"step_{step:05d}.jsonl.gz"):
         rows = read.rollout(arm, step)[:count]
     if any(row["drafted"] and "emitted" not in row for row in rows):

@@ -12,6 +12,7 @@ from analysis.arms import arm_result
 from analysis.cluster_engines import cluster_result
 from das import ranks
 from das.files import write_text
+from experiments import rank_folders
 from experiments.harness import resume
 from experiments.harness.config import run_config
 from experiments.harness.failures import one_line_failure
@@ -29,7 +30,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     if not ranks.is_main():
         progress.terminal = open(os.devnull, "w")  # noqa: SIM115  it stays open until the process ends
     start = 0
-    with ranks.main_first():
+    with rank_folders.main_first():
         check_processes(config)
         check(config)
         if ranks.fsdp_on_cpu():
@@ -43,10 +44,12 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         policy = make_parts([config], progress.note)
     start = ranks.gather(start)[0]
     group = config.task["group"] or path.name
-    with one_line_failure(path), quiet_into(ranks.own_file(path / "log.txt")) as terminal:
+    with one_line_failure(path), quiet_into(rank_folders.own_file(path / "log.txt")) as terminal:
         if ranks.is_main():
             progress.terminal = terminal
-        train_arm(ArmRun(config, policy, path, group, Barrier(progress.step), start=start))
+        what = f"{config.arm.name} loads vLLM and TRL, the policy and its engine (log: {path / 'log.txt'})"
+        with progress.starting(what):
+            train_arm(ArmRun(config, policy, path, group, Barrier(progress.step), start=start))
     if not ranks.is_main():
         return
     progress.terminal = sys.stdout

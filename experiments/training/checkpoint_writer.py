@@ -2,8 +2,9 @@
 
 transformers saves and loads the policy, the optimizer, the scheduler, random states and its own counters (torch files,
 read with weights_only). This project adds three things: the order of the data, which TRL draws from a generator that no
-checkpoint holds (trainer.py); the drafter's history and everything else that the rollout side has learned; and atomic
-writing. Each rank writes its own random state and its own rollout side. The main rank writes what all ranks share.
+checkpoint holds (das/trl/resume.py); the drafter's history and everything else that the rollout side has learned; and
+atomic writing. Each rank writes its own random state and its own rollout side. The main rank writes what all ranks
+share.
 """
 
 import json
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from das import ranks
-from das.digests import of_all_ranks, optimizer_digest, weights_digest
 from das.files import write_text
-from das.heads.mtp import is_mimo, mtp_tensors, put_back
+from experiments import rank_folders
+from experiments.digests import of_all_ranks, optimizer_digest, weights_digest
+from experiments.heads.mtp import is_mimo, mtp_tensors, put_back
 from experiments.run.errors import CheckpointError
 from experiments.training import checkpoint
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from experiments.training.trainer import SpeculativeGRPOTrainer
 
 MIB = 1 << 20
-STATE = "trainer_state.json"  # written by transformers
 FINAL = "final.json"  # digests of the final state, so that no engine is needed to resume a finished run
 
 
@@ -82,7 +83,7 @@ class CheckpointWriter:
             (scratch / "training_args.bin").unlink()  # a pickle that nobody reads
             if is_mimo(policy := Path(self.trainer.vllm_generation.engine.model)):
                 put_back(scratch, mtp_tensors(policy))
-        own = ranks.own_folder(scratch)
+        own = rank_folders.own_folder(scratch)
         own.mkdir(parents=True, exist_ok=True)
         self.trainer.vllm_generation.save_state(own)
         self.trainer.rollouts_ahead.save(own)
@@ -95,21 +96,15 @@ class CheckpointWriter:
             checkpoint.prune(kept.folder, kept.keep)
 
 
-def completed_epochs(folder: Path) -> int:
-    """The number of epochs that the run had completed when it saved the checkpoint in this folder."""
-    return int(json.loads((folder / STATE).read_text())["epoch"])
-
-
 def final_digests(trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
     """Digests of what all ranks have trained: weights, optimizer state, and the draft head if there is one. A trainer
     that takes another arm's weights has no optimizer state.
 
     All ranks must call this function.
     """
-    head = trainer.vllm_generation.head
     digests = {"final_weights": weights_digest(trainer.model)}
     if trainer.trains:
         digests["optimizer"] = optimizer_digest(trainer.optimizer)
-    if head is not None:
-        digests["head"] = head.digest()
+    if trainer.head is not None:
+        digests["head"] = trainer.head.digest()
     return {name: of_all_ranks(digest) for name, digest in digests.items()}

@@ -10,13 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from das.engine.rollouts.report import RolloutReport, added
 from das.engine.rollouts.rollout import Rollout, rollout_row
 from das.trl.lag import FinishedRollout
 from experiments.training.ahead import indexes_of_steps
 from experiments.training.partial import OF_TRAINED
+from experiments.training.step_row import mean_reward
 
 if TYPE_CHECKING:
     from experiments.training.trainer import SpeculativeGRPOTrainer
@@ -35,7 +34,7 @@ class DynamicSampling:
         self.trainer = trainer
         self.further = further
         self.taken: FinishedRollout | None = None  # the part of the draws on which this step trains
-        self.rewards: list[float] = []  # of the responses in it
+        self.rewards: list[float | None] = []  # of the responses in it
         self._draw: FinishedRollout | None = None  # the newest draw of the running step
         self._row: dict[str, Any] = {}
         self._problems: Iterator[list[int]] | None = None  # indexes of the rows of the draws to come
@@ -46,7 +45,7 @@ class DynamicSampling:
         siblings = self.trainer.num_generations
         wanted = self.trainer.args.generation_batch_size // siblings
         rows: list[dict[str, Any]] = []
-        rewards: list[float] = []
+        rewards: list[float | None] = []
         draws: list[FinishedRollout] = []
         self.taken = None
         while not draws or (len(differing(rewards, siblings)) < wanted and len(draws) <= self.further):
@@ -89,7 +88,7 @@ class DynamicSampling:
     def resume(self, folder: Path, step: int) -> None:
         """Do nothing: the backend's state says how many draws there were."""
 
-    def _judged_draw(self) -> list[float]:
+    def _judged_draw(self) -> list[float | None]:
         """Draw once. Returns the rewards of the draw, one for each response."""
         trainer = self.trainer
         if self._problems is None:
@@ -100,7 +99,9 @@ class DynamicSampling:
         trainer._calculate_rewards(self._rows, prompts, conversations, responses)
         return trainer.rewards
 
-    def _noted(self, whole: Rollout, rewards: Sequence[float], chosen: Sequence[int], flat: int) -> dict[str, Any]:
+    def _noted(
+        self, whole: Rollout, rewards: Sequence[float | None], chosen: Sequence[int], flat: int
+    ) -> dict[str, Any]:
         """Return the step's columns. rewards: of all draws. chosen: the trained groups. flat: how many of these have
         rewards that do not differ."""
         assert self.taken is not None
@@ -110,7 +111,7 @@ class DynamicSampling:
         counts["trained_tokens"] = self.taken.rollout.tokens
         row = rollout_row(whole) | {name: trained[name] for name in OF_TRAINED}
         row["epoch"] = (trainer.vllm_generation.rollouts - 1) // max(1, of_epoch)
-        row["dynamic_sampling"] = {**counts, "drawn_reward": float(np.mean(rewards))}
+        row["dynamic_sampling"] = {**counts, "drawn_reward": mean_reward(rewards)}
         if flat:
             row["alarms"].append(
                 f"the rewards of {flat} of {wanted} trained groups are equal after {counts['draws']} draws, so they "
@@ -119,10 +120,11 @@ class DynamicSampling:
         return row
 
 
-def differing(rewards: Sequence[float], siblings: int) -> list[int]:
-    """Returns the groups whose rewards differ. rewards: of the responses of all groups. siblings: responses a group."""
+def differing(rewards: Sequence[float | None], siblings: int) -> list[int]:
+    """Returns the groups whose rewards differ. rewards: of the responses of all groups; None: a response without one
+    teaches nothing. siblings: responses a group."""
     groups = [rewards[start : start + siblings] for start in range(0, len(rewards), siblings)]
-    return [group for group, own in enumerate(groups) if min(own) < max(own)]
+    return [group for group, own in enumerate(groups) if len({reward for reward in own if reward is not None}) > 1]
 
 
 def one_after_another(draws: Sequence[FinishedRollout], step: int) -> FinishedRollout:

@@ -12,8 +12,8 @@ from das import ranks
 from das.engine.rollouts.rollout import Rollout, rollout_row
 from das.trl.lag import FinishedRollout
 from das.trl.merge import merged
-from das.trl.partial import Group, Verified, begun, divide, load_groups, save_groups, verified
 from experiments.training.ahead import indexes_of_steps
+from experiments.training.groups import Group, Verified, begun, divide, load_groups, save_groups, verified
 
 if TYPE_CHECKING:
     from experiments.training.trainer import SpeculativeGRPOTrainer

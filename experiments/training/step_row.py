@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from das.digests import digest
 from das.engine.rollouts.rollout import Rollout, rollout_row
-from das.errors import TrainingDiverged
 from das.trl.lag import Sync
+from experiments.digests import digest
+from experiments.run.errors import TrainingDiverged
 
 
 def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:
@@ -31,13 +31,19 @@ def of_syncs(syncs: Sequence[Sync]) -> dict[str, Any]:
     }
 
 
-def of_rollout(rollout: Rollout, rewards: Sequence[float]) -> dict[str, Any]:
-    """Return the columns about the rollout and its rewards. rewards: one for each response."""
+def mean_reward(rewards: Sequence[float | None]) -> float | None:
+    """Return the mean over the responses that have a reward; None if none has one."""
+    given = [reward for reward in rewards if reward is not None]
+    return float(np.mean(given)) if given else None
+
+
+def of_rollout(rollout: Rollout, rewards: Sequence[float | None]) -> dict[str, Any]:
+    """Return the columns about the rollout and its rewards. rewards: one for each response; None: it has none."""
     return {
-        "reward": float(np.mean(rewards)),
+        "reward": mean_reward(rewards),
         **rollout_row(rollout),
         "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
-        "rewards_digest": digest(np.asarray(rewards, np.float64)),
+        "rewards_digest": digest(np.asarray(rewards, np.float64)),  # NaN for None
     }
 
 

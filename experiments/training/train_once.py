@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_model
 from transformers import TrainerCallback
 from trl import GRPOConfig
 
-from das.digests import weights_digest
+from experiments.digests import weights_digest
 from experiments.run.errors import RunFailed
 from experiments.training.barrier import Barrier
 from experiments.training.trainer import SpeculativeGRPOTrainer

@@ -15,17 +15,19 @@ from das.budget.schedule import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import Rollout
-from das.heads.training import OnlineHead
 from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
 from das.trl.generation import SpeculativeGeneration
 from das.trl.lag import Sync
 from das.trl.merge import merged
 from das.trl.patches import generation_backend
+from das.trl.resume import completed_epochs, repeat_draws
+from experiments import rank_folders
+from experiments.heads.training import OnlineHead
 from experiments.training import checkpoint
 from experiments.training.ahead import RolloutsAhead
 from experiments.training.barrier import Barrier
-from experiments.training.checkpoint_writer import Checkpoints, CheckpointWriter, completed_epochs
+from experiments.training.checkpoint_writer import Checkpoints, CheckpointWriter
 from experiments.training.dynamic_sampling import DynamicSampling
 from experiments.training.partial import PartialRollouts
 from experiments.training.placement import PlacedSampler
@@ -33,7 +35,7 @@ from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, r
 from experiments.training.trimmed import without_padding
 
 ENTROPY_OPTIONS = ("compute_entropy", "compute_aux_loss")  # of TRL's forward pass; its other options carry images
-RewardFunction = Callable[..., list[float]]
+RewardFunction = Callable[..., Sequence[float | None]]
 Evaluate = Callable[[SpeculativeGeneration, int], dict[str, Any] | None]
 CHOOSING = (PartialRollouts, DynamicSampling)  # they choose the rows of a step among those that rolled out
 
@@ -60,7 +62,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         history_unit: str,
         barrier: Barrier,
         checkpoints: Checkpoints,
-        on_step: Callable[[dict[str, Any], Rollout, list[float]], None],
+        on_step: Callable[[dict[str, Any], Rollout, list[float | None]], None],
         schedule: LongestFirst | None = None,
         trim_padding: bool = True,
         lag: int = 0,
@@ -100,7 +102,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self._epochs_before = 0  # epochs that the run had completed when its checkpoint was saved
         self._evaluations: list[dict[str, Any]] = []  # evaluations since the last row
         self._reward = reward
-        self.rewards: list[float] = []  # of the responses that were judged last
+        self.rewards: list[float | None] = []  # of the responses that were judged last
         self._losses: list[float] = []
         self._began = self._waited = self._exposed_s = 0.0  # perf_counter() at the start of this step; seconds
         backend = functools.partial(
@@ -113,6 +115,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         with generation_backend(backend, self):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
         follow_turns(self)
+        self.head = head
         if head is not None:
             self.vllm_generation.head = head
             self.add_callback(head)
@@ -121,19 +124,16 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         """Continue training from the checkpoint of `step`, which must have been verified."""
         folder = checkpoint.step_folder(self._writer.checkpoints.folder, step)
         if self.ahead:
-            self.rollouts_ahead.resume(ranks.own_folder(folder), step)
+            self.rollouts_ahead.resume(rank_folders.own_folder(folder), step)
         self._epochs_before = completed_epochs(folder)
-        self.vllm_generation.load_state(ranks.own_folder(folder))
+        self.vllm_generation.load_state(rank_folders.own_folder(folder))
         self.train(resume_from_checkpoint=str(folder))
 
     # ---- a step: rows, rollout, reward ----
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> PlacedSampler:
-        # TRL's sampler makes one draw for each epoch. The draws of completed epochs are repeated here. In the current
-        # epoch, transformers skips the steps that were trained already.
         sampler = super()._get_train_sampler(*args, **kwargs)
-        for _ in range(self._epochs_before):
-            torch.randperm(sampler.num_samples, generator=sampler.generator)
+        repeat_draws(sampler, self._epochs_before)
         return PlacedSampler(sampler, ranks.count())
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -163,12 +163,12 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self._exposed_s += time.perf_counter() - began - (self.barrier.waited_s - waited_s)
         return generated
 
-    def _scored(self, *args: Any, **kwargs: Any) -> list[float]:
+    def _scored(self, *args: Any, **kwargs: Any) -> list[float | None]:
         ahead = self.rollouts_ahead
         if isinstance(ahead, DynamicSampling) and self.model.training and ahead.taken is not None:
             self.rewards = ahead.rewards  # judged when they were drawn
         else:
-            self.rewards = self._reward(*args, **kwargs)
+            self.rewards = list(self._reward(*args, **kwargs))
         return self.rewards
 
     def _measure_policy(self) -> None:
@@ -222,7 +222,6 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             return
         rollout = merged(rollouts)
         rewards = [reward for rewards_of_rank in rewards_of_ranks for reward in rewards_of_rank]
-        head = self.vllm_generation.head
         waited = self.barrier.waited_s - self._waited
         problems = self.args.generation_batch_size // self.num_generations
         row = {
@@ -235,7 +234,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             "step_s": time.perf_counter() - self._began - waited,
             **of_rollout(rollout, rewards),
             **chosen,
-            **({} if head is None else head.row()),
+            **({} if self.head is None else self.head.row()),
         }
         self._measure_policy()
         if self._evaluations:

@@ -55,6 +55,16 @@ def test_figures(tmp_path: Path) -> None:
     assert "-20%" in table
 
 
+def test_steps_without_a_reward_are_left_out_of_the_mean(tmp_path: Path) -> None:
+    """A reward function may abstain from all responses of a step."""
+    write_arm(tmp_path / "arms" / "none", reward=[None, 0.5], epoch=[0, 0])
+    write_arm(tmp_path / "arms" / "das", reward=[None, None], epoch=[0, 1])
+    assert [epoch["reward"] for epoch in regime(tmp_path, ["none"])["by_epoch"]] == [0.5]
+    figures = regime(tmp_path, ["das"])
+    assert [epoch["reward"] for epoch in figures["by_epoch"]] == [None, None]
+    assert [line[-1] for line in regime_lines(figures)] == ["-", "-"]
+
+
 def test_the_spread_within_problems_is_a_median() -> None:
     groups = [[100, 300], [100, 100], [10, 10, 10, 370]]  # longest over mean: 1.5, 1, 3.7
     assert length_figures(groups)["longest_over_mean"] == 1.5

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from analysis.arms import SHORT_KEY, aligned, short_table
+from analysis.arms import SHORT_KEY, SUMMARISED, aligned, arm_result, full_table, short_table
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 
 DIGESTS = {"completions_digest": "a", "rewards_digest": "b", "loss": 0.1, "grad_norm": 0.2}
@@ -56,3 +56,15 @@ def test_table_and_box_fit_the_terminal_whatever_the_names() -> None:
     text = "\n".join([aligned(short_table(result), WIDTH), SHORT_KEY, boxed("verdict", lines)])
     assert max(map(len, text.splitlines())) <= WIDTH == 100
     assert "10.12 ± 1.46" in text
+
+
+def test_steps_without_a_reward_leave_its_mean() -> None:
+    """The user's function may abstain from all responses of a step, or of all steps."""
+    some = [{**dict.fromkeys((*SUMMARISED, "draft_s"), 1.0), "reward": reward} for reward in (None, 0.25, 0.75, None)]
+    none = [{**row, "reward": None} for row in some]
+    result = {"arms": {"some": arm_result(some), "none": arm_result(none)}, "ratio_to_none": {}}
+    reward = result["arms"]["some"]["reward"]
+    assert (reward["n"], reward["mean"], reward["first_quarter"], reward["last_quarter"]) == (2, 0.5, None, None)
+    assert [line[-1] for line in short_table(result)[1:]] == ["- → -"] * 2
+    assert arm_result(some[1:3])["reward"]["last_quarter"] == 0.75
+    assert "- → -" in full_table(result)[1]

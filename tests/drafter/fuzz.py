@@ -1,9 +1,8 @@
 """Attacks on the history drafter, without and with sanitizers in its C core.
 
-python tests/drafter/fuzz.py threads 600                     8 threads, all methods at once, for 600 s
+python tests/drafter/fuzz.py operations 600                  all methods in random order, for 600 s
 python tests/drafter/fuzz.py files 100000                    load of 100,000 damaged history files
-python tests/drafter/fuzz.py threads 600 address             the same with AddressSanitizer and UBSan
-python tests/drafter/fuzz.py threads 600 thread              the same with ThreadSanitizer
+python tests/drafter/fuzz.py operations 600 address          the same with AddressSanitizer and UBSan
 
 The exit code is 0 if nothing was found. The sanitizers come with gcc. Without them the last line says so, exit code 77.
 """
@@ -14,11 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import UserList
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -29,106 +24,26 @@ import das.native  # noqa: E402
 from das.arrays import pack_strings  # noqa: E402
 from das.drafter import HistoryDrafter, native  # noqa: E402
 
-LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so"}
-FLAGS = {
-    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
-    "thread": ("-fsanitize=thread",),
-}
+LIBRARIES = {"address": "libasan.so"}
+FLAGS = {"address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")}
 NO_SANITIZER = 77  # exit code
 # Python and NumPy keep memory until the process ends, so leaks are not looked for.
-SETTINGS = {
-    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
-    "TSAN_OPTIONS": "halt_on_error=1:abort_on_error=1:ignore_noninstrumented_modules=1",
-}
-THREADS = 8
-Result = TypeVar("Result")
+SETTINGS = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1"}
 # How often each method is called: while requests begin, and while they end so that a file can be loaded.
 FLOOD, EBB = (4, 6, 8, 4, 0.05, 0, 0.05), (0, 0, 1, 8, 0.2, 0.5, 0.2)
 REFUSALS = ("is not live", "has already begun", "ended while a draft", "requests are live", "cannot go back")
 
 
-# ---- threads ----
-
-
-class Twin:
-    """One thread's own problem in the shared drafter, and alone in a drafter of its own: all drafts must be equal.
-
-    Threads share the learned weights, so nothing may be learned: an empty `observe` forgets a draft.
-    """
-
-    def __init__(self, problem: str, shared: HistoryDrafter) -> None:
-        self.rng = random.Random(problem)
-        self.problem = problem
-        self.shared, self.alone = shared, HistoryDrafter(window=10**6, cross_problem_tokens=0, min_prob=0.001)
-        self.live: list[str] = []
-        self.num_begun = self.num_drafted = 0
-
-    def both(self, act: Callable[[HistoryDrafter], object]) -> None:
-        for drafter in (self.shared, self.alone):
-            act(drafter)
-
-    def step(self) -> None:
-        """One random operation on both drafters."""
-        rng = self.rng
-        if not self.live or (len(self.live) < 6 and rng.random() < 0.1):
-            name = f"{self.problem} request {self.num_begun}"
-            self.num_begun += 1
-            prompt = [rng.randrange(4) for _ in range(rng.randrange(20))]
-            self.both(lambda drafter: drafter.begin(name, self.problem, prompt))
-            self.live.append(name)
-        elif rng.random() < 0.05:
-            name, keep = self.live.pop(rng.randrange(len(self.live))), rng.random() < 0.8
-            self.both(lambda drafter: drafter.end(name, keep))
-        elif rng.random() < 0.5:
-            names = rng.sample(self.live, rng.randint(1, len(self.live)))
-            tokens = [[rng.randrange(4) for _ in range(rng.randrange(8))] for _ in names]
-            self.both(lambda drafter: drafter.observe_batch(names, tokens))
-        else:
-            names = rng.sample(self.live, rng.randint(1, len(self.live)))
-            drafts = [drafter.propose(names, [12] * len(names)) for drafter in (self.shared, self.alone)]
-            assert drafts[0] == drafts[1], "a draft differs from the one that a single thread gets"
-            nodes = [rng.randrange(40) for _ in names]
-            trees = [list(drafter.propose_tree(names, nodes)) for drafter in (self.shared, self.alone)]
-            assert trees[0] == trees[1], "a tree differs from the one that a single thread gets"
-            self.num_drafted += sum(len(draft.tokens) for draft in [*drafts[0], *trees[0]])
-            self.both(lambda drafter: drafter.observe_batch(names, [[]] * len(names)))
-
-    def end(self) -> None:
-        for name in self.live:
-            self.both(lambda drafter, name=name: drafter.end(name))
-        self.live = []
-
-
-def same_as_alone(thread: int, shared: HistoryDrafter, stop: float) -> tuple[int, int]:
-    """One problem after the other; returns how many tokens were drafted and how many the history must hold."""
-    num_problems = num_drafted = num_kept = 0
-    while time.monotonic() < stop:
-        twin = Twin(f"{thread}-{num_problems}", shared)
-        for _ in range(1000):
-            twin.step()
-        twin.end()
-        num_problems += 1
-        num_drafted += twin.num_drafted
-        num_kept += twin.alone.history_tokens
-    return num_drafted, num_kept
-
-
-class Pause(UserList[float]):
-    """Floors that let other threads go first in the middle of `propose`."""
-
-    def __iter__(self) -> Iterator[float]:
-        time.sleep(1e-5)
-        return super().__iter__()
+# ---- operations ----
 
 
 class Chaos:
-    """All threads use the same requests. Each problem has tokens of its own, so a draft of another text is seen."""
+    """Random operations on some requests. Each problem has tokens of its own, so a draft of another text is seen."""
 
     def __init__(self, folder: Path, **options: object) -> None:
         self.drafter = HistoryDrafter(**options)  # type: ignore[arg-type]
         self.folder = folder
-        for thread in (0, 1):
-            self.drafter.save(folder / f"{thread}.npz")
+        self.drafter.save(folder / "history.npz")
         self.num_begun = 0  # since the last `load`, which needs that no request is live: many of them bring an ebb
         self.done = {name: 0 for name in ("begin", "observe", "propose", "end", "save", "load", "end_step")}
         self.problem_of = {f"r{i}": i % 5 for i in range(12)}
@@ -136,11 +51,11 @@ class Chaos:
     def tokens(self, rng: random.Random, name: str) -> list[int]:
         return [100 * self.problem_of[name] + rng.randrange(4) for _ in range(rng.choice((0, 0, 1, 5, 40)))]
 
-    def step(self, rng: random.Random, thread: int) -> str:
-        """One random operation; returns its name. Raises ValueError where another thread was faster."""
+    def step(self, rng: random.Random) -> str:
+        """One random operation; returns its name. Raises ValueError where it is not allowed now."""
         drafter, name = self.drafter, rng.choice(list(self.problem_of))
         action = rng.choices(list(self.done), EBB if self.num_begun > 100 else FLOOD)[0]
-        path = self.folder / f"{thread % 2}.npz"
+        path = self.folder / "history.npz"
         if action == "begin":
             drafter.begin(name, f"problem {self.problem_of[name]}", self.tokens(rng, name))
         elif action == "observe":
@@ -160,7 +75,7 @@ class Chaos:
     def propose(self, rng: random.Random) -> None:
         names = rng.sample(list(self.problem_of), rng.randint(1, 3))
         limits = [rng.randrange(40) for _ in names]
-        floors = Pause([0.0] * len(names)) if rng.random() < 0.5 else None
+        floors = [0.0] * len(names) if rng.random() < 0.5 else None
         propose = self.drafter.propose if rng.random() < 0.5 else self.drafter.propose_tree
         drafts = list(propose(names, limits, floors))
         for name, draft in zip(names, drafts, strict=True):
@@ -168,43 +83,27 @@ class Chaos:
             assert not strange, f"tokens of another problem: {strange}"
             assert all(0.0 < p < 1.0 + 1e-9 for p in draft.probs), "a probability outside 0..1"
 
-    def run(self, thread: int, stop: float) -> int:
-        """Random operations of one thread; returns how many were done."""
-        rng = random.Random(thread)
-        while time.monotonic() < stop or not self.done["load"]:
+    def run(self, stop: float) -> None:
+        """Random operations until the clock shows `stop`, and at least one of each kind."""
+        rng = random.Random(0)
+        while time.monotonic() < stop or not all(self.done.values()):
             try:
-                action = self.step(rng, thread)
+                action = self.step(rng)
             except ValueError as error:
                 if not any(refusal in str(error) for refusal in REFUSALS):
                     raise
             else:
                 self.done[action] += 1
                 self.num_begun = 0 if action == "load" else self.num_begun + (action == "begin")
-        return sum(self.done.values())
 
 
-def run_threads(seconds: float) -> None:
-    """Half of the time each: own problems that are compared with a single thread, and requests that all share."""
-    sys.setswitchinterval(1e-5)  # threads interrupt each other between any two steps
-    start = time.monotonic()
-    shared = HistoryDrafter(window=10**6, cross_problem_tokens=0, min_prob=0.001)
-    counted = side_by_side(lambda thread: same_as_alone(thread, shared, start + seconds / 2))
-    num_drafted, num_kept = (sum(counts) for counts in zip(*counted, strict=True))
-    assert num_drafted > 1000, "too few drafts to compare"
-    assert (shared.live_tokens, shared.history_tokens) == (0, num_kept), "tokens are lost"
-    print(f"{num_drafted} tokens drafted beside other threads equal those drafted alone", flush=True)
+def run_operations(seconds: float) -> None:
+    """Half of the time each: with the requests' own texts and without."""
     with tempfile.TemporaryDirectory() as folder:
-        for i, scope in enumerate(("problem+request", "problem")):
+        for scope in ("problem+request", "problem"):
             chaos = Chaos(Path(folder), scope=scope, cross_problem_tokens=0, window=3, min_prob=0.001)
-            stop = start + seconds / 2 + seconds / 4 * (i + 1)
-            side_by_side(lambda thread, chaos=chaos, stop=stop: chaos.run(thread, stop))
+            chaos.run(time.monotonic() + seconds / 2)
             print(f"{scope}: {chaos.done}", flush=True)
-
-
-def side_by_side(work: Callable[[int], Result]) -> list[Result]:
-    """Run work(thread) in all threads; returns its results. Raises what a thread raised."""
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(work, range(THREADS)))
 
 
 # ---- files ----
@@ -330,15 +229,14 @@ def main(mode: str, amount: str, sanitizer: str = "") -> int:
         return NO_SANITIZER
     if library is not None and os.environ.get("LD_PRELOAD") != library:
         # The sanitizer must be loaded before Python, and alone: vLLM, for example, sets LD_PRELOAD in its process and
-        # those that it starts. ThreadSanitizer needs addresses that are not randomised.
-        command = ["setarch", "-R"] if sanitizer == "thread" else []
+        # those that it starts.
         environment = {**os.environ, **SETTINGS, "LD_PRELOAD": library}
-        return subprocess.run([*command, sys.executable, __file__, mode, amount, sanitizer], env=environment).returncode
+        return subprocess.run([sys.executable, __file__, mode, amount, sanitizer], env=environment).returncode
     if sanitizer:
         das.native.FLAGS = (*das.native.FLAGS, *FLAGS[sanitizer], "-g")
     native.lib()  # the build does not count
     start = time.monotonic()
-    {"threads": lambda: run_threads(float(amount)), "files": lambda: run_files(int(amount))}[mode]()
+    {"operations": lambda: run_operations(float(amount)), "files": lambda: run_files(int(amount))}[mode]()
     print(f"{mode} {amount} {sanitizer}: nothing found in {time.monotonic() - start:.0f} s", flush=True)
     return 0
 

@@ -92,3 +92,11 @@ DAMAGED = (
 def test_a_damaged_text_is_one_line(text: object) -> None:
     with pytest.raises(ValueError, match=r"^its distributions [^\n]+$"):
         Distributions.from_text(text, 3)
+
+
+def test_a_text_that_unpacks_into_far_more_than_its_response_is_refused() -> None:
+    text = Distributions.unknown(2**24).text()
+    assert len(text) < 2**16
+    with pytest.raises(ValueError, match="its distributions cannot be read"):
+        Distributions.from_text(text, 3)
+    assert len(Distributions.from_text(text, 2**24 - 9).heads) == 2**24 - 9

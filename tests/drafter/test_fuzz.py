@@ -1,4 +1,4 @@
-"""Short forms of tests/drafter/fuzz.py: threads and damaged files against the drafter, also with gcc's sanitizers."""
+"""Short forms of tests/drafter/fuzz.py: random operations and damaged files, also with gcc's sanitizers."""
 
 import os
 import subprocess
@@ -19,11 +19,12 @@ def fuzz(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
 @pytest.mark.parametrize(
     "arguments",
     [
-        "threads 1",
+        "operations 1",
         "files 50",
+        pytest.param("operations 6 address", marks=pytest.mark.slow),
         *(
-            pytest.param(arguments, marks=pytest.mark.slow)
-            for arguments in ("threads 6 address", "threads 8 thread", "files 1000", "files 1000 address")
+            pytest.param(arguments, marks=[pytest.mark.slow, pytest.mark.nightly])
+            for arguments in ("files 1000", "files 1000 address")
         ),
     ],
 )

@@ -98,7 +98,7 @@ def test_an_unknown_policy_is_compared_once(
 
     def run_apart(policy: Any) -> self_test.Found:
         policies.append(policy["model"])
-        return self_test.Found([], identity, "ended with 1: no memory")
+        return self_test.Found(identity, "ended with 1: no memory")
 
     monkeypatch.setattr(self_test, "run_apart", run_apart)
     monkeypatch.setattr(checked_policies, "CHECKED", frozenset())

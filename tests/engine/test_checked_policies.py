@@ -2,7 +2,7 @@
 refuses it.
 
 One engine meets a prefix cache, prompts in chunks, preemption and new weights. Usually drafts from a history are tried,
-and with an adapter on both runners. `POLICIES=all make pytest ARGS=tests/engine/test_checked_policies.py` tries all
+and once with an adapter. `POLICIES=all make pytest ARGS=tests/engine/test_checked_policies.py` tries all
 methods, with adapters too, and the policies in the folders that POLICIES names beside it, as in
 POLICIES=all:outputs/cache/policies/smollm2.
 """
@@ -33,7 +33,6 @@ ALL, *FOLDERS = os.environ.get("POLICIES", "").split(":")
 METHODS: dict[str, dict[str, Any]] = {
     "das": {},
     "das with branches": {"method": "das", "branch_blocks": 64},
-    "das, second runner": {"method": "das", "runner": "second"},
     "self_draft": {},
     "das_self": {},
     "suffix": {},
@@ -154,7 +153,7 @@ def rolled_out(
 LINEAR, LATENT, SEEING = ("Qwen3NextForCausalLM",), ("DeepseekV2ForCausalLM",), ("Qwen2_5_VLForConditionalGeneration",)
 EXPERTS = ("Qwen3MoeForCausalLM", "GptOssForCausalLM", "MixtralForCausalLM")
 WINDOWS = ("Gemma3ForCausalLM", "GptOssForCausalLM", "MistralForCausalLM")
-SELF_DRAFTS, BRANCHES, SECOND = ("self_draft", "das_self"), ("das with branches",), ("das, second runner",)
+SELF_DRAFTS, BRANCHES = ("self_draft", "das_self"), ("das with branches",)
 ANY: tuple[str, ...] = ()
 # What is refused, by architectures, methods and circumstances, and the line that says so. ANY: all of them. The first
 # line that fits counts.
@@ -163,11 +162,9 @@ REFUSED: list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str]] = [
     (LATENT, ANY, ANY, "tokens of DeepseekV2ForCausalLM depend on the batch"),
     (EXPERTS, ANY, (ADAPTER,), "on a CPU, vLLM has no LoRA adapters for the experts"),
     (EXPERTS, SELF_DRAFTS, ANY, "self-drafts: experts cannot be quantized yet"),
-    (SEEING, SECOND, ANY, "engine.runner=second: das has no multimodal positions there yet"),
     (SEEING, ("draft_model",), ANY, "takes images: give a model of text alone"),
     (ANY, SELF_DRAFTS, (ADAPTER,), "self-drafts: not with multimodal positions or LoRA adapters"),
     (SEEING, SELF_DRAFTS, ANY, "self-drafts: not with multimodal positions or LoRA adapters"),
-    (WINDOWS[:2], SECOND, ANY, "engine.runner=second: no KV caches of several kinds on a CPU"),
     (WINDOWS, (*SELF_DRAFTS, *BRANCHES), ANY, "a model that has full attention"),
     (SEEING, BRANCHES, ANY, "multimodal positions"),
     (WINDOWS[:2], ("draft_model",), ANY, "as a draft model, vLLM takes layers of one kind, not full_attention and"),
@@ -187,8 +184,7 @@ def cases() -> list[tuple[str, str, str]]:
     if ALL == "all":
         all_of = itertools.product((*made_policies.CONFIGS, *FOLDERS), ("none", *METHODS), (CROWDED, ADAPTER))
         return [case for case in all_of if not line_for(case[0], "none", "") or case[2] == CROWDED]
-    adapters = [("LlamaForCausalLM", method, ADAPTER) for method in ("das", *SECOND)]
-    return [*adapters, *((name, "das", CROWDED) for name in sorted(CHECKED))]
+    return [("LlamaForCausalLM", "das", ADAPTER), *((name, "das", CROWDED) for name in sorted(CHECKED))]
 
 
 class Tried:

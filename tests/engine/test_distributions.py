@@ -39,12 +39,10 @@ def of_other_positions(true: np.ndarray, rng: np.random.Generator) -> np.ndarray
     [
         (as_they_are, {"max_num_batched_tokens": 48}),  # prompts are processed in chunks
         (as_they_are, TREES),
-        (as_they_are, {"max_num_batched_tokens": 48, "runner": "second"}),
-        (as_they_are, {**TREES, "runner": "second"}),
         (drawn_at_random, {}),
         (of_other_positions, {}),
     ],
-    ids=["chunked", "trees", "second_runner_chunked", "second_runner_trees", "random", "stale"],
+    ids=["chunked", "trees", "random", "stale"],
 )
 def test_whatever_is_remembered_changes_no_token(
     engines: Engines,

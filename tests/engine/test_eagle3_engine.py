@@ -11,16 +11,16 @@ from conftest import Engines, roll
 from vllm import SamplingParams
 
 import das
+from das.engine.drafters.head_files import tokenizer_digest
 from das.engine.patches import weights
 from das.errors import EngineError
-from das.heads.eagle3 import new_head
-from das.heads.files import load_head, save_head
-from das.heads.on_disk import tokenizer_digest
-from das.heads.texts import HeadText
-from das.heads.training import HeadLearner, HeadOptions
-from das.heads.unrolled import UnrolledDrafter, shape_for, tokens_per_pass
-from das.heads.warm_up import WarmUp, make_head, texts_of
 from das.verify.coupled import CoupledSampler
+from experiments.heads.eagle3 import new_head
+from experiments.heads.files import load_head, save_head
+from experiments.heads.texts import HeadText
+from experiments.heads.training import HeadLearner, HeadOptions
+from experiments.heads.unrolled import UnrolledDrafter, shape_for, tokens_per_pass
+from experiments.heads.warm_up import WarmUp, make_head, texts_of
 
 pytestmark = pytest.mark.slow
 
@@ -59,21 +59,19 @@ def offline(head: UnrolledDrafter, texts: list[HeadText], model: Any, depth: int
     return tokens_per_pass(head, texts, model.get_input_embeddings().weight.detach(), depth)
 
 
-@pytest.mark.parametrize("runner", ["first", "second"])
 def test_the_engine_drafts_what_the_head_drafts(
     repetitive_policy: str,
     head_folder: Path,
     model: Any,
     engines: Engines,
     monkeypatch: pytest.MonkeyPatch,
-    runner: str,
 ) -> None:
     expected, _ = rollout(engines.build(repetitive_policy))
     head = load_head(head_folder)
     texts = texts_of(model, head.shape.aux_layers, PROMPTS, expected)
     for depth in (1, 3):
         spec = {"model": str(head_folder), "num_speculative_tokens": depth}
-        llm = engines.build(repetitive_policy, method="eagle3", speculative=spec, runner=runner)
+        llm = engines.build(repetitive_policy, method="eagle3", speculative=spec)
         tokens, _ = rollout(llm)
         assert tokens == expected
         llm.reset_prefix_cache()

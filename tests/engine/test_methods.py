@@ -62,7 +62,7 @@ def test_no_other_file_compares_a_method_with_a_name() -> None:
     assert [line for line in found.splitlines() if "speculative_config.method" not in line] == []
 
 
-@pytest.mark.parametrize("name", [row.name for row in METHODS.values() if row.proposes and row.model != "head"])
+@pytest.mark.parametrize("name", [row.name for row in METHODS.values() if row.proposes])
 def test_a_running_engine_tells_its_method(name: str) -> None:
     arguments: dict[str, Any] = engine_arguments(name)
     assert method_in(arguments["speculative_config"], arguments["additional_config"]["das"]) == name
@@ -71,7 +71,6 @@ def test_a_running_engine_tells_its_method(name: str) -> None:
 def test_methods_of_vllm_tell_their_own_name() -> None:
     assert method_in(None, {}) == "none"
     assert method_in({"method": "eagle3", "model": "head"}, {}) == "eagle3"
-    assert method_in({"method": "eagle3", "model": "head"}, {"head": {"passes": 3}}) == "das_eagle3"
 
 
 def test_an_unknown_method_is_one_line() -> None:

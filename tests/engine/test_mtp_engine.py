@@ -9,15 +9,14 @@ from conftest import Engines, layer_of, mtp_policy
 from test_eagle3_engine import PROMPTS, draft_likeliest_tokens, offline, rollout
 from transformers import AutoModelForCausalLM
 
-from das.heads import mtp
-from das.heads.training import HeadLearner, HeadOptions
-from das.heads.warm_up import texts_of
+from experiments.heads import mtp
+from experiments.heads.training import HeadLearner, HeadOptions
+from experiments.heads.warm_up import texts_of
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("runner", ["first", "second"])
-def test_the_engine_drafts_what_the_layer_drafts(engines: Engines, tmp_path: Path, runner: str) -> None:
+def test_the_engine_drafts_what_the_layer_drafts(engines: Engines, tmp_path: Path) -> None:
     policy = Path(mtp_policy(tmp_path))
     model: Any = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
     embedding = model.get_input_embeddings().weight.detach()
@@ -27,7 +26,7 @@ def test_the_engine_drafts_what_the_layer_drafts(engines: Engines, tmp_path: Pat
     HeadLearner(layer, HeadOptions(batch=1)).warm_up(texts, embedding, epochs=10, seed=0)
     mtp.put_back(policy, layer.tensors())  # so that the layer knows something
     for depth in (1, 3):
-        llm = engines.build(str(policy), method="mtp", runner=runner, speculative={"num_speculative_tokens": depth})
+        llm = engines.build(str(policy), method="mtp", speculative={"num_speculative_tokens": depth})
         assert rollout(llm)[0] == expected  # coupled
         llm.reset_prefix_cache()
         draft_likeliest_tokens(llm)

@@ -48,7 +48,7 @@ class Batch:
 
     def propose(self) -> list[list[int]]:
         count = len(self.requests)
-        return self.proposer.propose([[7]] * count, np.full(count, 4), np.zeros((count, 100), np.int32))
+        return self.proposer.propose([[7]] * count, np.full(count, 4))
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def undrafted(engines: Engines, tiny_policy: str) -> Any:
     return old, rolled(llm, 2)
 
 
-@pytest.mark.parametrize("settings", [{}, {"runner": "second"}, {"drafter": {"remember": "tokens"}}])
+@pytest.mark.parametrize("settings", [{}, {"drafter": {"remember": "tokens"}}])
 def test_any_interruption_point(settings: dict[str, Any], undrafted: Any, engines: Engines, tiny_policy: str) -> None:
     (old, _, _), (new, new_logprobs, none_report) = undrafted
     assert old != new

@@ -14,6 +14,7 @@ from das.engine.build import engine_arguments
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(
         find_spec("skyrl") is None, reason="pip install --no-deps --target .dev skyrl==0.3.0 skyrl-gym==0.4.0"
     ),

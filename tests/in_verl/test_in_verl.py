@@ -27,7 +27,6 @@ ENVIRONMENT = {
     "VERL_USE_EXTERNAL_MODULES": "cpu_platform",
     "VERL_PLATFORM": "cpu",
     "VERL_ENGINE_DEVICE": "cuda",  # verl has FSDP for cuda and npu only; on the platform cpu it builds tensors there
-    "VLLM_USE_V2_MODEL_RUNNER": "0",
     "VLLM_LOGGING_LEVEL": "WARN",  # verl's own setting
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",

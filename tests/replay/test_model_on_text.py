@@ -12,15 +12,13 @@ from das.budget import make_budget
 from das.budget.latency_forms import Drafting
 from das.drafter import Drafts, HistoryDrafter
 from das.drafter.chains import SURE
-from das.model_drafts.drafter import ModelDrafter
-from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.replay.hardware import MODELS, derived
-from experiments.replay.model_on_text import WRONG, CopyOnText, DraftPass, HeadOnText
+from experiments.replay.model_on_text import WRONG, CopyOnText, DraftPass
 from experiments.replay.profile_engine import Profile
 from experiments.replay.scale import CheaperPass
 
@@ -28,32 +26,24 @@ RATES = (0.9, 0.7, 0.8)
 PRICE = DraftPass(Drafting(2e-3, 1e-5, 0.0, 1e-6), 0.5, 1e-5)
 
 
-def worth(probs: Sequence[float]) -> float:
-    """Tokens of a draft that are accepted on average."""
-    return sum(float(np.prod(probs[: j + 1])) for j in range(len(probs)))
-
-
 def num_sure(probs: Sequence[float]) -> int:
     """Tokens at the beginning of a draft that are all accepted with a probability of SURE or more."""
     return sum(bool(np.prod(probs[: j + 1]) >= SURE) for j in range(len(probs)))
 
 
-def hybrid(head: bool, history: HistoryDrafter, passes: int = 4, **options: Any) -> ModelDrafter:
+def hybrid(history: HistoryDrafter, passes: int = 4, **options: Any) -> InTurns:
     """A model beside the history; worth is unknown, so every pass is made. options: of the model."""
-    if head:
-        return EitherOr(HeadOnText(RATES, PRICE, **options), passes, lambda: float("nan"), history)
     return InTurns(CopyOnText(RATES, PRICE, **options), passes, lambda: float("nan"), history)
 
 
 class Slow:
-    """One request after the other, in lists. Stands for both kinds of drafters that slow_text can ask."""
+    """One request after the other, in lists. Stands for the drafter that slow_text asks."""
 
-    def __init__(self, work: Workload, history: HistoryDrafter, passes: int, head: bool, step: int, state: list[float]):
-        self.work, self.history, self.passes, self.head = work, history, passes, head
+    def __init__(self, work: Workload, history: HistoryDrafter, passes: int, step: int, state: list[float]):
+        self.work, self.history, self.passes = work, history, passes
         self.luck = np.random.default_rng([0, step]).random(len(work.tokens) + 1000)
         self.generated: dict[str, int] = {}
-        self.read: dict[str, int] = {}
-        self.state = state  # [usual, behind]
+        self.state = state  # [usual]
         self.seconds = 0.0
         self.num_passes = 0
 
@@ -81,13 +71,12 @@ class Slow:
 
     def pay(self, names: list[str], rows: int, rates: list[float]) -> None:
         context = sum(self.work.prompt + self.generated[name] for name in names)
-        self.seconds += 1e-4 + float(PRICE.predict(np.array(len(names)), np.array(rows), np.array(context)))
+        self.seconds += float(PRICE.predict(np.array(len(names)), np.array(rows), np.array(context)))
         self.num_passes += 1
         self.state[0] += 0.02 * (float(np.mean(rates)) - self.state[0])
 
     def propose_batch(self, names: list[str], limits: list[int], floors: Any) -> Drafts:
-        make = self.head_drafts if self.head else self.turns
-        drafts = make(names, dict(zip(names, limits, strict=True)))
+        drafts = self.turns(names, dict(zip(names, limits, strict=True)))
         width = max(limits)
         tokens, probs = np.zeros((len(names), width), np.int32), np.zeros((len(names), width))
         for row, name in enumerate(names):
@@ -127,55 +116,20 @@ class Slow:
             self.pay(among, num_rows, rates)
         return {name: (tokens[name] + rest[name][0], probs[name] + rest[name][1]) for name in names}
 
-    def head_drafts(self, names: list[str], limit: dict[str, int]) -> dict[str, tuple[list[int], list[float]]]:
-        best = {}
-        history = {}
-        for name in names:
-            first = self.history.propose_batch([name], [limit[name]])[0]
-            best[name], history[name] = (first.tokens, first.probs), worth(first.probs)
-        tokens: dict[str, list[int]] = {name: [] for name in names}
-        probs: dict[str, list[float]] = {name: [] for name in names}
-        among = list(names)
-        for left in range(self.passes, 0, -1):
-            usual, behind = self.state
-            value = sum(usual**j for j in range(1, left + 1)) + usual**left * behind
-            among = [name for name in among if limit[name] > len(tokens[name]) and value > history[name]]
-            if not among:
-                break
-            contexts = {name: self.work.prompt + self.generated[name] for name in among}
-            num_rows = len(among)
-            if left == self.passes:
-                num_rows = sum(contexts[name] - self.read.get(name, 0) for name in among)
-                self.read |= contexts
-            rates, values = [], []
-            for name in among:
-                token, rate = self.model_token(name, tokens[name])
-                rates.append(rate)
-                tokens[name], probs[name] = [*tokens[name], token], [*probs[name], rate]
-                own, of_own = self.behind(name, tokens[name], limit[name])
-                history[name] = worth(of_own)
-                values.append(history[name])
-                if worth(probs[name] + of_own) > worth(best[name][1]) + 1e-12:
-                    best[name] = tokens[name] + own, probs[name] + of_own
-            self.state[1] += 0.02 * (float(np.mean(values)) - self.state[1])
-            self.pay(among, num_rows, rates)
-        return best
-
 
 @pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("head", [False, True])
-def test_hybrids_are_the_loop(seed: int, head: bool) -> None:
+def test_hybrids_are_the_loop(seed: int) -> None:
     """Times, passes, drafted and accepted tokens, with a history of an earlier step in the second."""
     max_num_seqs, passes = 1 + seed % 7, 1 + seed % 4
     times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5, draft_request=1e-5, draft_token=1e-6)
     budget = {"name": "fixed", "tokens": 6}
-    model = hybrid(head, HistoryDrafter(min_prob=0.05), passes, host=1e-4)
+    model = hybrid(HistoryDrafter(min_prob=0.05), passes)
     engine = TextEngine(times, max_num_seqs, model, make_budget(budget), 400)
-    history, state = HistoryDrafter(min_prob=0.05), [1.0, 0.0]
+    history, state = HistoryDrafter(min_prob=0.05), [1.0]
     for tick in (1, 2):
         work = made(seed)
         step = simulate_rollout(work, [engine], [range(len(work))], tick)
-        slow = Slow(work, history, passes, head, tick - 1, state)
+        slow = Slow(work, history, passes, tick - 1, state)
         expected = slow_text(work, times, max_num_seqs, slow, make_budget(budget), 400)  # type: ignore[arg-type]
         history.end_step(tick)
         assert (step.passes, step.num_drafted, step.num_accepted) == expected.counts
@@ -189,7 +143,7 @@ def slow_tail(slow: Slow, engine: TextEngine) -> float:
     return sum(took for _, took in engine._model_work.passes)
 
 
-def rollout(model: ModelDrafter, budget: dict[str, Any], work: Workload) -> Step:
+def rollout(model: InTurns, budget: dict[str, Any], work: Workload) -> Step:
     engine = TextEngine(Times(FORMS[0]), 16, model, make_budget(budget), 2000)
     return simulate_rollout(work, [engine], [range(len(work))], 1)
 
@@ -221,19 +175,18 @@ def test_luck_is_a_places_own() -> None:
 
 def test_a_model_drafts_nothing_while_too_many_are_live() -> None:
     work = made(3)
-    for head in (False, True):
-        model = hybrid(head, HistoryDrafter(), most_live=0)
-        engine = TextEngine(Times(FORMS[0]), 4, model, make_budget({"name": "fixed", "tokens": 6}), 400)
-        alone = TextEngine(Times(FORMS[0]), 4, HistoryDrafter(), make_budget({"name": "fixed", "tokens": 6}), 400)
-        steps = [simulate_rollout(work, [one], [range(len(work))], 1) for one in (engine, alone)]
-        assert engine.draft_passes == 0
-        assert steps[0].rollout_s == steps[1].rollout_s
+    model = hybrid(HistoryDrafter(), most_live=0)
+    engine = TextEngine(Times(FORMS[0]), 4, model, make_budget({"name": "fixed", "tokens": 6}), 400)
+    alone = TextEngine(Times(FORMS[0]), 4, HistoryDrafter(), make_budget({"name": "fixed", "tokens": 6}), 400)
+    steps = [simulate_rollout(work, [one], [range(len(work))], 1) for one in (engine, alone)]
+    assert engine.draft_passes == 0
+    assert steps[0].rollout_s == steps[1].rollout_s
 
 
 def test_a_pass_that_does_not_pay_is_not_made() -> None:
     """At a price far above what tokens are worth, only the passes that learn it are made."""
     work = made(4, problems=4, group=16)
-    model = InTurns(CopyOnText(RATES, PRICE, host=10.0), 4, lambda: 1e-3, HistoryDrafter())
+    model = InTurns(CopyOnText(RATES, DraftPass(PRICE.form, 0.5, 10.0)), 4, lambda: 1e-3, HistoryDrafter())
     engine = TextEngine(Times(FORMS[0]), 4, model, make_budget({"name": "fixed", "tokens": 6}), 400)
     simulate_rollout(work, [engine], [range(len(work))], 1)
     assert engine.draft_passes == 1

@@ -12,6 +12,17 @@ def test_the_last_complete_block_is_the_answer() -> None:
     assert code_of("```text\nf = 1\n```") == ""
 
 
+def test_a_thought_without_end_holds_no_answer() -> None:
+    block, other = "```python\nf = 1\n```\n", "```python\nf = 2\n```\n"
+    assert code_of(f"<think>\n{block}But") == ""
+    assert code_of(f"{other}<think>\n{block}But") == "f = 2\n"
+    assert code_of(f"<think>\n{other}</think>\n{block}") == "f = 1\n"
+    assert code_of(f"<think>\n```python\nf = 2\n</think>\n{block}") == "f = 1\n"
+    assert code_of(f"{other}</think>\n{block}") == "f = 1\n"
+    assert code_of("```python\n<think>\n```\n") == "<think>\n"
+    assert code_of(f"I used <think> tags.\n{block}") == "f = 1\n"
+
+
 @pytest.mark.parametrize(
     "completion",
     [

@@ -18,7 +18,7 @@ needs_library = pytest.mark.skipif(
 
 def entry(task: str, index: int, **options: int) -> tuple[str, str]:
     """A problem as `LibraryReward` takes it, and its answer."""
-    _, problem = _problem(task, json.dumps(options), 0, index)
+    _, problem, _ = _problem(task, json.dumps(options), 0, index)
     named = {"task": task, "options": json.dumps(options), "seed": 0, "index": index}
     return json.dumps({**named, "question": digest(problem["question"])}), problem["answer"]
 
@@ -78,4 +78,6 @@ def test_what_a_child_writes_is_a_score_or_nothing() -> None:
     assert confined(lambda: 7, 5.0) == 1.0
     assert confined(lambda: float("x"), 5.0) == 0.0
     assert confined(lambda: os._exit(0), 5.0) is None
+    for no_reward in (float("nan"), float("inf"), "0.5", None):  # the judge failed, and the answer is not wrong
+        assert confined(lambda value=no_reward: value, 5.0) is None
     assert confined(lambda: float(os.write(3, b"9,5") * 0), 5.0) is None

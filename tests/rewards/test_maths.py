@@ -131,6 +131,26 @@ def workers() -> Iterator[MathsReward]:
         ("\\boxed{x\\in(0,+\\infty)}", "(0,\\infty)", 1.0),
         ("\\boxed{(-\\infty,1)\\cup(2,\\infty)}", "(-\\infty,1)\\cup(2,\\infty)", 1.0),
         ("\\boxed{53 \\text{ or } 53}", "53", 1.0),
+        # The box that was begun last decides.
+        ("So \\boxed{53}. Wait: \\boxed{7", "53", 0.0),
+        ("So \\boxed{53}. Wait: \\boxed{", "53", 0.0),
+        ("So \\boxed{53}. Wait: \\boxed", "53", 0.0),
+        ("\\boxed{53} \\boxed{\\frac{1}{2}", "53", 0.0),
+        ("\\boxed{53}, \\boxed{54", "53", 0.0),
+        ("I put it in a \\boxed{So \\boxed{53}", "53", 1.0),
+        ("\\boxed{7 \\boxed{53}.", "53", 1.0),
+        ("\\boxed{53} as \\boxed asks.", "53", 1.0),
+        ("\\boxed{53} {", "53", 1.0),
+        # A thought that does not end holds no answer.
+        ("<think> maybe \\boxed{53} but", "53", 0.0),
+        ("<think>\\boxed{53}", "53", 0.0),
+        ("\\boxed{53} <think> or \\boxed{54}?", "53", 1.0),
+        ("<think>a</think> <think> \\boxed{53}", "53", 0.0),
+        ("<think> maybe \\boxed{54} </think> \\boxed{53}", "53", 1.0),
+        ("maybe \\boxed{54} </think> \\boxed{53}", "53", 1.0),
+        ("maybe \\boxed{53} </think> \\boxed{54}", "53", 0.0),
+        ("<think> maybe \\boxed{54</think> \\boxed{53}", "53", 1.0),
+        ("<think> maybe \\boxed{53}</think> \\boxed{5", "53", 0.0),
     ],
 )
 def test_reward_of_one_completion(completion: str, answer: str, reward: float) -> None:

@@ -1,7 +1,7 @@
 """A plain TRL script on several ranks. Usage: rank_run.py METHOD,METHOD... POLICY FOLDER [NAME=VALUE ...]
 
-It trains once with each method, such as das, or das:second on vLLM's second model runner. NAME=VALUE: further arguments
-of GRPOConfig, as JSON. Each rank writes what it did into FOLDER/METHOD_rankN.json.
+It trains once with each method, such as das. NAME=VALUE: further arguments of GRPOConfig, as JSON. Each rank writes
+what it did into FOLDER/METHOD_rankN.json.
 """
 
 import json
@@ -16,7 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import das
 from das import ranks
-from das.digests import weights_digest
+from experiments.digests import weights_digest
 
 ROWS = 16  # of a step, over all ranks
 QUESTIONS = ["what is 3 + 4?", "what is 12 - 5?", "add 7 to 15", "take 2 from 9"]
@@ -77,9 +77,6 @@ def train(
     if not on_server:
         drafter = {"window": 2, "min_prob": 0.3 if ranks.rank() else 0.005}
         options = {"drafter": drafter, "budget": {"name": "fixed", "tokens": 8}}
-    method, _, runner = method.partition(":")
-    if runner:
-        options["engine"] = {"runner": runner}
     das.speculate(method, cluster=cluster, **options)
     arguments = {
         "output_dir": str(folder / "trl"),

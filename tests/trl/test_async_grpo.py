@@ -15,9 +15,9 @@ from async_grpo_runs import ROWS, STEPS, built, reward, speculate
 from transformers import TrainerCallback
 
 import das
-from das.digests import weights_digest
 from das.errors import EngineDied, EngineError
 from das.trl import patches as trl_trainers
+from experiments.digests import weights_digest
 
 ROOT = Path(__file__).parents[2]
 

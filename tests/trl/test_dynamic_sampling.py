@@ -118,10 +118,11 @@ def test_draws_of_a_step_are_one_rollout() -> None:
         ([[0, 1]], [0], (1, 0, 0), 0),
         ([[0, 0], [1, 1], [1, 0]], [2], (3, 2, 0), 0),
         ([[0, 0], [1, 1], [2, 2]], [0], (3, 2, 1), 1),
+        ([[0, None], [None, None], [2, 1]], [2], (3, 2, 0), 0),  # a response without a reward teaches nothing
     ],
 )
 def test_draws_until_rewards_differ(
-    rewards: list[list[float]], trained: list[int], counts: tuple[int, ...], alarms: int
+    rewards: list[list[float | None]], trained: list[int], counts: tuple[int, ...], alarms: int
 ) -> None:
     trainer: Any = SimpleNamespace(
         num_generations=2, args=SimpleNamespace(generation_batch_size=2), state=SimpleNamespace(global_step=3),
@@ -129,7 +130,7 @@ def test_draws_until_rewards_differ(
     )  # fmt: skip
     sampling, coming = DynamicSampling(trainer, 2), iter(enumerate(rewards))
 
-    def draw() -> list[float]:
+    def draw() -> list[float | None]:
         number, of_draw = next(coming)
         sampling._draw, sampling._rows = finished(number, str(number)), [{"row": number}] * 2
         return of_draw
@@ -141,7 +142,9 @@ def test_draws_until_rewards_differ(
     row = sampling.row()
     noted = row["dynamic_sampling"]
     assert (noted["draws"], noted["dropped"], noted["flat"]) == counts
-    assert noted["drawn_reward"] == pytest.approx(np.mean(rewards))
+    assert noted["drawn_reward"] == pytest.approx(
+        np.mean([one for of_draw in rewards for one in of_draw if one is not None])
+    )
     assert len(row["alarms"]) == alarms
     assert row["length_max"] == trained[0] + 1
     assert row["tokens"] == sum(2 * (number + 1) for number in range(len(rewards)))

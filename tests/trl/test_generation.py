@@ -1,10 +1,15 @@
 """The generation backend without its engine: seeds of requests, problem ids, the drafter's window, refusals."""
 
+import math
+import warnings
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from PIL import Image
 
 from das.engine.rollouts.report import RolloutReport
@@ -12,7 +17,7 @@ from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from das.errors import EngineError
 from das.trl import generation
 from das.trl.colocated_generation import require_sleep_mode, tensor_parallel_group
-from das.trl.dataset_rows import history_tick, problem_id
+from das.trl.dataset_rows import RepeatWatch, history_tick, problem_id, require_fitting
 from das.trl.engines.in_process import DasEngine
 from das.trl.generation import refuse
 
@@ -21,7 +26,13 @@ def backend(unit: str = "epoch", **attributes: Any) -> Any:
     """A SpeculativeGeneration whose engine was never built."""
     without_engine: Any = object.__new__(generation.SpeculativeGeneration)
     counters = {"rollouts": 0, "history_tick": 0, "num_drafted": 0, "num_accepted": 0}
-    usual = {"tensor_parallel_size": 1, "_logprobs_checked": True, "several_turns": False, "_turns": []}
+    usual = {
+        "engine": SimpleNamespace(max_model_len=None),
+        "tensor_parallel_size": 1,
+        "_logprobs_checked": True,
+        "several_turns": False,
+        "_turns": [],
+    }
     vars(without_engine).update(history_unit=unit, **counters, **usual | attributes)
     return without_engine
 
@@ -59,7 +70,13 @@ def ready_backend(process: int, processes: int, **attributes: Any) -> Any:
         "schedule": None,
         "after_rollout": lambda: None,
     }
-    return backend(run_seed=7, _counted_in=(0, False), _requests=0, accelerator=accelerator, **nothing, **attributes)
+    return backend(
+        run_seed=7,
+        _counted_in=(0, False),
+        _requests=0,
+        accelerator=accelerator,
+        **nothing | {"evaluation": False} | attributes,
+    )
 
 
 def test_calls_of_one_step_get_different_seeds(requests: list[RolloutRequest]) -> None:
@@ -133,6 +150,116 @@ def test_problems_are_told_apart_by_id_or_prompt() -> None:
     assert problem_id({"prompt": "p", "problem_id": 7}) == "7"
     assert problem_id(asking("a")) == problem_id({**asking("a"), "answer": 1})
     assert problem_id(asking("a")) != problem_id(asking("b"))
+
+
+@pytest.mark.parametrize("value", [None, math.nan, np.float64("nan"), np.float32("nan"), "", "  ", np.str_("")])
+def test_a_missing_id_is_none(value: Any) -> None:
+    """As a column of pandas or JSON has it where a row lacks one: the prompt tells the problem."""
+    one, two = ({"prompt": prompt, "problem_id": value} for prompt in "ab")
+    assert problem_id(one) == problem_id({"prompt": "a"}) != problem_id(two)
+
+
+def test_missing_ids_of_pandas_are_none() -> None:
+    pandas = pytest.importorskip("pandas")
+    for value in (pandas.NA, pandas.NaT):
+        assert problem_id({"prompt": "a", "problem_id": value}) == problem_id({"prompt": "a"})
+
+
+@pytest.mark.parametrize("value", [3, "3", 3.0, " 3 ", np.int64(3), np.float32(3), np.str_("3"), Decimal(3)])
+def test_a_number_and_its_text_are_one_id(value: Any) -> None:
+    """pandas makes floats of whole numbers as soon as one is missing."""
+    assert problem_id({"prompt": "p", "problem_id": value}) == "3"
+
+
+def test_ids_that_are_others_stay_others() -> None:
+    values: list[Any] = [
+        0,
+        3.5,
+        "03",
+        "3.0",
+        True,
+        -3,
+        2**70,
+        float(2**53),
+        "p" * 513,
+        "q" * 513,
+        "\ud800",
+        (1, 2),
+        math.inf,
+    ]
+    ids = [problem_id({"prompt": "p", "problem_id": value}) for value in values]
+    assert len(set(ids)) == len(ids)
+    assert all(len(name.encode()) <= 512 for name in ids), "the engine takes no longer ones"
+
+
+@pytest.mark.parametrize(
+    ("rows", "epochs", "rollouts", "told"),
+    [
+        (None, 1, [["a"], ["b"], ["c"], ["d"]], 4),  # a stream that ends
+        (None, 1, [[str(n)] for n in range(40)], 16),
+        (None, 1, [["a"], ["b"], ["a"], ["d"]], None),
+        (8, 1, [["a", "a", "b", "b"], ["c", "d"], ["e", "f"], ["g", "h"]], 4),  # an epoch
+        (4, 2, [["a", "b"], ["c", "d"], ["a", "b"], ["c", "d"]], None),
+        (8, 1, [["a", "b"], ["c", "b"], ["e", "f"], ["g", "h"]], None),
+    ],
+)
+def test_prompts_that_never_come_again_are_said_once(
+    rows: int | None, epochs: int, rollouts: list[list[str]], told: int | None
+) -> None:
+    dataset = iter(()) if rows is None else range(rows)
+    state = SimpleNamespace(num_train_epochs=epochs, max_steps=len(rollouts))
+    training = SimpleNamespace(train_dataset=dataset, state=state, accelerator=SimpleNamespace(num_processes=1))
+    watch, lines = RepeatWatch(), []
+    for step, problems in enumerate(rollouts):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            watch.note(training, problems, step)
+        lines += [(step + 1, str(warning.message)) for warning in caught]
+    assert [step for step, _ in lines] == ([] if told is None else [told])
+    assert all(text.startswith("every prompt is new: ") and "problem_id" in text for _, text in lines)
+
+
+def asks(lengths: list[int], room_for: int = 8, **columns: Any) -> Any:
+    """A trainer whose prompts have so many tokens: one for each letter, and three of the chat template."""
+    prompts = [[{"role": "user", "content": "x" * (length - 3)}] for length in lengths]
+    return SimpleNamespace(
+        _tokenize_prompts=lambda asked: ([[1] * (3 + len(prompt[0]["content"])) for prompt in asked], None, {}),
+        train_dataset=Dataset.from_dict({"prompt": prompts, **columns}),
+        eval_dataset=None,
+        max_completion_length=room_for,
+    )
+
+
+def test_a_prompt_that_does_not_fit_is_named_before_the_start() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        require_fitting(asks([10] * 300 + [92]), 100)
+        require_fitting(asks([200]), None)
+        require_fitting(asks([200], image=["i"]), 100)
+    with pytest.raises(EngineError) as refused:
+        require_fitting(asks([10] * 300 + [4000, 99, 100, 10]), 100)
+    assert str(refused.value) == (
+        "train_dataset: the prompt of row 300 has 4,000 tokens, and the engine takes 99 (2 rows are so long): leave "
+        "them out, or raise vllm_max_model_length"
+    )
+    with pytest.warns(
+        RuntimeWarning, match=r"row 1 has 95 tokens, which leaves 5 for a response of max_completion_leng"
+    ):
+        require_fitting(asks([10, 95]), 100)
+    held_out = asks([10])
+    held_out.eval_dataset = {"hard": asks([10, 100]).train_dataset}
+    with pytest.raises(EngineError, match=r"^eval_dataset\['hard'\]: the prompt of row 1 has 100 tokens"):
+        require_fitting(held_out, 100)
+
+
+def test_a_prompt_of_a_stream_that_does_not_fit_is_named(requests: list[RolloutRequest]) -> None:
+    announced = ready_backend(0, 1, engine=SimpleNamespace(max_model_len=100), problems=["p", "q"], step=3)
+    prompts = [{"prompt_token_ids": [1] * length} for length in (99, 100)]
+    with pytest.raises(
+        EngineError, match=r"^step 3: the prompt of response 1 \(problem q\) has 100 tokens, .* takes 99:"
+    ):
+        announced._generate_keyed(prompts, None)
+    assert not requests
 
 
 def test_equal_questions_about_other_images_are_other_problems() -> None:

@@ -9,8 +9,8 @@ from conftest import mtp_policy, random_policy, sharpened
 from lag_runs import outcome, train_again, train_all
 
 from analysis import read
-from das.heads import mtp
-from das.heads.on_disk import mtp_problem
+from das.engine.drafters.head_files import mtp_problem
+from experiments.heads import mtp
 from experiments.tasks.kill_test import differing_files, timeless
 
 pytestmark = pytest.mark.slow

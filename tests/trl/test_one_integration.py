@@ -56,7 +56,7 @@ def train_with_trl(policy: str, problems: Any, folder: Path, seed: int = 0) -> d
     from trl import GRPOConfig, GRPOTrainer
 
     import das
-    from das.digests import weights_digest
+    from experiments.digests import weights_digest
     from rewards.brevity import brevity_reward
 
     tokens: list[Sequence[Sequence[int]]] = []

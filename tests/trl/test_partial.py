@@ -18,7 +18,10 @@ from das import ranks
 from das.engine.rollouts.enough import PUT_ASIDE
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, request_seed
-from das.trl.partial import (
+from experiments.harness.resume import CHECKPOINTS
+from experiments.tasks.kill_test import differing_files, timeless
+from experiments.training import checkpoint
+from experiments.training.groups import (
     Group,
     Verified,
     begun,
@@ -30,9 +33,6 @@ from das.trl.partial import (
     shared,
     verified,
 )
-from experiments.harness.resume import CHECKPOINTS
-from experiments.tasks.kill_test import differing_files, timeless
-from experiments.training import checkpoint
 
 KINDS = ("1", "3", "1_limited")  # groups beside those of a step; whether LIMITED
 # A limit of tokens, and tokens that end a response: without them all responses are equally long.

@@ -39,7 +39,7 @@ def trl_untouched_afterwards() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"method": "magic"}, EngineError, "choose none, das, self_draft, das_self, das_eagle3, ngram"),
+        ({"method": "magic"}, EngineError, "choose none, das, self_draft, das_self, ngram"),
         ({"drafter": {"window": -1}}, ValueError, "window must be in 0"),
         ({"drafter": {"unit": "week"}}, ValueError, "choose epoch or step"),
         ({"budget": {"name": "generous"}}, ValueError, "unknown budget 'generous'"),
@@ -171,12 +171,19 @@ def test_every_name_exists() -> None:
 
 
 def test_idle_drafts_are_warned_of_once() -> None:
-    generation: Any = SimpleNamespace(engine=EngineSettings("", "das"), num_drafted=150, num_accepted=0)
+    generation: Any = SimpleNamespace(
+        engine=EngineSettings("", "das"),
+        num_drafted=150,
+        num_accepted=0,
+        problems=[],
+        step=0,
+        repeats=SimpleNamespace(note=lambda *args: None),
+    )
     counts = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for generation.rollouts in range(1, 6):
-            speculate.warn_of_idle_drafts(generation)
+            speculate.warn_of_idle_drafts(generation, None)
             counts.append(len(caught))
     assert counts == [0, 0, 1, 1, 1]
     assert "150 tokens drafted and none accepted" in str(caught[0].message)

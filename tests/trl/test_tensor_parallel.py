@@ -8,21 +8,19 @@ from scripts import RANK_RUN, TWO_RANKS, of_ranks, run_script
 pytestmark = pytest.mark.slow
 
 EXACT = ("tokens", "logprobs", "losses")
-DRAFTING = ("das", "das:second")  # on each of vLLM's model runners
 
 
 @pytest.fixture(scope="module")
 def folder(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """none and DRAFTING on two ranks that share an engine, and none in a single process."""
-    folder, methods = tmp_path_factory.mktemp("ranks"), ",".join(("none", *DRAFTING))
-    run_script(*TWO_RANKS, RANK_RUN, methods, repetitive_policy, folder / "two", "vllm_tensor_parallel_size=2")
+    """none and das on two ranks that share an engine, and none in a single process."""
+    folder = tmp_path_factory.mktemp("ranks")
+    run_script(*TWO_RANKS, RANK_RUN, "none,das", repetitive_policy, folder / "two", "vllm_tensor_parallel_size=2")
     run_script(RANK_RUN, "none", repetitive_policy, folder / "one")
     return folder
 
 
-@pytest.mark.parametrize("method", DRAFTING)
-def test_drafts_change_nothing(folder: Path, method: str) -> None:
-    none, das = (of_ranks(folder / "two", each) for each in ("none", method))
+def test_drafts_change_nothing(folder: Path) -> None:
+    none, das = (of_ranks(folder / "two", each) for each in ("none", "das"))
     assert len(das) == 2
     for of_none, of_das in zip(none, das, strict=True):
         for before, after in zip(of_none["steps"], of_das["steps"], strict=True):
@@ -33,10 +31,9 @@ def test_drafts_change_nothing(folder: Path, method: str) -> None:
     assert all(step["drafted"] == 0 for step in none[0]["steps"])
 
 
-@pytest.mark.parametrize("method", DRAFTING)
-def test_the_ranks_of_an_engine_take_the_drafts_of_the_first(folder: Path, method: str) -> None:
+def test_the_ranks_of_an_engine_take_the_drafts_of_the_first(folder: Path) -> None:
     """The drafter of each rank ends drafts elsewhere."""
-    first, second = of_ranks(folder / "two", method)
+    first, second = of_ranks(folder / "two", "das")
     assert [step["requests"] for step in first["steps"]] == [step["requests"] for step in second["steps"]]
     assert all(step["history_tokens"] > 0 for step in first["steps"])
     assert all(step["history_tokens"] == 0 for step in second["steps"])

@@ -52,7 +52,7 @@ class Recorded:
         vars(backend).update(
             history_unit="step", rollouts=0, history_tick=0, num_drafted=0, num_accepted=0, schedule=None,
             engines=engines, _counted_in=(0, False), _requests=0, after_rollout=self._finish,
-            tensor_parallel_size=1, _logprobs_checked=True,
+            tensor_parallel_size=1, _logprobs_checked=True, engine=SimpleNamespace(max_model_len=None),
             accelerator=SimpleNamespace(process_index=process, num_processes=processes),
         )  # fmt: skip
 

@@ -15,7 +15,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
 
 import das
-from das.digests import weights_digest
+from experiments.digests import weights_digest
 from experiments.small_policy.calculator.chat import CHAT_TEMPLATE, RESPONSE_TEMPLATE
 
 

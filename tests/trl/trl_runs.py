@@ -94,7 +94,7 @@ def train(built: Any) -> dict[str, Any]:
     """Train, and return the responses, what was logged, and the final weights."""
     from transformers import TrainerCallback
 
-    from das.digests import weights_digest
+    from experiments.digests import weights_digest
 
     responses: list[list[list[int]]] = []
 

@@ -15,8 +15,7 @@ from vllm import SamplingParams
 from das.budget.acceptance import TokenCalibration
 from das.verify.coupled import CALIBRATION_MEMORY, CoupledSampler
 from das.verify.noise import keyed_argmax, keyed_draft
-from das.verify.sampler import KeyedSampler
-from experiments.harness.plain_batch import draft_metadata, plain_runner
+from experiments.harness.plain_batch import PlainRunner
 
 VOCAB, DEPTH = 40, 4
 Logits = Callable[[list[int]], torch.Tensor]  # of a text's next token
@@ -65,8 +64,7 @@ class Loop:
     """An engine without a model: target and drafter are tables of logits, and every request has its own text."""
 
     def __init__(self, params: Sequence[SamplingParams], target: Logits, drafter: Logits, sampler: CoupledSampler):
-        self.runner: Any = plain_runner(params, VOCAB)
-        self.runner.sampler = KeyedSampler(0, "processed_logprobs")
+        self.runner = PlainRunner(params, VOCAB, DEPTH)
         self.target, self.drafter, self.sampler = target, drafter, sampler
         self.texts: list[list[int]] = [[0] for _ in params]
         self.drafted = self.accepted = 0
@@ -92,17 +90,14 @@ class Loop:
             for text, own in zip(self.texts, drafts, strict=True)
             for depth in range(len(own) + 1)
         ]
-        output = self.runner.sampler.sample(self.runner, torch.stack(rows), draft_metadata(drafts))
+        output = self.runner.sample(torch.stack(rows), drafts)
         return [[token for token in row if token >= 0] for row in output.sampled_token_ids.tolist()]
 
     def emit(self, emitted: list[list[int]]) -> None:
-        """Write the tokens where vLLM keeps them. The batch holds 64 tokens, so longer texts begin anew."""
-        batch = self.runner.input_batch
-        for row, tokens in enumerate(emitted):
-            output = self.runner.requests[batch.req_ids[row]].output_token_ids
-            output.extend(tokens)
-            self.texts[row] += tokens
-            batch.num_tokens_no_spec[row] += len(tokens)
+        """Let the texts grow."""
+        for text, tokens in zip(self.texts, emitted, strict=True):
+            text += tokens
+        self.runner.emit(np.array([len(tokens) for tokens in emitted]))
 
 
 def tables(noise: float, sharpness: float = 1.0, seed: int = 0) -> tuple[Logits, Logits]:
@@ -123,7 +118,6 @@ FEATURES: list[dict[str, Any]] = [
     {"temperature": 0.6, "top_p": 0.9},
     {"temperature": 1.3, "top_k": 5},
     {"min_p": 0.05},
-    {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.4},
     {"min_tokens": 20, "max_tokens": 50, "stop_token_ids": list(range(0, VOCAB, 3))},
     {"logit_bias": {3: 4.0, 5: -4.0}},
     {"allowed_token_ids": [1, 2, 3, 5, 8, 13, 21, 34]},
@@ -137,23 +131,6 @@ def test_the_policy_itself_drafts_exactly_what_is_emitted_whatever_a_request_ask
     for _ in range(10):
         loop.round()
     assert loop.accepted == loop.drafted == 10 * DEPTH * len(FEATURES)
-
-
-def test_a_batch_that_does_not_know_the_last_tokens_yet_is_told() -> None:
-    # vLLM drafts before its bookkeeping. Penalties, min_tokens and positions must count these tokens.
-    target, _ = tables(0.0)
-    params = [SamplingParams(seed=seed, **arguments) for seed, arguments in enumerate(FEATURES)]
-    sampler = CoupledSampler((1.0,))
-    loop = Loop(params, target, target, sampler)
-    emitted: list[list[int]] = [[] for _ in params]
-    for _ in range(8):
-        texts = [text + tokens for text, tokens in zip(loop.texts, emitted, strict=True)]
-        sampler.begin(loop.runner, emitted=emitted)
-        drafts = [[token] for token in sampler.draw(torch.stack([target(text) for text in texts]))[0].tolist()]
-        loop.emit(emitted)
-        emitted = loop.verify(drafts)
-        assert [len(tokens) for tokens in emitted] == [2] * len(params)
-        sampler.observe(loop.runner.input_batch.req_ids, emitted)
 
 
 @pytest.mark.parametrize(

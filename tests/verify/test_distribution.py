@@ -16,8 +16,7 @@ from scipy.stats import chi2, chi2_contingency
 from vllm import SamplingParams
 from vllm.v1.sample.sampler import Sampler
 
-from das.verify.sampler import KeyedSampler
-from experiments.harness.plain_batch import draft_metadata, plain_runner
+from experiments.harness.plain_batch import PlainRunner, stock_metadata
 
 pytestmark = pytest.mark.slow
 
@@ -86,8 +85,8 @@ def transitions(arguments: dict[str, Any], draft: Draft | None, draws: int, stoc
     draft: None for passes without drafts. draws: the least number of tokens to emit. stock: vLLM's sampler, used in
     place of the keyed one.
     """
-    runner = plain_runner([SamplingParams(seed=i, **arguments) for i in range(REQUESTS)], VOCAB)
-    keyed = KeyedSampler(0, "processed_logprobs")
+    params = [SamplingParams(seed=i, **arguments) for i in range(REQUESTS)]
+    runner, metadata = PlainRunner(params, VOCAB, 8), stock_metadata(params, VOCAB)
     rng = np.random.default_rng(3)
     counts = np.zeros((VOCAB, VOCAB), np.int64)
     last = np.zeros(REQUESTS, np.int64)
@@ -98,17 +97,17 @@ def transitions(arguments: dict[str, Any], draft: Draft | None, draws: int, stoc
         has_row = np.arange(full_drafts.shape[1] + 1)[None, :] <= num_drafted[:, None]
         logits = LOGITS_V_V[torch.from_numpy(np.concatenate([last[:, None], full_drafts], 1)[has_row])]
         if stock is not None:
-            output = stock(logits, runner.input_batch.sampling_metadata)
+            output = stock(logits, metadata)
         else:
             drafts = [row[:length].tolist() for row, length in zip(full_drafts, num_drafted, strict=True)]
-            output = keyed.sample(runner, logits, None if draft is None else draft_metadata(drafts))
+            output = runner.sample(logits, None if draft is None else drafts)
         emitted = output.sampled_token_ids.numpy().astype(np.int64)  # [requests, 1 + longest draft], -1: none
         is_token = emitted >= 0
         previous = np.concatenate([last[:, None], emitted[:, :-1]], 1)
         np.add.at(counts, (previous[is_token], emitted[is_token]), 1)
         last = emitted[np.arange(REQUESTS), is_token.sum(1) - 1]
         num_accepted += int(is_token.sum()) - REQUESTS
-        runner.input_batch.num_tokens_no_spec[:REQUESTS] += is_token.sum(1).astype(np.int32)
+        runner.emit(is_token.sum(1))
     return counts, num_accepted
 
 

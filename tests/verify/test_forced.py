@@ -29,12 +29,11 @@ def force(
     return [list(output.outputs[0].token_ids) for output in outputs], report
 
 
-@pytest.mark.parametrize("runner", ["first", "second"])
 @pytest.mark.parametrize("method", ["none", "das"])
-def test_the_recording_comes_out(engines: Engines, tiny_policy: str, method: str, runner: str) -> None:
+def test_the_recording_comes_out(engines: Engines, tiny_policy: str, method: str) -> None:
     rng = np.random.default_rng(0)
     recorded = {str(i): [*rng.integers(5, 250, 20 + 15 * i).tolist(), END] for i in range(4)}
-    llm = engines.build(tiny_policy, method=method, runner=runner, budget={"name": "fixed", "tokens": 8})
+    llm = engines.build(tiny_policy, method=method, budget={"name": "fixed", "tokens": 8})
     first, _ = force(llm, recorded, 1)
     second, report = force(llm, recorded, 2)
     for responses in (first, second):
@@ -48,14 +47,12 @@ def test_the_recording_comes_out(engines: Engines, tiny_policy: str, method: str
     assert free == first[4]
 
 
-@pytest.mark.parametrize("runner", ["first", "second"])
 def test_recorded_distributions_are_drafted_from_with_their_noise(
-    engines: Engines, repetitive_policy: str, tiny_policy: str, runner: str
+    engines: Engines, repetitive_policy: str, tiny_policy: str
 ) -> None:
     """Another policy emits the text of the one that was recorded. Distributions that are wrong change no token."""
     settings: dict[str, Any] = {
         "method": "das",
-        "runner": runner,
         "drafter": {"remember": "distributions"},
         "budget": {"name": "fixed", "tokens": 8},
     }

@@ -58,8 +58,7 @@ from das.verify.host_copies import on_device
 from das.verify.keyed_triton import keyed_argmax_triton
 from das.verify.layout import Layout
 from das.verify.noise import device_accept, noise_inputs
-from das.verify.sampler import KeyedSampler
-from experiments.harness.plain_batch import plain_runner
+from experiments.harness.plain_batch import PlainRunner
 
 WHOLE, SHORT, KEPT = 151_936, 17_000, 40  # all other tokens are impossible; the interpreter takes a second for 152k
 CPU = torch.device("cpu")
@@ -104,8 +103,8 @@ for requests in (1, 3):
     logits, outputs = thinned(requests, SHORT), []
     for argmax in (module.keyed_argmax, lambda x, *keys: in_triton(x, on_device(CPU, noise_inputs(*keys)))):
         module.keyed_argmax = argmax
-        runner = plain_runner([SamplingParams(seed=i, **ordinary) for i in range(requests)], SHORT)
-        outputs.append(KeyedSampler(0, "processed_logprobs").sample(runner, logits.clone(), None))
+        runner = PlainRunner([SamplingParams(seed=i, **ordinary) for i in range(requests)], SHORT)
+        outputs.append(runner.sample(logits.clone(), None))
     assert torch.equal(outputs[0].sampled_token_ids, outputs[1].sampled_token_ids), requests
 """
 

@@ -11,9 +11,10 @@ from torch import nn
 
 from das import ranks
 from das.arrays import save_arrays
-from das.errors import EngineError, TrainingDiverged, WeightSyncError
+from das.errors import EngineError, WeightSyncError
 from das.trl import generation
 from das.weights.weight_check import WeightSample, check_together, logprob_difference, logprob_problem
+from experiments.run.errors import TrainingDiverged
 from experiments.training.step_row import require_finite
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from das.engine.contract.versions import NotInstalled, require_branches
+from das.engine.contract.versions import NotInstalled
 
 
 def refusal(what: str) -> NotInstalled:
@@ -17,7 +17,6 @@ def refusal(what: str) -> NotInstalled:
 def with_scratch_blocks(config: Any, num_blocks: int) -> Any:
     """Returns vLLM's KVCacheConfig with this many more blocks. Raises NotInstalled if das cannot enlarge such a
     cache."""
-    require_branches()
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
     specs = [group.kv_cache_spec for group in config.kv_cache_groups]
@@ -35,8 +34,7 @@ def check_block_size(runner: Any) -> int:
     """Returns the number of tokens in a KV block. Raises NotInstalled if attention's blocks differ from the
     scheduler's."""
     block_size: int = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-    sizes = getattr(runner, "kernel_block_sizes", None) or runner._kernel_block_sizes  # of the second, of the first
-    if sizes != [block_size]:
+    if runner.kernel_block_sizes != [block_size]:
         raise refusal(f"an attention kernel with blocks of {block_size} tokens, as vLLM's scheduler has them")
     return block_size
 

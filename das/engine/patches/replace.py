@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from das.engine.contract.versions import UnsupportedVersion
+from das.engine.contract.versions import UnsupportedVersion, installed
 
 _replacing = threading.RLock()
 
@@ -43,8 +43,13 @@ def replaced(owner: ModuleType | type, name: str, replacement: Callable[..., Any
 
 
 def required(owner: Any, name: str) -> Any:
-    """Return owner.name. Raises UnsupportedVersion if vLLM or TRL has no such name."""
+    """Returns owner.name. Raises UnsupportedVersion with a one-line message if vLLM or TRL has no such name."""
     if not hasattr(owner, name):
-        where = getattr(owner, "__name__", type(owner).__name__)
-        raise UnsupportedVersion(f"{where} has no {name}: das/engine/patches/ must be updated")
+        kind = owner if isinstance(owner, ModuleType | type) else type(owner)
+        package = (kind.__name__ if isinstance(kind, ModuleType) else kind.__module__).partition(".")[0]
+        version = installed(package, f"{package}-cpu")
+        raise UnsupportedVersion(
+            f"{package} {version}: {kind.__name__} has no {name}, which das replaces: install {package} again, or a "
+            "version that das supports"
+        )
     return getattr(owner, name)

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from das.engine.contract.versions import packs_experts
 from das.engine.patches.cpu_invariance import INPUTS, double_single_rows
 from das.engine.patches.replace import patch, replaced
 
@@ -86,8 +85,6 @@ def kept_weights(invariant: bool = False) -> Iterator[None]:
 
 
 def _kept_experts() -> AbstractContextManager[None]:
-    if not packs_experts():  # a policy with experts is then refused (checked_policies.py)
-        return nullcontext()
     from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 
     return replaced(CPUUnquantizedExperts, "process_weights_after_loading", _packed_experts)

@@ -16,6 +16,7 @@ ENOUGH = 3  # with fewer rollouts there is no "usual"
 MIN_PASSES = 100  # a rollout with fewer target passes (summed over requests) is not judged
 MAX_PROMPT_TOKENS = 2**24  # tokens of prompts to remember (some 100 MB); when there are more, all are forgotten
 ENTRY = 64  # the bookkeeping of a prompt counts as so many tokens
+KEY = "(column problem_id of a dataset, das_problem of a request)"
 MIN_ACCEPTED = 0.1  # if usually fewer tokens are accepted per pass, nothing can collapse
 
 
@@ -35,6 +36,7 @@ class Alarm:
         self._prompt_tokens = 0  # tokens in both, plus ENTRY for each prompt and for each entry of `_problem_of`
         self._problem_of: dict[int, str] = {}  # the problem of each prompt, by the prompt's hash
         self._requests = self._other_prompt = self._other_problem = 0  # counts of the running rollout
+        self._told: set[str] = set()  # what is wrong with the ids is said once: it stays wrong in each rollout
 
     def begin(self, problem: str, prompt: Sequence[int]) -> None:
         """Note a request that starts. problem: its problem id. prompt: token ids."""
@@ -62,22 +64,22 @@ class Alarm:
         num_accepted: int,
         lost_tokens: int,
         judged: bool = True,
-        compared: bool = True,
         declined: bool = False,
     ) -> list[str]:
         """Judge the rollout that ended. Returns a line for each thing that is wrong with it; [] if nothing is.
 
         passes, num_drafted, num_accepted: sums over its requests. lost_tokens: response tokens that finished but did
         not join the history. judged: False for an evaluation, which is not compared with the training's rollouts.
-        compared: False if acceptance is not compared with other rollouts. declined: whether there was a pass for which
-        the budget cut everything that was drafted.
+        declined: whether there was a pass for which the budget cut everything that was drafted.
         """
-        alarms = self._wrong_ids()
+        wrong = self._wrong_ids()
+        alarms = [line for kind, line in wrong.items() if kind not in self._told]
         if not judged:
             return []
+        self._told |= wrong.keys()
         if lost_tokens > 0:
             alarms.append(f"the index is stale: {lost_tokens} response tokens of this rollout did not join the history")
-        if passes < MIN_PASSES or not compared:
+        if passes < MIN_PASSES:
             return alarms
         accepted, share = num_accepted / passes, num_accepted / max(1, num_drafted)
         usual, usual_share = (
@@ -89,6 +91,8 @@ class Alarm:
         if usual > MIN_ACCEPTED and accepted * COLLAPSE < usual and not budget_chose:
             if alarms:
                 why = "see above"
+            elif wrong:
+                why = "the problem ids are still wrong"
             elif not num_drafted:
                 why = "nothing was drafted: check the budget"
             else:
@@ -100,21 +104,22 @@ class Alarm:
         self.usual.append((accepted, share))
         return alarms
 
-    def _wrong_ids(self) -> list[str]:
-        """Returns at most one line about wrong problem ids in the rollout that ended. Clears the rollout's counts."""
+    def _wrong_ids(self) -> dict[str, str]:
+        """Returns what is wrong with the problem ids of the rollout that ended, at most one kind, and a line about it.
+        Clears the rollout's counts."""
         requests, other_prompt, other_problem = self._requests, self._other_prompt, self._other_problem
         self._requests = self._other_prompt = self._other_problem = 0
         self._prompt_tokens -= sum(_held(self._prompt_of.get(problem)) for problem in self._new_prompt_of)
         self._prompt_of |= self._new_prompt_of
         self._new_prompt_of = {}
         if 2 * other_prompt > requests:
-            return [
-                f"problem ids are mixed up: {other_prompt} of {requests} requests bring an id that had another prompt "
-                "before, so drafts come from other problems' history; check das_problem"
-            ]
+            return {
+                "mixed": f"problem ids are mixed up: {other_prompt} of {requests} requests bring an id that had "
+                f"another prompt before, so drafts come from other problems' history; give each prompt its own id {KEY}"
+            }
         if 2 * other_problem > requests:
-            return [
-                f"problem ids do not repeat: {other_problem} of {requests} requests have a prompt known under another "
-                "id, so no history is ever found; give siblings and epochs of a prompt one das_problem"
-            ]
-        return []
+            return {
+                "new": f"problem ids do not repeat: {other_problem} of {requests} requests have a prompt known under "
+                f"another id, so no history is ever found; give siblings and epochs of a prompt one id {KEY}"
+            }
+        return {}

@@ -72,6 +72,15 @@ class EnoughGroups:
         return slice(group * self.siblings, (group + 1) * self.siblings)
 
 
+@dataclass(frozen=True)
+class Begun:
+    """What the backend must know of a rollout that may put groups aside: for each request its seed and its tokens."""
+
+    seeds: Sequence[int]
+    tokens: Sequence[Sequence[int]]
+    enough: EnoughGroups
+
+
 def generate_enough(llm: Any, prompts: Sequence[Any], parameters: Sequence[Any], enough: EnoughGroups) -> list[Any]:
     """Generate as vLLM's llm.generate does, but only until enough groups are done.
 

@@ -97,7 +97,6 @@ class RolloutReport:
     live_sum: int = 0  # requests, added up over all passes
     drafted_steps: int = 0  # passes that verified a draft token or more
     history_tokens: int = 0  # tokens in the drafter's history once the rollout was over
-    head_rests: int | None = None  # 1 if the draft head rested; over several engines, how many did
     calibration_error: float | None = None  # error of the probabilities that the drafter gives to its tokens
     draft_scale: float | None = None  # the scale of coupled drafts (das/verify/coupled.py)
     alarms: Sequence[str] = ()  # a line for each thing that is wrong with speculation
@@ -163,7 +162,7 @@ def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
 # Numbers that are summed over engines.
 COUNTS = (
     *("passes", "drafted", "accepted", "draft_rounds", "branches", "copied_blocks", "draft_passes", "draft_rows"),
-    *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens", "head_rests"),
+    *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens"),
 )
 
 

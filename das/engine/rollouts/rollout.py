@@ -247,8 +247,6 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
     }
     if report.draft_passes:
         row |= {key: getattr(report, key) for key in ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s")}
-    if report.head_rests is not None:
-        row["head_rests"] = report.head_rests
     if report.draft_rounds:
         row["accepted_per_round"] = accepted / report.draft_rounds
     if report.cluster is not None:

@@ -1,4 +1,5 @@
-"""Warn in the log if nothing is drafted although requests may have drafts: then tokens are right, but come slowly."""
+"""Warn in the log if nothing is drafted although requests may have drafts: then tokens are right, but come slowly. Say
+once if the budget holds back because passes with drafts take long."""
 
 import logging
 from collections.abc import Sequence
@@ -6,6 +7,8 @@ from collections.abc import Sequence
 from das.budget import LiveRequest
 
 SILENT_PASSES = 2**10  # passes in a row without a draft before the first warning; each later one comes at twice as many
+HELD_BACK = 10  # the budget holds back if it lets less than one token pass for so many passes of requests
+ENOUGH = 100  # passes of requests; a rollout with fewer is not judged
 logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a server shows it
 
 
@@ -15,6 +18,20 @@ class SilenceWatch:
     def __init__(self) -> None:
         self._silent_passes = 0
         self._warn_at = SILENT_PASSES
+        self._told_of_budget = False
+
+    def end_rollout(self, passes: int, drafted: int, declined: bool) -> None:
+        """Note a rollout that ended on a budget that learns times. passes, drafted (tokens): sums over its requests.
+        declined: whether there was a pass for which the budget cut everything that was drafted."""
+        if declined and passes >= ENOUGH and drafted * HELD_BACK < passes and not self._told_of_budget:
+            self._told_of_budget = True
+            logger.warning(
+                "speculation: the budget holds back (%d drafted tokens in %d passes of requests), because now a pass "
+                "with drafts takes longer here than it saves. Other work on this machine may be why, and another run "
+                "may draft more. No token changes; budget=fixed drafts whatever the clock says",
+                drafted,
+                passes,
+            )
 
     def observe(self, requests: Sequence[LiveRequest], drafted: bool) -> None:
         """Note a pass. requests: those that emitted in the pass. drafted: whether one got a draft for the next pass."""
@@ -26,7 +43,6 @@ class SilenceWatch:
             self._warn_at *= 2
             logger.warning(
                 "speculation: nothing was drafted in the last %d passes, though requests may draft: do prompts or "
-                "das_problem ids ever come back? Look at drafter.scope, drafter.min_prob and the budget too, and "
-                "whether a draft head rests (head_rests)",
+                "das_problem ids ever come back? Look at drafter.scope, drafter.min_prob and the budget too",
                 self._silent_passes,
             )

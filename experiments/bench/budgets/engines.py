@@ -119,8 +119,10 @@ def untrained(policy: str, folder: Path) -> str:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(policy)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(policy).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(policy, trust_remote_code=False)).save_pretrained(
+        folder
+    )
+    AutoTokenizer.from_pretrained(policy, trust_remote_code=False).save_pretrained(folder)
     return str(folder)
 
 
@@ -131,7 +133,7 @@ def with_tokenizer(shape: str, policy: str, cache: Path) -> str:
     """
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
     folder = random_policy(shape, len(tokenizer), shape_of(shape).dtype, cache / "policies")
     if not (folder / "tokenizer_config.json").exists():
         tokenizer.save_pretrained(folder)

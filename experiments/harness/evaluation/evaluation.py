@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from das.digests import digest
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, evaluation_seed
+from experiments.digests import digest
 from experiments.harness.config import RunConfig
-from experiments.harness.evaluation.held_out import held_out, held_out_data, judge_config, ks_of
+from experiments.harness.evaluation.held_out import held_out, held_out_data, judge_config, ks_of, temperature_of
 from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.reward import make_reward
 from experiments.harness.rollout_steps import Prompt, tokenized_rows
 from rewards.conversations import ConversationReward
+from rewards.reward import RewardError
 
 if TYPE_CHECKING:
     from das.trl.generation import SpeculativeGeneration
@@ -65,7 +66,9 @@ class Evaluation:
         ]
         return RolloutRequest(
             [prompt for _, prompt, _ in asked],
-            SamplingParams(temperature=trainer.temperature, max_tokens=trainer.max_completion_length, **chosen),
+            SamplingParams(
+                temperature=temperature_of(self._config), max_tokens=trainer.max_completion_length, **chosen
+            ),
             [problem for problem, _, _ in asked],
             [evaluation_seed(self._config.seed, step, problem, sample) for problem, _, sample in asked],
             step,
@@ -79,10 +82,13 @@ class Evaluation:
         rows = [row for row in self._rows[problems] for _ in range(self.samples)]
         columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
         rewards = self._judge([[{"role": "assistant", "content": text}] for text in texts], **columns)
-        right = np.array([reward >= 1 for reward in rewards]).reshape(-1, self.samples)
+        verdicts = [reward for reward in rewards if reward is not None]
+        if len(verdicts) < len(rewards):
+            raise RewardError(f"{len(rewards) - len(verdicts)} responses got no reward, and pass@k needs all verdicts")
+        right = np.array([reward >= 1 for reward in verdicts]).reshape(-1, self.samples)
         return Judged(
             correct=right.sum(axis=1).tolist(),
-            rewards=rewards,
+            rewards=verdicts,
             lengths=[len(response) for response in rollout.responses],
             truncated=rollout.finish_reasons.count("length"),
             counts=self._judge.take_counts(),

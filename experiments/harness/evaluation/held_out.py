@@ -55,6 +55,19 @@ def ks_of(k: Sequence[int] | None, samples: int, group: str) -> list[int]:
     return sorted({1, *(powers_of_two(samples) if k is None else k)})
 
 
+def temperature_of(config: RunConfig) -> float:
+    """Return the temperature at which responses are evaluated; 0: greedy."""
+    return config.trainer.temperature if config.eval.temperature is None else config.eval.temperature
+
+
+def alike(config: RunConfig, samples: int, key: str) -> str:
+    """Return a line for the user if all responses to a problem are alike. Empty if they are not. samples: number of
+    responses to a problem. key: the setting that says so."""
+    if temperature_of(config) or samples == 1:
+        return ""
+    return f"at temperature 0 the {samples} responses to a problem are alike: {key}=1 says as much"
+
+
 def held_out_data(config: RunConfig) -> DataConfig:
     """Return the settings of the data set on which to evaluate. Raises UserError if the settings `eval` choose none."""
     wanted = config.eval
@@ -117,8 +130,9 @@ def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[
     data = held_out_data(config)
     with renamed_keys(EVAL_KEYS):
         rows, summary, _ = split_rows(data, "evaluation", config, policy)
-    if note is not None and summary:
-        note(f"evaluation: {summary}")
+    for line in (summary, alike(config, config.eval.samples, "eval.samples")):
+        if note is not None and line:
+            note(f"evaluation: {line}")
     trained_on = {key for row in training for key in _keys(row)}
     shared = [row["problem_id"] for row in rows if not trained_on.isdisjoint(_keys(row))]
     if shared:

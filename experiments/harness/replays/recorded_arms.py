@@ -21,6 +21,7 @@ from das.replay.workload import Workload
 from das.trl.dataset_rows import history_tick
 from experiments.harness.config import problems_per_step
 from experiments.harness.engine import make_schedule
+from experiments.harness.foreign import own_classes, refuse_environment
 from experiments.recorded.rollouts import read_rollouts
 from experiments.replay.hardware import VERIFY_TOKEN
 from experiments.replay.latency_files import chosen_form
@@ -35,13 +36,21 @@ DOUBT = 1.3  # in the pessimistic case a drafted token takes this many times as 
 
 
 def arm_config_of(path: Path) -> DictConfig:
-    """Read the config that the arm in this folder recorded. Raises UserError for a config without an arm."""
+    """Read the config that the arm in this folder recorded. Raises UserError for a config without an arm, or with
+    something else than plain values."""
     with reading(path / "config.yaml"):
         config = OmegaConf.load(path / "config.yaml")
+        refuse_environment(config)
         if config.arm.method is None:  # also raises if there is no arm
             raise ValueError("arm.method is empty")
         assert isinstance(config, DictConfig)
         return with_new_names(config)
+
+
+def can_be_replayed(config: DictConfig) -> bool:
+    """Return whether das/replay can simulate an arm with this recorded config. Classes of the user's that only the
+    config names are not loaded."""
+    return find_method(config.arm.method).simulated and not own_classes(config)
 
 
 def simulated_engine(settings: EngineSettings, times: Times, max_num_seqs: int, max_tokens: int) -> Engine:
@@ -106,7 +115,7 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
     """Simulate the arms as if the policy were a 7B on an H100 that gave the same responses. Returns each arm's rollout
     time divided by that of the first arm.
 
-    arms: name -> folder. Arms that das/replay cannot simulate are left out. The result is empty if the first arm drafts
+    arms: name -> folder. Arms that cannot be replayed are left out. The result is empty if the first arm drafts
     or cannot be simulated, if several processes rolled out, if responses have several turns, or if they have more than
     MOST_TOKENS tokens. The times of passes are not measured but derived from the GPU's data sheet. Drafting takes the
     time that the run measured. In `ratio_to_none_dearer` drafted tokens are as slow as is plausible.
@@ -115,7 +124,7 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
     baseline = next(iter(arms))
     rows = read.metrics(arms[baseline])
     method = find_method(configs[baseline].arm.method)
-    if method.drafts or not method.simulated or configs[baseline].engine.processes > 1:
+    if method.drafts or not can_be_replayed(configs[baseline]) or configs[baseline].engine.processes > 1:
         return {}
     if any("by_turn" in row for row in rows) or sum(row["tokens"] for row in rows) > MOST_TOKENS:
         return {}
@@ -124,7 +133,7 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
     baseline_s = replayed_seconds(read_rollouts(arms[baseline]), form, configs[baseline], arms[baseline])
     ratios: dict[str, dict[str, float]] = {"ratio_to_none": {}, "ratio_to_none_dearer": {}}
     for name, config in configs.items():
-        if name != baseline and find_method(config.arm.method).simulated:
+        if name != baseline and can_be_replayed(config):
             works = read_rollouts(arms[name])  # all arms have the same responses, but not the same distributions
             for key, prices in (("ratio_to_none", form), ("ratio_to_none_dearer", dear)):
                 ratios[key][name] = replayed_seconds(works, prices, config, arms[name]) / baseline_s

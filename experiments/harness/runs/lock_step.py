@@ -8,6 +8,7 @@ then it sends ("rolled", None) and waits until it may train; after each step it 
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -56,10 +57,12 @@ def run_arms(comparison: Comparison, progress: Progress) -> None:
         resource_tracker.ensure_running()  # started here, so that its warnings about a killed arm go to the log
     pipes, processes = _start(comparison)
     names = list(comparison.arms)
+    what = f"{', '.join(names)} load vLLM and TRL, the policy and their engines (logs: {folder / 'arms'})"
     try:
         for step in range(comparison.start, progress.steps):
-            for name in names:
-                expect(pipes[name], "rollout", name, folder)
+            with progress.starting(what) if step == comparison.start else nullcontext():
+                for name in names:
+                    expect(pipes[name], "rollout", name, folder)
             if step == comparison.start:
                 progress.start()
             first = step % len(names)

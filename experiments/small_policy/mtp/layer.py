@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from das.heads.mtp import LAYERS
-from das.heads.unrolled import Attended, HeadShape, UnrolledDrafter, gated_mlp, linears, shape_for
+from experiments.heads.mtp import LAYERS
+from experiments.heads.unrolled import Attended, HeadShape, UnrolledDrafter, gated_mlp, linears, shape_for
 
 FIRST = LAYERS + "0."
 

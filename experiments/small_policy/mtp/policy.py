@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from das.heads import mtp, unrolled
-from das.heads.texts import HeadTexts
-from das.heads.training import HeadLearner, HeadOptions
 from experiments.cache import cached_folder
+from experiments.heads import mtp, unrolled
+from experiments.heads.texts import HeadTexts
+from experiments.heads.training import HeadLearner, HeadOptions
 from experiments.small_policy import small
 from experiments.small_policy.mtp.layer import MtpLayer, mtp_shape, new_mtp
 
@@ -38,7 +38,7 @@ def as_qwen2(tokenizer: PreTrainedTokenizerFast, folder: Path) -> PreTrainedToke
     files into `folder`."""
     Qwen2Config().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder)
+    loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     return loaded
 
 

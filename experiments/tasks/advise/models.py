@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from das.model_drafts.either_or import EitherOr
 from das.model_drafts.in_turns import InTurns
 from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
@@ -18,7 +17,7 @@ from das.replay.text_engine import TextEngine
 from das.replay.workload import workload
 from experiments.recorded.model_profiles import Acceptance, read_profiles
 from experiments.replay.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST, W8_PASS
-from experiments.replay.model_on_text import CopyOnText, DraftPass, HeadOnText
+from experiments.replay.model_on_text import CopyOnText, DraftPass
 from experiments.replay.profile_engine import Profile, ProfiledDrafter, ProfileEngine, constant_rate
 from experiments.replay.scale import CostScaled
 from experiments.run.errors import UserError
@@ -30,7 +29,7 @@ PROFILES = {
     "measured": {"w8": "w8", "w4": "w4", "eagle": "eagle3", "mtp": "mtp_published"},
 }
 PASSES = {"w8": W8_PASS, "w4": W4_PASS, "eagle": HEAD_PASS, "mtp": HEAD_PASS}  # draft pass / plain pass
-HYBRIDS = {"das + w4": "w4", "das + eagle": "eagle", "das + mtp": "mtp"}  # name -> the model beside the history
+HYBRID = "das + w4"  # the 4-bit copy beside the history, as in arm das_self
 MOST_PASSES = 4  # draft passes of a copy of the policy before each pass of the policy, as in arm das_self
 
 
@@ -57,26 +56,16 @@ def acceptances(task: DictConfig) -> dict[str, Acceptance]:
     return chosen | given
 
 
-def hybrid_steps(task: DictConfig, case: Case) -> dict[str, list[list[Step]]]:
-    """Simulate the sampled steps with each hybrid (a model beside the history drafter). Returns hybrid -> three lists
-    of steps: as expected, if drafted tokens are cheaper, and if they are dearer."""
-    return {
-        name: [hybrid(task, priced, arm) for priced in (case, case.cheaper(), case.dearer())]
-        for name, arm in HYBRIDS.items()
-    }
+def hybrid_steps(task: DictConfig, case: Case) -> list[list[Step]]:
+    """Simulate the sampled steps with the hybrid. Returns three lists of steps: as expected, if drafted tokens are
+    cheaper, and if they are dearer."""
+    return [_hybrid(task, priced) for priced in (case, case.cheaper(), case.dearer())]
 
 
-def hybrid(task: DictConfig, case: Case, arm: str) -> list[Step]:
-    """Simulate the sampled steps with the history drafter and the model of this arm together."""
+def _hybrid(task: DictConfig, case: Case) -> list[Step]:
     times, budget = case.times(), make_budget(MARGINAL)
-    rates = acceptances(task)[arm].rates
-    drafter: InTurns | EitherOr
-    if arm == "w4":
-        price = DraftPass(times.form, W4_PASS, W4_REQUEST * case.scale)
-        drafter = InTurns(CopyOnText(rates, price), MOST_PASSES, budget.worth, HistoryDrafter())
-    else:
-        price, passes = DraftPass(times.form, PASSES[arm]), int(task[f"{arm}_tokens"])
-        drafter = EitherOr(HeadOnText(rates, price), passes, budget.worth, HistoryDrafter())
+    copy = CopyOnText(acceptances(task)["w4"].rates, DraftPass(times.form, W4_PASS, W4_REQUEST * case.scale))
+    drafter = InTurns(copy, MOST_PASSES, budget.worth, HistoryDrafter())
     return case.simulate(TextEngine(times, case.simulated_max_num_seqs, drafter, budget, case.max_tokens))
 
 

@@ -18,14 +18,14 @@ from omegaconf import DictConfig
 
 from analysis import advice_page as page
 from das.budget.latency_forms import Form
-from das.engine.contract.gpus import INVARIANCE_COST, to_stock
 from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
+from experiments.replay.predicted import INVARIANCE_COST, to_stock
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.tasks.advise.case import MARGINAL, Case, build
-from experiments.tasks.advise.models import HYBRIDS, acceptances, hybrid_steps, model_steps
+from experiments.tasks.advise.models import HYBRID, acceptances, hybrid_steps, model_steps
 
 WORTH = 0.03  # a smaller gain of rollout time is not worth a change of settings
 LIVE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # requests per engine that are considered
@@ -64,11 +64,11 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     none, expected = history.expected["none"], history.expected[history.chosen]
     rest = rest_share(config.task, none)
     arms = table(history, model_none, model_arms, rest)
-    for name, (steps, low, high) in hybrid_steps(config.task, case).items():
-        arms[name] = summary(steps, low, high, none, rest)
+    steps, low, high = hybrid_steps(config.task, case)
+    arms[HYBRID] = summary(steps, low, high, none, rest)
     accepted = acceptances(config.task)
     basis = {name: row.basis for name, row in accepted.items()}
-    basis |= {name: basis[arm] for name, arm in HYBRIDS.items()}
+    basis[HYBRID] = basis["w4"]
     facts += [f"{name}: acceptance {row.basis}, {row.what} ({row.source})" for name, row in accepted.items()]
     curve = speedup_by_live(history.engines["das, fixed 16"], case)
     pays, pays_dearer = (pays_up_to([(live, gains[k]) for live, *gains in curve]) for k in (0, 1))

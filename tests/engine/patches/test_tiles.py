@@ -63,6 +63,7 @@ print(json.dumps({"tiles": len(tiles), "large": found, "small": families(16, 64,
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_tiles_for_large_models_use_one_family_of_instructions(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

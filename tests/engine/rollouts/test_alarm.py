@@ -1,5 +1,6 @@
 """The alarm: silent while speculation works, and right about the cause when it does not."""
 
+import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from conftest import Engines
 from das.budget.schedule import LongestFirst
 from das.engine.rollouts.alarm import Alarm
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, roll_out
+from das.engine.rollouts.silence import SilenceWatch
 
 Go = Callable[..., tuple[list[str], Rollout]]
 
@@ -46,11 +48,30 @@ def test_wrong_problem_ids_are_named() -> None:
         step(alarm, 2000)
     mixed, collapsed = step(alarm, 200, ids=dict(zip("abcd", "bcda", strict=True)))
     assert "mixed up: 16 of 16" in mixed
+    assert "column problem_id" in mixed, "the user's word"
     assert "see above" in collapsed
+    (collapsed,) = step(alarm, 200, ids=dict(zip("abcd", "cdab", strict=True)))
+    assert "the problem ids are still wrong" in collapsed, "the ids themselves are said once"
     fresh = Alarm()
     step(fresh, 0)
     (line,) = step(fresh, 0, ids={problem: f"{problem}-2" for problem in PROMPTS})
     assert "do not repeat" in line
+
+
+def test_a_budget_that_holds_back_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """On a busy machine the same script may draft 6 tokens in one run and 247 in the next."""
+    watch = SilenceWatch()
+    with caplog.at_level(logging.WARNING, logger="vllm.das"):
+        logging.getLogger("vllm.das").addHandler(caplog.handler)  # vLLM's loggers do not propagate
+        watch.end_rollout(passes=640, drafted=247, declined=True)
+        watch.end_rollout(passes=640, drafted=0, declined=False)  # there was nothing to draft
+        watch.end_rollout(passes=90, drafted=0, declined=True)
+        assert not caplog.records
+        watch.end_rollout(passes=640, drafted=6, declined=True)
+        watch.end_rollout(passes=640, drafted=0, declined=True)
+        logging.getLogger("vllm.das").removeHandler(caplog.handler)
+    (line,) = {record.getMessage() for record in caplog.records}
+    assert line.startswith("speculation: the budget holds back (6 drafted tokens in 640 passes of requests)")
 
 
 def test_few_drafts_that_hold_are_no_collapse() -> None:

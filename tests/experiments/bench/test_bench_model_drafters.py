@@ -5,10 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from das.heads import training as head_training
-from das.heads.eagle3 import new_head
-from das.heads.unrolled import agreement, shape_for
-from das.heads.warm_up import texts_of
 from experiments.bench.model_drafters import (
     COPIES,
     Text,
@@ -20,6 +16,10 @@ from experiments.bench.model_drafters import (
     sampled,
     trained_head,
 )
+from experiments.heads import training as head_training
+from experiments.heads.eagle3 import new_head
+from experiments.heads.unrolled import agreement, shape_for
+from experiments.heads.warm_up import texts_of
 from experiments.run.errors import UserError
 
 

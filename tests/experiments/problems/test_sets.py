@@ -1,6 +1,7 @@
 """Every published set: the configs of configs/data turn rows with its real columns into prompts, ids and rewards."""
 
 import functools
+import json
 from typing import Any
 
 import pytest
@@ -88,15 +89,49 @@ def test_rows_left_out_are_counted() -> None:
         {"problem": "c", "answer": None},
         {"problem": None, "answer": "1"},
     ]
+    rows[1]["answer"] = "1.0"  # another text of the same value
     for order in (rows, rows[::-1]):
         problems, left_out = problems_of(order, config_of("deepscaler"))
         assert [(problem.text.strip(), problem.gold) for problem in problems] == [("a", "1")]
         assert left_out == {"duplicates": 1, "without an answer": 2, "without a question": 1}
     bad = [{**ROWS["mbpp"][0], "test_list": tests} for tests in ([], ["assert other(1)"], ["assert ("], [3], "x")]
     assert problems_of(bad, config_of("mbpp"))[1] == {"with tests that cannot be judged": 5}
-    none = '{"inputs": [], "outputs": []}'
-    bad = [{"problem": "a", "tests": tests} for tests in ("[]", "{", "[{}]", "7", none, None)]
-    assert problems_of(bad, config_of("deepcoder"))[1] == {"with tests that cannot be judged": 6}
+    none, unequal = '{"inputs": [], "outputs": []}', '{"inputs": ["1"], "outputs": []}'
+    bad = [{"problem": "a", "tests": tests} for tests in ("[]", "{", "[{}]", "7", none, None, unequal)]
+    assert problems_of(bad, config_of("deepcoder"))[1] == {
+        "with tests that cannot be judged": 3,
+        "without tests": 3,
+        "with unequal numbers of inputs and outputs": 1,
+    }
+
+
+def test_one_question_with_two_answers_is_a_conflict() -> None:
+    rows = [{"problem": text, "answer": answer} for text in "abc" for answer in ("1", " 1", "\\frac{2}{2}")]
+    rows += [{"problem": "b", "answer": "2"}, {"problem": "c\n", "answer": "x"}]
+    for order in (rows, rows[::-1]):
+        problems, left_out = problems_of(order, config_of("deepscaler"))
+        assert [problem.text for problem in problems] == ["a"]
+        (conflict,) = left_out.keys() - {"duplicates"}
+        names = ", ".join(
+            problem.problem_id
+            for text in "cb"
+            for problem in problems_of([{"problem": text, "answer": "1"}], config_of("deepscaler"))[0]
+        )
+        assert conflict == f"with different answers to one question ({names})"
+        assert left_out == {"duplicates": 2, conflict: 8}
+
+
+def test_programs_that_must_print_two_things_are_a_conflict() -> None:
+    def row(*cases: tuple[str, str]) -> dict[str, str]:
+        inputs, outputs = zip(*cases, strict=True)
+        return {"problem": "Double it.", "tests": json.dumps({"inputs": inputs, "outputs": outputs})}
+
+    more = [row(("1", "2"), ("2", "4")), row(("1", "2.0"), ("3", "6"))]
+    problems, left_out = problems_of(more, config_of("deepcoder"))
+    assert (len(problems), left_out) == (1, {"duplicates": 1})
+    problems, left_out = problems_of([*more, row(("3", "7"))], config_of("deepcoder"))
+    assert (len(problems), left_out.total()) == (0, 3)
+    assert next(iter(left_out)).startswith("with different answers to one question (deepcoder-")
 
 
 def test_max_tests_keeps_the_longest_inputs() -> None:

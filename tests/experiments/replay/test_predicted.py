@@ -22,7 +22,7 @@ def test_the_derived_time_lies_in_the_interval(gpu: str, name: str, live: int) -
 
 
 def test_graphs_and_the_flag_are_paid_for() -> None:
-    assert [graph(1, 0), graph(64, 4), graph(256, 4)] == ["full", "piecewise", "none"]
+    assert [graph(1, 0), graph(64, 4), graph(256, 4)] == ["full", "full", "none"]
     stock, exact = (of("H100", MODELS["8B"], 64, 4, CONTEXT) for of in (stock_seconds, exact_seconds))
     assert exact[0] / stock[0] == pytest.approx(1 / 0.87)
     assert exact[1] / stock[1] == pytest.approx(1 / 0.65)

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,13 @@ kind(
     (["cluster=ray", "task=fault_test", "task.faults=0"], "task.faults=0: must be at least 1"),
     (["task=kill_test", "task.runs=0"], "task.runs=0: must be at least 1"),
     (["task=policy", "task.problems=0"], "task.problems=0: must be at least 1"),
+    (["trainer.temperature=0"], "a number from 0.01 to 100; 0, greedy, is for task=evaluate and eval.temperature"),
+    (
+        ["task=evaluate", "trainer.temperature=0.001"],
+        "trainer.temperature=0.001: must be a number from 0.01 to 100; 0,",
+    ),
+    (["eval.temperature=-1"], "eval.temperature=-1: must be a number from 0.01 to 100; 0, greedy, is for"),
+    (["task=evaluate", "trainer.temperature=false"], "trainer.temperature=False: must be a number"),
     (["task=evaluate", "task.problems=0"], "task.problems=0: must be at least 1"),
     (["task=evaluate", "task.k=[0]"], "task.k=[0]: must be a number from 1"),
 )
@@ -223,9 +231,6 @@ kind(
     (["arms=[none,eagle3_frozen]", "head.tokens=8"], "head.tokens: eagle3 drafts 1 to 7 tokens a pass, not 8"),
     (["task=rollout", "arm=eagle3_frozen"], "head.path=null: task=rollout makes no head; give a head's folder"),
     (["arms=[none,eagle3_online]", "head.share=0"], "head.share=0: must be a number from 1e-06 to 1"),
-    (["task=rollout", "arm=das_eagle3"], "head.path=null: task=rollout makes no head; give a head's folder"),
-    (["arms=[none,das_eagle3]", "head.tokens=8"], "head.tokens: eagle3 drafts 1 to 7 tokens a pass, not 8"),
-    (["arms=[none,das_eagle3]", "engine.branch_blocks=8"], "das_eagle3 drafts chains only; set it to 0"),
 )
 MTP = ["task=rollout", "arm=mtp"]
 kind(
@@ -278,7 +283,23 @@ kind(
     (["+vary.trainer.lag=[0,1]"], "run it once for each value: python run.py -m trainer.lag=0,1"),
     (["+vary.cluster=[none,ray]"], "run it once for each value: python run.py -m cluster=none,ray"),
 )
-kind("model code to be run", (["+trainer.trust_remote_code=true"], "trainer.trust_remote_code=true"))
+kind(
+    "model code to be run",
+    (["+trainer.trust_remote_code=true"], "trainer.trust_remote_code=true: code that comes with a model is never run"),
+    (["+trainer.model_init_kwargs={trust_remote_code:true}"], "trainer.model_init_kwargs.trust_remote_code=true"),
+    (["+trainer.model_init_kwargs={use_safetensors:false}"], "a pickle is never opened"),
+    (["task=rollout", "+engine.extra.trust_remote_code=true"], "engine.extra.trust_remote_code=true"),
+    (["task=rollout", "+engine.extra.load_format=pt"], "engine.extra.load_format=pt: weights are read by auto, safe"),
+    (
+        ["task=evaluate", "+engine.extra.worker_cls=evil.Worker"],
+        "engine.extra.worker_cls=evil.Worker: an engine of das",
+    ),
+    (["arms=[none,draft_model]", "+vary.engine.extra.trust_remote_code=[true]"], "engine.extra.trust_remote_code=true"),
+    (
+        ["task=rollout", "arm=draft_model", "+arm.speculative.draft_load_config={load_format:npcache}"],
+        "arm.speculative.draft_load_config.load_format=npcache",
+    ),
+)
 
 
 # ---- files ----
@@ -336,6 +357,35 @@ def other_overrides(tmp: Path, policy: Path) -> Made:
 def not_resumable(tmp: Path, policy: Path) -> Made:
     resume.remember(tmp, ["task=rollout"])
     return [f"resume={tmp}"], "task=rollout cannot be resumed"
+
+
+@kind("run folder of somebody else")
+def others_settings(tmp: Path, policy: Path) -> Made:
+    (tmp / "evil.py").write_text("import os\nos._exit(77)\n")
+    settings = ["task=train", "reward=own", "reward.function=evil:f", "data.system=\x1b[2J"]
+    (tmp / "overrides.json").write_text(json.dumps(settings))
+    return [f"resume={tmp}"], "no signature of yours"
+
+
+@kind("run folder of somebody else")
+def link_out(tmp: Path, policy: Path) -> Made:
+    (tmp / "run").mkdir()
+    (tmp / "run" / "metrics.jsonl").symlink_to(tmp / "precious.txt")
+    return [f"resume={tmp / 'run'}"], "metrics.jsonl is a link that leads out of the run folder"
+
+
+@kind("run folder of somebody else")
+def link_for_a_lock(tmp: Path, policy: Path) -> Made:
+    (tmp / "run").mkdir()
+    (tmp / "run" / "lock").symlink_to(tmp / "precious.txt")
+    return [f"resume={tmp / 'run'}"], "lock is a link: remove it"
+
+
+@kind("run folder of somebody else")
+def module_beside_the_run(tmp: Path, policy: Path) -> Made:
+    (tmp / "beside.py").write_text("import os\nos._exit(77)\n")
+    sys.path.append(str(tmp))
+    return ["reward=own", "reward.function=beside:f", f"out={tmp}"], "from which no code is run"
 
 
 # ---- policies ----

@@ -16,8 +16,10 @@ from hydra import initialize_config_dir
 
 from das.engine.contract import versions
 from experiments.harness.arm_configs import arm_config
+from experiments.harness.failures import one_line_failure
 from experiments.harness.validate import check
 from experiments.run.errors import CONFIGS, one_line_errors
+from rewards.reward import RewardError
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +61,17 @@ def test_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         capsys.readouterr().err
         == "error: disk full while writing metrics.jsonl: free some space or set out=OTHER_DIR\n"
     )
+
+
+def test_a_reward_function_that_fails_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its line names the function, and the log has the traceback for its author."""
+    with pytest.raises(SystemExit) as stopped, one_line_errors(), one_line_failure(tmp_path):
+        raise RewardError("reward.function=mine:f returned nothing") from KeyError("theirs")
+    assert stopped.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"error: reward.function=mine:f returned nothing (log: {tmp_path / 'log.txt'})")
+    assert printed.count("\n") == 1
+    assert "KeyError: 'theirs'" in (tmp_path / "log.txt").read_text()
 
 
 @pytest.mark.parametrize("gone", ["run", "run/rollouts"])

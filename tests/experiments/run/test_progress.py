@@ -1,7 +1,12 @@
 """Progress lines: plain where the output is no terminal, with a bar where it is one."""
 
 import io
+import re
+import threading
 
+import pytest
+
+from experiments.run import progress as of_run
 from experiments.run.progress import Progress
 
 ROW = {"arm": "das", "rollout_s": 1.5, "tokens_per_pass": 2.0, "length_max": 70, "reward": 0.25}
@@ -17,7 +22,7 @@ def report(terminal: io.StringIO) -> str:
     progress.note("[bold]starting")
     progress.start()
     progress.step({**ROW, "step": 1})
-    progress.step({**ROW, "step": 2, "alarms": ["no token accepted"]})
+    progress.step({**ROW, "step": 2, "reward": None, "alarms": ["no token accepted"]})
     progress.note("result: here")
     return terminal.getvalue()
 
@@ -26,6 +31,7 @@ def test_lines_are_plain_where_there_is_no_terminal() -> None:
     lines = report(io.StringIO()).splitlines()
     assert lines[0] == "[bold]starting"
     assert lines[1].startswith("step   1/2  das           reward 0.250  rollout   1.50 s  tokens/pass  2.00")
+    assert lines[2].startswith("step   2/2  das           reward none   rollout   1.50 s")  # the function abstained
     assert lines[3] == "ALARM  step 2, das: no token accepted"
     assert lines[4] == "result: here"
 
@@ -45,3 +51,25 @@ def test_a_verdict_stands_in_place_of_the_lines_of_the_arms() -> None:
         progress.step({**ROW, "arm": arm, "step": 1})
     (line,) = terminal.getvalue().splitlines()
     assert line.startswith("step   1/2 · all is well · ETA 0:0")
+
+
+def test_a_long_start_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = threading.Semaphore(0)
+
+    class Heard(io.StringIO):
+        def write(self, text: str) -> int:
+            if "so far" in text:
+                said.release()
+            return super().write(text)
+
+    monkeypatch.setattr(of_run, "SAY_S", 0.01)
+    terminal = Heard()
+    progress = Progress(2, terminal=terminal)
+    with progress.starting("das loads its engine"):
+        assert said.acquire(timeout=60)
+        assert said.acquire(timeout=60)
+        progress.step({**ROW, "step": 1})
+    lines = terminal.getvalue().splitlines()
+    assert re.fullmatch(r"starting, \d+ s so far: das loads its engine", lines[0])
+    assert any(line.startswith("step   1/2") for line in lines)
+    assert len([thread for thread in threading.enumerate() if thread.name == "start"]) == 0

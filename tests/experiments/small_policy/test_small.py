@@ -8,13 +8,29 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from experiments.small_policy.corpus import CorpusConfig
 from experiments.small_policy.measure import measure_policy
 from experiments.small_policy.puzzles.corpus import PuzzleCorpus
 from experiments.small_policy.puzzles.problems import DEFAULT_KINDS, make_puzzles
-from experiments.small_policy.small import SmallPolicyConfig, build_small_policy, policy_key
+from experiments.small_policy.small import (
+    ARITHMETIC,
+    KINDS,
+    SHIPPED,
+    SmallPolicyConfig,
+    build_small_policy,
+    policy_key,
+    sizes,
+    unpack,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -106,3 +122,28 @@ def test_a_policy_made_with_another_torch_keeps_its_name(monkeypatch: pytest.Mon
     name = policy_key(TINY)
     monkeypatch.setattr(torch, "__version__", "2.11.0")
     assert policy_key(TINY) == name
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "programs"])
+def test_what_ships_is_what_its_settings_say(kind: str, tmp_path: Path) -> None:
+    config = KINDS.get(kind, ARITHMETIC)  # programs are learned by the policy of arithmetic
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(SHIPPED / kind)
+    shipped = Qwen3ForCausalLM.from_pretrained(SHIPPED / kind)
+    made = Qwen3ForCausalLM(Qwen3Config(**sizes(config, tokenizer), head_dim=config.head_dim))
+    assert {name: tensor.shape for name, tensor in shipped.state_dict().items()} == {
+        name: tensor.shape for name, tensor in made.state_dict().items()
+    }
+    unpack(kind, tmp_path)
+    unpacked = Qwen3ForCausalLM.from_pretrained(tmp_path)
+    assert (shipped.dtype, unpacked.dtype) == (torch.bfloat16, torch.float32)
+    assert all(map(torch.equal, unpacked.float().parameters(), shipped.float().parameters()))
+
+
+@pytest.mark.nightly
+def test_a_policy_trained_anew_solves_puzzles(tmp_path: Path) -> None:
+    corpus = PuzzleCorpus()
+    steps = {name: getattr(corpus, name) // 2 for name in ("drill_steps", "plain_steps", "habits_steps")}
+    policy = build_small_policy(SmallPolicyConfig(corpus=replace(corpus, **steps)), tmp_path, silent)
+    problems = make_puzzles(24, 0, DEFAULT_KINDS, split="training")
+    rows = [{"prompt": [{"role": "user", "content": p.question}], "answer": p.answer} for p in problems]
+    assert measure_policy(policy, rows, samples=4, max_tokens=448, seed=5)["correct"] > 0.1

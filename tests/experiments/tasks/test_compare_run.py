@@ -16,6 +16,6 @@ def test_arms_that_cannot_take_the_first_arms_weights() -> None:
     with one_line(r"task\.train_once=true: .*set task\.lock_step=true"):
         check_train_once(config, arms("none", "das"))
     config = composed_arm("none", "task.train_once=true")
-    with one_line("task.train_once=true: eagle3_online and das_eagle3 would learn from the training's forward passes"):
-        check_train_once(config, arms("none", "eagle3_online", "das", "das_eagle3"))
-    check_train_once(config, arms("das_eagle3", "none", "das", "stock", "das_self", "eagle3_frozen"))
+    with one_line("task.train_once=true: eagle3_online would learn from the training's forward passes"):
+        check_train_once(config, arms("none", "eagle3_online", "das"))
+    check_train_once(config, arms("eagle3_online", "none", "das", "stock", "das_self", "eagle3_frozen"))

@@ -1,6 +1,7 @@
 """Which problems a training is evaluated on: never those that it trains on, and every mistake is one line."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from refusals import one_line
 from experiments.harness import validate
 from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset
+from experiments.harness.evaluation.evaluation import Evaluation
 from experiments.harness.evaluation.held_out import check, group_settings, held_out, held_out_data, judge_config, ks_of
+from experiments.harness.reward import make_reward
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
 
@@ -129,3 +132,22 @@ def test_ks() -> None:
     assert ks_of(None, 6, "eval") == [1, 2, 4]
     assert ks_of([4, 2], 6, "eval") == [1, 2, 4]
     assert ks_of([], 6, "eval") == [1]
+
+
+def test_greedy_evaluation(tiny_policy: str) -> None:
+    """Temperature 0, where nothing is trained: in task=evaluate, and in the evaluations of a training."""
+
+    def sampled_at(config: RunConfig) -> Any:
+        rows = held_out(config, tiny_policy, dataset(config, tiny_policy)).to_list()
+        with closing(Evaluation(config, tiny_policy, rows, make_reward(config.reward), 1)) as evaluation:
+            return evaluation.request(0).sampling_params.temperature
+
+    few = ("data.problems=8", "eval.problems=2")
+    assert sampled_at(evaluating(*few, "trainer.temperature=0.6")) == 0.6
+    assert sampled_at(evaluating(*few, "eval.temperature=0")) == 0
+    assert sampled_at(evaluating(*few, "eval.temperature=0.3")) == 0.3
+    assert sampled_at(composed_run("task=evaluate", "trainer.temperature=0", *few)) == 0
+    notes: list[str] = []
+    config = evaluating(*few, "eval.temperature=0.0")
+    held_out(config, tiny_policy, dataset(config, tiny_policy), notes.append)
+    assert "evaluation: at temperature 0 the 4 responses to a problem are alike: eval.samples=1 says as much" in notes

@@ -1,0 +1,140 @@
+"""Draft passes: the policy's own model computes the next tokens of requests, on the KV cache of the policy.
+
+A pass reads the keys and values that the policy left in a request's blocks. It writes its own into scratch blocks,
+which stand in for the request's last, partly filled block and for those behind it. So nothing that a draft pass writes,
+right or wrong, is ever read by the policy. (When draft passes wrote in place, non-finite values of a broken draft
+changed what the policy computed, although its own values overwrote them.)
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
+from das.verify.host_copies import on_device
+
+if TYPE_CHECKING:
+    from das.engine.runner.runner import Runner
+
+
+def blocks_needed(max_tokens: int, block_size: int) -> int:
+    """Returns the number of scratch blocks that a request needs for `max_tokens` positions, which may begin anywhere in
+    a block."""
+    return (max_tokens + block_size - 2) // block_size + 1
+
+
+def pass_inputs(
+    device: torch.device,
+    tables: np.ndarray,
+    block_size: int,
+    starts: np.ndarray,
+    counts: np.ndarray,
+    tokens: np.ndarray,
+) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns what a pass over some rows reads: vLLM's CommonAttentionMetadata, the tokens and their positions, and the
+    index of each row's last token. All of it goes to the device in one copy, for which the host does not wait.
+
+    tables: KV blocks of each row, int32 [R, blocks]. starts: place of each row's first token in these, int64 [R].
+    counts: the number of each row's tokens in the pass, int64 [R]. tokens: the token ids, row by row.
+    """
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+
+    stops, lengths = np.cumsum(counts), starts + counts
+    owner = np.repeat(np.arange(len(counts)), counts)
+    positions = np.arange(stops[-1]) - np.repeat(stops - counts, counts) + starts[owner]
+    slots = tables[owner, positions // block_size].astype(np.int64) * block_size
+    slots += positions % block_size
+    query_starts, seq_lens = np.concatenate(([0], stops)).astype(np.int32), lengths.astype(np.int32)
+    arrays = {"query_starts": query_starts, "seq_lens": seq_lens, "tables": tables, "slots": slots, "tokens": tokens}
+    arrays |= {"positions": positions, "last": stops - 1}
+    there = on_device(device, arrays)
+    common = CommonAttentionMetadata(
+        query_start_loc=there["query_starts"],
+        query_start_loc_cpu=torch.from_numpy(query_starts),
+        seq_lens=there["seq_lens"],
+        num_reqs=len(counts),
+        num_actual_tokens=len(owner),
+        max_query_len=int(counts.max()),
+        max_seq_len=int(lengths.max()),
+        block_table_tensor=there["tables"],
+        slot_mapping=there["slots"].long(),
+        is_prefilling=torch.zeros(len(counts), dtype=torch.bool),
+        seq_lens_cpu_upper_bound=torch.from_numpy(seq_lens),
+    )
+    return common, there["tokens"], there["positions"].long(), there["last"].long()
+
+
+def in_pass(vllm_config: Any, group: Any, common: Any) -> AbstractContextManager[None]:
+    """Inside the `with` block, a model can compute a pass that vLLM did not plan. group: vLLM's AttentionGroup of the
+    model's layers. common: the metadata from `pass_inputs`.
+    """
+    from vllm.forward_context import set_forward_context
+
+    names = group.layer_names
+    context: AbstractContextManager[None] = set_forward_context(
+        dict.fromkeys(names, group.get_metadata_builder().build(0, common)),
+        vllm_config,
+        num_tokens=common.num_actual_tokens,
+        slot_mapping=dict.fromkeys(names, common.slot_mapping),
+        skip_compiled=True,
+    )
+    return context
+
+
+class DraftPasses:
+    """Runs draft passes: passes of the policy's own model over rows of the runner's batch.
+
+    They write into the runner's draft_blocks: `blocks_needed(max_tokens, block size)` for each request that may decode
+    at once. max_tokens: the most positions that are computed for a request between two target passes.
+    """
+
+    def __init__(self, das_runner: "Runner", max_tokens: int):
+        self.das_runner = das_runner
+        self.runner = runner = das_runner.vllm
+        self.block_size = check_block_size(runner)
+        self.scratch = np.array(das_runner.draft_blocks, np.int32).reshape(
+            -1, blocks_needed(max_tokens, self.block_size)
+        )
+        if len(runner.attn_groups[0]) != 1:
+            raise refusal("a model whose layers have one kind of attention")
+        self._next = np.empty(0, np.int64)  # position of each row's next token
+        self._tables = np.empty((0, 0), np.int32)  # blocks of each row
+
+    def begin(self, rows: np.ndarray) -> None:
+        """Let the next passes continue the present text of these rows of the batch. rows: int64 [R]."""
+        # The position of the last token.
+        self._next = self.das_runner.input_batch.num_tokens_no_spec[rows].astype(np.int64) - 1
+        self._tables = self.das_runner.block_tables()[rows].copy()
+        first = self._next // self.block_size
+        copies = []
+        for i, (column, free) in enumerate(zip(first.tolist(), self.scratch, strict=False)):
+            if self._next[i] % self.block_size:
+                copies.append((int(self._tables[i, column]), int(free[0])))
+            width = min(len(free), self._tables.shape[1] - column)
+            self._tables[i, column : column + width] = free[:width]
+        copy_blocks(self.runner, copies)
+
+    def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
+        """Let the policy's model compute the next tokens of some of the rows that `begin` got.
+
+        among: indices into these rows, int64 [A]. tokens: one or more token ids for each of them. Returns the hidden
+        state of each one's last token, [A, hidden].
+        """
+        counts = np.array([len(own) for own in tokens], np.int64)
+        starts = self._next[among]
+        self._next[among] = starts + counts
+        ids = np.concatenate([np.asarray(own, np.int32) for own in tokens])
+        common, *inputs, last = pass_inputs(
+            self.runner.device, self._tables[among], self.block_size, starts, counts, ids
+        )
+        with in_pass(self.runner.vllm_config, self.runner.attn_groups[0][0], common):
+            hidden = self.runner.model(*inputs)
+        return hidden[last]
+
+    def forget(self) -> None:
+        """Fill the scratch blocks with zeros, so that no later pass reads values of earlier passes."""
+        for cache in self.runner.kv_caches:
+            cache[torch.from_numpy(self.scratch.reshape(-1).astype(np.int64)).to(cache.device)] = 0

@@ -1,0 +1,156 @@
+"""Keyed sampling in vLLM's model runner, in passes with and without drafts.
+
+vLLM's own sampler applies each request's sampling parameters to all of its rows, and its own rejection sampler splits a
+pass into pieces of bounded memory and computes log-probs. Only the draw is das's: the same noise(seed, position) and
+top-k and top-p in a form that does not depend on the other rows (das/verify/top_p.py), and a drafted token is accepted
+if and only if it equals the token that is sampled on its row.
+"""
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
+
+from das.verify.draw import GREEDY_BELOW, draw, draw_inputs
+from das.verify.host_copies import on_device
+from das.verify.layout import Layout
+from das.verify.noise import REJECTED
+from das.verify.top_p import keep_likeliest
+
+if TYPE_CHECKING:
+    from das.engine.runner.runner import Runner
+
+
+class Draws:
+    """Draws the tokens of one runner's passes. Its `sample` takes the place of `sample` of vLLM's sampler."""
+
+    def __init__(self, das_runner: "Runner"):
+        self.das_runner = das_runner
+        self.vllm_sampler = das_runner.vllm.sampler
+        of_states = inspect.signature(self.vllm_sampler.sampling_states.get_top_k_top_p).parameters
+        self._takes_vocab = "vocab_size" in of_states  # since vLLM 0.33
+
+    def processed(
+        self,
+        logits: torch.Tensor,
+        expanded_idx_mapping: torch.Tensor,
+        idx_mapping: torch.Tensor,
+        idx_mapping_np: np.ndarray,
+        *rest: Any,
+    ) -> torch.Tensor:
+        """Returns the logits after all sampling parameters, float32 [rows, vocab]. rest: as for vLLM's
+        Sampler.apply_sampling_params."""
+        sampler = self.vllm_sampler
+        logits = sampler.apply_sampling_params(
+            logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest, skip_top_k_top_p=True
+        ).to(torch.float32)
+        of_vocab = (logits.shape[-1],) * self._takes_vocab
+        top_k, top_p, *_ = sampler.sampling_states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np, *of_vocab)
+        return keep_likeliest(logits, top_k, top_p)
+
+    def draw(
+        self, logits: torch.Tensor, layout: Layout | None, requests: np.ndarray, width: int
+    ) -> tuple[torch.Tensor, Any]:
+        """Draw the tokens of a piece of the pass (das/verify/draw.py), and let the drafter remember their
+        distributions. requests: the indices of the piece's requests in vLLM's arrays, int [requests]."""
+        states, das_sampler = self.vllm_sampler.sampling_states, self.das_runner.sampler
+        greedy = states.temperature.np[requests] < GREEDY_BELOW
+        keys = states.seeds.np[requests], self.das_runner.positions[requests], greedy if greedy.any() else None, width
+        on_host = logits.device.type == "cpu"
+        inputs = {} if on_host else on_device(logits.device, draw_inputs(layout, *keys))
+        emitted, cells = draw(logits, layout, *keys, inputs)
+        if das_sampler.remembers:
+            das_sampler.remember(logits, emitted, cells)
+        return emitted, cells
+
+    def sample(
+        self,
+        logits: torch.Tensor,
+        expanded_idx_mapping: torch.Tensor,
+        idx_mapping: torch.Tensor,
+        idx_mapping_np: np.ndarray,
+        *rest: Any,
+        return_logprobs: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sample a pass without drafts: one row for each request. Returns the tokens, int64 [requests], and the
+        processed logits."""
+        das_sampler = self.das_runner.sampler
+        das_sampler.begin_pass(self.das_runner, logits, None)
+        logits = self.processed(logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest)
+        tokens, _ = self.draw(logits, None, idx_mapping_np, 1)
+        return tokens[:, 0].to(torch.int64), logits
+
+
+class KeyedVerifier(RejectionSampler):
+    """vLLM's rejection sampler, in which a drafted token is accepted if and only if it equals the sampled one."""
+
+    def __init__(self, draws: Draws):
+        vllm = draws.das_runner.vllm
+        super().__init__(vllm.sampler, vllm.speculative_config, vllm.device)
+        self.draws = draws
+        self._num_drafted = np.zeros(0, np.int64)  # of each request of the pass
+        self._parents: np.ndarray | None = None  # of all drafted tokens (das/verify/layout.py); None: no draft branches
+        self._verified = 0  # requests of the pass that are verified
+
+    def __call__(self, logits: torch.Tensor, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
+        """Sample a pass with drafts. logits: [rows, vocab]; a request's rows lie together, the one after its text
+        first. Returns vLLM's SamplerOutput."""
+        das_runner = self.draws.das_runner
+        self._num_drafted, self._verified = input_batch.num_draft_tokens_per_req.astype(np.int64), 0
+        self._parents = das_runner.node_parents
+        das_runner.sampler.begin_pass(das_runner, logits, Layout(self._num_drafted, logits[:0], self._parents))
+        return super().__call__(logits, input_batch, *args, **kwargs)
+
+    def _verify(
+        self,
+        logits: torch.Tensor,
+        draft_logits: torch.Tensor | None,
+        draft_sampled: torch.Tensor,
+        pos: torch.Tensor,
+        cu_num_logits: torch.Tensor,
+        idx_mapping: torch.Tensor,
+        idx_mapping_np: np.ndarray,
+        expanded_idx_mapping: torch.Tensor,
+        expanded_local_pos: torch.Tensor,
+        seq_lens_upper_bound_np: np.ndarray,
+        verify_draft_sampled: torch.Tensor | None = None,  # vLLM 0.31 has none
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Verify a piece of the pass: consecutive requests. Returns its processed logits, [rows, vocab], the emitted
+        tokens, int64 [requests, longest draft + 1], and how many of them count.
+
+        vLLM reads log-probs off the first rows of each request. Where drafts branch, the rows on which its tokens were
+        sampled are moved there. verify_draft_sampled: the input token of each row; behind a request's first row, its
+        drafted tokens, or -1 where a grammar rules the token out.
+        """
+        raw = logits
+        logits = self.draws.processed(
+            logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, draft_sampled, expanded_local_pos,
+            seq_lens_upper_bound_np,
+        )  # fmt: skip
+        inputs = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
+        layout = self._next_layout(len(idx_mapping_np), inputs)
+        emitted, cells = self.draws.draw(logits, layout, idx_mapping_np, self.num_speculative_steps + 1)
+        if layout.parents is not None:
+            request, place = (emitted.numpy() != REJECTED).nonzero()
+            moved = {"to": layout.first_row[request] + place, "cells": cells[request, place]}
+            rows = on_device(logits.device, moved)
+            raw[rows["to"]] = raw[rows["cells"]]
+            if logits is not raw:
+                logits[rows["to"]] = logits[rows["cells"]]
+            emitted = emitted.to(logits.device)
+        return logits, emitted.to(torch.int64), (emitted != REJECTED).sum(dim=1, dtype=torch.int32)
+
+    def _next_layout(self, num_requests: int, inputs: torch.Tensor) -> Layout:
+        """Returns the layout of the next piece. inputs: the input token of each of its rows."""
+        first, last = self._verified, self._verified + num_requests
+        self._verified = last
+        num_drafted = self._num_drafted[first:last]
+        # Before the row of a drafted token lie those of the drafted tokens before it, and a first row for each request.
+        behind_first = np.repeat(np.arange(1, num_requests + 1), num_drafted)
+        behind_first += np.arange(len(behind_first))
+        drafted = inputs[on_device(inputs.device, {"rows": behind_first})["rows"]]
+        start = int(self._num_drafted[:first].sum())
+        parents = None if self._parents is None else self._parents[start : start + len(behind_first)]
+        return Layout(num_drafted, drafted, parents)

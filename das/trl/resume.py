@@ -1,0 +1,164 @@
+"""Resume a training in any step of any epoch as if it had not stopped. transformers' checkpoints lack three things:
+
+- The order of the data. TRL's sampler draws one order for each epoch from a generator that no checkpoint holds.
+- A rollout on which several steps train, if the checkpoint lies between these steps.
+- What the rollout side has learned: the drafter's history, lengths, calibration, and the number of rollouts.
+
+run.py has its own checkpoints (experiments/training) and calls the functions. The trainers of a user's script get
+`ScriptCheckpoints`, which adds a folder `das` to each checkpoint that transformers writes.
+"""
+
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from das import ranks
+from das.files import write_text
+
+OF_TRANSFORMERS = "trainer_state.json"
+FOLDER, ABOUT, SHARED = "das", "about.json", "shared_rollout.pt"
+BATCHES = ("_step", "_buffer_step")  # under one of these names a trainer of TRL counts its micro-batches
+# What decides which rows a step trains on, beside the sampler's draws.
+ROWS = ("rows", "seed", "generation_batch_size", "num_generations", "processes")
+
+
+def completed_epochs(folder: Path) -> int:
+    """Returns the number of epochs that a run had completed when transformers saved the checkpoint in this folder."""
+    return int(json.loads((folder / OF_TRANSFORMERS).read_text())["epoch"])
+
+
+def repeat_draws(sampler: Any, epochs: int) -> None:
+    """Let TRL's sampler, a new one, make the draws of so many completed epochs. In the current epoch transformers skips
+    the steps that were trained already."""
+    if getattr(sampler, "shuffle", False):
+        for _ in range(epochs):
+            torch.randperm(sampler.num_samples, generator=sampler.generator)
+
+
+class ScriptCheckpoints:
+    """Completes the checkpoints of a trainer that a script builds, and what it resumes from them.
+
+    All ranks write and read: each has a folder of its own. What cannot be restored is said in a warning.
+    """
+
+    def __init__(self, trainer: Any):
+        """Replace methods of this trainer, which must have its backend already."""
+        self._trainer = trainer
+        self._epochs_before = 0  # epochs that the run had completed when its checkpoint was saved
+        trainer._inner_training_loop = partial(self._train, trainer._inner_training_loop)
+        trainer._get_train_sampler = partial(self._sampler, trainer._get_train_sampler)
+        trainer._save_checkpoint = partial(self._save, trainer._save_checkpoint)
+
+    def _train(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Replaces _inner_training_loop, to which `train` passes the folder of the checkpoint."""
+        self._epochs_before = 0
+        if (checkpoint := kwargs.get("resume_from_checkpoint")) is not None:
+            self._epochs_before = completed_epochs(Path(checkpoint))
+            self._load(Path(checkpoint))
+        return original(*args, **kwargs)
+
+    def _sampler(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Replaces _get_train_sampler, which transformers calls once for each training."""
+        from trl.trainer.utils import RepeatSampler
+
+        sampler = original(*args, **kwargs)
+        if self._epochs_before and not isinstance(sampler, RepeatSampler):
+            _warn(
+                f"epoch {self._epochs_before + 1}: the draws of a {type(sampler).__name__} are not repeated, so the "
+                "rows may be others than without the stop"
+            )
+        else:
+            repeat_draws(sampler, self._epochs_before)
+        return sampler
+
+    def _save(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Replaces _save_checkpoint: adds this rank's folder, whole or not at all."""
+        trainer = self._trainer
+        result = original(*args, **kwargs)
+        if trainer.args.save_only_model:  # nothing can be resumed from it
+            return result
+        own = _own(Path(trainer._get_output_dir(trial=None)) / f"checkpoint-{trainer.state.global_step}")
+        unfinished = own.with_name(f"{own.name}.unfinished")
+        for left in (own, unfinished):  # by a run that was killed here, or resumed from an earlier step
+            shutil.rmtree(left, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        counts = {name: getattr(trainer, name) for name in BATCHES if hasattr(trainer, name)}
+        write_text(unfinished / ABOUT, json.dumps({**self._about(), "batches": counts}))
+        trainer.vllm_generation.save_state(unfinished)
+        if any(count % _window(trainer) for count in counts.values()):
+            torch.save(getattr(trainer, "_buffered_inputs", None), unfinished / SHARED)
+        os.rename(unfinished, own)
+        return result
+
+    def _load(self, checkpoint: Path) -> None:
+        trainer, own = self._trainer, _own(checkpoint)
+        generation = trainer.vllm_generation
+        about, ours = json.loads((own / ABOUT).read_text()) if own.is_dir() else {}, self._about()
+        if not about:
+            _warn(
+                f"{checkpoint} holds no state of das for this process, so the drafter's history begins empty: drafts "
+                "are fewer at first, and no token is another"
+            )
+        elif about["method"] != ours["method"]:
+            _warn(
+                f"{checkpoint} was saved with das.speculate({about['method']!r}), so the history of {ours['method']!r} "
+                "begins empty: drafts are fewer at first, and no token is another"
+            )
+        else:
+            generation.load_state(own)
+            if not generation.keeps_history:
+                _warn("the server keeps the drafter's history: if it was started anew, the history begins empty")
+        if differing := [name for name in ROWS if about and about[name] != ours[name]]:
+            _warn(
+                "the steps train on other rows than without the stop, because "
+                + ", ".join(f"{name} was {about[name]} and is {ours[name]}" for name in differing)
+            )
+        counts = about.get("batches", {})
+        if not about and hasattr(trainer, "_step"):
+            step = json.loads((checkpoint / OF_TRANSFORMERS).read_text())["global_step"]
+            counts = {"_step": step * trainer.args.gradient_accumulation_steps}
+            if counts["_step"] % _window(trainer):
+                _warn(
+                    f"the rollout that step {step + 1} shares with the step before it is made anew, with other weights"
+                )
+        for name, count in counts.items():
+            setattr(trainer, name, count)
+        trainer._buffered_inputs = None
+        if (own / SHARED).exists():
+            device = trainer.accelerator.device
+            trainer._buffered_inputs = torch.load(own / SHARED, map_location=device, weights_only=True)
+
+    def _about(self) -> dict[str, Any]:
+        trainer = self._trainer
+        dataset, args = trainer.train_dataset, trainer.args
+        return {
+            "method": trainer.vllm_generation.engine.method,
+            "rows": len(dataset) if hasattr(dataset, "__len__") else None,
+            "seed": args.seed,
+            "generation_batch_size": getattr(args, "generation_batch_size", None),
+            "num_generations": getattr(trainer, "num_generations", 1),
+            "processes": ranks.count(),
+        }
+
+
+def _own(checkpoint: Path) -> Path:
+    """Returns this rank's folder in a checkpoint."""
+    return checkpoint / (FOLDER if ranks.is_main() else f"{FOLDER}_rank{ranks.rank()}")
+
+
+def _window(trainer: Any) -> int:
+    """Returns the number of micro-batches that share a rollout."""
+    args = trainer.args
+    batches: int = getattr(args, "steps_per_generation", None) or args.gradient_accumulation_steps
+    return batches * getattr(trainer, "num_iterations", 1)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"resumed: {text}", RuntimeWarning, stacklevel=2)

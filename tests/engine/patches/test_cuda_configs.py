@@ -1,0 +1,66 @@
+"""Engines of das are configured on a stand-in for an H200 as the docs say, and take the graphs that they name."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.run.errors import CONFIGS
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("triton.backends.nvidia", reason="Triton has no driver for NVIDIA's GPUs here")
+WHEELS = CONFIGS.parent / "outputs" / "cache" / "wheels"  # for `pip download --no-deps vllm==VERSION`
+UNDRAFTED = ("1 live", "64 live", "256 live")
+
+
+def rows_of(folder: Path, version: str | None = None) -> dict[str, dict[str, Any]]:
+    """The rows of stand_in_cuda.py with the installed vLLM, or with the CUDA wheel of a version."""
+    paths = [str(CONFIGS.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    if version is not None:
+        found = list(WHEELS.glob(f"vllm-{version}-*.whl"))
+        if not found:
+            pytest.skip(f"no wheel: pip download --no-deps --dest {WHEELS} vllm=={version}")
+        with zipfile.ZipFile(found[0]) as wheel:  # without kernels, which the stand-in does not call
+            wheel.extractall(folder / "vllm", [name for name in wheel.namelist() if not name.endswith((".so", ".hpp"))])
+        paths.insert(0, str(folder / "vllm"))
+    command = [sys.executable, str(Path(__file__).with_name("stand_in_cuda.py")), str(folder)]
+    variables = {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(folder / "cache")}
+    ran = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    line = next(line for line in ran.stdout.splitlines() if line.startswith("ROWS"))
+    rows: dict[str, dict[str, Any]] = json.loads(line.removeprefix("ROWS"))
+    return rows
+
+
+def check(rows: dict[str, dict[str, Any]]) -> None:
+    """What the docs say holds in all rows."""
+    for name, row in rows.items():
+        shape, method = name.split()
+        assert (row["norm"], row["asynchronous"]) == (True, method in ("none", "das")), (name, row)
+        assert row["attention"] == ("TRITON_ATTN" if shape == "100m" else None), (name, row)
+        graphs, by_das = row["graphs"], method in ("das", "self_draft")
+        full = by_das or method in ("none", "ngram")
+        assert {graphs[one] for one in UNDRAFTED} == {"FULL" if full else "PIECEWISE"}, (name, row)
+        drafted = {graphs[one] for one in ("64 live, 5 drafted", "15 live, all draft 32")}
+        assert drafted == {"FULL" if by_das else "PIECEWISE"}, (name, row)
+        assert (graphs["256 live, 300 drafted"], row["largest"]) == ("NONE", 512), (name, row)
+        if by_das:  # an attention whose full graphs want equal lengths; drafts that branch
+            uniform, branching = row["uniform graphs"], row["branching graphs"]
+            equal = uniform["64 live, 5 drafted"], uniform["15 live, all draft 32"]
+            assert equal == ("PIECEWISE", "FULL"), (name, row)
+            assert set(branching.values()) == {"PIECEWISE", "NONE"}, (name, row)
+
+
+def test_engines_are_configured_for_a_gpu_as_the_docs_say(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path)
+    check(rows)
+    assert len(rows) >= 10
+
+
+def test_a_cuda_wheel_configures_them_alike(tmp_path: Path) -> None:
+    check(rows_of(tmp_path, "0.32.0"))

@@ -1,0 +1,147 @@
+"""How often the host waits for the device because of das, in a pass of the model runner.
+
+The device does not exist. Its tensors compute on the CPU, and what the host would wait for is noted.
+vLLM's part of a pass is left out.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from das.engine.runner.runner import Runner
+from das.engine.runner.speculator import filled_up
+from das.engine.runner.verifier import Draws, KeyedVerifier
+from das.verify.noise import REJECTED
+
+DEVICE = torch.device("meta")  # a type that no other tensor of these tests has, and for which torch needs no driver
+ATEN = torch.ops.aten
+SIZES_FROM_VALUES = (ATEN._local_scalar_dense.default, ATEN.nonzero.default, ATEN.masked_select.default)
+LONGEST = 3
+NAMES = ["a", "b", "c"]
+
+
+class OnDevice(torch.Tensor):
+    """A tensor of the device. value: the same on the CPU."""
+
+    value: torch.Tensor
+
+    def __new__(cls, value: torch.Tensor) -> "OnDevice":
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, value.shape, strides=value.stride(), dtype=value.dtype, device=DEVICE
+        )
+        made.value = value
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"{function} outside of Device")
+
+
+class Device(TorchDispatchMode):
+    """While it is active, the device exists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []  # for each wait of the host, what it waited for
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        to = kwargs.pop("device", None)
+        is_there = any(isinstance(leaf, OnDevice) for leaf in tree_leaves((args, kwargs)))
+        goes_there = to is not None and torch.device(to).type == DEVICE.type
+        leaves = is_there and to is not None and not goes_there
+        arrives = function is ATEN._to_copy.default and goes_there and not is_there
+        if leaves or (is_there and function in SIZES_FROM_VALUES) or (arrives and not kwargs.get("non_blocking")):
+            self.waits.append(str(function))
+        args, kwargs = tree_map(lambda leaf: leaf.value if isinstance(leaf, OnDevice) else leaf, (args, kwargs))
+        found = function(*args, **kwargs)
+        if (not is_there and not goes_there) or leaves:
+            return found
+        return tree_map(lambda leaf: OnDevice(leaf) if isinstance(leaf, torch.Tensor) else leaf, found)
+
+
+class MadePass:
+    """A pass of three requests in a Runner. num_drafted: drafted tokens of each request; None: nothing drafts."""
+
+    def __init__(self, num_drafted: list[int] | None, drafter: Any):
+        counts = np.array(num_drafted or [0, 0, 0], np.int32)
+        states = SimpleNamespace(
+            temperature=SimpleNamespace(np=np.array([1.0, 0.0, 0.7], np.float32)),
+            seeds=SimpleNamespace(np=np.array([7, 8, 9])),
+            get_top_k_top_p=lambda *args: (None, None),
+        )
+        sampler = SimpleNamespace(sampling_states=states, apply_sampling_params=lambda logits, *args, **kwargs: logits)
+        config = SimpleNamespace(
+            additional_config={}, speculative_config=None, parallel_config=SimpleNamespace(data_parallel_index=0)
+        )
+        vllm: Any = SimpleNamespace(
+            vllm_config=config,
+            model_config=SimpleNamespace(seed=0, logprobs_mode="processed_logprobs"),
+            max_num_reqs=3,
+            speculator=None,
+            sampler=sampler,
+            req_states=SimpleNamespace(prompt_len=SimpleNamespace(np=np.array([4, 5, 6]))),
+            sample=self.sample,
+            output_copy_stream=None,
+            scheduler_config=SimpleNamespace(async_scheduling=False),
+            **dict.fromkeys(("load_model", "add_requests", "finish_requests", "profile_run")),
+        )
+        self.runner = Runner(vllm)
+        self.runner.drafter, self.runner.draws = drafter, Draws(self.runner)
+        self.runner._known.known |= {name: SimpleNamespace(output_token_ids=[]) for name in NAMES}  # type: ignore[misc]
+        self.batch = SimpleNamespace(
+            req_ids=NAMES,
+            idx_mapping=torch.arange(3),
+            idx_mapping_np=np.arange(3),
+            num_computed_tokens_np=np.array([3, 4, 5]),
+            num_scheduled_tokens=counts + 1,
+            prefill_len_np=np.array([4, 5, 6]),
+            num_draft_tokens_per_req=None if num_drafted is None else counts,
+        )
+        self.rows = np.repeat(np.arange(3), counts + 1)
+        self.logits = torch.randn(len(self.rows), 50, generator=torch.Generator().manual_seed(0))
+
+    def sample(self, logits: torch.Tensor, batch: Any, grammar: None) -> Any:
+        """das's part of what vLLM's `sample` calls."""
+        of_row, inputs = torch.from_numpy(self.rows), torch.arange(len(logits))
+        if isinstance(logits, OnDevice):
+            of_row, inputs = OnDevice(of_row), OnDevice(inputs)
+        if batch.num_draft_tokens_per_req is None:
+            emitted = self.runner.draws.sample(logits, of_row, of_row, np.arange(3), *[None] * 4)[0][:, None]
+        else:
+            verifier: Any = object.__new__(KeyedVerifier)  # its constructor wants all of vLLM's sampler
+            verifier.draws, verifier.num_speculative_steps = self.runner.draws, LONGEST
+            verifier._num_drafted = batch.num_draft_tokens_per_req.astype(np.int64)
+            verifier._parents, verifier._verified = None, 0
+            arguments = logits, None, inputs, None, None, of_row, np.arange(3), of_row, None, None, inputs
+            emitted = verifier._verify(*arguments)[1]
+        return SimpleNamespace(sampled_token_ids=emitted), (emitted != REJECTED).sum(dim=1, dtype=torch.int32), None
+
+
+@pytest.mark.parametrize("num_drafted", [None, [2, 0, 3]])
+@pytest.mark.parametrize(("drafter", "waits"), [(None, 0), (SimpleNamespace(remembers=False), 1)])
+def test_only_a_drafter_waits_and_once(num_drafted: list[int] | None, drafter: Any, waits: int) -> None:
+    """It waits for the emitted tokens."""
+    there, here = MadePass(num_drafted, drafter), MadePass(num_drafted, drafter)
+    with Device() as device:
+        output, *_ = there.runner._sample(OnDevice(there.logits), there.batch, None)
+        filled_up([[1, 2], [], [3]], LONGEST, DEVICE)
+    assert device.waits == ["aten._to_copy.default"] * waits
+    on_host, *_ = here.runner._sample(here.logits, here.batch, None)
+    assert output.sampled_token_ids.value.tolist() == on_host.sampled_token_ids.tolist()
+
+
+def test_a_wait_is_noticed() -> None:
+    with Device() as device:
+        there = torch.zeros(3).to(DEVICE, non_blocking=True)
+        assert not device.waits
+        torch.zeros(3).to(DEVICE)
+        there.cpu()
+        there.sum().item()
+        there.nonzero()
+    assert len(device.waits) == 4

@@ -1,0 +1,309 @@
+"""A failure of the judge is never a wrong answer: it is tried once more, then it is an error that says what failed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandboxes import best_isolation, sandbox_or_skip
+
+from experiments.harness.config import RewardConfig
+from experiments.harness.reward import check_judge
+from experiments.run.errors import UserError
+from rewards import maths, sandbox
+from rewards.code import CodeReward, program_tests
+from rewards.isolation import Limits
+from rewards.library import confined
+from rewards.maths import GoldError, MathsReward, accuracy_reward, readable
+from rewards.sandbox import Sandbox, SandboxError
+from rewards.workers import DEATHS, JudgeError, WorkerError, Workers, command
+
+ROOT = Path(__file__).resolve().parents[2]
+RIGHT = ["\\boxed{7}", "so \\boxed{\\frac{1}{2}}", "\\boxed{8}", "none"]
+GOLDS = ["7", "0.5", "7", "7"]
+REWARDS = [1.0, 1.0, 0.0, 0.0]
+CHECK = "def check(candidate):\n    assert candidate(6) == 36"
+SQUARE = "def f(x): return x * x"
+
+
+def in_thread(call: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as aside:
+        return aside.submit(call).result()
+
+
+# ---- maths ----
+
+
+def test_maths_scores_alike_in_any_thread() -> None:
+    """Seen in AsyncGRPOTrainer, which calls rewards in a thread: 12 of 12 right answers scored 0."""
+    assert in_thread(lambda: accuracy_reward(RIGHT, GOLDS)) == REWARDS
+    assert accuracy_reward(RIGHT, GOLDS) == REWARDS
+    assert in_thread(lambda: accuracy_reward(["\\boxed{11}"], ["11"])) == [1.0]  # a gold answer that is in no cache
+    assert in_thread(lambda: (readable("12"), readable(""))) == (True, False)
+    with pytest.raises(GoldError, match="cannot parse the gold answer ''"):
+        in_thread(lambda: accuracy_reward(["\\boxed{1}"], [""]))
+
+
+def test_only_what_math_verify_refuses_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(error: type[BaseException]) -> Callable[..., bool]:
+        def verify(*_: object, **__: object) -> bool:
+            raise error("nothing in an answer causes this")
+
+        return verify
+
+    for refusal in (ValueError, ZeroDivisionError, RecursionError):
+        monkeypatch.setattr("math_verify.verify", fails(refusal))
+        assert accuracy_reward(["\\boxed{7}"], ["7"]) == [0.0]
+    for failure in (TypeError, ImportError, OSError, AttributeError):
+        monkeypatch.setattr("math_verify.verify", fails(failure))
+        with pytest.raises(JudgeError, match=r"math-verify failed: .*nothing in an answer causes this"):
+            accuracy_reward(["\\boxed{7}"], ["7"])
+
+
+@pytest.fixture
+def unchecked() -> Any:
+    """The check of math-verify is made again, before and after the test."""
+    maths.check.cache_clear()
+    maths._gold.cache_clear()
+    yield
+    maths.check.cache_clear()
+    maths._gold.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "says"),
+    [
+        ("math_verify.parse", lambda text, config: [7], "unexpected keyword argument"),
+        ("math_verify.parse", lambda *_, **__: [], "cannot parse the gold answer '53'"),
+        ("math_verify.verify", lambda *_, **__: False, "53 for 53 scores 0.0"),
+        ("math_verify.verify", lambda *_, **__: True, "54 for 53 scores 1.0"),
+    ],
+    ids=["signature", "no parser", "all wrong", "all right"],
+)
+def test_a_math_verify_that_does_not_work_is_refused_at_the_start(
+    unchecked: None, monkeypatch: pytest.MonkeyPatch, name: str, other: object, says: str
+) -> None:
+    monkeypatch.setattr(name, other)
+    with pytest.raises(UserError) as error:
+        check_judge(RewardConfig(name="maths", parallel=1, timeout_s=8.0))
+    assert says in str(error.value)
+    assert "antlr4-python3-runtime 4" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_antlr_without_a_parser_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """latex2sympy2_extended has parsers for three versions of antlr. With another, math-verify cannot be imported."""
+    metadata = tmp_path / "antlr4_python3_runtime-4.12.0.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: antlr4-python3-runtime\nVersion: 4.12.0\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(WorkerError, match=r"reward=maths cannot judge here: .*4\.12\.0") as error:
+        MathsReward(1, 8.0)
+    assert "\n" not in str(error.value)
+
+
+# ---- workers ----
+
+
+def worker(*answers: str) -> list[str]:
+    """A worker that gives the same answers after each start."""
+    body = f"import sys\nprint('{{\"ready\": true}}', flush=True)\nfor a in {answers!r}: input(); print(a, flush=True)"
+    return [sys.executable, "-c", body]
+
+
+def test_a_worker_that_fails_twice_is_an_error() -> None:
+    workers = Workers(worker('{"failed": "no room"}'), 1, 60.0)
+    with pytest.raises(WorkerError, match=r"^no room$"):
+        workers.ask([1])
+    assert workers.counts.take()[DEATHS] == 2
+    workers.close()
+
+
+def test_a_worker_that_was_stopped_for_long_is_asked_again() -> None:
+    """As by a suspended job: it used no CPU time, so its question is not to blame."""
+    workers = Workers(command("maths"), 1, 5.0, 8.0)
+    (stopped,) = workers._all
+    stopped.process.send_signal(signal.SIGSTOP)
+    assert workers.ask([("\\boxed{7}", "7")]) == [{"reward": 1.0}]
+    assert workers.counts.take()[DEATHS] == 1
+    workers.close()
+
+
+# ---- the sandbox ----
+
+
+@pytest.fixture(scope="module")
+def judges() -> Any:
+    """One judge. Its solutions may sleep for long."""
+    judge = sandbox_or_skip(1, Limits(wall_s=120.0), best_isolation())
+    yield judge
+    judge.close()
+
+
+@pytest.mark.parametrize(
+    ("tests", "says"),
+    [
+        ("def check(candidate): return candidate(1) == wanted", "NameError: name 'wanted'"),
+        ("def check(candidate):\n    import no_such_module", "ModuleNotFoundError"),
+        ("import no_such_module\n" + CHECK, "ModuleNotFoundError"),
+        ("def check(candidate: return", "SyntaxError"),
+        ("def test(candidate): pass", "KeyError: 'check'"),
+    ],
+)
+def test_tests_that_fail_by_themselves_are_an_error(judges: Sandbox, tests: str, says: str) -> None:
+    with pytest.raises(ValueError, match="the tests of a problem cannot be run: ") as error:
+        judges.run([{"source": SQUARE, "entry": "f", "tests": tests}])
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+    assert judges.take_counts()[DEATHS] == 0
+
+
+@pytest.mark.parametrize("error", ["Exception('wrong')", "ValueError", "UnboundLocalError", "MemoryError"])
+def test_what_tests_raise_on_a_wrong_answer_is_a_wrong_answer(judges: Sandbox, error: str) -> None:
+    tests = f"def check(candidate):\n    if candidate(6) != 36: raise {error}"
+    sources = (SQUARE, "def f(x): return x")
+    verdicts = judges.run([{"source": source, "entry": "f", "tests": tests} for source in sources])
+    assert [verdict.passed for verdict in verdicts] == [True, False]
+
+
+def solutions() -> list[int]:
+    """The processes in which solutions run: only these may open so few files."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                limits = (folder / "limits").read_text()
+            except OSError:  # it has ended
+                continue
+            if f"Max open files            {Limits().open_files}  " in limits:
+                found.append(int(folder.name))
+    return found
+
+
+def killing(find: Callable[[], Sequence[int]], times: int, run: Callable[[], Any]) -> Any:
+    """Run while the first `times` of the processes that `find` finds are killed, as the kernel does without memory."""
+    killed: set[int] = set()
+    with ThreadPoolExecutor(1) as aside:
+        result = aside.submit(run)
+        while not result.done() and len(killed) < times:
+            for pid in set(find()) - killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+            time.sleep(0.02)
+        return result.result()
+
+
+SLOW = "import time\ndef f(x):\n    time.sleep(2)\n    return x * x"
+JOBS = {
+    "function": {"source": SLOW, "entry": "f", "tests": CHECK},
+    "tests that tolerate everything": {
+        "source": SLOW,
+        "entry": "f",
+        "tests": "def check(candidate):\n    try: candidate(6)\n    except: pass",
+    },
+    "program": {"source": "import time\ntime.sleep(2)\nprint(36)", "tests": [["6", "36"]]},
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_solution_that_the_kernel_kills_is_judged_again(judges: Sandbox, name: str) -> None:
+    judges.take_counts()
+    (verdict,) = killing(solutions, 1, lambda: judges.run([JOBS[name]]))
+    assert verdict.passed, verdict
+    assert judges.take_counts()[DEATHS] == 1
+
+
+def test_a_solution_that_the_kernel_kills_twice_is_an_error(judges: Sandbox) -> None:
+    with pytest.raises(WorkerError, match="killed from outside; if memory ran out"):
+        killing(solutions, 2, lambda: judges.run([JOBS["program"]]))
+
+
+def test_a_fork_server_that_is_killed_is_replaced(judges: Sandbox) -> None:
+    judges.take_counts()
+    (judge,) = (str(worker.process.pid) for worker in judges._workers._all)
+    children = Path(f"/proc/{judge}/task/{judge}/children").read_text().split()
+    for child in children:
+        os.kill(int(child), signal.SIGKILL)
+    (verdict,) = judges.run([{"source": SQUARE, "entry": "f", "tests": CHECK}])
+    assert verdict.passed, verdict
+    assert judges.take_counts()[DEATHS] == 1
+
+
+def test_a_process_that_cannot_be_confined_is_an_error() -> None:
+    with pytest.raises(SandboxError, match="a process could not be confined"):
+        Sandbox(1, Limits(open_files=1 << 40), "weak")
+
+
+def test_a_solution_cannot_feign_a_failure_of_the_sandbox(judges: Sandbox) -> None:
+    for ending in ("os._exit(111)", "os.abort()", "os.close(2); os.closerange(3, 9); os._exit(111)"):
+        reward = CodeReward(judges)
+        assert reward([f"```\nimport os\n{ending}\n```"], [program_tests([("6", "36")])]) == [0.0]
+    assert judges.take_counts()[DEATHS] == 0
+
+
+# ---- what a solution may import ----
+
+
+def test_the_start_shows_that_solutions_can_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox_or_skip(1, Limits()).close()
+    monkeypatch.setattr(sandbox, "_IMPORTS", "import no_such_module\n")
+    with pytest.raises(SandboxError, match=r"does not pass .*No module named 'no_such_module'"):
+        Sandbox(1, Limits())
+
+
+@pytest.mark.slow
+def test_libraries_below_tmp_can_be_imported_and_not_written(tmp_path: Path) -> None:
+    """Seen with an environment in /tmp: right solutions that import numpy.fft scored 0."""
+    sandbox_or_skip(1, Limits()).close()
+    environment = tmp_path / "environment"
+    if not str(environment).startswith("/tmp/"):
+        pytest.skip("the temporary folder of the tests is not below /tmp")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (packages,) = environment.glob("lib/python3*/site-packages")
+    for name in ("numpy", "numpy.libs", "sortedcontainers"):
+        for path in sys.path:
+            if (Path(path) / name).is_dir():
+                subprocess.run(["cp", "-r", Path(path) / name, packages], check=True)
+                break
+    script = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from rewards.isolation import Limits
+from rewards.sandbox import Sandbox
+source = '''
+import numpy.fft, os
+def f(x):
+    for path in (numpy.__file__, numpy.__file__ + "x", "/libraries_of_tmp/x"):
+        try: open(path, "a")
+        except OSError: continue
+        return path
+    open("/tmp/mine", "w").write("x")
+    return x * x
+'''
+print([verdict.why for verdict in Sandbox(1, Limits()).run([{{"source": source, "entry": "f", "tests": {CHECK!r}}}])])
+"""
+    done = subprocess.run(
+        [environment / "bin" / "python", "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.stdout == "['passed']\n", done.stderr
+
+
+# ---- scorers of a library ----
+
+
+def test_what_no_scorer_raises_by_itself_is_counted_as_a_failure() -> None:
+    def raising(error: type[Exception]) -> Callable[[], float]:
+        def score() -> float:
+            raise error
+
+        return score
+
+    for unreadable in (ValueError, SyntaxError, KeyError, ZeroDivisionError):
+        assert confined(raising(unreadable), 5.0) == 0.0
+    for failure in (ImportError, OSError, SystemError):
+        assert confined(raising(failure), 5.0) is None

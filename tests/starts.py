@@ -1,0 +1,76 @@
+"""Count what fast tests start: a new interpreter that imports vLLM and TRL costs 12 s of a processor, an engine 2.
+
+As a plugin of pytest it fails a session whose fast tests start more than is stated here, and names who starts most.
+Forks of the warm process (das/process.py) cost nothing and are not counted.
+"""
+
+import functools
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+MOST_ENGINES, MOST_INTERPRETERS = 240, 160  # of all tests that are not marked slow
+
+
+class Starts:
+    """Counts engines and interpreters by file. With xdist each worker counts its own, and the first process sums up."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.engines: Counter[str] = Counter()
+        self.interpreters: Counter[str] = Counter()
+        self.file: str | None = None  # of the running test, if it is fast
+        sys.addaudithook(self._see)
+
+    def _see(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen" and self.file and sys.executable in map(str, arguments[1]):
+            self.interpreters[self.file] += 1
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.file = None if item.get_closest_marker("slow") else item.nodeid.split("::")[0]
+        engine = getattr(sys.modules.get("vllm.v1.engine.llm_engine"), "LLMEngine", None)
+        if engine is not None and not hasattr(engine.__init__, "__wrapped__"):
+            engine.__init__ = self._counted(engine.__init__)
+        yield
+
+    def _counted(self, build: Any) -> Any:
+        @functools.wraps(build)
+        def counted(*args: Any, **kwargs: Any) -> None:
+            if self.file:
+                self.engines[self.file] += 1
+            build(*args, **kwargs)
+
+        return counted
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["starts"] = dict(self.engines), dict(self.interpreters)
+        elif self.too_many() and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        engines, interpreters = getattr(node, "workeroutput", {}).get("starts", ({}, {}))
+        self.engines.update(engines)
+        self.interpreters.update(interpreters)
+
+    def too_many(self) -> bool:
+        """Whether fast tests start more than they may."""
+        return self.engines.total() > MOST_ENGINES or self.interpreters.total() > MOST_INTERPRETERS
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for what, counts, most in (
+            ("engines", self.engines, MOST_ENGINES),
+            ("interpreters", self.interpreters, MOST_INTERPRETERS),
+        ):
+            where = ", ".join(f"{file} {count}" for file, count in counts.most_common(8))
+            terminalreporter.write_line(f"fast tests started {counts.total()} {what} (at most {most}): {where}")
+        if self.too_many():
+            terminalreporter.write_line(
+                "FAILED: use an engine that another test has, a warm process, or mark them slow"
+            )

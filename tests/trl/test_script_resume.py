@@ -1,0 +1,109 @@
+"""A script of TRL that resumes, in any step of any epoch, ends as the one that was left alone: rows, tokens, drafts,
+losses and weights. TRL's own checkpoints lack the order of later epochs, a rollout that steps share, and the history.
+"""
+
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from das.digests import weights_digest
+from trl_runs import COMMON, GROUPS, one_engine, reward
+
+pytestmark = pytest.mark.slow
+
+STEPS = 7
+PROBLEMS = 7  # two a step: three steps an epoch, and one row is left out
+Run = Callable[..., dict[int, Any]]
+
+
+@pytest.fixture(scope="module")
+def run(repetitive_policy: str) -> Iterator[Run]:
+    """Trains with a script's own trainer. Returns by step what it trained on, what it drafted and logged, and under 0
+    the final weights."""
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    with one_engine() as speculate:
+        speculate("das")
+
+        def train(folder: Path, resume: Path | None = None, rows: int = PROBLEMS, **arguments: Any) -> dict[int, Any]:
+            asked = [[{"role": "user", "content": f"what is {n} + {n + 3}?"}] for n in range(rows)]
+            settings = {**COMMON, **GROUPS, "max_steps": STEPS, "save_strategy": "steps", "save_steps": 1, **arguments}
+            trainer = GRPOTrainer(
+                model=repetitive_policy,
+                reward_funcs=reward,
+                args=GRPOConfig(output_dir=str(folder), **settings),
+                train_dataset=Dataset.from_dict({"prompt": asked}),
+            )
+            done: dict[int, Any] = {}
+
+            class Notes(TrainerCallback):
+                def on_step_end(self, args: Any, state: Any, *others: Any, **kwargs: Any) -> None:
+                    last = trainer.vllm_generation.last
+                    made = last is not None and last.step == state.global_step - 1
+                    done[state.global_step] = [last.problems, last.responses, last.report.drafted] if made else []
+
+            trainer.add_callback(Notes())
+            trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+            for log in trainer.state.log_history:
+                if "grad_norm" in log and log["step"] in done:
+                    done[log["step"]] += [log["loss"], log["grad_norm"]]
+            return {**done, 0: weights_digest(trainer.model)}
+
+        yield train
+
+
+@pytest.fixture(scope="module")
+def alone(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, Any]]:
+    """The run that is left alone, and its folder with a checkpoint of each step."""
+    folder = tmp_path_factory.mktemp("alone")
+    return folder, run(folder)
+
+
+def from_step(step: int, done: dict[int, Any]) -> dict[int, Any]:
+    return {number: found for number, found in done.items() if number == 0 or number > step}
+
+
+@pytest.mark.parametrize("step", [2, 3, 4, 6])  # in the first epoch, at its end, in the second, at its end
+def test_it_ends_as_the_run_left_alone(step: int, run: Run, alone: tuple[Path, dict[int, Any]], tmp_path: Path) -> None:
+    folder, done = alone
+    assert len({str(sorted(done[number][0])) for number in range(1, STEPS + 1)}) > 3, "epochs differ in their order"
+    assert sum(done[number][2] for number in range(step + 1, STEPS + 1)) > 0, "it drafts"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "resumed")
+        assert run(tmp_path, folder / f"checkpoint-{step}") == from_step(step, done)
+
+
+def test_a_checkpoint_without_the_folder_of_das(run: Run, alone: tuple[Path, dict[int, Any]], tmp_path: Path) -> None:
+    """As plain TRL writes it: rows, tokens and weights are the same, and one line says that drafts begin anew."""
+    folder, done = alone
+    shutil.copytree(folder / "checkpoint-4", tmp_path / "checkpoint-4")
+    shutil.rmtree(tmp_path / "checkpoint-4" / "das")
+    with pytest.warns(RuntimeWarning, match="checkpoint-4 holds no state of das .* history begins empty"):
+        resumed = run(tmp_path / "out", tmp_path / "checkpoint-4")
+    for number in range(5, STEPS + 1):
+        del resumed[number][2]
+    tokens = {number: [*found[:2], *found[3:]] if number else found for number, found in done.items()}
+    assert resumed == from_step(4, tokens)
+
+
+def test_a_rollout_that_steps_share(run: Run, tmp_path: Path) -> None:
+    """Step 6 is in the second epoch and trains on the other half of the rollout of step 5."""
+    shared = {"rows": 9, "steps_per_generation": 4}
+    done = run(tmp_path / "alone", **shared)
+    assert [bool(done[number][:-2]) for number in range(1, STEPS + 1)] == [True, False] * 3 + [True]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "resumed")
+        assert run(tmp_path / "out", tmp_path / "alone" / "checkpoint-5", **shared) == from_step(5, done)
+
+
+def test_other_rows_are_named(run: Run, alone: tuple[Path, dict[int, Any]], tmp_path: Path) -> None:
+    folder, _ = alone
+    with pytest.warns(
+        RuntimeWarning, match="other rows than without the stop, because rows was 7 and is 9, seed was 42"
+    ):
+        run(tmp_path, folder / "checkpoint-6", rows=9, seed=7)
