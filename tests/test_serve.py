@@ -59,7 +59,7 @@ def test_the_engine_gets_what_engine_arguments_gives(
     assert das["self_draft"] == {"weights": "w8a8", "passes": 4, "history": True}
     run(monkeypatch, "--print", "--method", "none")
     assert "speculative-config" not in printed(capsys)[1]
-    run(monkeypatch, "--print", "--runner", "second", "--asynchronous")
+    run(monkeypatch, "--print", "--asynchronous")
     assert json.loads(printed(capsys)[1]["additional-config"])["das"]["asynchronous"] is True
 
 
