@@ -133,7 +133,7 @@ def engine_arguments(
     """Returns the arguments for a vllm.LLM that drafts by `method` and verifies with keyed noise (noise that depends
     only on seed, position and token): `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
-    options: further ones of EngineSettings: speculative, branch_blocks, self_draft, runner, asynchronous. drafter,
+    options: further ones of EngineSettings: speculative, branch_blocks, self_draft, asynchronous. drafter,
     budget: a string stands for {"name": string}, such as drafter="my_module:MyDrafter" (docs/drafters_and_budgets.md).
     This only builds arguments and changes nothing. Raises EngineError for the method stock, an unknown method or a
     missing package. Raises ValueError or TypeError for an unknown option, a bad drafter or budget, or for too few
