@@ -153,7 +153,6 @@ def refuse_environment(config: DictConfig | ListConfig) -> None:
 def own_classes(config: DictConfig) -> list[str]:
     """Return the classes module:Class that a recorded config names and this process has not loaded, because its own
     command line does not name them. Nobody else's word loads them."""
-    named = (
-        _NAMED.fullmatch(text) for group in ("drafter", "budget", "arm") for _, text in _texts(plain(config[group]))
-    )
+    texts = [text for key, text in _texts(plain(config)) if key.startswith(("drafter.", "budget.", "arm."))]
+    named = map(_NAMED.fullmatch, texts)
     return sorted({found[0] for found in named if found and found[1] not in sys.modules})
