@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from das.engine.contract.versions import installed
 from das.engine.plugin import DIE_TOGETHER
+from das.engine.versions import installed
 
 
 def environment() -> dict[str, str]:
@@ -28,7 +28,7 @@ def environment() -> dict[str, str]:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `python -m das serve`. Unknown options are passed on to vLLM."""
-    # It needs numpy, and `python -m das doctor` says in one line that it is missing.
+    # It imports numpy, and `python -m das doctor` says in one line that it is missing.
     from das.engine.build import OPTIONS
 
     parser.add_argument("policy", help="directory or hub id")
@@ -65,8 +65,8 @@ def command_line(policy: str, further: Sequence[str] = (), **options: Any) -> li
     from das.engine.methods import METHODS
     from das.engine.model_code import refuse_in_options
 
-    method, drafter = options.get("method", "das"), options.get("drafter", {})
     refuse_in_options(further)
+    method, drafter = options.get("method", "das"), options.get("drafter", {})
     self_drafts = [row.name for row in METHODS.values() if row.self_drafts]
     if options.get("self_draft") and method not in self_drafts:
         raise ValueError(f"--self-draft: {method} does not draft so; add --method {' or '.join(self_drafts)}")

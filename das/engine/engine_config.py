@@ -30,7 +30,7 @@ class DraftOptions:
     # name and options of the budget policy (das.budget.make_budget)
     budget: Mapping[str, Any] = option(DEFAULT_BUDGET, 'JSON, such as {"name": "fixed"} (docs/drafters_and_budgets.md)')
     branch_blocks: int = option(0, "KV blocks for drafts that branch, 8 for each request that may get one (default: 0)")
-    # None: on a GPU, if das drafts chains from texts and max_num_batched_tokens holds all longest drafts
+    # None: on a GPU, if das drafts chains from texts, and a pass has room for the longest draft of every request
     asynchronous: bool | None = option(
         None,
         "vLLM plans a pass before it knows the tokens of the one before (docs/model_runner.md; default: on a GPU, "

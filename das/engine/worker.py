@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from das.engine.contract.versions import NotInstalled, require_vllm
+from das.engine.versions import NotInstalled, require_vllm
 
 require_vllm()  # first, because another version may lack what is imported next
 

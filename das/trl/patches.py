@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from das.engine.contract.versions import require_trl
 from das.engine.patches.replace import patch, replaced, required
+from das.engine.versions import require_trl
 
 Replacements = Mapping[str, Callable[..., Any]]  # new methods, by name
 _patched_methods: list[tuple[type, str, Any]] = []  # patched class of TRL, method name, TRL's method

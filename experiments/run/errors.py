@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from das.cluster.messages import ClusterError
-from das.engine.contract.versions import UnsupportedVersion
+from das.engine.versions import UnsupportedVersion
 from das.errors import EngineError, WeightSyncError, printable, reason_of
 from das.native import NativeBuildError
 from rewards.reward import RewardError

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hydra import initialize_config_dir
 
-from das.engine.contract import versions
+from das.engine import versions
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.failures import one_line_failure
 from experiments.harness.validate import check
@@ -99,9 +99,21 @@ def test_an_arm_that_drafts_nothing_fails(tiny_policy: str, tmp_path: Path) -> N
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
-)
+ENDS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
+
+
+@pytest.mark.parametrize(("number", "code", "said"), ENDS)
+def test_an_interrupt_names_the_command_that_resumes(
+    number: int, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped, one_line_errors(lambda: "; to resume: python run.py resume=R"):
+        signal.raise_signal(number)
+    assert stopped.value.code == code
+    line = f"error: {said}; the finished steps are in the run folder; to resume: python run.py resume=R\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(("number", "code", "said"), ENDS)
 def test_an_interrupt_keeps_the_finished_steps(
     tiny_policy: str, tmp_path: Path, number: int, code: int, said: str
 ) -> None:
