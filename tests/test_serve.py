@@ -79,7 +79,7 @@ def test_every_option_of_engine_arguments_is_a_flag(
         "branch_blocks",
         "asynchronous",
     }
-    with pytest.raises(TypeError, match="engine_arguments\\(\\) has no option max_model_len: choose method, "):
+    with pytest.raises(TypeError, match="engine_arguments\\(\\) has no option max_model_len: choose drafter, "):
         engine_arguments("das", max_model_len=5)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
-from das.engine.engine_config import WORKER, DasOptions
+from das.engine.engine_config import WORKER, DasOptions, DraftOptions, option
 from das.engine.methods import Method, find_method
 from das.engine.model_code import refuse_model_code
 from das.errors import EngineError, reason_of
@@ -22,22 +22,16 @@ if TYPE_CHECKING:
 DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}
 
 
-def _option(default: Any, words: str) -> Any:
-    """Declare a setting that engine_arguments() takes and that is an option of `das serve`. words: for its --help."""
-    if isinstance(default, Mapping):
-        return field(default_factory=lambda: default, metadata={"help": words})
-    return field(default=default, metadata={"help": words})
-
-
 @dataclass(frozen=True)
-class EngineSettings:
+class EngineSettings(DraftOptions):
     """The settings of an engine. Sizes are in tokens unless the comment gives another unit.
 
-    Those that concern drafts (`OPTIONS`) are declared here only: engine_arguments() and `das serve` read them here.
+    Those that are an `option`, here or in DraftOptions, are declared nowhere else: engine_arguments() and `das serve`
+    read them here (`OPTIONS`).
     """
 
     model: str  # directory or hub id
-    method: str = _option("none", "what drafts (docs/model_drafters.md; default: das)")  # a row of METHODS (methods.py)
+    method: str = option("none", "what drafts (docs/model_drafters.md; default: das)")  # a row of METHODS (methods.py)
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32  # requests that decode at once
@@ -48,28 +42,13 @@ class EngineSettings:
     gpu_memory_utilization: float = 0.1  # fraction of device memory (of host memory on the CPU)
     tensor_parallel_size: int = 1
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
-    branch_blocks: int = _option(
-        0, "KV blocks for drafts that branch, 8 for each request that may get one (default: 0)"
-    )
-    # None: on a GPU, if das drafts chains from texts, and a pass has room for the longest draft of every request
-    asynchronous: bool | None = _option(
-        None,
-        "vLLM plans a pass before it knows the tokens of the one before (docs/model_runner.md; default: on a GPU, "
-        "where it can)",
-    )
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
-    # name of the drafter, and the options that differ from its defaults
-    drafter: Mapping[str, Any] = _option({}, 'JSON, such as {"window": 8} (docs/vllm.md)')
-    # name and options of the budget policy
-    budget: Mapping[str, Any] = _option(
-        DEFAULT_BUDGET, 'JSON, such as {"name": "fixed"} (docs/drafters_and_budgets.md)'
-    )
     # weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
-    self_draft: Mapping[str, Any] = _option(
+    self_draft: Mapping[str, Any] = option(
         {}, 'JSON, of self_draft and das_self, such as {"weights": "w4", "passes": 4} (docs/model_drafters.md)'
     )
-    speculative: Mapping[str, Any] = _option(
+    speculative: Mapping[str, Any] = option(
         {}, 'JSON, of methods other than das, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}'
     )
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, without code
@@ -85,7 +64,7 @@ class EngineSettings:
         if self.branch_blocks and row.chains_only:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
         own = {**DEFAULT_SELF_DRAFT, **self.self_draft, "history": row.history} if row.self_drafts else None
-        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, self.asynchronous)
+        return DasOptions(**{each.name: getattr(self, each.name) for each in fields(DraftOptions)}, self_draft=own)
 
     @property
     def row(self) -> Method:

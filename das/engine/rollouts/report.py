@@ -190,13 +190,20 @@ def of_engines(reports: Mapping[int, RolloutReport]) -> RolloutReport:
     return merged(named, max(named, key=lambda name: max(named[name].step_time_s, default=0.0)))
 
 
+# What is of a moment, and no sum over turns.
+STATES = ("history_tokens", "calibration_error", "draft_scale")
+
+
 def added(first: RolloutReport, later: RolloutReport) -> RolloutReport:
-    """Make one report of two turns of a rollout: numbers are added, lists are joined."""
+    """Make one report of two turns of a rollout: counts and seconds are added, lists are joined, and of STATES the
+    later one counts."""
     values = {}
     for name, later_value in vars(later).items():
         value = getattr(first, name)
         if value in UNKNOWN or later_value in UNKNOWN:
             values[name] = later_value if value in UNKNOWN else value
+        elif name in STATES:
+            values[name] = later_value
         elif isinstance(value, Mapping):
             values[name] = {key: [*value.get(key, ()), *later_value.get(key, ())] for key in value | later_value}
         elif isinstance(value, Sequence):
