@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from experiments.harness.failures import one_line_failure
 from experiments.harness.validate import check
 from experiments.run.errors import CONFIGS, one_line_errors
 from rewards.reward import RewardError
+from rewards.workers import WorkerError
 
 pytestmark = pytest.mark.slow
 
@@ -72,6 +74,16 @@ def test_a_reward_function_that_fails_is_bad_input(tmp_path: Path, capsys: pytes
     assert printed.startswith(f"error: reward.function=mine:f returned nothing (log: {tmp_path / 'log.txt'})")
     assert printed.count("\n") == 1
     assert "KeyError: 'theirs'" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_judge_that_fails_ends_the_run_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrap in (one_line_failure(tmp_path), nullcontext()):  # in a training, and elsewhere
+        with pytest.raises(SystemExit) as stopped, one_line_errors(), wrap:
+            raise WorkerError("a solution was killed from outside")
+        assert stopped.value.code == 1
+        printed = capsys.readouterr().err
+        assert printed.startswith("error: a solution was killed from outside")
+        assert printed.count("\n") == 1
 
 
 @pytest.mark.parametrize("gone", ["run", "run/rollouts"])
