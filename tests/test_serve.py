@@ -104,7 +104,6 @@ def test_every_option_of_engine_arguments_is_a_flag(
         (("--trust_remote_code=true",), "trust_remote_code=true"),
         (("--load-format", "pt"), "load_format=pt: weights are read by auto"),
         (("--worker-cls", "evil.Worker"), "worker_cls=evil.Worker: an engine of das takes no class by its name"),
-        (("--worker-extension-cls=evil.Worker",), "worker_extension_cls=evil.Worker"),
         (
             ("--speculative-config", '{"method": "custom_class", "model": "evil.P"}'),
             "speculative_config.method=custom_",
