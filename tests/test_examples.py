@@ -38,9 +38,7 @@ def outputs(run: subprocess.Popen[str]) -> tuple[str, str]:
     return output, errors
 
 
-@pytest.mark.parametrize(
-    "example", ["vllm_rollouts", "prompt_lookup", "partial_rollouts", "trl_grpo", "trl_async_grpo"]
-)
+@pytest.mark.parametrize("example", ["vllm_rollouts", "prompt_lookup", "partial_rollouts", "trl_grpo"])
 def test_an_example_without_a_model_says_what_it_needs(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process: one import of vLLM and TRL serves all. A message as exit code goes to stderr, with 1."""
     path = f"examples/{example}.py"
@@ -106,18 +104,6 @@ def test_partial_rollouts(repetitive_policy: str) -> None:
     assert drafted == none
     kept, old = map(sum, zip(*(map(int, re.findall(r"(\d+) of (\d+)", line)[0]) for line in none[:-1]), strict=True))
     assert kept == old > 0
-
-
-@pytest.mark.slow
-def test_trl_async_grpo(repetitive_policy: str, tmp_path: Path) -> None:
-    """An engine beside the training: the clock changes nothing, and neither do drafts."""
-    for method in METHODS:
-        output, _ = outputs(run_example("examples/trl_async_grpo.py", repetitive_policy, tmp_path / method, method))
-        assert (output.count("1.00 tokens a pass") == 4) == (method == "none")
-        assert output.count(" of weights ") == 4
-    none, drafted = (tmp_path / method / "checkpoint-4" / "model.safetensors" for method in METHODS)
-    assert none.read_bytes() == drafted.read_bytes()
-    assert none.read_bytes() != (Path(repetitive_policy) / "model.safetensors").read_bytes()
 
 
 def test_prompt_lookup(repetitive_policy: str) -> None:

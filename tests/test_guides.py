@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import trl
-import trl.experimental.async_grpo
 import vllm
 import yaml
 from hydra import compose, initialize_config_dir
@@ -29,7 +28,6 @@ PAGES = ("README.md", *(f"docs/{name}.md" for name in GUIDES))
 # What the paragraph before a block says if the block cannot run here.
 ELSEWHERE = re.compile(r"needs (a GPU|\d+ GPUs|several machines|conda)")
 KNOWN = {"das": das, "GRPOConfig": trl.GRPOConfig, "GRPOTrainer": trl.GRPOTrainer, "LLM": vllm.LLM}
-KNOWN |= {name: getattr(trl.experimental.async_grpo, name) for name in ("AsyncGRPOTrainer", "AsyncGRPOConfig")}
 
 
 class Block(NamedTuple):

@@ -112,7 +112,6 @@ def rows_in_the_logs_of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return "rolled out"
 
     trainer = SimpleNamespace(vllm_generation=generation, _metrics={"eval": {}})
-    monkeypatch.setattr("das.trl.speculate.batch_rows", lambda batch: batch)
     assert roll_out_announced(roll_out, trainer, []) == "rolled out"
     trainer._metrics["eval"] = {f"das/{name}": [] for name in LOGGED}
     generation.last = None

@@ -34,8 +34,8 @@ def refuse_model_code(settings: Mapping[str, Any]) -> None:
 
 
 def refuse_in_options(options: Sequence[str]) -> None:
-    """The same for the options of vLLM's command line, those of its --config FILE included. Extensions of the worker are
-    taken."""
+    """The same for the options of vLLM's command line, those of its --config FILE included. An extension of the worker
+    is taken."""
     settings: list[tuple[str, Any]] = []
     for i, option in enumerate(options):
         if not option.startswith("--"):

@@ -109,8 +109,7 @@ def require_fitting(trainer: Any, room: int | None) -> None:
     room: the most tokens of a prompt and its response together; None: not known, nothing is checked. Datasets without a
     length, with images, and with prompts that environments write are not checked; see `require_fitting_batch`.
     """
-    tokenize = getattr(trainer, "_tokenize_prompts", None)  # GRPO, RLOO and Distillation have it
-    if room is None or tokenize is None or getattr(trainer, "environment_factories", None):
+    if room is None or getattr(trainer, "environment_factories", None):
         return
     evaluated = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"": trainer.eval_dataset}
     named = {"train_dataset": trainer.train_dataset}
@@ -121,7 +120,7 @@ def require_fitting(trainer: Any, room: int | None) -> None:
         if not hasattr(dataset, "__len__") or "prompt" not in columns or {"image", "images"} & set(columns):
             continue
         prompts = dataset.select_columns(["prompt"])
-        lengths = dict(_long_prompts(prompts, tokenize, room - response))
+        lengths = dict(_long_prompts(prompts, trainer._tokenize_prompts, room - response))
         if longer := [row for row, length in lengths.items() if length >= room]:
             raise EngineError(
                 f"{name}: the prompt of row {longer[0]} has {lengths[longer[0]]:,} tokens, and the engine takes "

@@ -6,19 +6,14 @@
   to `das.speculate("off")` (`patch_trainers`): trainers must be built with the other backend, and TRL tells its backend
   token ids only, neither rows nor the step. Experimental trainers take seconds to import, so a class is patched when it
   is imported: that is what _BaseTrainer.__init_subclass__ is for.
-- get_peak_flops_per_device in the module of AsyncGRPOTrainer, replaced only while such a trainer is built for a device
-  without CUDA (`built_on`): the function asks CUDA for the device's name, because TRL logs the share of its speed that
-  is used.
 """
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
-import torch
-
-from das.engine.patches.replace import patch, replaced, required
+from das.engine.patches.replace import patch, required
 from das.engine.versions import require_trl
 
 Replacements = Mapping[str, Callable[..., Any]]  # new methods, by name
@@ -45,17 +40,6 @@ def generation_backend(backend: Callable[..., Any], trainer: Any) -> Iterator[No
     finally:
         for module in places:
             vars(module)["VLLMGeneration"] = original
-
-
-def built_on(device: torch.device) -> AbstractContextManager[None]:
-    """Inside the `with` block, an AsyncGRPOTrainer that trains on this device can be built. For CUDA, TRL is
-    unchanged."""
-    if device.type == "cuda":
-        return nullcontext()
-    require_trl()
-    from trl.experimental.async_grpo import async_grpo_trainer
-
-    return replaced(async_grpo_trainer, "get_peak_flops_per_device", lambda original, *args: None)
 
 
 def patch_trainers(replacements: Mapping[str, Replacements]) -> None:

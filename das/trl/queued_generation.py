@@ -46,7 +46,6 @@ class QueuedGeneration(SpeculativeGeneration):
 
     engines: ClusterEngines
     engines_of_all_ranks = True
-    forward_arguments: Mapping[str, Any] = {}  # what the trainer's model needs besides the tokens of PROBE
 
     def __init__(self, *args: Any, start: Callable[["QueuedGeneration"], ClusterEngines], **kwargs: Any):
         """start: starts the engines for this backend. The other arguments are those of SpeculativeGeneration.
@@ -79,7 +78,7 @@ class QueuedGeneration(SpeculativeGeneration):
                 parts += packed(self.head.tensors(), drafter=True)
         else:
             deque(tensors, maxlen=0)
-        return Weights(parts, trainer_logprobs(self.model, **self.forward_arguments))
+        return Weights(parts, trainer_logprobs(self.model))
 
     def _load(self, weights: Weights, step: int) -> None:
         """Load weights into the engines and check that they arrived. Raises WeightSyncError."""

@@ -25,7 +25,6 @@ from das.files import write_text
 
 OF_TRANSFORMERS = "trainer_state.json"
 FOLDER, ABOUT, SHARED = "das", "about.json", "shared_rollout.pt"
-BATCHES = ("_step", "_buffer_step")  # under one of these names a trainer of TRL counts its micro-batches
 # What decides which rows a step trains on, beside the sampler's draws.
 ROWS = ("rows", "seed", "generation_batch_size", "num_generations", "processes")
 
@@ -95,11 +94,10 @@ class ScriptCheckpoints:
         for left in (own, unfinished):  # by a run that was killed here, or resumed from an earlier step
             shutil.rmtree(left, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        counts = {name: getattr(trainer, name) for name in BATCHES if hasattr(trainer, name)}
-        write_text(unfinished / ABOUT, json.dumps({**self._about(), "batches": counts}))
+        write_text(unfinished / ABOUT, json.dumps({**self._about(), "micro_batches": trainer._step}))
         trainer.vllm_generation.save_state(unfinished)
-        if any(count % _window(trainer) for count in counts.values()):
-            torch.save(getattr(trainer, "_buffered_inputs", None), unfinished / SHARED)
+        if trainer._step % _window(trainer):
+            torch.save(trainer._buffered_inputs, unfinished / SHARED)
         os.rename(unfinished, own)
         return result
 
@@ -132,16 +130,15 @@ class ScriptCheckpoints:
                 "the steps train on other rows than without the stop, because "
                 + ", ".join(f"{name} was {about[name]} and is {ours[name]}" for name in differing)
             )
-        counts = about.get("batches", {})
-        if not about and hasattr(trainer, "_step"):
+        if "micro_batches" in about:
+            trainer._step = about["micro_batches"]
+        else:
             step = json.loads((checkpoint / OF_TRANSFORMERS).read_text())["global_step"]
-            counts = {"_step": step * trainer.args.gradient_accumulation_steps}
-            if counts["_step"] % _window(trainer):
+            trainer._step = step * trainer.args.gradient_accumulation_steps
+            if trainer._step % _window(trainer):
                 _warn(
                     f"the rollout that step {step + 1} shares with the step before it is made anew, with other weights"
                 )
-        for name, count in counts.items():
-            setattr(trainer, name, count)
         trainer._buffered_inputs = None
         if (own / SHARED).exists():
             device = trainer.accelerator.device

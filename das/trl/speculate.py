@@ -1,7 +1,6 @@
 """`das.speculate()`: makes rollouts speculative in an ordinary script that trains with TRL and rolls out with vLLM."""
 
 import functools
-import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,23 +20,13 @@ from das.side_output import side_output
 from das.trl import patches as trl_trainers
 from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
-from das.trl.dataset_rows import problem_id, require_fitting
+from das.trl.dataset_rows import require_fitting
 from das.trl.generation import SpeculativeGeneration
 from das.trl.resume import ScriptCheckpoints
-from das.trl.trainers import (
-    ASKS_FOR_SAMPLES,
-    ASYNC_GRPO,
-    COLLATED,
-    REFUSED,
-    ROLLS_OUT,
-    batch_rows,
-    full_name,
-    method_that_rolls_out,
-)
+from das.trl.trainers import METHOD, REFUSED, ROLLS_OUT, refusal
 from das.trl.wandb_record import WandbRecord
 
 LOGGED = ("rollout_s", "tokens_per_pass", "drafted", "accepted", "draft_share")  # in TRL's logs, as das/NAME
-LAG = 2  # the default lag of AsyncGRPOTrainer: the smallest one at which rollouts run while the policy trains
 PATIENCE = 3  # training rollouts that may pass without an accepted token before a warning
 
 
@@ -50,12 +39,12 @@ def speculate(
     lag: int | None = None,
 ) -> None:
     """From now on, the TRL trainers that this process builds roll out with drafts and keyed verification. These are
-    GRPO, RLOO, Distillation and the experimental GMPO, SDPO, SDFT, GOLD, IW-OPD and AsyncGRPO.
+    GRPO, RLOO, Distillation and the experimental GMPO.
 
     Call it before a trainer is built. The trainer needs `use_vllm=True`, and for `vllm_mode="server"` a server that was
-    started with das (docs/trl.md); AsyncGRPOTrainer has no such switch, and needs `token_budget=0` and no server
-    (docs/trl.md). The rest of the script stays as it is. `das.speculate("off")` ends it: trainers built afterwards
-    are TRL's own, while those already built stay as they are. A second call replaces the options of the first.
+    started with das (docs/trl.md). The rest of the script stays as it is. `das.speculate("off")` ends it: trainers
+    built afterwards are TRL's own, while those already built stay as they are. A second call replaces the options of
+    the first.
 
     While it is on, such a trainer raises EngineError if it does not use vLLM or was built before the call: it would
     roll out without drafts and nobody would notice. Trainers that das refuses (docs/trl.md) raise it, too. Build
@@ -64,8 +53,7 @@ def speculate(
     Noise is keyed by `args.seed`, the training step and the request's place in it, so `das.speculate("none")` gives the
     same tokens, rewards, losses and weights without drafts (on a GPU losses and weights only if training itself gives
     the same bits each time: das.trl.determinism). A row's problem is its `problem_id` or, if it has none, its
-    prompt; for rows of GOLD and IW-OPD only prompts are known. TRL's logs get das/rollout_s, das/tokens_per_pass,
-    das/drafted, das/accepted and das/draft_share.
+    prompt. TRL's logs get das/rollout_s, das/tokens_per_pass, das/drafted, das/accepted and das/draft_share.
 
     It calls `das.install()`, which sets environment variables and torch's number of threads
     (OMP_NUM_THREADS, or 1). They stay after "off".
@@ -78,9 +66,7 @@ def speculate(
     server has its own drafter (except `unit`), budget and engine, so trainers with `vllm_mode="server"` refuse them.
     cluster: roll out on several engines in processes of their own (docs/clusters.md): fields of ClusterSettings, such
     as {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
-    lag: only for AsyncGRPOTrainer, which trains while one engine in a process of its own rolls out. It is the number of
-    training steps between the weights that sample a response and the update that uses it, at least 1; None: 2
-    (docs/trl.md). Other trainers refuse a lag.
+    lag: refused; rollouts that run ahead of the training are `trainer.lag` of run.py.
 
     Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
     or TRL. Building a trainer raises EngineError if das cannot be combined with its arguments.
@@ -94,10 +80,8 @@ def speculate(
     unit = options.pop("unit", DEFAULT_UNIT)
     if unit not in UNITS:
         raise ValueError(f"drafter unit {unit!r}: choose epoch or step")
-    if lag is not None and lag < 1:
-        raise ValueError(
-            f"lag={lag}: AsyncGRPOTrainer asks for samples of the next step before it trains; set 1 or more"
-        )
+    if lag is not None:
+        raise ValueError(f"lag={lag}: a script rolls out before each step; leave it out, or use trainer.lag of run.py")
     gpu = torch.cuda.is_available()
     fields = {
         "method": method,
@@ -114,23 +98,15 @@ def speculate(
     chosen = (("drafter", options), ("budget", budget), ("engine", engine), ("cluster", cluster))
     given = [name for name, value in chosen if value]
     backend = functools.partial(_backend, fields, unit, given, many)
-    build = functools.partial(_build, backend=backend, lag=lag)
-    rolling: dict[str, trl_trainers.Replacements] = {
-        name: {"__init__": build, method: _roll_out} for name, method in ROLLS_OUT.items()
-    }
-    rolling[ASYNC_GRPO] = {
-        "__init__": functools.partial(
-            _build_async, backend=backend, lag=LAG if lag is None else lag, clustered=many is not None
-        ),
-        ASKS_FOR_SAMPLES: _ask_for_samples,
-    }
-    trl_trainers.patch_trainers({**rolling, **{name: {"__init__": _refuse} for name in REFUSED}})
+    build = functools.partial(_build, backend=backend)
+    methods: dict[str, trl_trainers.Replacements] = {name: {"__init__": _refuse} for name in REFUSED}
+    methods |= {name: {"__init__": build, METHOD: _roll_out} for name in ROLLS_OUT}
+    trl_trainers.patch_trainers(methods)
 
 
 def _refuse(original: Callable[..., None], trainer: Any, *args: Any, **kwargs: Any) -> None:
     """Replaces __init__ of a trainer with which das does not work. Raises EngineError."""
-    name, why = next((name, REFUSED[name]) for name in map(full_name, type(trainer).__mro__) if name in REFUSED)
-    raise EngineError(f'{name.split(".")[-1]} {why}: call das.speculate("off") before it is built')
+    raise EngineError(refusal(trainer))
 
 
 def _build(
@@ -138,18 +114,12 @@ def _build(
     trainer: Any,
     *args: Any,
     backend: Callable[..., Any],
-    lag: int | None,
     **kwargs: Any,
 ) -> None:
     """Replaces __init__ of a trainer that rolls out with vLLM: the trainer gets `backend` in place of TRL's own."""
     if getattr(trainer, "brings_backend", False):  # the trainer has a backend of its own, and announces its rows itself
         original(trainer, *args, **kwargs)
         return
-    if lag is not None:
-        raise EngineError(
-            f"lag={lag} is AsyncGRPOTrainer's, and a {type(trainer).__name__} rolls out before each step: leave it out "
-            "of das.speculate(); for GRPOTrainer with rollouts ahead use trainer.lag of run.py"
-        )
     with trl_trainers.generation_backend(backend, trainer):
         original(trainer, *args, **kwargs)
     require_backend(trainer)
@@ -158,45 +128,7 @@ def _build(
     ScriptCheckpoints(trainer)
     require_fitting(trainer, trainer.vllm_generation.room)
     # Set on the trainer, not on its class, so that the trainer still announces its rows after das.speculate("off").
-    method = method_that_rolls_out(trainer)
-    if method == COLLATED:
-        generation = trainer.vllm_generation
-        generation.generate = functools.partial(_generate_chosen, generation.generate, generation)
-    setattr(trainer, method, functools.partial(roll_out_announced, getattr(trainer, method), trainer))
-
-
-def _build_async(
-    original: Callable[..., None],
-    trainer: Any,
-    *args: Any,
-    backend: Callable[..., Any],
-    lag: int,
-    clustered: bool,
-    **kwargs: Any,
-) -> None:
-    """Replaces __init__ of AsyncGRPOTrainer: an engine in a process of its own takes the place of TRL's server."""
-    from das.trl.ahead.async_grpo import async_problem, give_engine
-
-    arguments = inspect.signature(original).bind(trainer, *args, **kwargs).arguments
-    if problem := async_problem(arguments, lag, clustered):
-        raise EngineError(f"AsyncGRPOTrainer with das: {problem}")
-    with trl_trainers.built_on(arguments["args"].device):
-        original(trainer, *args, **kwargs)
-    give_engine(trainer, functools.partial(backend, beside=True), lag, LOGGED)
-    generation = trainer.rollout_worker.generation
-    generation.after_rollout = functools.partial(warn_of_idle_drafts, generation, trainer)
-
-
-def _ask_for_samples(original: Callable[..., Any], trainer: Any) -> Any:
-    """Replaces the method by which AsyncGRPOTrainer asks for samples. Raises EngineError for trainers without das."""
-    from das.trl.ahead.fixed_lag_worker import FixedLagWorker
-
-    if not isinstance(trainer.rollout_worker, FixedLagWorker):
-        raise EngineError(
-            "this AsyncGRPOTrainer does not roll out with das: call das.speculate() before it is built, or "
-            'das.speculate("off") to go without'
-        )
-    return original(trainer)
+    setattr(trainer, METHOD, functools.partial(roll_out_announced, getattr(trainer, METHOD), trainer))
 
 
 def _backend(
@@ -205,18 +137,17 @@ def _backend(
     given: Sequence[str],
     cluster: ClusterSettings | None,
     *args: Any,
-    beside: bool = False,
     **kwargs: Any,
 ) -> SpeculativeGeneration:
     """Returns the backend with the engine that `fields` of EngineSettings and TRL's arguments describe.
 
     given: the options of das.speculate() that a server would ignore. cluster: settings of the engines on Ray; None: the
-    engine runs in this process, or in a process of its own if `beside`.
+    engine runs in this process.
     """
     server = kwargs["mode"] == "server"
     if server:
         _require_server(given)
-    backend = choose_backend(cluster, beside, server)
+    backend = choose_backend(cluster, server=server)
     model = kwargs["model"]
     settings = {
         "model": model.name_or_path,
@@ -250,12 +181,6 @@ def _roll_out(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: 
     return original(trainer, *args, **kwargs)
 
 
-def _generate_chosen(original: Callable[..., Any], generation: Any, *, prompts: list[Any], **kwargs: Any) -> Any:
-    """Replaces the backend's `generate` for a trainer that generates for only some rows of the batch it announced."""
-    generation.problems = [problem_id({"prompt": prompt}) for prompt in prompts]
-    return original(prompts=prompts, **kwargs)
-
-
 def require_backend(trainer: Any) -> None:
     """Raise EngineError with a one-line message if the trainer would roll out without das."""
     if not isinstance(getattr(trainer, "vllm_generation", None), SpeculativeGeneration):
@@ -268,11 +193,9 @@ def require_backend(trainer: Any) -> None:
 def roll_out_announced(original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
     """Announce a batch to the backend, let the trainer roll it out, and enter the result into TRL's logs."""
     generation: SpeculativeGeneration = trainer.vllm_generation
-    generation.announce(trainer, batch_rows(batch))
-    earlier = generation.last
+    generation.announce(trainer, batch)
     rolled_out = original(batch, *args, **kwargs)
-    if generation.last is None or generation.last is earlier:
-        return rolled_out  # a batch of GOLD or IW-OPD that takes all its responses from the dataset
+    assert generation.last is not None
     with side_output("das's numbers in TRL's logs"):
         row = rollout_row(generation.last)
         metrics = trainer._metrics["eval" if generation.evaluation else "train"]

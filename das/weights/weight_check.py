@@ -106,15 +106,12 @@ def logprob_difference(model: Any, engine_generate: Callable[..., Any], seed: in
     return float((engine_T - trainer_T).abs().max())
 
 
-def trainer_logprobs(model: Any, **arguments: Any) -> np.ndarray:
+def trainer_logprobs(model: Any) -> np.ndarray:
     """Returns the log-probs that the trainer's model gives to all tokens of PROBE except the first. Its mode is not
-    changed.
-
-    arguments: further arguments of the model's forward pass.
-    """
+    changed."""
     tokens = torch.tensor([[*PROBE]], device=next(model.parameters()).device)
     with evaluating(model), torch.no_grad():
-        logits_T_V = model(input_ids=tokens, **arguments).logits[0, :-1]
+        logits_T_V = model(input_ids=tokens).logits[0, :-1]
     logprobs: np.ndarray = logits_T_V.float().log_softmax(-1).gather(-1, tokens[0, 1:, None])[:, 0].cpu().numpy()
     return logprobs
 

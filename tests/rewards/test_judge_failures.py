@@ -43,7 +43,7 @@ def in_thread(call: Callable[[], Any]) -> Any:
 
 
 def test_maths_scores_alike_in_any_thread() -> None:
-    """Seen in AsyncGRPOTrainer, which calls rewards in a thread: 12 of 12 right answers scored 0."""
+    """Seen where rewards are called in a thread: 12 of 12 right answers scored 0."""
     assert in_thread(lambda: accuracy_reward(RIGHT, GOLDS)) == REWARDS
     assert accuracy_reward(RIGHT, GOLDS) == REWARDS
     assert in_thread(lambda: accuracy_reward(["\\boxed{11}"], ["11"])) == [1.0]  # a gold answer that is in no cache

@@ -47,7 +47,7 @@ def trl_untouched_afterwards() -> Iterator[None]:
         ({"engine": {"branch_blocks": 3}}, ValueError, "branch_blocks=3: a draft that branches needs 8"),
         ({"method": "off", "budget": {"name": "fixed"}}, ValueError, "takes no options"),
         ({"method": "off", "lag": 2}, ValueError, "takes no options: leave them out"),
-        ({"lag": 0}, ValueError, "lag=0: .* set 1 or more"),
+        ({"lag": 1}, ValueError, "lag=1: .* use trainer.lag of run.py"),
     ],
 )
 def test_bad_options_are_refused_before_anything_is_patched(
@@ -120,29 +120,15 @@ def test_servers_need_the_newest_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
         speculate._require_server([])
 
 
-@pytest.mark.parametrize("trainer", [GRPOTrainer, RLOOTrainer])
-def test_a_lag_is_refused_by_trainers_that_have_none(trainer: type) -> None:
-    das.speculate(lag=2)
-    with pytest.raises(EngineError, match=rf"^lag=2 .* a {trainer.__name__} .*: leave it out .* use trainer\.lag of"):
-        trainer()
-
-
-REFUSED = {
-    "trl.experimental.async_distillation": "AsyncDistillationTrainer",
-    "trl.experimental.server_distillation": "ServerDistillationTrainer",
-    "trl.experimental.online_dpo": "OnlineDPOTrainer",
-}
-
-
-@pytest.mark.parametrize(("module", "name"), REFUSED.items())
-def test_trainers_that_are_refused_by_name(module: str, name: str) -> None:
+@pytest.mark.parametrize("full_name", trainers.REFUSED)
+def test_trainers_that_are_refused_by_name(full_name: str) -> None:
     das.speculate()
+    module, name = full_name.rsplit(".", 1)
     refused = getattr(importlib.import_module(module), name)
     with pytest.raises(EngineError, match=rf'^{name} .*: call das\.speculate\("off"\) before it is built$'):
         type("Own", (refused,), {})()
     das.speculate("off")
-    with pytest.raises(TypeError, match=r"missing .* required"):
-        refused()
+    assert not hasattr(refused.__init__, "__wrapped__")
 
 
 def test_trainers_that_are_imported_later_are_known_too() -> None:
@@ -161,13 +147,12 @@ def test_trainers_that_are_imported_later_are_known_too() -> None:
 
 def test_every_name_exists() -> None:
     """A trainer that TRL renames would roll out without das."""
-    methods = {**trainers.ROLLS_OUT, trainers.ASYNC_GRPO: trainers.ASKS_FOR_SAMPLES}
-    for full_name in (*methods, *trainers.REFUSED):
+    for full_name in (*trainers.ROLLS_OUT, *trainers.REFUSED):
         module, name = full_name.rsplit(".", 1)
         trainer = getattr(importlib.import_module(module), name)
         assert trainers.full_name(trainer) == full_name
         assert "__init__" in vars(trainer)
-        assert methods.get(full_name, "__init__") in vars(trainer)
+        assert full_name in trainers.REFUSED or trainers.METHOD in vars(trainer)
 
 
 def test_idle_drafts_are_warned_of_once() -> None:

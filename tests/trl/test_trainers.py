@@ -73,11 +73,10 @@ def test_drafts_change_no_bit(runs: dict[str, Any], name: str) -> None:
 
 
 def test_the_runs_were_worth_comparing(runs: dict[str, Any]) -> None:
-    """Weights move; GOLD left a slice out; LoRA's dropout makes other numbers of the same responses."""
+    """Weights move; LoRA's dropout makes other numbers of the same responses."""
     without = runs["none"]
     assert len({run["weights"] for run in without.values()}) == len(trl_runs.RUNS)
     assert all(norm > 0 for run in without.values() for _, norm in run["losses"])
-    assert {len(responses) for responses in without["GOLD"]["responses"]} == {4, 8}
     assert without["GRPO"]["responses"][0] == without["GRPO with LoRA"]["responses"][0]
 
 

@@ -30,37 +30,26 @@ COMMON: dict[str, Any] = {
     "disable_tqdm": True,
 }
 GROUPS: dict[str, Any] = {"num_generations": 4}
-DISTILLED: dict[str, Any] = {**GROUPS, "max_length": 96}
-# By trainer: module, arguments of its config. lmbda: the share of slices that are sampled, the others are given.
+# By trainer: module, arguments of its config.
 TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
     "GRPO": ("trl", GROUPS),
     "RLOO": ("trl", GROUPS),
     "Distillation": ("trl", {}),
     "GMPO": ("trl.experimental.gmpo", GROUPS),
-    "SDPO": ("trl.experimental.sdpo", {**GROUPS, "include_environment_feedback": True, "max_prompt_length": 64}),
-    "SDFT": ("trl.experimental.sdft", {**GROUPS, "max_prompt_length": 64}),
-    "GOLD": ("trl.experimental.gold", {**DISTILLED, "lmbda": 0.5}),
-    "IWOPD": ("trl.experimental.iw_opd", {**DISTILLED, "max_prompt_length": 48}),
 }
 RUNS = (*TRAINERS, "GRPO with LoRA")
-REWARDED = ("GRPO", "RLOO", "GMPO", "SDPO")
-TAUGHT = ("Distillation", "GOLD", "IWOPD")  # by another model
 
 
 def reward(completion_ids: list[list[int]], **columns: Any) -> list[float]:
     return [float(len(set(ids)) - ids[0] % 7) for ids in completion_ids]
 
 
-def rows(name: str, images: bool = False) -> Any:
-    """The dataset of a trainer. images: the questions are about two images, in turn."""
+def rows(images: bool = False) -> Any:
+    """The dataset. images: the questions are about two images, in turn."""
     from datasets import Dataset
 
     asked = [[{"role": "user", "content": f"what is {n} + {n + 3}?"}] for n in range(8)]
-    answers = [f"{2 * n + 3}" for n in range(8)]
-    if name in ("GOLD", "IWOPD"):
-        said = [[*prompt, {"role": "assistant", "content": text}] for prompt, text in zip(asked, answers, strict=True)]
-        return Dataset.from_dict({"messages": said})
-    columns = {"prompt": asked, "privileged_context": answers}
+    columns: dict[str, list[Any]] = {"prompt": asked}
     if images:
         from PIL import Image
 
@@ -75,19 +64,13 @@ def trainer(run: str, policy: str, teacher: str, folder: str) -> Any:
     module, arguments = TRAINERS[name]
     found = importlib.import_module(module)
     config = getattr(found, f"{name}Config")(output_dir=folder, **{**COMMON, **arguments})
-    further: dict[str, Any] = {}
-    if name in REWARDED:
-        further["reward_funcs"] = reward
-    if name in TAUGHT:
-        further["teacher_model"] = teacher
+    further: dict[str, Any] = {"teacher_model": teacher} if name == "Distillation" else {"reward_funcs": reward}
     if "LoRA" in more:
         from peft import LoraConfig
 
         dropout = 0.0 if "experts" in more else 0.2  # peft has none for experts
         further["peft_config"] = LoraConfig(r=4, lora_alpha=16, lora_dropout=dropout, target_modules="all-linear")
-    return getattr(found, f"{name}Trainer")(
-        model=policy, args=config, train_dataset=rows(name, "images" in more), **further
-    )
+    return getattr(found, f"{name}Trainer")(model=policy, args=config, train_dataset=rows("images" in more), **further)
 
 
 def train(built: Any) -> dict[str, Any]:
