@@ -50,8 +50,8 @@ def test_missing_peer_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "installed", lambda *names: "0.31.0")
-    with pytest.raises(versions.UnsupportedVersion, match=r"vllm 0\.31\.0: das supports 0\.32\.0"):
+    monkeypatch.setattr(versions, "installed", lambda *names: "0.30.0")
+    with pytest.raises(versions.UnsupportedVersion, match=r"vllm 0\.30\.0: das supports 0\.32\.0 or"):
         versions.require_supported()
 
 
