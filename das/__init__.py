@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Any:
     # Imported on first use, because the drafter alone needs neither torch nor vLLM nor TRL.
     match name:
         case "speculate":
-            from das.engine.contract.versions import require_supported
+            from das.engine.versions import require_supported
 
             require_supported()  # first, because other versions of vLLM and TRL may lack what is imported next
             from das.trl.speculate import speculate

@@ -18,7 +18,8 @@ def main() -> int:
     server = commands.add_parser(
         "serve", help="start vLLM's server with drafts; further options are vLLM's", allow_abbrev=False
     )
-    serve.add_arguments(server)
+    if sys.argv[1:2] == ["serve"]:
+        serve.add_arguments(server)
     script = commands.add_parser("run", help="run a training script of TRL or verl with das, as it is")
     run.add_arguments(script)
     first = sys.argv[2:3] if sys.argv[1:2] == ["serve"] else []

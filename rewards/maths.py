@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from das.process import die_with_parent
 from rewards.answers import boxes, without_open_thought
 from rewards.notation import may_be_equal
+from rewards.reward import RewardError
 from rewards.workers import FAILED, RETIRES, JudgeError, Workers, address_space, command
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ _PACKAGES = ("math-verify", "latex2sympy2_extended", "antlr4-python3-runtime", "
 _ASIDE_S = 8.0  # CPU seconds for a response that is judged for another thread
 
 
-class GoldError(ValueError):
+class GoldError(RewardError):
     """math-verify cannot read a gold answer. The data is at fault, not the response."""
 
 

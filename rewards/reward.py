@@ -20,7 +20,8 @@ RULE = "a reward is a finite number, or None for a response without one"
 
 
 class RewardError(ValueError):
-    """A reward function failed, or returned something else than rewards. The message names the function."""
+    """A reward function failed, or returned something else than rewards, or the data give it an answer or tests that
+    nothing can be judged by. The message says which, in a line."""
 
 
 def reward_of(value: Any) -> float | None:

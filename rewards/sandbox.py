@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewards.isolation import WALL_TIME, Limits
+from rewards.reward import RewardError
 from rewards.workers import TIMEOUTS, JudgeError, WorkerError, Workers, command
 
 # A judge counts as stuck if it takes this many seconds longer than a solution may take.
@@ -77,14 +78,14 @@ class Sandbox:
     def run(self, jobs: Sequence[dict[str, Any]]) -> list[Verdict]:
         """Run jobs made by `job` of rewards/code.py. Returns verdicts in the order of the jobs.
 
-        Raises ValueError for tests that fail by themselves, WorkerError if the sandbox fails twice over a job: neither
+        Raises RewardError for tests that fail by themselves, WorkerError if the sandbox fails twice over a job: neither
         says anything about the solution.
         """
         unanswered = Verdict(False, "its judge hung or died", 0, 0.0)
         answers = self._workers.ask(jobs)
         for answer in answers:
             if answer is not None and "error" in answer:
-                raise ValueError(f"the tests of a problem cannot be run: {answer['error']}")
+                raise RewardError(f"the tests of a problem cannot be run: {answer['error']}")
         verdicts = [unanswered if answer is None else Verdict(**answer) for answer in answers]
         self._workers.counts.add(TIMEOUTS, sum(verdict.why == WALL_TIME for verdict in verdicts))
         return verdicts

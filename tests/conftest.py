@@ -196,13 +196,15 @@ def random_policy(folder: Path, **sizes: int) -> str:
 def mtp_policy(folder: Path) -> str:
     """Write a tiny Qwen2 with random weights and an MTP layer, in the form of MiMo. Returns the directory."""
     import torch
+    from mtp_layer import mtp_shape, new_mtp
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
     from experiments.heads.mtp import put_back
-    from experiments.small_policy.mtp.layer import mtp_shape, new_mtp
-    from experiments.small_policy.mtp.policy import as_qwen2
 
-    tokenizer = as_qwen2(AutoTokenizer.from_pretrained(random_policy(folder)), folder)
+    # transformers loads the tokenizer of any Qwen2 as Qwen2's class, which splits numbers and has one more token.
+    random_policy(folder)
+    Qwen2Config().save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 512}
     config = Qwen2Config(
@@ -227,8 +229,9 @@ def mtp_policy(folder: Path) -> str:
 
 def layer_of(policy: Path) -> Any:
     """The MTP layer in a policy's folder, in torch."""
+    from mtp_layer import FIRST, MtpLayer, mtp_shape
+
     from experiments.heads.mtp import mtp_tensors
-    from experiments.small_policy.mtp.layer import FIRST, MtpLayer, mtp_shape
 
     layer = MtpLayer(mtp_shape(json.loads((policy / "config.json").read_text())))
     layer.load_state_dict({name.removeprefix(FIRST): value for name, value in mtp_tensors(policy)})

@@ -11,7 +11,7 @@ import pytest
 
 from das import __main__, serve
 from das.drafter import HistoryDrafter
-from das.engine.build import engine_arguments
+from das.engine.build import OPTIONS, engine_arguments
 from das.engine.environment import set_environment
 
 
@@ -59,6 +59,28 @@ def test_the_engine_gets_what_engine_arguments_gives(
     assert das["self_draft"] == {"weights": "w8a8", "passes": 4, "history": True}
     run(monkeypatch, "--print", "--method", "none")
     assert "speculative-config" not in printed(capsys)[1]
+    run(monkeypatch, "--print", "--asynchronous")
+    assert json.loads(printed(capsys)[1]["additional-config"])["das"]["asynchronous"] is True
+
+
+def test_every_option_of_engine_arguments_is_a_flag(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "--help")
+    text = capsys.readouterr().out
+    assert all(f"--{name.replace('_', '-')}" in text for name in OPTIONS)
+    assert OPTIONS.keys() >= {
+        "method",
+        "drafter",
+        "budget",
+        "speculative",
+        "self_draft",
+        "branch_blocks",
+        "asynchronous",
+    }
+    with pytest.raises(TypeError, match="engine_arguments\\(\\) has no option max_model_len: choose drafter, "):
+        engine_arguments("das", max_model_len=5)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +104,6 @@ def test_the_engine_gets_what_engine_arguments_gives(
         (("--trust_remote_code=true",), "trust_remote_code=true"),
         (("--load-format", "pt"), "load_format=pt: weights are read by auto"),
         (("--worker-cls", "evil.Worker"), "worker_cls=evil.Worker: an engine of das takes no class by its name"),
-        (("--worker-extension-cls=evil.Worker",), "worker_extension_cls=evil.Worker"),
         (
             ("--speculative-config", '{"method": "custom_class", "model": "evil.P"}'),
             "speculative_config.method=custom_",

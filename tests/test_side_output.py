@@ -125,19 +125,11 @@ def wandb_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record.on_train_begin(SimpleNamespace(report_to=["wandb"]), None, None)
 
 
-def rows_of_a_script_in_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = WandbRecord(EngineSettings(model="tiny"))
-    monkeypatch.setattr(wandb, "run", Broken())
-    for step in range(2):
-        state = SimpleNamespace(global_step=step)
-        record.on_log(SimpleNamespace(report_to=["wandb"]), state, None, {"das/rollout_s": 1.0})
-
-
 SIDE_OUTPUTS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     each.__name__: each
     for each in (
         *(sum_of_das_run, sum_on_a_full_disk, timeline, events_of_engines, terminal_that_is_gone, terminal_with_a_bar),
-        *(verdict, text_of_stop_strings, rows_in_the_logs_of_trl, wandb_of_a_script, rows_of_a_script_in_wandb),
+        *(verdict, text_of_stop_strings, rows_in_the_logs_of_trl, wandb_of_a_script),
     )
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from das.engine.contract.versions import RAY, TRL
+from das.engine.versions import RAY, TRL
 from das.native import LEVELS
 from tests.test_guides import PROGRAMS
 

@@ -12,8 +12,9 @@ from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.toggle import RooflineToggle
 from das.named_class import load_class
 
-__all__ = ["DEFAULT_BUDGET", "POLICIES", "BudgetPolicy", "LiveRequest", "TargetPass", "make_budget"]
+__all__ = ["DEFAULT_BUDGET", "POLICIES", "BudgetPolicy", "LiveRequest", "TargetPass", "longest_draft", "make_budget"]
 
+_longest: dict[str, int] = {}  # by the settings' text
 DEFAULT_BUDGET: Mapping[str, Any] = {"name": "marginal"}  # used if no budget is named
 
 POLICIES: dict[str, type[BudgetPolicy]] = {
@@ -47,3 +48,12 @@ def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
     if "over" in options:
         options["over"] = make_budget(options["over"])
     return policy(**options)
+
+
+def longest_draft(settings: Mapping[str, Any]) -> int:
+    """Returns the most draft tokens that the policy with these settings gives a request. A process builds the policy
+    for this once. Raises the errors of make_budget."""
+    text = repr(settings)
+    if text not in _longest:
+        _longest[text] = make_budget(settings).max_draft_tokens
+    return _longest[text]

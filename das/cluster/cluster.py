@@ -339,13 +339,7 @@ class Cluster:
             history_bytes=self.history.bytes,
             by_engine=by_engine(running, reports),
         )
-        report = replace(
-            self._reported(reports),
-            passes=sum(cost.passes for cost in costs),
-            drafted=sum(cost.drafted for cost in costs),
-            cluster=cluster,
-            engines=running.timeline,
-        )
+        report = replace(self._reported(reports), cluster=cluster, engines=running.timeline)
         reasons = [response.finish_reason for response in ordered]
         return measured_rollout(request, responses, reasons, costs, running.rollout_s, report)
 

@@ -17,7 +17,7 @@ import das
 from das.cluster.guard import start_guard
 from das.cluster.messages import ClusterError
 from das.cluster.settings import ClusterSettings
-from das.engine.contract.versions import require_ray
+from das.engine.versions import require_ray
 
 PREFIX = "das-ray-"  # folders of local Rays: das-ray-PID-..., in the folder for temporary files
 ANSWER_S = 10.0  # seconds within which a process must accept a connection at an address

@@ -19,7 +19,7 @@ from das.cluster.weights import unpacked
 from das.drafter.saved import SavedText
 from das.engine.build import EngineSettings, build_engine
 from das.engine.install import install
-from das.engine.rollouts.report import Plain, RequestCost, RolloutReport
+from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import own_parameters
 from das.verify.admission import LIMIT_KEY
 from das.weights.loaded_weights import cached_blocks
@@ -296,7 +296,7 @@ class RolloutEngine:
             if responses:
                 self._news.notify_all()
 
-    def _response(self, index: int, output: Any, cost: Plain) -> Response:
+    def _response(self, index: int, output: Any, cost: RequestCost) -> Response:
         completion = output.outputs[0]
         logprobs = completion.logprobs
         return Response(
@@ -305,7 +305,7 @@ class RolloutEngine:
             logprobs=None if logprobs is None else np.array(logprobs.logprobs, np.float64),
             finish_reason=str(completion.finish_reason),
             weights=self._version,
-            cost=RequestCost(**cost),
+            cost=cost,
         )
 
 

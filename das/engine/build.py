@@ -4,13 +4,13 @@ import gc
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
-from das.engine.engine_config import WORKER, DasOptions
+from das.engine.engine_config import WORKER, DasOptions, DraftOptions, option
 from das.engine.methods import Method, find_method
 from das.engine.model_code import refuse_model_code
 from das.errors import EngineError, reason_of
@@ -19,16 +19,19 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 
-# weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
 DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}
 
 
 @dataclass(frozen=True)
-class EngineSettings:
-    """The settings of an engine. Sizes are in tokens unless the comment gives another unit."""
+class EngineSettings(DraftOptions):
+    """The settings of an engine. Sizes are in tokens unless the comment gives another unit.
+
+    Those that are an `option`, here or in DraftOptions, are declared nowhere else: engine_arguments() and `das serve`
+    read them here (`OPTIONS`).
+    """
 
     model: str  # directory or hub id
-    method: str = "none"  # name of the drafting method: a row of the table in das/engine/methods.py
+    method: str = option("none", "what drafts (docs/model_drafters.md; default: das)")  # a row of METHODS (methods.py)
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32  # requests that decode at once
@@ -39,18 +42,15 @@ class EngineSettings:
     gpu_memory_utilization: float = 0.1  # fraction of device memory (of host memory on the CPU)
     tensor_parallel_size: int = 1
     batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
-    branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one; 0: no branches
-    # vLLM plans a pass before it knows the tokens of the one before; None: on a GPU, if das drafts chains from texts
-    # and max_num_batched_tokens holds the longest draft of every request
-    asynchronous: bool | None = None
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
-    drafter: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # name of the drafter, and the options that differ from its defaults
-    budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)  # name and options of the budget policy
-    self_draft: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_SELF_DRAFT)  # for self_draft and das_self
-    speculative: Mapping[str, Any] = field(default_factory=dict)  # further settings, for vLLM's methods and for heads
+    # weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
+    self_draft: Mapping[str, Any] = option(
+        {}, 'JSON, of self_draft and das_self, such as {"weights": "w4", "passes": 4} (docs/model_drafters.md)'
+    )
+    speculative: Mapping[str, Any] = option(
+        {}, 'JSON, of methods other than das, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}'
+    )
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, without code
 
     def __post_init__(self) -> None:
@@ -63,13 +63,16 @@ class EngineSettings:
         row = self.row
         if self.branch_blocks and row.chains_only:
             raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
-        own = {**self.self_draft, "history": row.history} if row.self_drafts else None
-        return DasOptions(self.drafter, self.budget, self.branch_blocks, own, self.asynchronous)
+        own = {**DEFAULT_SELF_DRAFT, **self.self_draft, "history": row.history} if row.self_drafts else None
+        return DasOptions(**{each.name: getattr(self, each.name) for each in fields(DraftOptions)}, self_draft=own)
 
     @property
     def row(self) -> Method:
         """The method's row in the table of das/engine/methods.py. Raises EngineError for an unknown method."""
         return find_method(self.method)
+
+
+OPTIONS: dict[str, Any] = {each.name: each for each in fields(EngineSettings) if "help" in each.metadata}
 
 
 def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
@@ -104,28 +107,25 @@ def engine_arguments(
     method: str = "das",
     drafter: Mapping[str, Any] | str | None = None,
     budget: Mapping[str, Any] | str = DEFAULT_BUDGET,
-    speculative: Mapping[str, Any] | None = None,
-    branch_blocks: int = 0,
-    self_draft: Mapping[str, Any] = DEFAULT_SELF_DRAFT,
-    asynchronous: bool | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Returns the arguments for a vllm.LLM that drafts by `method` and verifies with keyed noise (noise that depends
     only on seed, position and token): `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
-    For the parameters see EngineSettings. drafter, budget: a string stands for {"name": string}, such as
-    drafter="my_module:MyDrafter" (docs/drafters_and_budgets.md). This only builds arguments and changes nothing.
-    Raises EngineError for the method stock, an unknown method or a missing package. Raises ValueError or TypeError for
-    a bad drafter or budget, or for too few branch blocks.
+    options: further ones of EngineSettings: speculative, branch_blocks, self_draft, asynchronous. drafter,
+    budget: a string stands for {"name": string}, such as drafter="my_module:MyDrafter" (docs/drafters_and_budgets.md).
+    This only builds arguments and changes nothing. Raises EngineError for the method stock, an unknown method or a
+    missing package. Raises ValueError or TypeError for an unknown option, a bad drafter or budget, or for too few
+    branch blocks.
     """
+    if unknown := set(options) - set(OPTIONS):
+        raise TypeError(f"engine_arguments() has no option {min(unknown)}: choose {', '.join(OPTIONS)}")
     settings = EngineSettings(
         model="",
         method=method,
         drafter={"name": drafter} if isinstance(drafter, str) else drafter or {},
         budget={"name": budget} if isinstance(budget, str) else budget,
-        speculative=speculative or {},
-        branch_blocks=branch_blocks,
-        self_draft=self_draft,
-        asynchronous=asynchronous,
+        **{name: value for name, value in options.items() if name != "speculative" or value is not None},
     )
     settings.row.speculative(settings)
     if settings.row.model == "draft model":

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from das.budget import DEFAULT_BUDGET, make_budget
+from das.budget import DEFAULT_BUDGET, longest_draft
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import check_drafter
 from das.engine.drafters import head_files
@@ -14,27 +14,44 @@ from das.engine.drafters.support import check_options
 WORKER = "das.engine.worker.DasWorker"
 
 
-@dataclass(frozen=True)
-class DasOptions:
+def option(default: Any, words: str) -> Any:
+    """Declare a setting that engine_arguments() takes and that is an option of `das serve`. words: for its --help."""
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: default, metadata={"help": words})
+    return field(default=default, metadata={"help": words})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftOptions:
+    """The settings of an engine that its worker needs to draft. EngineSettings and DasOptions have them from here."""
+
+    # name of the drafter, and the options that differ from its defaults (das.drafter.make_drafter)
+    drafter: Mapping[str, Any] = option({}, 'JSON, such as {"window": 8} (docs/vllm.md)')
+    # name and options of the budget policy (das.budget.make_budget)
+    budget: Mapping[str, Any] = option(DEFAULT_BUDGET, 'JSON, such as {"name": "fixed"} (docs/drafters_and_budgets.md)')
+    branch_blocks: int = option(0, "KV blocks for drafts that branch, 8 for each request that may get one (default: 0)")
+    # None: on a GPU, if das drafts chains from texts, and a pass has room for the longest draft of every request
+    asynchronous: bool | None = option(
+        None,
+        "vLLM plans a pass before it knows the tokens of the one before (docs/model_runner.md; default: on a GPU, "
+        "where it can)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DasOptions(DraftOptions):
     """The options of an engine that drafts: the `das` part of its additional_config.
 
     Raises ValueError or TypeError with a one-line message if no engine can have these options.
 
-    drafter: see das.drafter.make_drafter. budget: see das.budget.make_budget. branch_blocks: KV blocks for drafts that
-    branch; 0: no draft branches. self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized
-    weights; None: no such drafts. asynchronous: plan each pass before the tokens of the one before are known. None: on
-    a GPU, where it can (das/engine/patches/model_runner.py).
+    self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized weights; None: no such drafts.
     """
 
-    drafter: Mapping[str, Any] = field(default_factory=dict)
-    budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)
-    branch_blocks: int = 0
     self_draft: Mapping[str, Any] | None = None
-    asynchronous: bool | None = None
 
     def __post_init__(self) -> None:
         check_drafter(self.drafter)
-        make_budget(self.budget)
+        longest_draft(self.budget)
         blocks = self.branch_blocks
         if type(blocks) is not int or (blocks != 0 and blocks < BLOCKS_A_TREE):
             raise ValueError(

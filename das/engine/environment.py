@@ -9,15 +9,13 @@ import torch
 from das.known_warnings import silence_known
 
 
-def set_environment(
-    kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False, stock: bool = False
-) -> None:
+def set_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False) -> None:
     """Set the environment variables that vLLM reads, and torch's threads. Variables that are already set keep their
     values. Call it before an engine is built.
 
     kv_cache_gib: size of the KV cache on the CPU. threads: number for torch and the engine's kernels on the CPU; None:
-    OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU). stock: the
-    engine is vLLM as it comes. It gets the same threads and cache, and chooses its kernels itself.
+    OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU), which no
+    engine of vLLM as it comes does.
     """
     silence_known()
     if threads is None:
@@ -35,7 +33,7 @@ def set_environment(
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if batch_invariant and not stock:
+    if batch_invariant:
         defaults["VLLM_BATCH_INVARIANT"] = "1"
         # vLLM then also replaces torch's batched product in the trainer, by a Triton kernel. In Triton's default TF32
         # a rotary embedding's angle would be wrong by .45 rad at position 1,000.

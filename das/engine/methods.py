@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from das.budget import make_budget
+from das.budget import longest_draft
 from das.engine.drafters import head_files
 from das.errors import EngineError
 
@@ -70,7 +70,7 @@ def _own(settings: "EngineSettings") -> SpeculativeConfig:
     return {
         "method": "custom_class",
         "model": PROPOSER,
-        "num_speculative_tokens": make_budget(settings.budget).max_draft_tokens,
+        "num_speculative_tokens": longest_draft(settings.budget),
     }
 
 

@@ -34,7 +34,8 @@ def refuse_model_code(settings: Mapping[str, Any]) -> None:
 
 
 def refuse_in_options(options: Sequence[str]) -> None:
-    """The same for the options of vLLM's command line, those of its --config FILE included."""
+    """The same for the options of vLLM's command line, those of its --config FILE included. An extension of the worker
+    is taken."""
     settings: list[tuple[str, Any]] = []
     for i, option in enumerate(options):
         if not option.startswith("--"):
@@ -47,7 +48,9 @@ def refuse_in_options(options: Sequence[str]) -> None:
             continue
         with suppress(ValueError):
             value = json.loads(value)
-        settings.append((_whole(name.replace("-", "_")), value))
+        name = _whole(name.replace("-", "_"))
+        if name != "worker_extension_cls":  # it adds methods of a module that is installed, and the user typed it
+            settings.append((name, value))
     for name, value in settings:
         refuse_model_code({name: value})
 

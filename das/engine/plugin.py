@@ -19,8 +19,8 @@ def register() -> None:
     """
     if DIE_TOGETHER in os.environ and multiprocessing.parent_process() is not None:
         die_with_parent()
-    from das.engine.contract.versions import UnsupportedVersion
     from das.engine.patches.front_end import patch_front_end
+    from das.engine.versions import UnsupportedVersion
 
     try:
         patch_front_end()

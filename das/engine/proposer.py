@@ -17,7 +17,6 @@ from das.drafter.distributions import Distributions
 from das.drafter.draft import num_branches
 from das.drafter.saved import SavedText
 from das.engine.branching.tree import in_runs, is_chain
-from das.engine.contract.versions import NotInstalled
 from das.engine.engine_config import WORKER, DasOptions, das_options
 from das.engine.rollouts.alarm import Alarm
 from das.engine.rollouts.history_clock import HistoryClock
@@ -26,6 +25,7 @@ from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout_record import RolloutRecord
 from das.engine.rollouts.silence import SilenceWatch
+from das.engine.versions import NotInstalled
 from das.model_drafts.in_turns import InTurns
 from das.verify.admission import FORCED_KEY, PROBLEM_KEY
 from das.verify.draw import GREEDY_BELOW

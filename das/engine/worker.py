@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from das.engine.contract.versions import NotInstalled, require_vllm
+from das.engine.versions import NotInstalled, require_vllm
 
 require_vllm()  # first, because another version may lack what is imported next
 
@@ -33,7 +33,7 @@ from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
-from das.engine.rollouts.report import Plain  # noqa: E402
+from das.engine.rollouts.report import Plain, RequestCost  # noqa: E402
 from das.engine.rollouts.totals import LinesInTheLog, add_to_totals  # noqa: E402
 from das.engine.runner.draft_passes import blocks_needed  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
@@ -279,7 +279,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """
         self.das_runner.settle()
         meter = self.das_runner.meter
-        costs = self._costs(meter.requests)
+        costs = self._plain_costs()
         report = meter.report() if self._das_proposer is None else self._das_proposer.end_turn(meter)
         self.das_runner.meter = RolloutMeter(self._das_text)
         return self._count(report.plain()) | {"requests": costs}
@@ -332,7 +332,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_announced = False
         self.das_runner.settle()
         meter, coupled = self.das_runner.meter, self.das_runner.coupled
-        costs = self._costs(meter.requests)
+        costs = self._plain_costs()
         if self._das_proposer is not None:
             report = self._das_proposer.end_step(meter, history_tick, judged)
         elif coupled is not None:
@@ -350,18 +350,22 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             add_to_totals(report)
         return report
 
-    def _costs(self, requests: Iterable[str]) -> dict[str, Plain]:
-        """Returns the costs so far of these requests of the running rollout or turn, by their names."""
-        costs = {name: self.das_runner.meter.requests[name].cost(self._das_text) for name in requests}
-        if self._das_proposer is not None:
-            costs = {name: self._das_proposer.noted(name, cost) for name, cost in costs.items()}
-        return {name: cost.plain() for name, cost in costs.items()}
+    def _costs(self, requests: Iterable[str]) -> list[RequestCost]:
+        """Returns the costs so far of these requests of the running rollout or turn, in their order."""
+        meter, proposer = self.das_runner.meter, self._das_proposer
+        costs = {name: meter.requests[name].cost(meter.decode) for name in requests}
+        return [cost if proposer is None else proposer.noted(name, cost) for name, cost in costs.items()]
 
-    def das_costs(self, requests: Sequence[str]) -> list[Plain]:
+    def _plain_costs(self) -> dict[str, Plain]:
+        """Returns the costs of all requests of the rollout or turn, by vLLM's internal ids."""
+        names = list(self.das_runner.meter.requests)
+        return {name: cost.plain() for name, cost in zip(names, self._costs(names), strict=True)}
+
+    def das_costs(self, requests: Sequence[str]) -> list[RequestCost]:
         """Returns the costs so far of these requests of the running rollout or turn, in their order. requests: vLLM's
         internal ids."""
         self.das_runner.settle()
-        return list(self._costs(requests).values())
+        return self._costs(requests)
 
     def das_add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
         """Add responses of other engines to the history. history_tick: the window's present tick. Does nothing unless

@@ -48,7 +48,6 @@ def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
         if rank:
             report = RolloutReport(draft_s=report.draft_s, calibration_error=report.calibration_error)
         costs = rollout.requests[own]
-        report = replace(report, passes=sum(cost.passes for cost in costs), drafted=sum(cost.drafted for cost in costs))
         parts.append(
             Rollout(
                 step=rollout.step,
@@ -57,7 +56,7 @@ def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
                 finish_reasons=rollout.finish_reasons[own],
                 requests=costs,
                 rollout_s=rollout.rollout_s,
-                report=report,
+                report=report.of_requests(costs),
             )
         )
     return parts

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from das.engine.contract.versions import require_trl
 from das.engine.patches.replace import patch, required
+from das.engine.versions import require_trl
 
 Replacements = Mapping[str, Callable[..., Any]]  # new methods, by name
 _patched_methods: list[tuple[type, str, Any]] = []  # patched class of TRL, method name, TRL's method

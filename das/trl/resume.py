@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from das import ranks
+from das.errors import EngineError
 from das.files import write_text
 from das.trl.lag import STATE, RolloutsAhead
 
@@ -64,6 +65,11 @@ class ScriptCheckpoints:
             self._ahead.begin()
         if (checkpoint := kwargs.get("resume_from_checkpoint")) is not None:
             self._epochs_before = completed_epochs(Path(checkpoint))
+            if self._epochs_before and not hasattr(self._trainer.train_dataset, "__len__"):
+                _warn(
+                    "the stream had ended and begun anew before the checkpoint, and transformers cannot tell where: "
+                    "the steps train on other rows than without the stop"
+                )
             self._load(Path(checkpoint))
         return original(*args, **kwargs)
 
@@ -104,18 +110,24 @@ class ScriptCheckpoints:
     def _load(self, checkpoint: Path) -> None:
         trainer, own = self._trainer, _own(checkpoint)
         generation = trainer.vllm_generation
-        about, ours = json.loads((own / ABOUT).read_text()) if own.is_dir() else {}, self._about()
-        if not about:
+        about, ours = _read(own / ABOUT) if own.is_dir() else {}, self._about()
+        if getattr(trainer.model, "peft_config", None):
+            _warn(
+                "adapters are trained, and the frozen weights are read anew. Without the stop TRL would have gone on "
+                "with weights that it rounds in each sync, so losses differ in their last digits"
+            )
+        drafts = generation.engine.row.drafts
+        if not about and drafts:
             _warn(
                 f"{checkpoint} holds no state of das for this process, so the drafter's history begins empty: drafts "
                 "are fewer at first, and no token is another"
             )
-        elif about["method"] != ours["method"]:
+        elif about and drafts and about["method"] != ours["method"]:
             _warn(
                 f"{checkpoint} was saved with das.speculate({about['method']!r}), so the history of {ours['method']!r} "
                 "begins empty: drafts are fewer at first, and no token is another"
             )
-        else:
+        elif about and about["method"] == ours["method"]:
             generation.load_state(own)
             if not generation.keeps_history:
                 _warn("the server keeps the drafter's history: if it was started anew, the history begins empty")
@@ -157,6 +169,15 @@ class ScriptCheckpoints:
 def _own(checkpoint: Path) -> Path:
     """Returns this rank's folder in a checkpoint."""
     return checkpoint / (FOLDER if ranks.is_main() else f"{FOLDER}_rank{ranks.rank()}")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise EngineError(
+            f"{path} cannot be read ({error}): delete its folder, to resume without the history"
+        ) from None
 
 
 def _window(trainer: Any) -> int:

@@ -12,9 +12,9 @@ from das.budget.schedule import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.drafter import DEFAULT_UNIT, UNITS
 from das.engine.build import EngineSettings
-from das.engine.contract.versions import VLLM, installed
 from das.engine.install import install
 from das.engine.rollouts.rollout import rollout_row
+from das.engine.versions import VLLM, installed
 from das.errors import EngineError
 from das.side_output import side_output
 from das.trl import patches as trl_trainers

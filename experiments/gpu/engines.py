@@ -39,7 +39,7 @@ def build(
 
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # the log says which kernels and graphs were chosen
     if method == STOCK:
-        set_environment(stock=True)
+        set_environment()
         arguments: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
     else:
         das.install(batch_invariant=invariant and scale.gpu)

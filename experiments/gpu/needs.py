@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from das.doctor import nvidia_driver
-from das.engine.contract.versions import installed
+from das.engine.versions import installed
 from experiments.gpu.parts import Part
 
 OLDEST_DRIVER = 580  # the oldest driver for CUDA 13 (docs/install.md)

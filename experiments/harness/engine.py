@@ -22,7 +22,7 @@ def prepare_process(config: RunConfig) -> None:
     """
     engine = config.engine
     if not config.arm.row.keyed:
-        set_environment(engine.kv_cache_gib, engine.threads, stock=True)
+        set_environment(engine.kv_cache_gib, engine.threads)
     else:
         install(engine.kv_cache_gib, engine.threads, engine.batch_invariant)
 

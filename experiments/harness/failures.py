@@ -19,6 +19,7 @@ from experiments.harness import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
 from experiments.run.output import quiet_into
 from rewards.reward import RewardError
+from rewards.workers import JudgeError
 
 
 def failure_line(error: Exception) -> str:
@@ -26,7 +27,7 @@ def failure_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"disk full while writing {error.filename or 'results'}"
     ours = CheckpointError | ClusterError | EngineDied | WeightSyncError | TrainingDiverged | RunFailed | UserError
-    if isinstance(error, ours):
+    if isinstance(error, ours | JudgeError):
         return " ".join(str(error).split())
     return f"{type(error).__name__}: {reason_of(error)[:400]}"
 

@@ -117,11 +117,13 @@ def _files(module: str) -> Iterator[Path]:
 
 def refuse_links(folder: Path) -> None:
     """Refuse a run folder with a symbolic link that leads out of it: the run would write, empty or delete what lies
-    there. Raises UserError."""
+    there. The same for a pipe or a device, on which it would wait. Raises UserError."""
     inside = folder.resolve()
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
+            if not (path.is_symlink() or path.is_dir() or path.is_file()):
+                raise UserError(f"{path} is neither a file nor a folder: remove it")
             if path.is_symlink() and not _leads_into(path, inside):
                 raise UserError(
                     f"{path} is a link that leads out of the run folder, to {os.readlink(path)}: nothing is written "
@@ -142,17 +144,15 @@ def _leads_into(link: Path, folder: Path) -> bool:
 
 
 def refuse_environment(config: DictConfig | ListConfig) -> None:
-    """Refuse a recorded config.yaml that asks for something else, such as ${oc.env:NAME}: a run records plain values.
-    Raises ValueError."""
+    """Refuse a recorded config.yaml that calls a function, such as ${oc.env:NAME}. Raises ValueError."""
     for key, text in _texts(OmegaConf.to_container(config)):
-        if "${" in text:
-            raise ValueError(f"{key} is no plain value")
+        if ":" in text.partition("${")[2]:
+            raise ValueError(f"{key} asks for more than the settings beside it")
 
 
 def own_classes(config: DictConfig) -> list[str]:
     """Return the classes module:Class that a recorded config names and this process has not loaded, because its own
     command line does not name them. Nobody else's word loads them."""
-    named = (
-        _NAMED.fullmatch(text) for group in ("drafter", "budget", "arm") for _, text in _texts(plain(config[group]))
-    )
+    texts = [text for key, text in _texts(plain(config)) if key.startswith(("drafter.", "budget.", "arm."))]
+    named = map(_NAMED.fullmatch, texts)
     return sorted({found[0] for found in named if found and found[1] not in sys.modules})

@@ -12,10 +12,9 @@ from experiments.run.errors import UserError
 if TYPE_CHECKING:
     from experiments.small_policy.small import SmallPolicyConfig
 
-SMALL_MTP = "small_mtp"  # the small policy that has an MTP layer
 SMOLLM2 = "smollm2"  # a pretrained language model
 COLD_STARTS = ("words",)  # texts on which SmolLM2 can be fine-tuned
-TEXTS = ("puzzles", "arithmetic")  # draft models and MTP layers can be made for these data
+TEXTS = ("puzzles", "arithmetic")  # draft models can be made for these data
 
 
 def small_kind(config: RunConfig) -> str:
@@ -42,10 +41,6 @@ def policy_directory(config: RunConfig, progress: Callable[[str], None]) -> str:
         return config.policy.path
     if config.policy.name == SMOLLM2:
         return str(_smollm2(config, progress))
-    if config.policy.name == SMALL_MTP:
-        from experiments.small_policy.mtp.policy import build_mtp_policy
-
-        return str(build_mtp_policy(_small_config(config), cache, progress))
     if small_kind(config) == "programs":
         from experiments.small_policy.programs.policy import build_programs_policy
 
@@ -57,7 +52,7 @@ def unmade_policy(config: RunConfig) -> str | None:
     """Return the key of the small policy that this run has to make first; None if it is in the cache or not needed."""
     from experiments.small_policy.small import policy_key, shipped_kind
 
-    if config.policy.path is not None or config.policy.name in (SMALL_MTP, SMOLLM2):
+    if config.policy.path is not None or config.policy.name == SMOLLM2:
         return None
     small = _small_config(config)
     if shipped_kind(small) or (small_kind(config) == "programs" and config.policy.effort == 1):
@@ -79,14 +74,10 @@ def draft_model_directory(config: RunConfig) -> str:
 
 
 def check_mtp(config: RunConfig) -> None:
-    """Refuse an arm whose policy lacks an MTP layer, and policy=small_mtp on unsuitable data. Raises UserError."""
-    if config.policy.path is not None:
-        return
-    has_mtp = config.policy.name == SMALL_MTP
-    if config.arm.row.model == "mtp layer" and not has_mtp:
-        raise UserError(f"arm {config.arm.name}: policy={config.policy.name} has no MTP layer; take policy={SMALL_MTP}")
-    if has_mtp and small_kind(config) not in TEXTS:
-        raise UserError(f"policy={SMALL_MTP}: it is made for data=puzzles and data=arithmetic only")
+    """Refuse an arm whose policy lacks an MTP layer. Raises UserError."""
+    if config.arm.row.model == "mtp layer" and config.policy.path is None:
+        name = config.policy.name
+        raise UserError(f"arm {config.arm.name}: policy={name} has no MTP layer; name one that has by policy.path")
 
 
 def check_cold_start(config: RunConfig) -> None:
@@ -110,8 +101,7 @@ def _smollm2(config: RunConfig, progress: Callable[[str], None]) -> Path:
 
 def _draft_config(config: RunConfig) -> "SmallPolicyConfig":
     """Describe a draft model with text and tokenizer of the small policy. Raises UserError for other policies."""
-    # small_mtp has the tokenizer of Qwen2, and SmolLM2 its own.
-    other = config.policy.path is not None or config.policy.name in (SMALL_MTP, SMOLLM2)
+    other = config.policy.path is not None or config.policy.name == SMOLLM2
     if other or small_kind(config) not in TEXTS:
         raise UserError(
             "arm.speculative.model=null: a draft model is made for policy=small on puzzles and arithmetic only; name "

@@ -8,8 +8,8 @@ from das import ranks
 from das.cluster.local_ray import require_listener
 from das.cluster.messages import ClusterError
 from das.engine.build import EngineSettings, check_draft_model
-from das.engine.contract.versions import require_supported
 from das.engine.model_code import refuse_model_code
+from das.engine.versions import require_supported
 from das.trl.lag import ahead_problem
 from das.trl.support import QUANTIZED, unsupported
 from experiments.harness import heads

@@ -1,7 +1,7 @@
 """The base class of drafters that read the policy's hidden states with one decoder layer, and learn its distribution.
 
 For later tokens of a draft, the layer reads its own output. An EAGLE-3 head (eagle3.py) and an MTP layer
-(experiments/small_policy/mtp/layer.py) differ in what they read and in where their logits come from. The loss computes
+(tests/mtp_layer.py) differ in what they read and in where their logits come from. The loss computes
 drafts from all positions of a text at once.
 """
 

@@ -12,10 +12,11 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from das.cluster.messages import ClusterError
-from das.engine.contract.versions import UnsupportedVersion
+from das.engine.versions import UnsupportedVersion
 from das.errors import EngineError, WeightSyncError, printable, reason_of
 from das.native import NativeBuildError
 from rewards.reward import RewardError
+from rewards.workers import JudgeError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 USER_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
@@ -81,7 +82,7 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
         yield
     except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException, RewardError) as error:
         stop(str(error), USER_ERROR)
-    except (RunFailed, ClusterError, WeightSyncError, TrainingDiverged, CheckpointError) as error:
+    except (RunFailed, ClusterError, WeightSyncError, TrainingDiverged, CheckpointError, JudgeError) as error:
         stop(str(error), FAILED)
     except KeyboardInterrupt:
         stop(f"interrupted; the finished steps are in the run folder{resume_hint()}", INTERRUPTED)

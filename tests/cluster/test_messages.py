@@ -17,7 +17,7 @@ from das.cluster.actor import versions_with
 from das.cluster.messages import ClusterError, Response, predicted, require_equal_versions, weights_checksum
 from das.cluster.settings import ClusterSettings
 from das.cluster.weights import packed, unpacked
-from das.engine.contract import versions
+from das.engine import versions
 from das.engine.rollouts.report import RequestCost
 from das.engine.rollouts.rollout import RolloutRequest
 

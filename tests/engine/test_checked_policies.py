@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from das.engine import self_test
 from das.engine.checked_policies import CHECKED
-from das.engine.contract.versions import NotInstalled
+from das.engine.versions import NotInstalled
 from das.errors import EngineError
 from das.weights.weight_check import LOGPROB_TOLERANCE, logprob_difference
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import das
-from das.engine import plugin
-from das.engine.contract import versions
+from das.engine import plugin, versions
 from das.engine.engine_config import WORKER
 from das.engine.patches import front_end
 from das.engine.patches.replace import required

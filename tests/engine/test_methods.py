@@ -76,3 +76,12 @@ def test_methods_of_vllm_tell_their_own_name() -> None:
 def test_an_unknown_method_is_one_line() -> None:
     with pytest.raises(EngineError, match="unknown speculation method 'guess': choose none, das, "):
         EngineSettings("", method="guess")
+
+
+def test_no_budget_is_built_to_read_a_number_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Front end, worker and runner each read the options, in engines with more than one process each time anew."""
+    settings = {"name": "fixed", "tokens": 7}
+    arguments = engine_arguments("das", budget=settings)
+    monkeypatch.setattr("das.budget.make_budget", lambda settings: pytest.fail("built"))
+    assert arguments["speculative_config"]["num_speculative_tokens"] == 7
+    assert engine_arguments("das", budget=settings) == arguments

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from das.engine.contract.versions import NotInstalled
 from das.engine.drafters import cpu_linears, cuda_linears
 from das.engine.drafters.quantized import rounded_to_4_bits, rounded_to_8_bits, to_4_bits
+from das.engine.versions import NotInstalled
 
 
 def random(rows: int, columns: int, seed: int = 0) -> torch.Tensor:

@@ -13,13 +13,13 @@ from host_waits import HostWaits
 from vllm import SamplingParams
 
 from das.engine.build import EngineSettings
-from das.engine.contract.versions import NotInstalled
 from das.engine.drafters import cpu_linears, cuda_linears
 from das.engine.drafters.self_draft import BROKEN
 from das.engine.drafters.support import require_self_draft
 from das.engine.engine_config import DasOptions, das_options
 from das.engine.runner.draft_passes import blocks_needed, pass_inputs
 from das.engine.runner.runner import Runner
+from das.engine.versions import NotInstalled
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]

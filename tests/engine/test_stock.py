@@ -14,7 +14,7 @@ import json, os, sys
 from das.engine.environment import set_environment
 for name in ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"):
     os.environ.pop(name, None)
-set_environment(batch_invariant=True, stock=True)
+set_environment()
 from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import RolloutRequest, rollout_row
 from das.engine.stock import build_stock, roll_out_stock

@@ -27,7 +27,7 @@ from rewards.code import code_of
         ("<answer>5</answer><answer>6", "5"),
         ("\\boxed{}", ""),
         ("<think> \\boxed{12}", None),
-        ("<think> <answer>12</answer> but", None),
+        ("<think> \\boxed{13} \\end{think} <answer>12</answer>", "12"),
         ("<think> 12 </think> \\boxed{13}", "13"),
         ("\\boxed{12} </think> \\boxed{13}", "13"),
         ("the answer is 12", None),

@@ -5,8 +5,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ GOLDS = ["7", "0.5", "7", "7"]
 REWARDS = [1.0, 1.0, 0.0, 0.0]
 CHECK = "def check(candidate):\n    assert candidate(6) == 36"
 SQUARE = "def f(x): return x * x"
+OPEN_FILES = 61  # of a solution, by which its process is known
 
 
 def in_thread(call: Callable[[], Any]) -> Any:
@@ -125,6 +127,7 @@ def test_a_worker_that_fails_twice_is_an_error() -> None:
     workers.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_stopped_for_long_is_asked_again() -> None:
     """As by a suspended job: it used no CPU time, so its question is not to blame."""
     workers = Workers(command("maths"), 1, 5.0, 8.0)
@@ -141,7 +144,7 @@ def test_a_worker_that_was_stopped_for_long_is_asked_again() -> None:
 @pytest.fixture(scope="module")
 def judges() -> Any:
     """One judge. Its solutions may sleep for long."""
-    judge = sandbox_or_skip(1, Limits(wall_s=120.0), best_isolation())
+    judge = sandbox_or_skip(1, Limits(wall_s=120.0, open_files=OPEN_FILES), best_isolation())
     yield judge
     judge.close()
 
@@ -172,17 +175,22 @@ def test_what_tests_raise_on_a_wrong_answer_is_a_wrong_answer(judges: Sandbox, e
     assert [verdict.passed for verdict in verdicts] == [True, False]
 
 
+def descendants(pid: int) -> Iterator[int]:
+    """The processes that a process started, and those that these started."""
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it has ended
+            for child in map(int, listed.read_text().split()):
+                yield child
+                yield from descendants(child)
+
+
 def solutions() -> list[int]:
-    """The processes in which solutions run: only these may open so few files."""
+    """The processes below this one in which solutions run: only these may open so few files."""
     found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                limits = (folder / "limits").read_text()
-            except OSError:  # it has ended
-                continue
-            if f"Max open files            {Limits().open_files}  " in limits:
-                found.append(int(folder.name))
+    for pid in descendants(os.getpid()):
+        with suppress(OSError):
+            if f"Max open files            {OPEN_FILES}  " in Path(f"/proc/{pid}/limits").read_text():
+                found.append(pid)
     return found
 
 
@@ -199,7 +207,7 @@ def killing(find: Callable[[], Sequence[int]], times: int, run: Callable[[], Any
         return result.result()
 
 
-SLOW = "import time\ndef f(x):\n    time.sleep(2)\n    return x * x"
+SLOW = "import time\ndef f(x):\n    time.sleep(5)\n    return x * x"
 JOBS = {
     "function": {"source": SLOW, "entry": "f", "tests": CHECK},
     "tests that tolerate everything": {
@@ -207,10 +215,11 @@ JOBS = {
         "entry": "f",
         "tests": "def check(candidate):\n    try: candidate(6)\n    except: pass",
     },
-    "program": {"source": "import time\ntime.sleep(2)\nprint(36)", "tests": [["6", "36"]]},
+    "program": {"source": "import time\ntime.sleep(5)\nprint(36)", "tests": [["6", "36"]]},
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_a_solution_that_the_kernel_kills_is_judged_again(judges: Sandbox, name: str) -> None:
     judges.take_counts()
@@ -219,6 +228,7 @@ def test_a_solution_that_the_kernel_kills_is_judged_again(judges: Sandbox, name:
     assert judges.take_counts()[DEATHS] == 1
 
 
+@pytest.mark.slow
 def test_a_solution_that_the_kernel_kills_twice_is_an_error(judges: Sandbox) -> None:
     with pytest.raises(WorkerError, match="killed from outside; if memory ran out"):
         killing(solutions, 2, lambda: judges.run([JOBS["program"]]))

@@ -40,11 +40,22 @@ def reward() -> Iterator[CodeReward]:
     sandbox.close()
 
 
-@pytest.mark.parametrize(("name", "wrong", "equal"), [("math500", 0, []), ("dsr_sub", 1, EQUAL)])
-def test_a_gold_answer_equals_itself_and_no_other(name: str, wrong: int, equal: list[set[str]]) -> None:
-    """One of DSR-sub's answers is empty, and one lacks its last brace."""
-    rows = pyarrow.parquet.read_table(DATA / f"{name}.parquet").to_pylist()
-    golds = [row["reward_model"]["ground_truth"] for row in rows if row["reward_model"]["ground_truth"].strip()]
+def gold_answers(file: str) -> list[str]:
+    """The gold answers of a set of maths problems. One of DSR-sub's is empty and left out."""
+    if file.endswith(".jsonl"):
+        answers = [json.loads(line)["answer"] for line in (DATA / file).read_text().splitlines()]
+    else:
+        answers = [row["reward_model"]["ground_truth"] for row in pyarrow.parquet.read_table(DATA / file).to_pylist()]
+    return [str(answer) for answer in answers if str(answer).strip()]
+
+
+@pytest.mark.parametrize(
+    ("file", "wrong", "equal"),
+    [("math500.parquet", 0, []), ("dsr_sub.parquet", 1, EQUAL), ("aime24.jsonl", 0, [])],
+)
+def test_a_gold_answer_equals_itself_and_no_other(file: str, wrong: int, equal: list[set[str]]) -> None:
+    """One of DSR-sub's answers lacks its last brace. So it leaves a box open, which holds no answer."""
+    golds = gold_answers(file)
     maths = MathsReward(2, 8.0)
     right = dict(zip(golds, maths([f"\\boxed{{{gold}}}" for gold in golds], golds), strict=True))
     assert list(right.values()).count(0.0) == wrong
@@ -54,6 +65,15 @@ def test_a_gold_answer_equals_itself_and_no_other(name: str, wrong: int, equal: 
             answers, golds, maths([f"\\boxed{{{answer}}}" for answer in answers], golds), strict=True
         ):
             assert found == (right[gold] if answer == gold else float({answer, gold} in equal)), (answer, gold)
+    closed = [gold for gold in golds if right[gold]]
+    for text, reward in (
+        ("<think> \\boxed{98765} </think> So \\boxed{%s}.", 1.0),
+        ("\\boxed{98765}. No: \\boxed{%s}.", 1.0),
+        ("\\boxed{%s}. Wait: \\boxed{98765}", 0.0),
+        ("\\boxed{%s}. Wait: \\boxed{98", 0.0),
+        ("<think> \\boxed{%s} but", 0.0),
+    ):
+        assert maths([text % gold for gold in closed], closed) == [reward] * len(closed), text
     maths.close()
 
 

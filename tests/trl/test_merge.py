@@ -12,6 +12,7 @@ def rollout(rollout_s: float, lengths: list[int], drafted: int, alarms: list[str
     report = RolloutReport(
         passes=sum(lengths) - drafted,
         drafted=2 * drafted,
+        accepted=drafted,
         draft_s=rollout_s / 10,
         draft_rounds=drafted,
         draft_passes=3 * drafted,

@@ -6,11 +6,15 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from das.digests import weights_digest
 from trl_runs import COMMON, GROUPS, one_engine, reward
+
+from das.errors import EngineError
+from das.trl.resume import ScriptCheckpoints
+from experiments.digests import weights_digest
 
 pytestmark = pytest.mark.slow
 
@@ -107,3 +111,31 @@ def test_other_rows_are_named(run: Run, alone: tuple[Path, dict[int, Any]], tmp_
         RuntimeWarning, match="other rows or weights than without the stop, because rows was 7 and is 9, seed was 42"
     ):
         run(tmp_path, folder / "checkpoint-6", rows=9, seed=7)
+
+
+def test_what_is_not_restored_is_named(tmp_path: Path) -> None:
+    """A stream that had begun anew: transformers counts `max_steps` as one epoch of it, and skips more rows than a pass
+    has. Frozen weights under adapters, which drift by rounding. A state of das that cannot be read."""
+    (tmp_path / "trainer_state.json").write_text('{"epoch": 1.07, "global_step": 4}')
+    trainer: Any = SimpleNamespace(
+        train_dataset=iter(()),
+        model=SimpleNamespace(peft_config={"default": None}),
+        args=SimpleNamespace(seed=1, gradient_accumulation_steps=1),
+        num_iterations=1,
+        vllm_generation=SimpleNamespace(engine=SimpleNamespace(method="das", row=SimpleNamespace(drafts=True))),
+        _inner_training_loop=lambda **kwargs: "ran",
+        _get_train_sampler=None,
+        _save_checkpoint=None,
+    )
+    ScriptCheckpoints(trainer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert trainer._inner_training_loop(resume_from_checkpoint=str(tmp_path)) == "ran"
+    texts = [str(warning.message) for warning in caught]
+    beginnings = ("the stream had ended", "adapters are trained", f"{tmp_path} holds no state of das")
+    assert len(texts) == len(beginnings)
+    assert all(text.startswith(f"resumed: {begins}") for text, begins in zip(texts, beginnings, strict=True))
+    (tmp_path / "das").mkdir()
+    (tmp_path / "das" / "about.json").write_text("{")
+    with pytest.raises(EngineError, match=r"about\.json cannot be read .*: delete its folder, to resume without"):
+        trainer._inner_training_loop(resume_from_checkpoint=str(tmp_path))

@@ -13,8 +13,8 @@ from trl.trainer import grpo_trainer
 from trl.trainer.base_trainer import _BaseTrainer
 
 import das
+from das.engine import versions
 from das.engine.build import EngineSettings
-from das.engine.contract import versions
 from das.errors import EngineError
 from das.trl import speculate, trainers
 from das.trl.generation import SpeculativeGeneration

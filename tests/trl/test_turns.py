@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from das.engine.rollouts.report import RequestCost, RolloutReport
+from das.engine.rollouts.report import RequestCost, RolloutReport, added
 from das.engine.rollouts.rollout import EVALUATION, Rollout, RolloutRequest, evaluation_seed, request_seed, rollout_row
 from das.errors import EngineError
 from das.trl.conversations import RowTokens, Turn, added_turns, conversation_rows, follow_turns, joined
@@ -138,6 +138,14 @@ def test_problems_and_clock() -> None:
     assert recorded.finished == 3, "nobody called a tool"
     rollout = recorded.backend.last
     assert [len(response) for response in rollout.responses] == [2, 2, 2, 2]
+
+
+def test_what_is_no_sum_is_not_added() -> None:
+    turn = RolloutReport(passes=3, draft_s=0.5, history_tokens=10, calibration_error=0.1, draft_scale=2.0)
+    end = RolloutReport(passes=4, draft_s=0.25, history_tokens=12, calibration_error=0.2, draft_scale=2.5)
+    both = added(turn, end)
+    assert (both.passes, both.draft_s) == (7, 0.75)
+    assert (both.history_tokens, both.calibration_error, both.draft_scale) == (12, 0.2, 2.5)
 
 
 def test_sums_over_turns() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from das.engine.contract.versions import NotInstalled
+from das.engine.versions import NotInstalled
 
 
 def refusal(what: str) -> NotInstalled:

@@ -6,8 +6,8 @@ interface (tests/engine/test_quantized.py).
 
 import torch
 
-from das.engine.contract.versions import NotInstalled
 from das.engine.drafters.quantized import Linear, to_4_bits, to_8_bits
+from das.engine.versions import NotInstalled
 
 GROUPS = (128, 64, 32)  # how many inputs share a scale: the first of these that divides a layer's inputs
 IN_A_WORD = 8  # how many 4-bit values an int32 holds

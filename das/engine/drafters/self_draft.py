@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from das.engine.contract.versions import NotInstalled
 from das.engine.drafters.quantized_layers import QuantizedLayers
+from das.engine.versions import NotInstalled
 from das.model_drafts.in_turns import Drawn
 from das.verify.coupled import CoupledSampler
 

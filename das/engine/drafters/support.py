@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from das.engine.contract.versions import NotInstalled
 from das.engine.drafters.quantized import FORMATS
+from das.engine.versions import NotInstalled
 
 LAST_WITH_INT8 = 99  # ten times the last compute capability with vLLM's int8 kernels; Blackwell (10.0) has none
 

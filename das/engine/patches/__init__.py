@@ -1,12 +1,14 @@
 """Changes that das makes to vLLM. Each file says what it replaces, and why.
 
-front_end.py: requests. weights.py: new weights. cpu.py, cpu_invariance.py, gpu.py, tuned_matmuls.py: devices.
-replace.py: the two ways to replace a name. Other changes lie beside the part that needs them: those of the model runner
-in das/engine/runner, that of a stock engine's steps in das/engine/stock.py, those of TRL in das/trl.
+front_end.py: requests. model_runner.py: the choice of the runner. weights.py: new weights. cpu.py, cpu_invariance.py,
+gpu.py, tuned_matmuls.py: devices. replace.py: the two ways to replace a name. Other changes lie beside the part that
+needs them: those of the model runner in das/engine/runner, that of a stock engine's steps in das/engine/stock.py, those
+of TRL in das/trl.
 
 An engine asks for das by its worker class, `worker_cls="das.engine.worker.DasWorker"`. Nearly all changes are made on
-the objects of that engine, so other engines of the process stay as they are. Only three additions concern all engines:
-the front end looks for das (front_end.py), weight transfer has one more backend (weights.py), and batch-invariant
-matrix products have more tiles (gpu.py). Other shared functions are replaced only while an engine is built or loads
-weights.
+the objects of that engine, so other engines of the process stay as they are. Only four additions concern all engines:
+the front end looks for das (front_end.py), a config knows its model runner (model_runner.py), weight transfer has one
+more backend (weights.py), and batch-invariant matrix products have more tiles (gpu.py). Other shared functions are
+replaced only while an engine is built or loads weights; on a CPU also kernels, which no other engine launches
+(das/engine/runner/stand_in.py).
 """

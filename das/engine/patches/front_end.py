@@ -1,10 +1,10 @@
 """The front end refuses requests that an engine of das cannot answer, and accepts some that vLLM refuses.
 
-- InputProcessor.__init__, replaced by `patch_front_end` once in each process. It is the one method of a shared class
-  that is replaced for good: the front end checks requests, and may run in another process than the worker. The
-  replacement does nothing for engines with another worker class. For engines of das it refuses requests that the worker
-  could only answer by stopping, accepts min_p and logit_bias, which vLLM refuses with drafts, and hands a request's
-  `cache_salt` on to the worker. With vLLM 0.31 nobody drafts for a request with stop strings.
+- InputProcessor.__init__, replaced by `patch_front_end` once in each process. Beside those of model_runner.py it is the
+  one method of a shared class that is replaced for good: the front end checks requests, and may run in another process
+  than the worker. The replacement does nothing for engines with another worker class. For engines of das it refuses
+  requests that the worker could only answer by stopping, accepts min_p and logit_bias, which vLLM refuses with drafts,
+  and hands a request's `cache_salt` on to the worker. With vLLM 0.31 nobody drafts for a request with stop strings.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from das.engine.checked_policies import check_policy
-from das.engine.contract.versions import KEEPS_BEHIND_STOPS, NotInstalled, installed, require_vllm
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
 from das.engine.patches.model_runner import choose_model_runner
 from das.engine.patches.replace import patch
+from das.engine.versions import KEEPS_BEHIND_STOPS, NotInstalled, installed, require_vllm
 from das.verify.admission import LIMIT_KEY, SALT_KEY, admit, admit_stops, admit_to_arrays
 
 _applied = False

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from das.engine.contract.versions import UnsupportedVersion, installed
+from das.engine.versions import UnsupportedVersion, installed
 
 _replacing = threading.RLock()
 

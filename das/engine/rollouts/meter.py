@@ -152,12 +152,9 @@ class RolloutMeter:
         counted = {name: value for name, value in vars(self).items() if name not in ("began", "requests", "decode")}
         return RolloutReport(
             **counted | {"step_emitted": step_emitted},
-            passes=sum(cost.passes for cost in costs.values()),
-            drafted=sum(cost.drafted for cost in costs.values()),
-            accepted=sum(cost.accepted for cost in costs.values()),
             draft_rounds=sum(counts.rounds for counts in self.requests.values()),
             decode_steps=len(self.step_time_s),
             tail_steps=sum(live <= TAIL for live in self.step_live),
             live_sum=sum(self.step_live),
             drafted_steps=sum(tokens > live for tokens, live in zip(self.step_tokens, self.step_live, strict=True)),
-        )
+        ).of_requests(list(costs.values()))

@@ -113,6 +113,11 @@ class RolloutReport:
     cluster: ClusterReport | None = None
     engines: Sequence[Mapping[str, Any]] = ()  # events of the engines of a cluster, and their times
 
+    def of_requests(self, costs: Sequence[RequestCost]) -> Self:
+        """Returns the report with the counts of these requests' responses."""
+        counts = {name: sum(getattr(cost, name) for cost in costs) for name in ("passes", "drafted", "accepted")}
+        return replace(self, **counts)
+
     def timeline(self) -> dict[str, Sequence[float]]:
         """Returns the lists that have a number for each pass, by their names in timeline files (docs/metrics.md)."""
         return {name: value for name, value in self.plain().items() if name.startswith(("step_", "pass_"))}
@@ -185,13 +190,20 @@ def of_engines(reports: Mapping[int, RolloutReport]) -> RolloutReport:
     return merged(named, max(named, key=lambda name: max(named[name].step_time_s, default=0.0)))
 
 
+# What is of a moment, and no sum over turns.
+STATES = ("history_tokens", "calibration_error", "draft_scale")
+
+
 def added(first: RolloutReport, later: RolloutReport) -> RolloutReport:
-    """Make one report of two turns of a rollout: numbers are added, lists are joined."""
+    """Make one report of two turns of a rollout: counts and seconds are added, lists are joined, and of STATES the
+    later one counts."""
     values = {}
     for name, later_value in vars(later).items():
         value = getattr(first, name)
         if value in UNKNOWN or later_value in UNKNOWN:
             values[name] = later_value if value in UNKNOWN else value
+        elif name in STATES:
+            values[name] = later_value
         elif isinstance(value, Mapping):
             values[name] = {key: [*value.get(key, ()), *later_value.get(key, ())] for key in value | later_value}
         elif isinstance(value, Sequence):

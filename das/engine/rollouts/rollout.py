@@ -217,12 +217,8 @@ def measured_rollout(
     if request.schedule is not None:
         request.schedule.observe(request.problems, [len(response) for response in responses])
     # The engine does not know every end: without drafts it knows no tokens, and a scheduler may plan one pass too many.
-    exact = [cost.of_response(len(response)) for cost, response in zip(costs, responses, strict=True)]
-    passes, accepted = (
-        getattr(report, name) + sum(getattr(cost, name) for cost in exact) - sum(getattr(cost, name) for cost in costs)
-        for name in ("passes", "accepted")
-    )
-    costs, report = exact, replace(report, passes=passes, accepted=accepted)
+    costs = [cost.of_response(len(response)) for cost, response in zip(costs, responses, strict=True)]
+    report = report.of_requests(costs)
     return Rollout(request.step, list(request.problems), responses, finish_reasons, costs, rollout_s, report)
 
 
@@ -306,7 +302,7 @@ def prediction_errors(rollout: Rollout) -> dict[str, float]:
         row["length_error"] = float(np.abs(predicted - actual).sum() / max(1, actual.sum()))
     expected_s = np.array(rollout.report.pass_predicted_s, float)
     measured_s = np.array(rollout.report.pass_measured_s, float)
-    usable = np.isfinite(expected_s) & (measured_s > 0)
+    usable = np.isfinite(expected_s)
     if usable.any():
         row["pass_time_error"] = float(np.abs(expected_s[usable] / measured_s[usable] - 1).mean())
     return row

@@ -169,13 +169,13 @@ def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Co
     prepare_process(run_config(first))
     from vllm import SamplingParams
 
-    from das.budget import make_budget
+    from das.budget import longest_draft
     from das.engine.build import build_engine
     from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out, rollout_row
 
     settings = {label: engine_settings(run_config(config), policy) for label, config in arms.items()}
     # An engine that is built for self-drafts and for the longest drafts can serve the other policies too.
-    longest = max(settings.values(), key=lambda each: make_budget(each.budget).max_draft_tokens)
+    longest = max(settings.values(), key=lambda each: longest_draft(each.budget))
     method = next((each.method for each in settings.values() if each.row.self_drafts), longest.method)
     llm = build_engine(replace(longest, method=method), max_num_seqs=max_num_seqs)
     problems_of: dict[str, list[tuple[str, Any]]] = {}  # workload -> (problem id, prompt) of its epoch

@@ -36,8 +36,8 @@ DOUBT = 1.3  # in the pessimistic case a drafted token takes this many times as 
 
 
 def arm_config_of(path: Path) -> DictConfig:
-    """Read the config that the arm in this folder recorded. Raises UserError for a config without an arm, or with
-    something else than plain values."""
+    """Read the config that the arm in this folder recorded. Raises UserError for a config without an arm, or one that
+    asks for more than settings, such as the environment."""
     with reading(path / "config.yaml"):
         config = OmegaConf.load(path / "config.yaml")
         refuse_environment(config)

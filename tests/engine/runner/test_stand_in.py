@@ -10,9 +10,9 @@ import pytest
 import torch
 from scripts import ROOT
 
-from das.engine.contract.versions import NotInstalled
 from das.engine.runner.host_kernels import HOST_KERNELS
 from das.engine.runner.stand_in import HostKernel, compiled, replace_kernels
+from das.engine.versions import NotInstalled
 
 pytestmark = pytest.mark.slow
 

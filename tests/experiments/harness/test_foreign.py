@@ -153,9 +153,10 @@ def test_a_recorded_config_reads_no_environment_and_loads_no_class(
         changed = OmegaConf.merge(config, {group: {"name": name}})
         OmegaConf.save(changed, folder / "config.yaml")
         assert not can_be_replayed(arm_config_of(folder))
-    OmegaConf.save(OmegaConf.merge(config, {"data": {"path": "${oc.env:MYSECRET}"}}), folder / "config.yaml")
-    with pytest.raises(UserError, match=r"config.yaml cannot be read: ValueError: data.path is no plain value"):
-        arm_config_of(folder)
+    for text in ("${oc.env:MYSECRET}", "a ${ oc.env : MYSECRET }", "${${policy.name}:MYSECRET}"):
+        OmegaConf.save(OmegaConf.merge(config, {"data": {"path": text}}), folder / "config.yaml")
+        with pytest.raises(UserError, match=r"config.yaml cannot be read: ValueError: data.path asks for more than"):
+            arm_config_of(folder)
     assert not list(project.rglob("ran"))
 
 
@@ -223,6 +224,10 @@ def test_links_within_a_run_folder_and_those_of_wandb_are_fine(tmp_path: Path) -
     (run / "newest").symlink_to("arms/das")
     (tmp_path / "link").symlink_to(tmp_path / "real")
     foreign.refuse_links(tmp_path / "link" / "run")
+    os.mkfifo(run / "overrides.json")
+    with pytest.raises(UserError, match=r"overrides.json is neither a file nor a folder"):
+        foreign.refuse_links(run)
+    (run / "overrides.json").unlink()
     (run / "circle").symlink_to("circle")
     with pytest.raises(UserError, match="circle is a link"):
         foreign.refuse_links(run)

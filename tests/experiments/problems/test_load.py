@@ -150,6 +150,17 @@ def test_a_file_that_unpacks_to_an_absurd_size(tmp_path: Path, monkeypatch: pyte
         files.rows(tmp_path / "bomb.json.gz")
 
 
+def test_a_text_that_a_parquet_file_repeats_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its size says nothing: the text is written once, and each row names it."""
+    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 10_000), pyarrow.array(["a" * 2**14]))
+    pyarrow.parquet.write_table(pyarrow.table({"problem": texts}), tmp_path / "x.parquet")
+    assert (tmp_path / "x.parquet").stat().st_size < 10_000
+    assert len(files.rows(tmp_path / "x.parquet")) == 10_000
+    monkeypatch.setattr(files, "_MAX_BYTES", 2**24)
+    with pytest.raises(UserError, match="more than 16777216 bytes unpacked"):
+        files.rows(tmp_path / "x.parquet")
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"no {SHARED.relative_to(ROOT.parent)} beside the checkout")
 @pytest.mark.parametrize(
     ("name", "file", "problems"),

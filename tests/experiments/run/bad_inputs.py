@@ -235,9 +235,12 @@ kind(
 MTP = ["task=rollout", "arm=mtp"]
 kind(
     "MTP layer that cannot draft so",
-    (["arms=[none,mtp]"], "arm mtp: policy=small has no MTP layer; take policy=small_mtp"),
-    ([*MTP, "policy=small_mtp", "arm.speculative.num_speculative_tokens=8"], "mtp drafts 1 to 7 tokens a pass, not 8"),
-    ([*MTP, "policy=small_mtp", "data=calculator"], "is made for data=puzzles and data=arithmetic only"),
+    (["arms=[none,mtp]"], "arm mtp: policy=small has no MTP layer; name one that has by policy.path"),
+    (
+        [*MTP, "policy.path=folder", "arm.speculative.num_speculative_tokens=8"],
+        "mtp drafts 1 to 7 tokens a pass, not 8",
+    ),
+    ([*MTP, "policy=smollm2"], "arm mtp: policy=smollm2 has no MTP layer"),
 )
 kind(
     "self-draft that cannot be",

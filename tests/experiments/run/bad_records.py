@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 from composed import composed_arm
 from damages import Damage, halve, halved, linked, removed, written
 from steps_on_disk import write_steps
@@ -52,15 +50,6 @@ def data_folder(tmp: Path, policy: Path) -> Made:
 def dead_link(tmp: Path, policy: Path) -> Made:
     (tmp / "x.jsonl").symlink_to(tmp / "nowhere")
     return data_file(tmp / "x.jsonl", policy), "x.jsonl does not exist, or is no file"
-
-
-@kind("data that unpacks into too much")
-def long_texts_by_number(tmp: Path, policy: Path) -> Made:
-    """80 kB that hold one text of a mebibyte 2,000 times."""
-    texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 2_000), pyarrow.array(["a" * 2**20]))
-    columns = {"problem": texts, "answer": pyarrow.array(["2"] * 2_000)}
-    pyarrow.parquet.write_table(pyarrow.table(columns), tmp / "x.parquet")
-    return data_file(tmp / "x.parquet", policy), "x.parquet cannot be read: ValueError: more than 1073741824 bytes"
 
 
 # name, content, words of the message

@@ -9,17 +9,19 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from hydra import initialize_config_dir
 
-from das.engine.contract import versions
+from das.engine import versions
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.failures import one_line_failure
 from experiments.harness.validate import check
 from experiments.run.errors import CONFIGS, one_line_errors
 from rewards.reward import RewardError
+from rewards.workers import WorkerError
 
 pytestmark = pytest.mark.slow
 
@@ -48,8 +50,8 @@ def test_missing_peer_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_versions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "installed", lambda *names: "0.31.0")
-    with pytest.raises(versions.UnsupportedVersion, match=r"vllm 0\.31\.0: das supports 0\.32\.0"):
+    monkeypatch.setattr(versions, "installed", lambda *names: "0.30.0")
+    with pytest.raises(versions.UnsupportedVersion, match=r"vllm 0\.30\.0: das supports 0\.32\.0 or"):
         versions.require_supported()
 
 
@@ -72,6 +74,16 @@ def test_a_reward_function_that_fails_is_bad_input(tmp_path: Path, capsys: pytes
     assert printed.startswith(f"error: reward.function=mine:f returned nothing (log: {tmp_path / 'log.txt'})")
     assert printed.count("\n") == 1
     assert "KeyError: 'theirs'" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_judge_that_fails_ends_the_run_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrap in (one_line_failure(tmp_path), nullcontext()):  # in a training, and elsewhere
+        with pytest.raises(SystemExit) as stopped, one_line_errors(), wrap:
+            raise WorkerError("a solution was killed from outside")
+        assert stopped.value.code == 1
+        printed = capsys.readouterr().err
+        assert printed.startswith("error: a solution was killed from outside")
+        assert printed.count("\n") == 1
 
 
 @pytest.mark.parametrize("gone", ["run", "run/rollouts"])
@@ -99,9 +111,21 @@ def test_an_arm_that_drafts_nothing_fails(tiny_policy: str, tmp_path: Path) -> N
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
-)
+ENDS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")]
+
+
+@pytest.mark.parametrize(("number", "code", "said"), ENDS)
+def test_an_interrupt_names_the_command_that_resumes(
+    number: int, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped, one_line_errors(lambda: "; to resume: python run.py resume=R"):
+        signal.raise_signal(number)
+    assert stopped.value.code == code
+    line = f"error: {said}; the finished steps are in the run folder; to resume: python run.py resume=R\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize(("number", "code", "said"), ENDS)
 def test_an_interrupt_keeps_the_finished_steps(
     tiny_policy: str, tmp_path: Path, number: int, code: int, said: str
 ) -> None:
