@@ -118,4 +118,8 @@ def _forked(body: Callable[..., None], *args: Any) -> None:
     """Body of a fork of this process: it leaves the pipes of its siblings, so that these notice when one closes."""
     for pipe in list(_ours):
         pipe.close()
-    body(*args)
+    atexit._clear()  # what the parent has to do at its end
+    try:
+        body(*args)
+    finally:
+        atexit._run_exitfuncs()
