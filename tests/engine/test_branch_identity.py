@@ -22,9 +22,7 @@ __all__ = ["baseline"]  # a fixture
 SIZES = (0, 1, 2, 3, 8, 16, 24)
 
 
-@pytest.mark.parametrize(
-    "engine", [pytest.param(STRAINED[0], marks=pytest.mark.nightly), STRAINED[1], f"second_runner_{STRAINED[1]}"]
-)
+@pytest.mark.parametrize("engine", [pytest.param(STRAINED[0], marks=pytest.mark.nightly), STRAINED[1]])
 def test_trees_change_nothing_in_any_request(engines: Engines, baseline: Pool, tiny_policy: str, engine: str) -> None:
     own = {**ENGINES[engine], "budget": {"name": "fixed", "tokens": max(SIZES)}}
     own["extra"] = {"block_size": 32, **own.get("extra", {})}

@@ -144,7 +144,7 @@ def test_a_drafting_engine_raises_the_alarm(roll: tuple[Go, Any]) -> None:
     alarms, rollout = go(ids=dict(zip("abcd", "bcda", strict=True)))
     assert "mixed up" in alarms[0]
     assert rollout.responses == quiet[0][1].responses
-    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
+    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner.drafter
     drafter = proposer.draft_round.drafter
     end = drafter.end
     drafter.end = lambda request, keep: end(request, keep=False)
@@ -165,8 +165,7 @@ def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: En
         max_num_batched_tokens=80,
         budget={"name": "fixed", "tokens": 32},
     )
-    runner = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
-    proposer = runner.drafter
+    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner.drafter
     decoding: list[bool] = []
     watch = proposer._watch_pass
 
@@ -205,7 +204,7 @@ def test_time_between_rollouts_is_no_pass(roll: tuple[Go, Any]) -> None:
     from vllm import SamplingParams
 
     go, llm = roll
-    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.drafter
+    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner.drafter
     seconds: list[float] = []
     proposer.draft_round.budget.observe_pass = lambda done: seconds.append(done.seconds)
     go()

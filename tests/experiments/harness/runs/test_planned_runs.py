@@ -108,12 +108,14 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_the_estimate_counts_the_making_of_each_policy_once(tmp_path: Path) -> None:
     of_fig12 = list(planned_runs.load("das_fig12", "small", [f"cache={tmp_path}"]).runs.values())
+    of_arithmetic = Run(("data=arithmetic", f"cache={tmp_path}"), 1.0)
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        assert planned_runs.making_minutes([*of_fig12, *of_fig12]) == planned_runs.POLICY_MINUTES
-        key = unmade_policy(run_config(compose_config(list(of_fig12[0].overrides))))
+        assert planned_runs.making_minutes(of_fig12) == 0  # the policy for programs ships
+        assert planned_runs.making_minutes([of_arithmetic, *of_fig12, of_arithmetic]) == planned_runs.POLICY_MINUTES
+        key = unmade_policy(run_config(compose_config(list(of_arithmetic.overrides))))
         assert key is not None
         (tmp_path / "policies" / key).mkdir(parents=True)
-        assert planned_runs.making_minutes(of_fig12) == 0
+        assert planned_runs.making_minutes([of_arithmetic]) == 0
 
 
 def test_runs_are_made_once_and_failures_do_not_stop_the_rest(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
