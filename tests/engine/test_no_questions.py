@@ -82,7 +82,7 @@ def test_counts_stay_bounded(
         history_tokens, _, passes = llm.collective_rpc(history)[0]
         assert passes <= 50
         assert history_tokens <= 2 * 500 + 2 * 6 * 60
-        proposer = llm.collective_rpc(lambda worker: worker.model_runner.drafter)[0]
+        proposer = llm.collective_rpc(lambda worker: worker.das_runner.drafter)[0]
         assert len(proposer._record.measured_s) <= 50
     assert llm.collective_rpc(history)[0][1] >= 30 * trained + 5
 
