@@ -160,7 +160,7 @@ def run_like_vllm(
         cells = np.array(places)[:, None] + np.arange(max(map(len, emitted)))
         sampler.remembered = [Remembered(remembered, cells)]
         drafting.attach(runner)
-        proposed = drafting.propose(emitted, np.array(lengths, np.int32), np.empty(0))
+        proposed = drafting.propose(emitted, np.array(lengths, np.int32))
         drafts = dict(zip(rows, proposed, strict=True))
         rows = [i for i in rows if STOP not in runner.requests[str(i)].output_token_ids]
         runner.requests = {str(i): runner.requests[str(i)] for i in rows}

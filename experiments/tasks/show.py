@@ -29,14 +29,14 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         raise UserError(
             f"{arm} holds rollouts of steps {recorded or 'none'}: choose task.arm and task.steps among them"
         )
-    named = task.tokenizer or _policy(arm, str(config.cache))
+    named = task.tokenizer or policy_of(arm, str(config.cache))
     sections = [(f"step {step}", texts(arm, step, int(task.responses), named)) for step in steps]
     path = Path(task.run) / PAGE
     drafted_text.write(path, sections)
     progress.note(f"page: {path}")
 
 
-def _policy(arm: Path, cache: str) -> str:
+def policy_of(arm: Path, cache: str) -> str:
     """Return the folder or hub id of the policy of an arm. cache: where policies are made, whatever the arm's folder
     says."""
     recorded = arm_config_of(arm)

@@ -13,7 +13,9 @@ BUDGET = {"name": "fixed", "tokens": 8}
 
 
 def use(llm: Any, name: str, **drafter: Any) -> None:
-    llm.collective_rpc("das_use_proposer", args=(name, DasOptions({"min_prob": 0.005, **drafter}, BUDGET)))
+    llm.collective_rpc(
+        "das_use_proposer", args=(name, DasOptions(drafter={"min_prob": 0.005, **drafter}, budget=BUDGET))
+    )
 
 
 def drafted(llm: Any, times: int, extra_args: dict[str, Any] | None = None, **arguments: Any) -> list[int]:
