@@ -263,7 +263,8 @@ def f(x):
     look = """
 import builtins, collections, gc, os, random, sys
 def f(x):
-    left = [hasattr(m, 'left') for m in (builtins, collections, sys)] + ['LEFT' in os.environ, 'left' in os.listdir('/tmp')]
+    left = [hasattr(m, 'left') for m in (builtins, collections, sys)] + ['LEFT' in os.environ]
+    left += ['left' in os.listdir('/tmp')]
     left += [any('def f(x)' in o and 'open(' in o for o in gc.get_objects() if type(o) is str)]
     return -1 if any(left) else random.random()
 """
