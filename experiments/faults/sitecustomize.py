@@ -20,7 +20,7 @@ from typing import Any
 # Kind of fault -> the function in which it happens: its module and its name.
 PLACES = {
     "sync": ("das.engine.patches.weights", "repack_linear_layers"),
-    "engine": ("das.verify.sampler", "max_piece_rows"),  # once in every pass
+    "engine": ("das.verify.sampler", "KeyedSampler.begin_pass"),  # once in every pass
 }
 PLACES["memory"] = PLACES["engine"]
 PLACES["store"] = ("das.cluster.pool", "weights_checksum")
