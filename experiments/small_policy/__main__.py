@@ -7,6 +7,9 @@ import torch
 from experiments.small_policy import small
 from experiments.small_policy.programs import policy as programs
 
-for kind in sys.argv[1:] or sys.exit(f"error: which? {', '.join([*small.KINDS, programs.KIND])}"):
+kinds, known = sys.argv[1:], [*small.KINDS, programs.KIND]
+if not kinds or set(kinds) - set(known):
+    sys.exit(f"error: {' '.join(kinds) or 'no kind named'}: choose from {', '.join(known)}")
+for kind in kinds:
     model, tokenizer = programs.trained(print) if kind == programs.KIND else small.trained(small.KINDS[kind], print)
     small.save(model.to(torch.bfloat16), tokenizer, small.SHIPPED / kind)

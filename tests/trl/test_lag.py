@@ -155,7 +155,7 @@ def test_an_engine_that_dies_stops_the_run_in_one_line(
 
 
 @pytest.mark.slow
-def test_a_script_at_a_lag_is_a_run_of_the_harness(
+def test_a_script_at_a_lag_is_the_same_with_drafts_and_samples_as_the_harness(
     in_process: Callable[..., Any], repetitive_policy: str, tmp_path: Path
 ) -> None:
     """With drafts and without, with evaluations between steps, and resumed amid an epoch."""
@@ -168,7 +168,8 @@ def test_a_script_at_a_lag_is_a_run_of_the_harness(
     assert das["evaluations"] == STEPS // 2
     harness = outcome(tmp_path / "harness")
     assert none["tokens"] == harness["tokens"]
-    assert none["losses"] == pytest.approx(harness["losses"], rel=1e-3)  # its trainer sums in another order
+    # They differ from the sixth digit on; the cause is not known.
+    assert none["losses"] == pytest.approx(harness["losses"], rel=1e-3)
     resumed = in_process(train_script, "das", repetitive_policy, tmp_path / "das", 2)
     assert resumed["tokens"] == das["tokens"][2:]
     assert [resumed[what] for what in ("losses", "weights")] == [das[what] for what in ("losses", "weights")]
