@@ -5,11 +5,29 @@ trajectories of this problem that other engines made. So a problem may move from
 and no engine indexes what it does not need.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from das.drafter import native
+from das.drafter.constants import PROMPT_CONTEXT
+from das.drafter.distributions import Distributions
 from das.drafter.saved import SavedHistory, SavedText
+
+
+def finished_text(
+    problem: str, history_tick: int, prompt: Sequence[int], response: Sequence[int] | np.ndarray, distributions: Any
+) -> SavedText:
+    """Returns a finished response in the form in which engines give it to each other.
+
+    prompt: its token ids. distributions: of the response's tokens, as Distributions.text; None: unknown.
+    """
+    context = prompt[-PROMPT_CONTEXT:]
+    tokens = np.concatenate([np.asarray(context, np.int32), np.asarray(response, np.int32)])
+    remembered = None if distributions is None else Distributions.from_text(distributions, len(response))
+    return SavedText(problem, history_tick, len(context), tokens, remembered=remembered)
 
 
 class HistoryStore:
@@ -74,10 +92,10 @@ class HistoryStore:
         """The number of bytes of all kept token ids and distributions."""
         return sum(text.nbytes for texts in self._problems.values() for text, _ in texts)
 
-    def saved(self) -> SavedHistory:
-        """Returns all trajectories, in the form of a drafter's saved history. Which engine has which trajectory is not
-        saved, and the drafter's weights are those of a new drafter."""
-        texts = [text for texts in self._problems.values() for text, _ in texts]
+    def saved(self, lacked_by: int | None = None) -> SavedHistory:
+        """Returns all trajectories, or those that one engine lacks, in the form of a drafter's saved history. Which
+        engine has which trajectory is not saved, and the drafter's weights are those of a new drafter."""
+        texts = [text for texts in self._problems.values() for text, known in texts if lacked_by not in known]
         in_order = sorted(texts, key=lambda text: text.history_tick)
         return SavedHistory(native.prior_weights(), self.history_tick, in_order)
 
