@@ -18,7 +18,7 @@ def install(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: 
 
     kv_cache_gib: size of the KV cache on the CPU. threads: number for torch and the engine's kernels on the CPU; None:
     OMP_NUM_THREADS, or 1 if that is not set. batch_invariant: use vLLM's batch-invariant kernels (GPU).
-    Raises UnsupportedVersion when vLLM is not a version that the patches were checked with.
+    Raises UnsupportedVersion when vLLM is too old for the patches.
     """
     set_environment(kv_cache_gib, threads, batch_invariant)
     patch_front_end()
