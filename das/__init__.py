@@ -24,6 +24,9 @@ def __getattr__(name: str) -> Any:
             from das.engine.versions import require_supported
 
             require_supported()  # first, because other versions of vLLM and TRL may lack what is imported next
+            from das.engine.known_warnings import silence_known
+
+            silence_known()
             from das.trl.speculate import speculate
 
             return speculate

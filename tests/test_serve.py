@@ -50,6 +50,7 @@ def test_the_engine_gets_what_engine_arguments_gives(
     assert set(options) == {name.replace("_", "-") for name in wanted if name != "async_scheduling"} | {
         "no-async-scheduling",
         "port",
+        "shutdown-timeout",
     }
     assert "branch_blocks" not in wanted["additional_config"]["das"]
     assert run(monkeypatch, "--print", "--branch-blocks", "64") == 0

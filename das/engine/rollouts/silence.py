@@ -9,7 +9,7 @@ from das.budget import LiveRequest
 SILENT_PASSES = 2**10  # passes in a row without a draft before the first warning; each later one comes at twice as many
 HELD_BACK = 10  # the budget holds back if it lets less than one token pass for so many passes of requests
 ENOUGH = 100  # passes of requests; a rollout with fewer is not judged
-logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a server shows it
+logger = logging.getLogger("das")
 
 
 class SilenceWatch:
