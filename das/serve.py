@@ -18,7 +18,7 @@ from das.engine.plugin import DIE_TOGETHER
 from das.engine.versions import installed
 
 # vLLM's default is 0: it kills the engine at once, which then leaves semaphores and shared memory behind.
-END_S = 5  # seconds in which requests may still be answered and an engine may end by itself
+END_S = 10  # seconds in which requests may still be answered and an engine may end by itself; idle ones took 6 to 7
 
 
 def environment() -> dict[str, str]:
@@ -76,7 +76,9 @@ def command_line(policy: str, further: Sequence[str] = (), **options: Any) -> li
     arguments = engine_arguments(**options)
     if drafter.get("warm") is not None:
         make_drafter(drafter)  # reads the saved history: a damaged one would end in tracebacks of two processes
-    words = ["--shutdown-timeout", str(END_S)]
+    words: list[str] = []
+    if not any(word.replace("_", "-").startswith("--shutdown-timeout") for word in further):  # vLLM warns of doubles
+        words += ["--shutdown-timeout", str(END_S)]
     for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
         match value:
