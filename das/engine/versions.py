@@ -5,6 +5,8 @@ engine is built (das/engine/checked_policies.py).
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 # 0.32.0 is what make run installs; tests of identity passed with 0.31.0, too (docs/compatibility.md). 0.33.0 has no
@@ -67,6 +69,17 @@ def require_trl() -> None:
         fault = FAULTS.get((package, numbers(found)))
         if fault is not None and installed(fault[0]):
             raise UnsupportedVersion(f"{package} {found}: {fault[1]}; install another version (make run does)")
+
+
+@contextmanager
+def names_of_vllm() -> Iterator[None]:
+    """Turn a failed import in the block into UnsupportedVersion with a one-line message, where vLLM was not checked."""
+    try:
+        yield
+    except ImportError as error:
+        if not unchecked_vllm():
+            raise
+        raise UnsupportedVersion(_line("vllm", unchecked_vllm(), f"{' or '.join(VLLM)} ({error})")) from error
 
 
 def require_ray() -> None:

@@ -214,6 +214,16 @@ def test_ranges_and_known_faults(monkeypatch: pytest.MonkeyPatch) -> None:
         versions.require_trl()
 
 
+def test_a_module_that_an_unchecked_vllm_lacks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine.input_processor", None)
+    monkeypatch.setattr(front_end, "_applied", False)
+    with pytest.raises(ImportError):
+        front_end.patch_front_end()
+    monkeypatch.setattr(versions, "installed", lambda *names: "0.99.0")
+    with pytest.raises(versions.UnsupportedVersion, match=r"^vllm 0\.99\.0: das supports .* \(import of vllm\.v1\.eng"):
+        front_end.patch_front_end()
+
+
 def test_a_name_that_vllm_lacks_is_one_line_with_its_version() -> None:
     from vllm.v1.engine import input_processor
 

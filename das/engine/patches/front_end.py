@@ -15,7 +15,7 @@ from das.engine.checked_policies import check_policy
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
 from das.engine.patches.model_runner import choose_model_runner
 from das.engine.patches.replace import patch
-from das.engine.versions import KEEPS_BEHIND_STOPS, NotInstalled, installed, numbers, require_vllm
+from das.engine.versions import KEEPS_BEHIND_STOPS, NotInstalled, installed, names_of_vllm, numbers, require_vllm
 from das.verify.admission import LIMIT_KEY, SALT_KEY, admit, admit_stops, admit_to_arrays
 
 _applied = False
@@ -31,7 +31,8 @@ def patch_front_end() -> None:
     if _applied:
         return
     require_vllm()
-    from vllm.v1.engine.input_processor import InputProcessor
+    with names_of_vllm():
+        from vllm.v1.engine.input_processor import InputProcessor
 
     patch(InputProcessor, "__init__", _build_front_end)
     choose_model_runner()
