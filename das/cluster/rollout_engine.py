@@ -48,7 +48,7 @@ class RolloutEngine:
         self._version = 0  # version of the weights; 0: those of the policy's folder
 
         def build() -> None:
-            install(kv_cache_gib, threads, settings.batch_invariant)
+            install(kv_cache_gib, threads, settings.exact)
             self.llm = build_engine(settings)
 
         threading.Thread(target=self._run, name="das-engine", daemon=True).start()
