@@ -118,13 +118,19 @@ ENDS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIG
 
 @pytest.mark.parametrize(("number", "code", "said"), ENDS)
 def test_an_interrupt_names_the_command_that_resumes(
-    number: int, code: int, said: str, capsys: pytest.CaptureFixture[str]
+    number: int, code: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Once, where a launcher hands the signal to several ranks."""
     with pytest.raises(SystemExit) as stopped, one_line_errors(lambda: "; to resume: python run.py resume=R"):
         signal.raise_signal(number)
     assert stopped.value.code == code
     line = f"error: {said}; the finished steps are in the run folder; to resume: python run.py resume=R\n"
     assert capsys.readouterr().err == line
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit) as stopped, one_line_errors():
+        signal.raise_signal(number)
+    assert stopped.value.code == code
+    assert capsys.readouterr().err == ""
 
 
 def test_an_evaluation_says_what_it_does_and_ends_in_one_line(tiny_policy: str, tmp_path: Path) -> None:
