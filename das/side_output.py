@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a server shows it
+# Not below vLLM's logger: TRL's import lets that one say nothing but errors.
+logger = logging.getLogger("das")
 _said: set[str] = set()
 
 
