@@ -1,4 +1,4 @@
-"""The versions of vLLM, TRL and Ray that das supports. Any other version is refused in one line, here."""
+"""The versions of vLLM and TRL that das supports. Any other version is refused in one line, here."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -7,7 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 VLLM = ("0.32.0", "0.31.0", "0.33.0")
 KEEPS_BEHIND_STOPS = ("0.31.0",)  # keep tokens behind a stop string that ends amid a draft
 TRL = ("1.16.0",)
-RAY = ("2.60.0",)  # only one version, because das/cluster/local_ray.py uses private parts of Ray
 
 
 class UnsupportedVersion(RuntimeError):
@@ -37,13 +36,6 @@ def require_vllm() -> None:
 def require_trl() -> None:
     """Raise UnsupportedVersion with a one-line message unless TRL is a version that the hooks know."""
     _require("trl", installed("trl"), TRL)
-
-
-def require_ray() -> None:
-    """Raise UnsupportedVersion with a one-line message unless Ray is the version whose private parts das/cluster relies
-    on."""
-    if (found := installed("ray")) not in RAY:
-        raise UnsupportedVersion(f"ray {found}: das supports {' or '.join(RAY)}; install it (make ray does)")
 
 
 def require_supported() -> None:
