@@ -95,7 +95,7 @@ def test_own_ray_is_reached_from_here_alone_and_no_engine_outlives_its_trainer(t
         started = trainer.children(recursive=True)
     own = {process.pid for process in started} | {trainer.pid}
     listening = [each for each in psutil.net_connections("tcp") if each.status == "LISTEN" and each.pid in own]
-    assert {each.laddr.ip.removeprefix("::ffff:") for each in listening} == {"127.0.0.1"}, listening
     engines = [process for process in started if process.name().startswith(ENGINE)]
     warm.kill()
+    assert {each.laddr.ip.removeprefix("::ffff:") for each in listening} == {"127.0.0.1"}, listening
     assert not psutil.wait_procs(engines, timeout=LEFT_S)[1]
