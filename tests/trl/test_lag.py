@@ -205,7 +205,7 @@ def finished(step: int, seed: int) -> FinishedRollout:
             step_time_s=[rng.random(), 1e-300],
             alarms=["x"],
             traces={"pass_speedup": [0.5]},
-            cluster=ClusterReport(2, 1, 1, 1, 0.5, 100, {"0": {"responses": 3}}),
+            cluster=ClusterReport(2, 1, 1, 0.5, 100, {"0": {"responses": 3}}),
         ),
     )
     logprobs: list[list[float | None]] = [[-rng.random() for _ in range(length)] for length in lengths]
