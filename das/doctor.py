@@ -102,12 +102,14 @@ def check_device() -> Check:
 
 
 def judge_gpu(gpu: str, capability: int) -> Check:
-    """Judge a GPU by its CUDA compute capability times ten (90: Hopper): equal tokens need batch-invariant kernels."""
+    """Judge a GPU by its CUDA compute capability times ten (90: Hopper): exact="bits" needs batch-invariant kernels."""
     if capability < 80:
-        return Check("device", "FAIL", f"{gpu}: vLLM has no batch-invariant kernels below SM80: tokens would differ")
+        return Check(
+            "device", "note", f'{gpu}: exact="distribution" only: vLLM has no batch-invariant kernels below SM80'
+        )
     if capability < 90:
         return Check(
-            "device", "note", f"{gpu}: rollouts only: below SM90 vLLM's kernels break a trainer's backward pass"
+            "device", "note", f'{gpu}: exact="bits" for rollouts only: below SM90 its kernels break a backward pass'
         )
     return Check("device", "note", f"{gpu}: what was measured says docs/compatibility.md; `task=check_gpu` measures it")
 

@@ -18,10 +18,10 @@ from das.engine.plugin import DIE_TOGETHER
 from das.engine.versions import installed
 
 
-def environment() -> dict[str, str]:
-    """Returns the environment variables that the server needs and that are not set yet."""
+def environment(exact: str | None = None) -> dict[str, str]:
+    """Returns the environment variables that the server needs and that are not set yet. exact: see EngineSettings."""
     variables = {"VLLM_NO_USAGE_STATS": "1"}
-    if installed("vllm"):  # the CUDA build: its default kernels give a row other bits when the batch changes
+    if exact == "bits" and installed("vllm"):  # the CUDA build: its own kernels give a row other bits in other batches
         variables |= {"VLLM_BATCH_INVARIANT": "1", "TRITON_F32_DEFAULT": "ieee"}  # as in das.install()
     return variables
 
@@ -130,10 +130,10 @@ def serve(arguments: Namespace, further: Sequence[str]) -> int:
         return 2
     print(listens(further), file=sys.stderr, flush=True)
     if arguments.print:
-        variables = [f"{name}={value}" for name, value in environment().items()]
+        variables = [f"{name}={value}" for name, value in environment(given.get("exact")).items()]
         print(*variables, shlex.join([sys.executable, *line]))
         return 0
-    for name, value in environment().items():
+    for name, value in environment(given.get("exact")).items():
         os.environ.setdefault(name, value)
     os.environ[DIE_TOGETHER] = "1"
     os.execv(sys.executable, [sys.executable, *line])

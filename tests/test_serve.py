@@ -166,13 +166,14 @@ def test_help_needs_no_policy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def test_a_server_on_a_gpu_gets_the_variables_of_an_engine_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "installed", lambda *names: "0.32.0")
-    ours = serve.environment()
+    assert serve.environment() == {"VLLM_NO_USAGE_STATS": "1"}
+    ours = serve.environment("bits")
     monkeypatch.setattr(os, "environ", {})
     set_environment(batch_invariant=True)
     assert ours["TRITON_F32_DEFAULT"] == "ieee"
     assert ours.items() <= os.environ.items()
     monkeypatch.setattr(serve, "installed", lambda *names: None)
-    assert serve.environment() == {"VLLM_NO_USAGE_STATS": "1"}
+    assert serve.environment("bits") == {"VLLM_NO_USAGE_STATS": "1"}
 
 
 @pytest.mark.parametrize(

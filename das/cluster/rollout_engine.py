@@ -56,7 +56,7 @@ class RolloutEngine:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/das-inductor-{os.getpid()}"
 
         def build() -> None:
-            install(kv_cache_gib, threads, settings.batch_invariant)
+            install(kv_cache_gib, threads, settings.exact)
             self.llm = build_engine(settings)
 
         self._do(build)

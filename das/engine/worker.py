@@ -28,7 +28,7 @@ from das.engine import learned  # noqa: E402
 from das.engine.branching.scratch import with_scratch_blocks  # noqa: E402
 from das.engine.drafters.quantized_layers import QuantizedLayers  # noqa: E402
 from das.engine.drafters.support import require_self_draft  # noqa: E402
-from das.engine.engine_config import DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
+from das.engine.engine_config import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
@@ -86,6 +86,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         refuse_head(self.vllm_config)
+        self._das_bits = gpu.keeps_bits(options.exact)
         gpu.keep_norms_invariant(self.vllm_config)
         if not current_platform.is_cpu():
             gpu.choose_attention(self.vllm_config)
@@ -104,10 +105,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Build vLLM's model runner, and put das's hooks on it."""
         with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config):
             super().init_device()
-        self.das_runner = Runner(self.model_runner)
+        self.das_runner = Runner(self.model_runner, self._das_bits)
         speculative_config = self.vllm_config.speculative_config
         logger.info(
-            "das verifies by keyed noise; drafts: %s",
+            "das verifies by keyed noise; exact: %s; drafts: %s",
+            BITS if self._das_bits else "distribution",
             "none, because there is no speculative_config"
             if speculative_config is None
             else f"up to {speculative_config.num_speculative_tokens} tokens by {speculative_config.method}"

@@ -7,6 +7,7 @@ from das import ranks
 from das.cluster.connection import require_listener
 from das.cluster.messages import ClusterError
 from das.engine.build import EngineSettings, check_draft_model
+from das.engine.engine_config import BITS
 from das.engine.model_code import refuse_model_code
 from das.engine.versions import require_supported
 from das.trl.lag import ahead_problem
@@ -68,6 +69,14 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     check_data(config)
     check_cluster(config)
     held_out.check(config)
+
+
+def require_bits(exact: str, task: str) -> None:
+    """Refuse engines that do not keep bits for a task that compares tokens. exact: engine.exact. Raises UserError."""
+    if exact != BITS:
+        raise UserError(
+            f"task={task} compares tokens, and engine.exact={exact} does not keep them: set engine.exact={BITS}"
+        )
 
 
 def check_sizes(config: RunConfig) -> None:

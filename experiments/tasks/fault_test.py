@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from analysis import read
 from experiments.harness.resume import CHECKPOINTS
 from experiments.harness.runs.struck_runs import ORPHAN_S, finish, leave_alone, plan, start, wait_until
+from experiments.harness.validate import require_bits
 from experiments.run.checks import at_least_one
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
@@ -61,6 +62,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     if composed.cluster.name == "none":
         raise UserError("cluster=none: task=fault_test strikes engines of a cluster; set cluster=ray")
     at_least_one(composed.task, "faults")
+    require_bits(composed.engine.exact, "fault_test")
     progress, path = Progress(0), Path(folder)
     kinds, arguments = plan(composed, overrides, KINDS, "train")
     run_folder = RunFolder(path, composed)

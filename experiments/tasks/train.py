@@ -11,6 +11,7 @@ from analysis import read
 from analysis.arms import arm_result
 from analysis.cluster_engines import cluster_result
 from das import ranks
+from das.engine.engine_config import EXACT
 from das.files import write_text
 from experiments import rank_folders
 from experiments.harness import resume
@@ -42,6 +43,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         if ranks.is_main():
             resume.remember(path, overrides)
         policy = make_parts([config], progress.note)
+        progress.note(EXACT[config.engine.exact])
     start = ranks.gather(start)[0]
     group = config.task["group"] or path.name
     with one_line_failure(path), quiet_into(rank_folders.own_file(path / "log.txt")) as terminal:
