@@ -14,6 +14,7 @@ from typing import Any, Literal
 from das.engine.checked_policies import CHECKED, advice
 from das.engine.self_test import run_apart
 from das.engine.versions import UnsupportedVersion, installed, require_trl, require_vllm, unchecked_vllm
+from das.errors import reason_of
 
 MODEL = "model"  # the check of the caller's model
 
@@ -192,4 +193,4 @@ def as_json(checks: list[Check]) -> str:
 
 def one_line(error: Exception) -> str:
     """Returns an exception's message in one line."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return reason_of(error)[:200] or type(error).__name__

@@ -1,4 +1,4 @@
-"""The versions of vLLM, TRL, transformers and Ray that das takes. All others are refused in one line, here.
+"""The versions of vLLM, TRL and transformers that das takes. All others are refused in one line, here.
 
 Another version of vLLM than those of VLLM, but no older one, is compared once with the user's own model before an
 engine is built (das/engine/checked_policies.py).
@@ -15,7 +15,6 @@ VLLM = ("0.32.0", "0.31.0", "0.33.0")
 OLDEST_VLLM = (0, 31)  # older ones lack what das replaces
 # Oldest and newest accepted version. pyproject.toml has TRL's, too (tests/test_wheel.py).
 RANGES = {"trl": ((1, 13), (1, 16)), "transformers": ((5, 16), (5, 20))}
-RAY = ("2.60.0",)  # only one version, because das/cluster/local_ray.py uses private parts of Ray
 KEEPS_BEHIND_STOPS = (0, 31)  # this vLLM keeps tokens behind a stop string that ends amid a draft
 # Known faults in these ranges -> the package beside which they show, and what is wrong.
 FAULTS: dict[tuple[str, tuple[int, ...]], tuple[str, str]] = {
@@ -80,13 +79,6 @@ def names_of_vllm() -> Iterator[None]:
         if not unchecked_vllm():
             raise
         raise UnsupportedVersion(_line("vllm", unchecked_vllm(), f"{' or '.join(VLLM)} ({error})")) from error
-
-
-def require_ray() -> None:
-    """Raise UnsupportedVersion with a one-line message unless Ray is the version whose private parts das/cluster relies
-    on."""
-    if (found := installed("ray")) not in RAY:
-        raise UnsupportedVersion(f"ray {found}: das supports {' or '.join(RAY)}; install it (make ray does)")
 
 
 def require_supported() -> None:

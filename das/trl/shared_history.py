@@ -10,7 +10,7 @@ import pickle
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from das import ranks
@@ -75,7 +75,7 @@ class SharedHistory:
         for rank, given in enumerate(ranks.gather(own)):
             if rank != ranks.rank():
                 for text in SavedHistory.of_arrays(pickle.loads(zlib.decompress(given))).texts:
-                    self._store.add(text, None)
+                    self._store.add(text, [])
         self.last = Exchange(time.perf_counter() - start, len(own))
 
     def prepare(self, problems: Sequence[str]) -> None:
@@ -84,10 +84,13 @@ class SharedHistory:
 
     def save(self, folder: Path) -> None:
         """Write what a resumed run needs into the folder of a checkpoint."""
-        self._store.saved(lacked_by=OWN).write(folder / OF_OTHERS)
-        SavedHistory(native.prior_weights(), self._store.history_tick, self._finished).write(folder / TO_SHARE)
+        kept = self._store.saved()
+        lacking = [text for text, known in zip(kept.texts, self._store.known(), strict=True) if OWN not in known]
+        replace(kept, texts=lacking).write(folder / OF_OTHERS)
+        replace(kept, texts=self._finished).write(folder / TO_SHARE)
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote."""
-        self._store.restore(read_history(folder / OF_OTHERS))
+        of_others = read_history(folder / OF_OTHERS)
+        self._store.restore(of_others, [[]] * len(of_others.texts))
         self._finished = read_history(folder / TO_SHARE).texts

@@ -71,7 +71,7 @@ def speculate(
     in place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A
     server has its own drafter (except `unit`), budget and engine, so trainers with `vllm_mode="server"` refuse them.
     cluster: roll out on several engines in processes of their own (docs/clusters.md): fields of ClusterSettings, such
-    as {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
+    as {"engines": 4}. None: one engine in the trainer's process.
     lag: for GRPOTrainer: asynchronous rollouts. Step n trains on responses that the weights after n - `lag` updates
     sampled, while an engine in a process of its own rolls out for the next steps (docs/trl.md). None or 0: each step
     waits for its rollout. Other trainers refuse a lag.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from das.cluster.messages import ClusterError
-from das.errors import EngineDied, EngineError, WeightSyncError, reason_of
+from das.errors import EngineError, WeightSyncError, reason_of
 from das.process import die_with_parent, spawned
 from experiments.harness import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
@@ -26,7 +26,7 @@ def failure_line(error: Exception) -> str:
     """Return one line that says what went wrong."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"disk full while writing {error.filename or 'results'}"
-    ours = CheckpointError | ClusterError | EngineDied | WeightSyncError | TrainingDiverged | RunFailed | UserError
+    ours = CheckpointError | ClusterError | WeightSyncError | TrainingDiverged | RunFailed | UserError
     if isinstance(error, ours | JudgeError):
         return " ".join(str(error).split())
     return f"{type(error).__name__}: {reason_of(error)[:400]}"

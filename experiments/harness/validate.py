@@ -1,11 +1,10 @@
 """Refuse, before any work is done, a config that cannot run."""
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from math import lcm
 
 from das import ranks
-from das.cluster.local_ray import require_listener
+from das.cluster.connection import require_listener
 from das.cluster.messages import ClusterError
 from das.engine.build import EngineSettings, check_draft_model
 from das.engine.engine_config import BITS
@@ -131,7 +130,7 @@ def check_agent(config: RunConfig) -> None:
 
 
 def check_cluster(config: RunConfig) -> None:
-    """Refuse a cluster that the task, the arm, the data or this machine does not allow. Raises UserError."""
+    """Refuse a cluster that the task, the arm or the data does not allow. Raises UserError."""
     if config.cluster is None:
         return
     if config.task["name"] not in WITH_CLUSTER:
@@ -147,8 +146,6 @@ def check_cluster(config: RunConfig) -> None:
             require_listener(config.cluster.address)
         except ClusterError as error:
             raise UserError(str(error)) from None
-    if find_spec("ray") is None:
-        raise UserError("cluster=ray needs ray, which is not installed: run `make ray`")
 
 
 def check_processes(config: RunConfig) -> None:

@@ -262,7 +262,6 @@ kind(
 kind(
     "cluster that cannot be",
     (["cluster=ray", "cluster.engines=0"], "cluster.engines=0: must be a number from 1 to 4096"),
-    (["cluster=ray", "cluster.weights=nccl"], "cluster.weights=nccl: must be store, broadcast or null"),
     (["cluster=ray", "cluster.address=here"], "cluster.address=here: must be HOST:PORT of a Ray"),
     (["cluster=ray", "cluster.address=127.0.0.1:1"], "cluster.address=127.0.0.1:1: no Ray answers there"),
     (["cluster=ray", "cluster.silent_s=0"], "cluster.silent_s=0: must be a number from 0.1 to 86400"),
