@@ -16,7 +16,7 @@ from trl.trainer import grpo_trainer
 
 import das
 from experiments.digests import weights_digest
-from experiments.small_policy.calculator.chat import CHAT_TEMPLATE, RESPONSE_TEMPLATE
+from experiments.small_policy.tokenizer import CHAT_TEMPLATE, RESPONSE_TEMPLATE
 
 
 def press(button: int) -> str:
