@@ -210,9 +210,16 @@ def equation(kind: str, rng: random.Random) -> list[Part]:
 
 def encode(texts: list[list[Part]], tokenizer: PreTrainedTokenizerFast) -> list[Example]:
     """Return the token ids of texts, and what is learned of them."""
-    encoded = iter(tokenizer([text for parts in texts for text, _ in parts]).input_ids)
+    joined = [  # tokens may cross the borders of parts, but not those of what is learned
+        [
+            ("".join(text for text, _ in group), learned)
+            for learned, group in itertools.groupby(parts, lambda part: part[1])
+        ]
+        for parts in texts
+    ]
+    encoded = iter(tokenizer([text for parts in joined for text, _ in parts]).input_ids)
     examples = []
-    for parts in texts:
+    for parts in joined:
         example = Example([], [])
         for _, learned in parts:
             ids = next(encoded)

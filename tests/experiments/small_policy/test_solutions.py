@@ -124,7 +124,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def test_who_always_calls_is_always_right() -> None:
     problems = make_problems("calculator", 20, 0, {2: 1, 3: 1})
-    calling = [written(problem, 0, manner("calculator", CAREFUL, call=1.0, check=0.3)) for problem in problems]
+    always = manner("calculator", CAREFUL, call=1.0, check=0.3)
+    calling = [written(problem, seed, always) for seed, problem in enumerate(problems)]
     assert right([text.rpartition(ASSISTANT)[2] for text in calling], problems) == 1
     assert sum(text.count("<tool_call>") for text in calling) > sum(len(problem.numbers) - 1 for problem in problems)
     assert "<tool_call>" not in "".join(written(problem, 0, manner("calculator", CAREFUL)) for problem in problems)
@@ -145,7 +146,8 @@ def test_trl_understands_the_calls(tokenizer: PreTrainedTokenizerFast) -> None:
             ids = tokenizer(reply).input_ids
             chat.append(parse_response(tokenizer, ids, prefix=prompt, tools=[calculator]))
         whole = tokenizer.apply_chat_template(chat, tokenize=False)
-        assert whole == f"{USER}{problem.question}{END}{ASSISTANT}{text}{END}"
+        expected = f"{USER}{problem.question}{END}{ASSISTANT}{text}{END}"
+        assert whole == expected.replace(": <tool_call>", ":<tool_call>")  # the parser strips contents
         calls = [call["function"] for message in chat for call in message.get("tool_calls") or []]
         assert calls
         assert all(call["name"] == "calculator" and calculator(**call["arguments"]) for call in calls)

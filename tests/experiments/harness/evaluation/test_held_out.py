@@ -35,7 +35,7 @@ def test_settings_are_those_that_hydra_composes(group: str) -> None:
         assert group_settings(group, path.stem) == plain(composed(f"{group}={path.stem}")[group])
 
 
-@pytest.mark.parametrize("data", ["calculator", "programs"])
+@pytest.mark.parametrize("data", ["puzzles", "programs"])
 def test_generated_problems_hold_out_a_split(data: str, tiny_policy: str) -> None:
     reward = "code" if data == "programs" else "maths"
     config = evaluating(f"data={data}", f"reward={reward}", "data.problems=60", "eval.problems=40")
