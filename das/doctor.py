@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from das.engine.checked_policies import CHECKED, advice
 from das.engine.self_test import run_apart
-from das.engine.versions import UnsupportedVersion, installed, require_trl, require_vllm
+from das.engine.versions import UnsupportedVersion, installed, require_trl, require_vllm, unchecked_vllm
 from das.errors import reason_of
 
 MODEL = "model"  # the check of the caller's model
@@ -80,6 +80,8 @@ def check_version(name: str, require: Callable[[], None], otherwise: State, *pac
         require()
     except UnsupportedVersion as error:
         return Check(name, otherwise, str(error))
+    if name == "vllm" and (version := unchecked_vllm()):
+        return Check(name, "note", f"{version}, not checked: engines compare each kind of model once")
     return Check(name, "ok", f"{installed(*packages)}, supported")
 
 

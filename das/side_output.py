@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 from das.errors import reason_of
 
-logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a server shows it
+# Not below vLLM's logger: TRL's import lets that one say nothing but errors.
+logger = logging.getLogger("das")
 _said: set[str] = set()
 
 

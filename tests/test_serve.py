@@ -50,7 +50,11 @@ def test_the_engine_gets_what_engine_arguments_gives(
     assert set(options) == {name.replace("_", "-") for name in wanted if name != "async_scheduling"} | {
         "no-async-scheduling",
         "port",
+        "shutdown-timeout",
     }
+    assert options["shutdown-timeout"] == str(serve.END_S)
+    assert run(monkeypatch, "--print", "--shutdown-timeout", "0") == 0
+    assert capsys.readouterr().out.count("--shutdown-timeout") == 1
     assert "branch_blocks" not in wanted["additional_config"]["das"]
     assert run(monkeypatch, "--print", "--branch-blocks", "64") == 0
     assert json.loads(printed(capsys)[1]["additional-config"])["das"]["branch_blocks"] == 64

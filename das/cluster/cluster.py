@@ -17,12 +17,10 @@ import numpy as np
 
 from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
 from das.cluster.dispatcher import Dispatcher
-from das.cluster.history_store import HistoryStore
+from das.cluster.history_store import HistoryStore, finished_text
 from das.cluster.messages import ClusterError, EngineRequest, Response, predicted, requests_of
 from das.cluster.pool import EnginePool, Event, PoolEngine
 from das.drafter import window_of
-from das.drafter.constants import PROMPT_CONTEXT
-from das.drafter.distributions import Distributions
 from das.drafter.saved import SavedText, read_history
 from das.engine.learned import COUPLED, HISTORY, LEARNED
 from das.engine.rollouts.report import ClusterReport, RolloutReport, of_engines
@@ -199,11 +197,8 @@ class Cluster:
             running.note(engine, "finished")
 
     def _trajectory(self, request: EngineRequest, response: Response) -> SavedText:
-        context = request.prompt[-PROMPT_CONTEXT:]
-        tokens = np.concatenate([np.asarray(context, np.int32), response.tokens])
-        text = response.cost.distributions
-        remembered = None if text is None else Distributions.from_text(text, len(response.tokens))
-        return SavedText(request.problem, self.history.history_tick, len(context), tokens, remembered=remembered)
+        tick, distributions = self.history.history_tick, response.cost.distributions
+        return finished_text(request.problem, tick, request.prompt, response.tokens, distributions)
 
     def _lost(self, running: Running, event: Event) -> None:
         """Let other engines start the requests of a dead engine again. event: the engine's loss."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from das import stages
 from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
 from das.engine.engine_config import WORKER, DasOptions, DraftOptions, option
@@ -158,6 +159,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     das_arguments = _arguments(settings)
     if settings.row.model == "draft model":
         check_draft_model(settings.speculative, settings.model)
+    stages.now("makes its engine")
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 

@@ -24,8 +24,7 @@ def install(kv_cache_gib: int = 1, threads: int | None = None, exact: str | None
     kv_cache_gib: size of the KV cache on the CPU. threads: number for torch and the engine's kernels on the CPU; None:
     OMP_NUM_THREADS, or 1 if that is not set. exact: "bits" turns on vLLM's batch-invariant kernels on a GPU, for all
     engines of this process; "distribution" or None leaves them as they are (docs/exactness.md).
-    Raises UnsupportedVersion when vLLM is not a version that the patches were checked with, ValueError for another
-    `exact`.
+    Raises UnsupportedVersion when vLLM is too old for the patches, ValueError for another `exact`.
     """
     check_exact(exact)
     set_environment(kv_cache_gib, threads, batch_invariant=exact == BITS and torch.cuda.is_available())

@@ -249,6 +249,9 @@ def roll_out_announced(
         metrics = trainer._metrics[mode]
         for name in LOGGED:
             metrics[f"das/{name}"].append(row[name])
+        if generation.shared is not None:
+            metrics["das/exchange_s"].append(generation.shared.last.seconds)
+            metrics["das/exchange_mb"].append(generation.shared.last.bytes / 1e6)
     return rolled_out
 
 

@@ -6,7 +6,7 @@ message is ("refused", message) for bad input, or ("error", message) for anythin
 
 import errno
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -83,15 +83,19 @@ def log_of(name: str, folder: Path) -> Path:
     return folder / "arms" / name / "log.txt"
 
 
-def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
+def expect(pipe: Connection, kind: str, name: str, folder: Path, now: Callable[[str], object] | None = None) -> Any:
     """Wait for the next message of an arm's process, which must be of this kind. Returns the value of the message.
 
-    name: the arm's name. folder: the task's folder.
+    name: the arm's name. folder: the task's folder. now: takes, in words, what the arm does before it sends
+    that message.
     Raises UserError if the arm refused its input, RunFailed if it failed, was killed, or sent another kind of message.
     """
     log = log_of(name, folder)
     try:
         received, value = pipe.recv()
+        while received == "now" and now is not None:
+            now(f"{name} {value}")
+            received, value = pipe.recv()
     except (EOFError, ConnectionResetError):
         raise RunFailed(f"arm {name} was killed (out of memory?), its log is {log}{resume.hint(folder)}") from None
     if received == "refused":

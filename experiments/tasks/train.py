@@ -49,8 +49,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     with one_line_failure(path), quiet_into(rank_folders.own_file(path / "log.txt")) as terminal:
         if ranks.is_main():
             progress.terminal = terminal
-        what = f"{config.arm.name} loads vLLM and TRL, the policy and its engine (log: {path / 'log.txt'})"
-        with progress.starting(what):
+        with progress.starting(config.arm.name, path / "log.txt"):
             train_arm(ArmRun(config, policy, path, group, Barrier(progress.step), start=start))
     if not ranks.is_main():
         return

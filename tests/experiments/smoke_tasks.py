@@ -2,7 +2,7 @@
 
     python tests/experiments/smoke_tasks.py                  all but TESTED and NIGHTLY, some minutes on 2 cores
     python tests/experiments/smoke_tasks.py replay audit     these two, and the tasks whose runs they need
-    python tests/experiments/smoke_tasks.py --cache outputs/cache     use policies that were made before
+    python tests/experiments/smoke_tasks.py --cache outputs/cache     use draft heads that were made before
     python tests/experiments/smoke_tasks.py --pages outputs/pages     keep the HTML pages of the runs there
 
 Prints a line per task and exits with 1 if one fails. It needs no pytest, so it also runs where no test package is
@@ -231,7 +231,7 @@ def keep_pages(scratch: Path, folder: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run tasks once, with the smoke settings of the registry.")
     parser.add_argument("tasks", nargs="*", help="tasks to run; all without a whole test if none is named")
-    parser.add_argument("--cache", type=Path, help="folder of policies made before; by default they are made anew")
+    parser.add_argument("--cache", type=Path, help="folder of draft heads made before; by default they are made anew")
     parser.add_argument("--pages", type=Path, help="folder to keep the HTML pages of the runs in")
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds that a task may take (1200)")
     parser.add_argument("--jobs", type=int, default=2, help="tasks that run at once (2)")

@@ -143,12 +143,12 @@ kind(
     (["budget=fixed", "budget.tokens=-2"], "budget.tokens=-2"),
     (["trainer.max_steps=-1"], "trainer.max_steps=-1: must be a number from 1"),
     (["+trainer.num_iterations=0"], "trainer.num_iterations=0: must be a number from 1"),
-    (["data=arithmetic", "data.weights=[1,-1,1,1]"], "data.weights=[1, -1, 1, 1]"),
+    (["data=calculator", "data.weights=[1,-1,1,1]"], "data.weights=[1, -1, 1, 1]"),
 )
 kind(
     "zero",
     (["engine.max_num_seqs=0"], "engine.max_num_seqs=0"),
-    (["data=arithmetic", "data.weights=[0,0,0,0]"], "data.weights=[0, 0, 0, 0]"),
+    (["data=calculator", "data.weights=[0,0,0,0]"], "data.weights=[0, 0, 0, 0]"),
     (["cluster=ray", "task=fault_test", "task.faults=0"], "task.faults=0: must be at least 1"),
     (["task=kill_test", "task.runs=0"], "task.runs=0: must be at least 1"),
     (["task=policy", "task.problems=0"], "task.problems=0: must be at least 1"),
@@ -215,7 +215,7 @@ kind(
     (["+engine.extra.speculative_config=null"], "engine.extra.speculative_config: the arm makes vLLM's"),
     (["trainer.max_completion_length=1024"], "trainer.max_completion_length=1024 leaves no room for a prompt"),
     (["trainer.per_device_train_batch_size=10"], "must be a multiple of trainer.num_generations=8"),
-    (["data=arithmetic", "data.weights=[1]"], "data.chain_steps and data.weights must be equally long"),
+    (["data=calculator", "data.weights=[1]"], "data.chain_steps and data.weights must be equally long"),
     (["arm=ngram"], "arm=ngram: task=compare has several, arms=['none', 'das']; name it there, or task=train"),
     (["task=rollout", "eval.every=2"], "eval.every=2: task=rollout trains nothing; set eval.every=0"),
     (["task=rollout", "setting=agent_small"], "task=rollout calls no tools; choose compare or train"),
