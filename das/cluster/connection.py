@@ -38,7 +38,7 @@ def connect(settings: ClusterSettings, cores: int) -> tuple[Any, bool]:
     mode = os.environ.get("RAY_AUTH_MODE")
     try:
         ray.init(address=address or "local", **options)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except Exception as error:  # Ray raises bare ones, too
         where = f"cluster.address={address}: Ray refuses the connection" if address else "Ray did not start"
         raise ClusterError(f"{where}: {reason_of(error)[:300]}") from error
     finally:
