@@ -2,8 +2,8 @@
 
 A latency.json holds:
 columns  live (requests), tokens (live + drafted), context (tokens of all requests together), seconds
-passes   rows of these columns
-forms    NAME.{coefficients, error}: the forms of latency_fits.py, fitted to the passes; budget.latency reads them
+passes   rows of these columns; budget.latency reads them
+forms    NAME.{coefficients, error}: the forms of latency_fits.py, fitted to the passes
 source   one line that names the source of the times
 """
 
@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from das.budget.latency_forms import Form, Passes
+from das.budget.latency import COLUMNS
 from das.files import write_text
+from das.replay.times import Form
 from experiments.replay.hardware import derived
 from experiments.replay.latency_fits import FITS, relative_error
+from experiments.replay.latency_forms import Passes
 from experiments.replay.tables import Grid, Table
 from experiments.run.errors import UserError
 
@@ -27,7 +29,6 @@ DIGITS = 5  # significant digits of derived seconds; rounding makes simulations 
 LIVE = (1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512)
 DRAFTS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 CONTEXTS = (0, 4096, 16384)
-COLUMNS = ["live", "tokens", "context", "seconds"]
 
 
 def fitted_forms(rows: list[list[float]]) -> dict[str, Any]:

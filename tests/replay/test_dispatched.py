@@ -6,11 +6,10 @@ from collections.abc import Sequence
 import pytest
 from test_cluster import TIMES, long_tailed, lower_bound
 
-from das.budget.latency_forms import Affine
 from das.cluster.dispatcher import Dispatcher, QueuedRequest
 from das.replay.cluster import simulate_rollout
 from das.replay.engine import PlainEngine
-from das.replay.times import Times
+from das.replay.times import Affine, Times
 from das.replay.workload import Workload
 
 SLOWER = 5.0  # times as long takes a pass of the slow engine
