@@ -102,7 +102,7 @@ class EngineConfig:
     max_model_len: int  # tokens of prompt and response together
     threads: int  # CPU threads of engine and trainer
     kv_cache_gib: int
-    batch_invariant: bool
+    exact: str  # bits | distribution
     processes: int  # processes that train together
     launch: str  # the launcher of several processes: python -m LAUNCH run.py ...
     own_process: bool  # True if the engine of a training has its own process

@@ -85,6 +85,10 @@ kind(
     (["arms=[stock,das]"], "stock samples other tokens, so it cannot be the baseline"),
     (["task=audit", "arm=stock"], "arm=stock drafts nothing, so there is nothing to audit"),
     (["task=audit", "arm=none"], "nothing to audit"),
+    (["task=audit", "engine.exact=distribution"], "task=audit compares tokens, and engine.exact=distribution"),
+    (["task=kill_test", "engine.exact=distribution"], "set engine.exact=bits"),
+    (["engine.exact=all"], "exact='all': choose bits or distribution"),
+    (["engine.exact=null"], "engine.exact"),
     (["engine.dtype=foo"], "engine.dtype=foo: choose float32, bfloat16, float16, auto"),
     (["+trainer.loss_type=foo"], "trainer.loss_type=foo: choose grpo"),
     (["+head=-inf"], "+head=-inf: choose eagle3"),
@@ -258,7 +262,6 @@ kind(
 kind(
     "cluster that cannot be",
     (["cluster=ray", "cluster.engines=0"], "cluster.engines=0: must be a number from 1 to 4096"),
-    (["cluster=ray", "cluster.weights=nccl"], "cluster.weights=nccl: must be store, broadcast or null"),
     (["cluster=ray", "cluster.address=here"], "cluster.address=here: must be HOST:PORT of a Ray"),
     (["cluster=ray", "cluster.address=127.0.0.1:1"], "cluster.address=127.0.0.1:1: no Ray answers there"),
     (["cluster=ray", "cluster.silent_s=0"], "cluster.silent_s=0: must be a number from 0.1 to 86400"),
