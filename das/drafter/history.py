@@ -3,7 +3,7 @@
 It looks in three sources of the request's problem: past trajectories (responses) in the window, live siblings (other
 requests of the problem, visible token by token while they decode) and the request's own text. The newest texts of other
 problems are a fourth source. Each occurrence votes for its next token with a weight learned for its match length,
-source and recency. A learned mixture turns the votes into a probability of acceptance for each token (mix.h). A chain
+source and recency. A learned model turns the votes into a probability of acceptance for each token (recall.h). A chain
 drafts the likeliest token and continues with the occurrences that agree with it. A tree drafts the continuations that
 are most likely to be accepted. All weights are updated from the emitted tokens, draft after draft.
 """

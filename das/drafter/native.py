@@ -8,12 +8,11 @@ from __future__ import annotations
 import ctypes
 import secrets
 from functools import cache
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from das.drafter.prior import NOISY_PRIOR, NOISY_SIZES, PRIOR, SIZES
+from das.drafter.prior import NOISY_PRIOR, PRIOR, SIZES
 from das.native import load_native
 
 BUSY = -5  # error of the drafting calls: a request is named twice
@@ -72,11 +71,9 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 
 
 def prior_weights() -> np.ndarray:
-    """Returns the weights with which a new drafter starts: the fields of `Weights`, then those of `NoisyWeights`,
-    float64."""
-    values = [*chain.from_iterable(PRIOR[name] for name in SIZES)]
-    values += chain.from_iterable(NOISY_PRIOR[name] for name in NOISY_SIZES)
-    return np.array(values, np.float64)
+    """Returns the weights with which a new drafter starts, float64: `Weights` where the noise is unknown, then where it
+    is known."""
+    return np.array([value for prior in (PRIOR, NOISY_PRIOR) for name in SIZES for value in prior[name]], np.float64)
 
 
 def check(code: int) -> int:
