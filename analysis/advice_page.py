@@ -39,14 +39,9 @@ def write(
         f"<td>{row['step_change']:+.1%}</td><td>{row['tokens_per_pass']:.2f}</td></tr>"
         for name, row in arms.items()
     )
-    dearest = ""
-    if derived:
-        dearest = (
-            " At the dear end each drafted token also costs 49 us more, the most that a published fit allows "
-            "(EfficientRollout, A100)."
-        )
+    host = " The host's part of a pass is as it was measured on one H200." if derived else ""
     notes = [
-        f"The range is the change if drafted tokens cost 30 % less or 30 % more than the latency model says.{dearest} "
+        f"The range is the change if drafted tokens cost 30 % less or 30 % more than the latency model says.{host} "
         "The range covers neither the choice of sampled problems nor an acceptance other than the assumed one.",
         "suffix-like is this project's drafter at suffix decoding's settings. w8 and w4 are copies of the policy in "
         "few bits, eagle and mtp heads; they draft only while it pays. Rows with das + draft from the history, too. "

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from analysis import evaluations, read
 from analysis.cluster_engines import cluster_result
-from analysis.distribution import compare_distributions, distribution_verdict, is_stock
+from analysis.distribution import compare_distributions, distribution_verdict, is_stock, keeps_bits
 
 SUMMARISED = (
     "rollout_s",
@@ -105,14 +105,17 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     if once:
         result["trained_once"] = True
     if stock is not None:
-        result |= {"ratio_to_stock": {}, "distribution": {}}
+        result["ratio_to_stock"] = {}
+    bits = {name: keeps_bits(folder / "arms" / name) for name in names}
+    if not all(bits.values()):
+        result["distribution"] = {}
     for name in names:
         result["arms"][name] = arm_result(rows[name])
         for against, ratios in ((baseline, "ratio_to_none"), (stock, "ratio_to_stock")):
             if against not in (None, name):
                 compared = ("rollout_s",) if once else ("rollout_s", "step_s")  # only the first arm has whole steps
                 result[ratios][name] = {key: time_ratios(rows[name], rows[against], key) for key in compared}
-        if name == stock:
+        if name != baseline and not bits[name]:
             base_folder, own_folder = folder / "arms" / baseline, folder / "arms" / name
             result["distribution"][name] = compare_distributions(base_folder, own_folder, rows[baseline], rows[name])
         elif name != baseline:
@@ -291,7 +294,7 @@ def _optional(value: float | None, digits: int = 3) -> str:
 
 def identity_verdict(result: dict[str, Any]) -> str:
     """Return a line for each arm. It says that the arm's results are identical to the baseline's, or which results
-    differ and since which step. For the arm stock, the line compares distributions instead."""
+    differ and since which step. For an arm that does not keep bits, the line compares distributions instead."""
     lines = []
     for name, checks in result["identical"].items():
         first_step = checks["first_difference"]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SUMMED = ("lost_requests", "replayed_requests", "restarts")
+SUMMED = ("lost_requests", "restarts")
 
 
 def cluster_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

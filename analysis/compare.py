@@ -114,6 +114,9 @@ def difference(base: Run, run: Run) -> Difference:
     if any(each.config.get("arm.method") == STOCK for each in (base, run)):
         lines.append(f"identical: not expected  ({run.name} against {base.name}: stock is compared in distribution)")
         return Difference(base.name, run.name, None, lines)
+    if any(each.config.get("engine.exact") == "distribution" for each in (base, run)):
+        lines.append(f"identical: not expected  ({run.name} against {base.name}: engine.exact=distribution)")
+        return Difference(base.name, run.name, None, lines)
     identical = False if False in verdicts else (None if None in verdicts or not complete else True)
     if identical is not True and (data := data_differences(base, run)):
         lines.append(f"identical: not comparable  ({run.name} and {base.name} ran on different data: {data})")

@@ -1,4 +1,5 @@
-"""Compare unmodified vLLM with the baseline. vLLM samples other tokens, so distributions are compared, not bits."""
+"""Compare an arm with the baseline in distribution: unmodified vLLM, which samples other tokens, and arms whose drafts
+keep the distribution of tokens, not each token."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,10 +20,17 @@ def is_stock(folder: Path) -> bool:
     return (folder / "config.yaml").exists() and read.config(folder).get("arm", {}).get("method") == METHOD
 
 
+def keeps_bits(folder: Path) -> bool:
+    """Return whether the arm in `folder` should have the baseline's tokens. Unmodified vLLM samples others, and so may
+    engines with engine.exact=distribution."""
+    settings = read.config(folder) if (folder / "config.yaml").exists() else {}
+    return settings.get("arm", {}).get("method") != METHOD and settings.get("engine", {}).get("exact") != "distribution"
+
+
 def compare_distributions(
     baseline: Path, arm: Path, baseline_rows: Sequence[Mapping[str, Any]], arm_rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Compare an arm of unmodified vLLM with the baseline. Returns the arm's entry in result.json.
+    """Compare an arm that does not keep bits with the baseline. Returns the arm's entry in result.json.
 
     baseline, arm: the arms' folders. Both arms have the same problems in each step, so steps are compared in pairs. In
     step 1 they also have the same weights, so only chance in sampling separates them. Later weights differ, unless only
@@ -112,7 +120,7 @@ def visible_from(n: int, m: int) -> float:
 
 
 def distribution_verdict(name: str, baseline: str, found: Mapping[str, Any]) -> str:
-    """Return one line about an arm of unmodified vLLM. found: the result of compare_distributions."""
+    """Return one line about an arm that does not keep bits. found: the result of compare_distributions."""
     first, length, reward = found["kolmogorov_smirnov"], found["length"], found["reward"]
     different = [
         what

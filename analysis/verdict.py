@@ -1,7 +1,7 @@
 """The verdict of a comparison: one line after each step while it runs, and a box at its end."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from analysis.arms import IDENTITY, OF_ROLLOUTS, identity_verdict
@@ -12,14 +12,13 @@ WIDTH = 100  # columns of the box and of the table at the end, so that they fit 
 class SoFar:
     """Compares the arms' rows step by step, while they come in any order.
 
-    arms: the names, the baseline first. other_tokens: the arm of unmodified vLLM, which samples other tokens and so is
-    not compared; None if there is none. responses: number of responses of an arm in a step. once: only the first arm
-    trains (task.train_once).
+    arms: the names, the baseline first. other_tokens: the arms that do not keep bits, which are not compared.
+    responses: number of responses of an arm in a step. once: only the first arm trains (task.train_once).
     """
 
-    def __init__(self, arms: Sequence[str], other_tokens: str | None, responses: int, once: bool = False):
+    def __init__(self, arms: Sequence[str], other_tokens: Collection[str], responses: int, once: bool = False):
         self._baseline = arms[0]
-        self._compared = [name for name in arms[1:] if name != other_tokens]
+        self._compared = [name for name in arms[1:] if name not in other_tokens]
         self._arms, self._responses = list(arms), responses
         self._keys = [IDENTITY[what] for what in (OF_ROLLOUTS if once else IDENTITY)]
         self._rows: dict[str, Mapping[str, Any]] = {}  # of the step that is under way

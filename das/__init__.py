@@ -21,10 +21,14 @@ def __getattr__(name: str) -> Any:
     # Imported on first use, because the drafter alone needs neither torch nor vLLM nor TRL.
     match name:
         case "speculate":
-            from das.engine.versions import require_supported
+            from das.engine.versions import names_of_vllm, require_supported
 
             require_supported()  # first, because other versions of vLLM and TRL may lack what is imported next
-            from das.trl.speculate import speculate
+            from das.engine.known_warnings import silence_known
+
+            silence_known()
+            with names_of_vllm():
+                from das.trl.speculate import speculate
 
             return speculate
         case "install":

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from das.engine.checked_policies import CHECKED, advice
 from das.engine.self_test import run_apart
-from das.engine.versions import UnsupportedVersion, installed, require_trl, require_vllm
+from das.engine.versions import UnsupportedVersion, installed, require_trl, require_vllm, unchecked_vllm
+from das.errors import reason_of
 
 MODEL = "model"  # the check of the caller's model
 
@@ -79,6 +80,8 @@ def check_version(name: str, require: Callable[[], None], otherwise: State, *pac
         require()
     except UnsupportedVersion as error:
         return Check(name, otherwise, str(error))
+    if name == "vllm" and (version := unchecked_vllm()):
+        return Check(name, "note", f"{version}, not checked: engines compare each kind of model once")
     return Check(name, "ok", f"{installed(*packages)}, supported")
 
 
@@ -101,12 +104,14 @@ def check_device() -> Check:
 
 
 def judge_gpu(gpu: str, capability: int) -> Check:
-    """Judge a GPU by its CUDA compute capability times ten (90: Hopper): equal tokens need batch-invariant kernels."""
+    """Judge a GPU by its CUDA compute capability times ten (90: Hopper): exact="bits" needs batch-invariant kernels."""
     if capability < 80:
-        return Check("device", "FAIL", f"{gpu}: vLLM has no batch-invariant kernels below SM80: tokens would differ")
+        return Check(
+            "device", "note", f'{gpu}: exact="distribution" only: vLLM has no batch-invariant kernels below SM80'
+        )
     if capability < 90:
         return Check(
-            "device", "note", f"{gpu}: rollouts only: below SM90 vLLM's kernels break a trainer's backward pass"
+            "device", "note", f'{gpu}: exact="bits" for rollouts only: below SM90 its kernels break a backward pass'
         )
     return Check("device", "note", f"{gpu}: what was measured says docs/compatibility.md; `task=check_gpu` measures it")
 
@@ -188,4 +193,4 @@ def as_json(checks: list[Check]) -> str:
 
 def one_line(error: Exception) -> str:
     """Returns an exception's message in one line."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return reason_of(error)[:200] or type(error).__name__

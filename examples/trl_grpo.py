@@ -6,16 +6,19 @@ On a CPU use a small model. A GPU should work too; it has not been tried yet.
 
 import sys
 
-import torch
-from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
-
 import das
 
 if len(sys.argv) < 3:
     sys.exit("say which model, and where to write: python examples/trl_grpo.py MODEL OUTPUT [none]")
 model, output = sys.argv[1:3]
-method = sys.argv[3] if len(sys.argv) > 3 else "das"
+# The line that makes rollouts draft. Call it before the trainer is built. Before TRL is imported, it also silences
+# TRL's warnings of vLLM's version.
+das.speculate(sys.argv[3] if len(sys.argv) > 3 else "das")
+
+import torch  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+
 gpu = torch.cuda.is_available()
 
 questions = ["what is 3 + 4?", "what is 12 - 5?", "add 7 to 15", "take 2 from 9"]
@@ -26,8 +29,6 @@ def reward_digits(completions: list[list[dict[str, str]]], **columns: object) ->
     """One point for each digit in a response."""
     return [float(sum(letter.isdigit() for letter in completion[0]["content"])) for completion in completions]
 
-
-das.speculate(method)  # the line that makes rollouts draft; call it before the trainer is built
 
 trainer = GRPOTrainer(
     model=model,

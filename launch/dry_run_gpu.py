@@ -114,11 +114,11 @@ def check(invariant: bool, home: str) -> None:
     from experiments.small_policy.shapes import shape_of, weightless_policy
 
     policy = str(weightless_policy("8b", shape_of("8b").vocabulary or 0, "bfloat16", Path(home)))
-    das.install(batch_invariant=invariant)
+    das.install(exact="bits" if invariant else "distribution")
     options = {"none": {}, "das": {}, "das asynchronous": {"asynchronous": True}}
     for name, more in options.items():
         for form, chosen in FORMS.items():
-            arguments = das.engine_arguments(name.split()[0], runner="second", **more)
+            arguments = das.engine_arguments(name.split()[0], exact="bits" if invariant else "distribution", **more)
             sizes = {"max_model_len": 1024, "max_num_seqs": 256, "max_num_batched_tokens": 16384}
             engine = EngineArgs(
                 model=policy, load_format="dummy", skip_tokenizer_init=True, **sizes, **arguments, **chosen

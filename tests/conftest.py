@@ -164,10 +164,11 @@ def random_policy(folder: Path, **sizes: int) -> str:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from experiments.small_policy.arithmetic import make_problems
+    from experiments.small_policy.problems import make_problems
     from experiments.small_policy.tokenizer import train_tokenizer
 
-    tokenizer = train_tokenizer(problem.question for problem in make_problems(20, seed=1, split="training"))
+    mix = {2: 0.20, 3: 0.36, 4: 0.20, 5: 0.10, 6: 0.07, 7: 0.04, 8: 0.03}
+    tokenizer = train_tokenizer(problem.question for problem in make_problems("arithmetic", 20, 1, mix, "training"))
     torch.manual_seed(0)
     defaults = {
         "hidden_size": 64,

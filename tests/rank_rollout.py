@@ -22,7 +22,7 @@ def answered(request: RolloutRequest) -> tuple[list[Response], Rollout]:
     ]
     costs = [RequestCost(1, len(row), last_s=1.0) for row in tokens]
     responses = [
-        Response(index, row, -1.0 * row, "stop", 1, cost)
+        Response(index, row, -1.0 * row, "stop", cost)
         for index, (row, cost) in enumerate(zip(tokens, costs, strict=True))
     ]
     report = RolloutReport(
@@ -33,7 +33,7 @@ def answered(request: RolloutRequest) -> tuple[list[Response], Rollout]:
         decode_steps=5,
         tail_steps=5,
         step_time_s=[0.5],
-        cluster=ClusterReport(2, 0, 0, 0, 0.0, 0, {}),
+        cluster=ClusterReport(2, 0, 0, 0.0, 0, {}),
     )
     rollout = Rollout(0, list(request.problems), [row.tolist() for row in tokens], ["stop"] * 3, costs, 2.0, report)
     return responses, rollout

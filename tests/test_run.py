@@ -48,7 +48,7 @@ def test_options_are_those_of_speculate() -> None:
         (("--method", "stock", "--", "true"), "run the command without das"),
         (
             ("--set", "window=4", "--", "true"),
-            "--set window=4: give lag=1, or GROUP.NAME=VALUE with a group of drafter",
+            "--set window=4: give lag=1, exact=bits, or GROUP.NAME=VALUE with a group of drafter",
         ),
         (("--set", "drafter.window=-1", "--", "true"), "window must be in 0"),
         (("--set", "budget.name=generous", "--", "true"), "unknown budget 'generous'"),

@@ -50,7 +50,11 @@ def test_the_engine_gets_what_engine_arguments_gives(
     assert set(options) == {name.replace("_", "-") for name in wanted if name != "async_scheduling"} | {
         "no-async-scheduling",
         "port",
+        "shutdown-timeout",
     }
+    assert options["shutdown-timeout"] == str(serve.END_S)
+    assert run(monkeypatch, "--print", "--shutdown-timeout", "0") == 0
+    assert capsys.readouterr().out.count("--shutdown-timeout") == 1
     assert "branch_blocks" not in wanted["additional_config"]["das"]
     assert run(monkeypatch, "--print", "--branch-blocks", "64") == 0
     assert json.loads(printed(capsys)[1]["additional-config"])["das"]["branch_blocks"] == 64
@@ -166,13 +170,14 @@ def test_help_needs_no_policy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def test_a_server_on_a_gpu_gets_the_variables_of_an_engine_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "installed", lambda *names: "0.32.0")
-    ours = serve.environment()
+    assert serve.environment() == {"VLLM_NO_USAGE_STATS": "1"}
+    ours = serve.environment("bits")
     monkeypatch.setattr(os, "environ", {})
     set_environment(batch_invariant=True)
     assert ours["TRITON_F32_DEFAULT"] == "ieee"
     assert ours.items() <= os.environ.items()
     monkeypatch.setattr(serve, "installed", lambda *names: None)
-    assert serve.environment() == {"VLLM_NO_USAGE_STATS": "1"}
+    assert serve.environment("bits") == {"VLLM_NO_USAGE_STATS": "1"}
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_one_line_and_no_exception(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     SIDE_OUTPUTS[name](tmp_path, monkeypatch)
-    (line,) = [each.getMessage() for each in caplog.records if each.name == "vllm.das"]
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "das"]
     assert "and the run goes on without: " in line
     assert "\n" not in line
 

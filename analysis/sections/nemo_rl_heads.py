@@ -54,7 +54,7 @@ def section(title: str, runs: Mapping[str, Path], published: Mapping[str, Any], 
     return Section(
         title,
         f"{policy_note(run)} In-domain: the head first learns from responses to other puzzles; general: "
-        "to chains of arithmetic.",
+        "to sums of several steps.",
         table=Table(
             [
                 "head",

@@ -2,9 +2,9 @@
 
 Siblings (requests of the same problem) draft from each other while they decode, so problems stay whole where possible.
 At the start of a rollout, problems are dealt to engines. Those with the longest expected response come first, and each
-goes to the engine with the least predicted work, until every engine has as many requests as it decodes at once, or its
-share. Shares are even, but smaller for engines that were slow before. The other requests wait in one queue, in the same
-order. An engine takes from the queue what fits, so an engine gets less if it is slow or its responses turn out long.
+goes to the engine with the least predicted work, until every engine has as many requests as it decodes at once, or an
+even share. The other requests wait in one queue, in the same order. An engine takes from the queue what fits, so an
+engine gets less if it is slow or its responses turn out long.
 
 This module uses no clock, process or network: the cluster and the simulator run the same class. Equal calls in equal
 order give equal answers. No placement changes a token, because noise is keyed by request and position.
@@ -35,10 +35,8 @@ class QueuedRequest:
 @dataclass
 class _Engine:
     slots: int
-    pace: float = 1.0
     held: dict[int, None] = field(default_factory=dict)  # requests that it has started and not finished, in this order
     dealt: list[int] = field(default_factory=list)  # requests that are kept for this engine until its first `take`
-    draining: bool = False
 
     @property
     def load(self) -> int:
@@ -48,7 +46,7 @@ class _Engine:
     @property
     def free(self) -> int:
         """The number of slots (places for requests that decode at once) for which the engine has no request."""
-        return 0 if self.draining else max(0, self.slots - self.load)
+        return max(0, self.slots - self.load)
 
 
 class Dispatcher:
@@ -57,8 +55,7 @@ class Dispatcher:
     margin: the number of requests that an engine gets beyond its slots, so that no free slot waits for the next `take`.
     Near the end of the queue no engine gets a margin, because another could start the request at once.
 
-    Each request is at any time delivered, held by one engine, or waiting. A delivered request may be held as well, if
-    an engine was given up as lost, another one started its request, and the first one delivered it after all.
+    Each request is at any time delivered, held by one engine, or waiting.
 
     Raises ValueError with a one-line message if an engine does not take part, or was not given the request.
     """
@@ -80,7 +77,6 @@ class Dispatcher:
         self._rank = {index: rank for rank, index in enumerate(self._requests)}
         self._queue = deque(self._requests)
         self._lost: list[int] = []  # waiting requests of lost engines, sorted by rank
-        self._lost_once: set[int] = set()
         self._engines: dict[int, _Engine] = {}
         self._begun = False  # whether an engine has called `take`, at which problems were dealt
 
@@ -96,19 +92,15 @@ class Dispatcher:
 
     @property
     def live(self) -> tuple[int, ...]:
-        """The engines that take part, in the order of their numbers. They include engines that get no new requests
-        (`draining`)."""
+        """The engines that take part, in the order of their numbers."""
         return tuple(sorted(self._engines))
 
     def held(self, engine: int) -> tuple[int, ...]:
         """Returns the requests that this engine has started and not finished, in the order in which they were taken."""
         return tuple(self._engine(engine).held)
 
-    def joined(self, engine: int, slots: int, pace: float = 1.0) -> None:
-        """Let an engine take part from now on.
-
-        slots: how many requests the engine decodes at once. pace: the time of its passes / that of other engines'
-        passes.
+    def joined(self, engine: int, slots: int) -> None:
+        """Let an engine take part from now on. slots: how many requests it decodes at once.
 
         Engines that join before any engine calls `take` are dealt problems. Later engines take from the queue.
         """
@@ -116,9 +108,7 @@ class Dispatcher:
             raise ValueError(f"engine {engine} takes part already")
         if slots < 1:
             raise ValueError(f"engine {engine} must decode at least 1 request at once, got {slots}")
-        if not pace > 0:
-            raise ValueError(f"the passes of engine {engine} must take above 0 times as long, got {pace}")
-        self._engines[engine] = _Engine(slots, pace)
+        self._engines[engine] = _Engine(slots)
 
     def take(self, engine: int) -> list[int]:
         """Returns the requests that this engine shall start now, in this order; possibly none.
@@ -130,8 +120,6 @@ class Dispatcher:
         if not self._begun:
             self._begun = True
             self._deal()
-        if taker.draining:
-            return []
         own, taker.dealt = taker.dealt, []
         self._queue.extendleft(reversed(own))  # lost requests took their slots, so any engine may start these
         count = max(len(own), self._share(taker))
@@ -141,70 +129,40 @@ class Dispatcher:
         taker.held.update(dict.fromkeys(taken))
         return taken
 
-    def finished(self, engine: int, request: int) -> bool:
-        """Note that an engine delivers a response. Returns False if another engine has delivered it before.
-
-        An engine that was lost may still deliver requests that it got before.
-        """
-        deliverer = self._engines.get(engine)
-        if deliverer is not None and request in deliverer.held:
-            del deliverer.held[request]
-        elif request not in self._lost_once:
-            raise ValueError(f"engine {engine} delivers request {request}, which it was not given")
-        if request not in self._undelivered:
-            return False
+    def finished(self, engine: int, request: int) -> None:
+        """Note that an engine delivers a response."""
+        held = self._engine(engine).held
+        if request not in held:
+            raise ValueError(f"engine {engine} delivers request {request}, which it does not hold")
+        del held[request]
         self._undelivered.remove(request)
-        if request in self._lost:
-            self._lost.remove(request)
-        return True
 
     def lost(self, engine: int) -> list[int]:
-        """Note that an engine died or left. Returns the requests that it held, which go to the front of the queue."""
+        """Note that an engine is gone. Returns the requests that it held, which go to the front of the queue."""
         gone = self._engine(engine)
-        self._keep_no_more(gone)
+        self._queue.extendleft(reversed(gone.dealt))
         del self._engines[engine]
-        lost = [request for request in gone.held if request in self._undelivered]
-        self._lost_once.update(lost)
-        self._lost = sorted(self._lost + lost, key=self._rank.__getitem__)
-        return lost
-
-    def draining(self, engine: int) -> None:
-        """Give an engine no new requests from now on. The engine finishes the requests that it holds."""
-        drained = self._engine(engine)
-        drained.draining = True
-        self._keep_no_more(drained)
+        self._lost = sorted([*self._lost, *gone.held], key=self._rank.__getitem__)
+        return list(gone.held)
 
     def _engine(self, number: int) -> _Engine:
         if number not in self._engines:
             raise ValueError(f"engine {number} does not take part in this rollout")
         return self._engines[number]
 
-    def _keep_no_more(self, engine: _Engine) -> None:
-        """Put the requests that were kept for this engine back into the queue. Then any engine may take them."""
-        self._queue.extendleft(reversed(engine.dealt))
-        engine.dealt = []
-
     def _deal(self) -> None:
         """Deal problems from the queue to the engines with the least predicted work.
 
-        An engine gets at most as many requests as it has slots, and at most its share of all requests. The share is
-        inverse to the time of its passes. If a problem does not fit, the rest of its requests go to the next engine.
+        An engine gets at most as many requests as it has slots, and at most an even share of all requests. If a problem
+        does not fit, the rest of its requests go to the next engine.
         """
-        open_engines = [(number, engine) for number, engine in sorted(self._engines.items()) if not engine.draining]
-        if not open_engines:
-            return
-        total, speeds = len(self._queue), sum(1 / engine.pace for _, engine in open_engines)
-        heaps: dict[float, list[tuple[float, int]]] = {}  # by pace: predicted tokens of each engine with room
-        for number, engine in open_engines:
-            heaps.setdefault(engine.pace, []).append((0.0, number))
-        while self._queue and heaps:
+        share = math.ceil(len(self._queue) / len(self._engines))
+        heap = [(0.0, number) for number in sorted(self._engines)]  # predicted tokens of each engine with room
+        while self._queue and heap:
             problem = self._next_problem()
-            tokens = sum(request.predicted for request in problem)
-            done = {pace: (heap[0][0] + tokens) * pace for pace, heap in heaps.items()}
-            heap = heaps[min(done, key=done.__getitem__)]
             work, number = heap[0]
             engine = self._engines[number]
-            room = min(engine.slots, math.ceil(total / (engine.pace * speeds))) - len(engine.dealt)
+            room = min(engine.slots, share) - len(engine.dealt)
             for request in problem[:room]:
                 engine.dealt.append(self._queue.popleft())
                 work += request.predicted
@@ -212,8 +170,6 @@ class Dispatcher:
                 heapq.heapreplace(heap, (work, number))
             else:
                 heapq.heappop(heap)
-            if not heap:
-                del heaps[engine.pace]
 
     def _next_problem(self) -> list[QueuedRequest]:
         """Returns the requests at the front of the queue that belong to the same problem."""
@@ -231,7 +187,7 @@ class Dispatcher:
         waiting = len(self._lost) + len(self._queue)
         if not waiting:
             return 0
-        engines = [engine for engine in self._engines.values() if not engine.draining]
+        engines = self._engines.values()
         behind = waiting - sum(engine.free for engine in engines)  # requests without a slot
         if behind > 0:
             return max(0, taker.slots + min(self.margin, behind // len(engines)) - taker.load)

@@ -5,11 +5,29 @@ trajectories of this problem that other engines made. So a problem may move from
 and no engine indexes what it does not need.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from das.drafter import native
+from das.drafter.constants import PROMPT_CONTEXT
+from das.drafter.distributions import Distributions
 from das.drafter.saved import SavedHistory, SavedText
+
+
+def finished_text(
+    problem: str, history_tick: int, prompt: Sequence[int], response: Sequence[int] | np.ndarray, distributions: Any
+) -> SavedText:
+    """Returns a finished response in the form in which engines give it to each other.
+
+    prompt: its token ids. distributions: of the response's tokens, as Distributions.text; None: unknown.
+    """
+    context = prompt[-PROMPT_CONTEXT:]
+    tokens = np.concatenate([np.asarray(context, np.int32), np.asarray(response, np.int32)])
+    remembered = None if distributions is None else Distributions.from_text(distributions, len(response))
+    return SavedText(problem, history_tick, len(context), tokens, remembered=remembered)
 
 
 class HistoryStore:
@@ -29,13 +47,12 @@ class HistoryStore:
         # Trajectories in the order in which they finished, each with the engines that have it.
         self._problems: dict[str, list[tuple[SavedText, set[int]]]] = {}
 
-    def add(self, trajectory: SavedText, engine: int | None) -> None:
-        """Keep a trajectory. engine: the engine that made and has this trajectory; None: that engine is gone."""
+    def add(self, trajectory: SavedText, engines: Iterable[int]) -> None:
+        """Keep a trajectory. engines: those that have it."""
         if trajectory.history_tick > self.history_tick:
             raise ValueError(f"a trajectory of tick {trajectory.history_tick} cannot come at tick {self.history_tick}")
         if trajectory.history_tick > self.history_tick - self.window:
-            known = set() if engine is None else {engine}
-            self._problems.setdefault(trajectory.problem, []).append((trajectory, known))
+            self._problems.setdefault(trajectory.problem, []).append((trajectory, set(engines)))
 
     def missing(self, engine: int, problems: Iterable[str]) -> list[SavedText]:
         """Returns the trajectories of these problems that the engine lacks, oldest first for each problem.
@@ -75,16 +92,21 @@ class HistoryStore:
         return sum(text.nbytes for texts in self._problems.values() for text, _ in texts)
 
     def saved(self) -> SavedHistory:
-        """Returns all trajectories, in the form of a drafter's saved history. Which engine has which trajectory is not
-        saved, and the drafter's weights are those of a new drafter."""
-        texts = [text for texts in self._problems.values() for text, _ in texts]
-        in_order = sorted(texts, key=lambda text: text.history_tick)
-        return SavedHistory(native.prior_weights(), self.history_tick, in_order)
+        """Returns all trajectories, in the form of a drafter's saved history, with the weights of a new drafter."""
+        texts = [text for text, _ in self._in_order()]
+        return SavedHistory(native.prior_weights(), self.history_tick, texts)
 
-    def restore(self, saved: SavedHistory) -> None:
-        """Replace all trajectories by saved ones. No engine has any of them yet, so there may be more or fewer
-        engines."""
+    def known(self) -> list[list[int]]:
+        """Returns which engines have each trajectory of `saved`, in the same order."""
+        return [sorted(known) for _, known in self._in_order()]
+
+    def _in_order(self) -> list[tuple[SavedText, set[int]]]:
+        entries = [entry for entries in self._problems.values() for entry in entries]
+        return sorted(entries, key=lambda entry: entry[0].history_tick)
+
+    def restore(self, saved: SavedHistory, known: Sequence[Iterable[int]]) -> None:
+        """Replace all trajectories by saved ones. known: the engines that have each of them."""
         self._problems, self.history_tick = {}, saved.history_tick
-        for text in saved.texts:
+        for text, engines in zip(saved.texts, known, strict=True):
             # Each text is copied, so that the file's whole array need not stay while one text does.
-            self.add(replace(text, tokens=text.tokens.copy()), None)
+            self.add(replace(text, tokens=text.tokens.copy()), engines)

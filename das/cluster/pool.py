@@ -1,29 +1,29 @@
-"""A pool of engines at places. The pool starts, restarts and updates engines, and kills engines that fall silent.
+"""A pool of engines, which are actors of Ray. The pool starts, restarts and updates engines, and kills those that fall
+silent.
 
-Everything happens in the trainer's one thread. Each engine has at most one call under way. `next_event` waits for an
-answer, an engine's death or a silence. While it waits, it brings engines that start or restart up to date: they start,
-load the current weights and join a running evaluation. An engine that has done all this is *ready*.
+Everything happens in the trainer's one thread. Ray runs an engine's calls in the order in which they were made. So the
+first calls of a new engine bring it up to date: it starts, loads the current weights and joins a running evaluation. An
+engine that has answered all its calls is *ready*. `next_event` waits for an answer, an engine's death or a silence.
 """
 
+import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from das.cluster.actor import versions_with
-from das.cluster.broadcast import Sending, layouts, sender
-from das.cluster.messages import ClusterError, Poll, WeightsPart, require_equal_versions, weights_checksum
-from das.cluster.places import EngineLost, Places
-from das.cluster.ray_places import RayPlaces
+from das.cluster.connection import connect
+from das.cluster.messages import ClusterError
+from das.cluster.rollout_engine import RolloutEngine
 from das.cluster.settings import ClusterSettings
+from das.cluster.weights import WeightsPart
 from das.engine.build import EngineSettings
-from das.errors import EngineError
+from das.errors import EngineError, reason_of
 
 STARTS = 3  # a place is given up after so many failed starts of its engine in a row
-LOOK_S = 1.0  # seconds between checks that the places work
-OF_HOST = ("where", "start", "load_weights")  # methods of EngineHost; all others are those of RolloutEngine
+WAIT_S = 0.5  # seconds for which `next_event` waits at most
+UPDATES = ("start", "load_weights", "begin_evaluation", "end_evaluation")  # calls that bring an engine up to date
 
 
 @dataclass
@@ -31,21 +31,12 @@ class PoolEngine:
     """An engine, and the pool's notes about its state."""
 
     number: int  # never used twice
-    place: int  # number of the place at which it runs
     actor: Any
-    pid: int = 0
-    node: str = ""
-    doing: str = ""  # the method whose answer is awaited; empty: none
-    pending: Any = None  # the places' reference to the answer
-    asked: float = 0.0  # when that method was called
-    started: bool = False
-    proven: bool = False  # whether it has answered a call of RolloutEngine, so its start works
-    weights: int = 0  # version of its weights
-    broken: int = 0  # number of broken transfers of weights to it, in a row
-    evaluating: bool = False
-    live: int = 0  # number of requests at its last poll
-    passes: int = -1  # number of passes up to its last poll
-    progressed: float = 0.0  # when it last finished a pass, or had nothing to do
+    failed_starts: int  # of engines before it at its place, in a row
+    calls: deque[tuple[str, Any]] = field(default_factory=deque)  # awaited answers: methods, and Ray's references
+    asked: float = 0.0  # when the first of these calls was made, or the answer before it came
+    pid: int = 0  # 0: it has not started yet
+    proven: bool = False  # whether it has answered a call that is no update, so its start works
 
 
 @dataclass
@@ -58,35 +49,17 @@ class Event:
     lost: str = ""
 
 
-@dataclass
-class _Weights:
-    version: int = 0
-    checksum: str = ""
-    # Kept for later engines: the parts themselves if they are broadcast, else arguments that stand for them in calls.
-    parts: list[Any] = field(default_factory=list)
-    check: Sequence[str] = ()
-
-
 class EnginePool:
     """The engines of one trainer.
 
-    Raises EngineError for settings with which no pool works. Raises ClusterError with a one-line message if the places
-    have too little room for all engines or an engine does not start.
+    Raises EngineError for settings with which no pool works. Raises ClusterError with a one-line message if Ray has too
+    little room for all engines or an engine does not start.
     """
 
     def __init__(
-        self,
-        cluster: ClusterSettings,
-        engine: EngineSettings,
-        kv_cache_gib: int = 1,
-        threads: int = 1,
-        weights_bytes: int = 0,
-        device: torch.device | None = None,
-        places: Places | None = None,
+        self, cluster: ClusterSettings, engine: EngineSettings, kv_cache_gib: int = 1, threads: int = 1
     ) -> None:
-        """kv_cache_gib, threads: settings of each engine. weights_bytes: size of the policy. device: the trainer's
-        device, from which weights may be broadcast; None: no broadcast. places: where the engines run; None: on Ray.
-        """
+        """kv_cache_gib, threads: settings of each engine."""
         if not engine.row.keyed:
             raise EngineError("a cluster has no engines of method stock, which is vLLM without das: choose another one")
         if engine.tensor_parallel_size > 1:
@@ -98,98 +71,83 @@ class EnginePool:
         self.engines: dict[int, PoolEngine] = {}
         self.restarts = 0  # engines that were started in place of lost ones
         self.receiving_s = 0.0  # processor time spent on receiving the answers of polls
-        self.last_loss = ""
-        self._engines_begun = 0
-        self._weights = _Weights()
-        self._sending: Sending | None = None  # the broadcast that is under way
+        self._numbers = itertools.count()
+        self._version = 0  # number of the current weights
+        self._weights: tuple[Any, ...] = ()  # the arguments of `load_weights` for them; Ray's references to the parts
         self._evaluating = self._stopped = False
-        self._looked = 0.0  # when the places were last checked
-        self._failed_starts: dict[int, int] = {}  # failed starts in a row at each place; every place has an entry
-        self._places_begun = 0
-        self._places = RayPlaces(cluster, threads, weights_bytes) if places is None else places
+        self._last_loss = ""
+        self._ray, self._disconnects = connect(cluster, cluster.engines * threads)
         try:
-            self._broadcast_from = sender(cluster.weights, device, self._places.gpus > 0)
-            self.resize(cluster.engines)
-            self._places.require_room(cluster.engines)
-            while not all(engine.started for engine in self.engines.values()):
+            self._actor = self._ray.remote(RolloutEngine).options(num_cpus=threads, num_gpus=self._gpus())
+            for _ in range(cluster.engines):
+                self._start()
+            while not all(engine.pid for engine in self.engines.values()):
                 event = self.next_event()
                 if event is not None and event.lost:
-                    raise ClusterError(f"an engine of the cluster did not start: {event.lost}")
+                    raise ClusterError(f"an engine did not start: {event.lost}")
         except BaseException:
             self.close()
             raise
 
-    # ---- how many ----
+    def _gpus(self) -> int:
+        """Returns how many GPUs an engine takes. Raises ClusterError if Ray has too little room for all engines."""
+        has, engines = self._ray.cluster_resources(), self.settings.engines
+        gpus, cores = int(has.get("GPU", 0)), has.get("CPU", 0)
+        if 0 < gpus < engines:
+            raise ClusterError(
+                f"cluster.engines={engines}: Ray has {gpus} GPUs, and an engine takes one; set cluster.engines={gpus} "
+                "or add nodes"
+            )
+        if cores < engines * self._threads:
+            raise ClusterError(
+                f"cluster.engines={engines}: Ray has {cores:g} cores, and not room for all engines of {self._threads} "
+                "cores each; ask for fewer, or add nodes"
+            )
+        return 1 if gpus else 0
 
-    def resize(self, engines: int) -> list[PoolEngine]:
-        """Use this number of engines. New engines start in the background. Returns the surplus engines, newest first:
-        call `dismiss` for each when it has no requests.
-        """
-        while len(self._failed_starts) < engines:
-            place, self._places_begun = self._places_begun, self._places_begun + 1
-            self._places.open(place)
-            self._failed_starts[place] = 0
-            self._start(place)
-        places = sorted(self._failed_starts)[engines:]
-        return [engine for engine in reversed(list(self.engines.values())) if engine.place in places]
-
-    def dismiss(self, engine: PoolEngine) -> None:
-        """End an engine for good."""
-        self._kill(engine)
-        self._close(engine.place)
-
-    def _close(self, place: int) -> None:
-        """Give a place back."""
-        del self._failed_starts[place]
-        self._places.close(place)
-
-    def _start(self, place: int) -> None:
-        """Start an engine at a place, in the background."""
-        number, self._engines_begun = self._engines_begun, self._engines_begun + 1
-        engine = self.engines[number] = PoolEngine(number, place, self._places.start_actor(place))
-        self._call(engine, "where", self.engine.model)
+    def _start(self, failed_starts: int = 0) -> None:
+        """Start an engine in the background, and bring it up to date."""
+        engine = PoolEngine(next(self._numbers), self._actor.remote(), failed_starts)
+        self.engines[engine.number] = engine
+        self.call(engine, "start", self.engine, self._kv_cache_gib, self._threads)
+        if self._weights:
+            self.call(engine, "load_weights", *self._weights)
+        if self._evaluating:
+            self.call(engine, "begin_evaluation")
 
     # ---- calls ----
 
     @property
     def ready(self) -> list[PoolEngine]:
         """Engines that are up to date and have no call under way."""
-        return [engine for engine in self._free if not self._lacks(engine)]
-
-    @property
-    def _free(self) -> list[PoolEngine]:
-        return [engine for engine in self.engines.values() if engine.started and not engine.doing]
-
-    def _lacks(self, engine: PoolEngine) -> bool:
-        return engine.weights != self.version or engine.evaluating != self._evaluating
+        return [engine for engine in self.engines.values() if not engine.calls]
 
     def call(self, engine: PoolEngine, method: str, *args: Any) -> None:
         """Call a method of RolloutEngine. The answer comes as an event."""
-        assert not engine.doing, f"engine {engine.number} is called for {method} during {engine.doing}"
-        self._call(engine, method, *args)
+        if not engine.calls:
+            engine.asked = time.monotonic()
+        engine.calls.append((method, getattr(engine.actor, method).remote(*args)))
 
     def call_all(self, method: str, *args: Any) -> dict[int, Any]:
-        """Wait until an engine is ready, then call all ready engines. Returns the answers of engines that survived."""
+        """Wait until an engine is ready, then call all ready engines. Returns the answers of engines that survived, in
+        the order of their numbers."""
         answers: dict[int, Any] = {}
         while not answers:
             self.settle()
-            asked = self.ready
-            for engine in asked:
-                self.call(engine, method, *args)
-            waiting = {engine.number for engine in asked}
+            waiting = {engine.number for engine in self.ready}
+            for number in waiting:
+                self.call(self.engines[number], method, *args)
             while waiting & self.engines.keys():
                 event = self.next_event()
                 if event is not None and event.engine.number in waiting:
                     waiting.discard(event.engine.number)
                     if not event.lost:
                         answers[event.engine.number] = event.answer
-        return answers
+        return dict(sorted(answers.items()))
 
     def settle(self) -> None:
         """Wait until at least one engine is ready, and all engines that have started are ready."""
-        while not self.ready or any(
-            engine.doing or self._lacks(engine) for engine in self.engines.values() if engine.started
-        ):
+        while not self.ready or any(engine.pid and engine.calls for engine in self.engines.values()):
             self.next_event()
 
     def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
@@ -198,193 +156,81 @@ class EnginePool:
 
         check: names of tensors. After loading, each engine checks that its copies of these tensors equal the sent ones.
         """
-        version = self._weights.version + 1
-        self._weights = _Weights()  # frees the old ones first
-        if self._broadcast_from is None:
-            checksum = weights_checksum(parts)
-            self._weights = _Weights(version, checksum, [self._places.shared(part) for part in parts], check)
-        else:
-            self._weights = _Weights(version, parts=list(parts), check=check)
+        self._weights = ()  # frees the old ones first
+        self._version += 1
+        self._weights = (self._version, list(check), *map(self._ray.put, parts))
         try:
-            self.settle()
+            self._update("load_weights", *self._weights)
         except WeightsLost as error:
             return str(error)
-        if self._places.lasting:
-            self._weights.parts = []  # all engines have them
         return ""
-
-    @property
-    def version(self) -> int:
-        """The version of the weights that engines must compute with."""
-        return self._weights.version
 
     def evaluate(self, begins: bool) -> None:
         """Begin or end an evaluation on all engines. begins: true for its begin, false for its end."""
         self._evaluating = begins
+        self._update("begin_evaluation" if begins else "end_evaluation")
+
+    def _update(self, method: str, *args: Any) -> None:
+        """Call a method of all engines, also of those that start. Wait for those that have started."""
+        for engine in self.engines.values():
+            self.call(engine, method, *args)
         self.settle()
 
-    def next_event(self, timeout_s: float = 0.5) -> Event | None:
+    def next_event(self) -> Event | None:
         """Wait for an engine's answer or loss. Returns None if no answer has come, or only the answer to a call that
         brings an engine up to date.
         """
         if self._stopped:
             raise ClusterError("the engines of the cluster were closed")
-        self._require_places()
-        self._bring_up_to_date()
-        self._require_some()
-        by_reference = {engine.pending: engine for engine in self.engines.values() if engine.doing}
-        if not by_reference:
+        if not self.engines:
+            raise ClusterError(f"no engine is left, and none of {STARTS} new ones started: {self._last_loss}")
+        awaited = {engine.calls[0][1]: engine for engine in self.engines.values() if engine.calls}
+        if not awaited:
             return None
-        answered = self._places.answered(list(by_reference), timeout_s)
-        if (silent := self._silent(by_reference)) is not None:
-            return self._lose(
-                silent, f"it did not answer for {time.monotonic() - silent.asked:.0f} s (cluster.silent_s)"
-            )
-        return self._answered(by_reference[answered[0]]) if answered else None
-
-    def _require_places(self) -> None:
-        """Raise ClusterError if no engine can start at the places any more. They are checked every LOOK_S seconds."""
-        now = time.monotonic()
-        if now - self._looked > LOOK_S:
-            self._looked = now
-            if broken := self._places.broken():
-                raise ClusterError(broken)
-
-    def _silent(self, by_reference: Mapping[Any, PoolEngine]) -> PoolEngine | None:
-        """Returns an engine whose answer is overdue; None if there is none. by_reference: the engines that have a call
-        under way."""
-        now, start_s, silent_s = time.monotonic(), self.settings.start_s, self.settings.silent_s
-        for reference, engine in by_reference.items():
-            late = now - engine.asked > (silent_s if engine.started else start_s)
+        answered, silent = self._ray.wait(list(awaited), num_returns=1, timeout=WAIT_S)
+        for engine in map(awaited.__getitem__, silent):
+            took = time.monotonic() - engine.asked
+            late = took > (self.settings.silent_s if engine.pid else self.settings.start_s)
             # The trainer may have looked long ago: an answer that has come counts as in time.
-            if late and not self._places.answered([reference], timeout_s=0):
-                return engine
-        return None
-
-    def _call(self, engine: PoolEngine, method: str, *args: Any) -> None:
-        if method in OF_HOST:
-            engine.pending = self._places.call(engine.actor, method, *args)
-        else:
-            engine.pending = self._places.call(engine.actor, "call", method, *args)
-        engine.doing, engine.asked = method, time.monotonic()
+            if late and not self._ray.wait([engine.calls[0][1]], timeout=0)[0]:
+                setting = "silent_s" if engine.pid else "start_s"
+                return self._lose(engine, f"it did not answer for {took:.0f} s (cluster.{setting})")
+        return self._answered(awaited[answered[0]]) if answered else None
 
     def _answered(self, engine: PoolEngine) -> Event | None:
         """Take an engine's answer. Returns None if the call only brought the engine up to date."""
-        method, start = engine.doing, time.thread_time()
+        (method, reference), start = engine.calls[0], time.thread_time()
         try:
-            answer = self._places.answer(engine.pending)
-        except EngineLost as error:
-            return self._lose(engine, str(error))
-        finally:
-            engine.doing, engine.pending = "", None
-        match method:
-            case "where":
-                engine.pid, engine.node, theirs = answer
-                if theirs:
-                    require_equal_versions(theirs, versions_with(self.engine.model))
-                self._call(engine, "start", self.engine, self._kv_cache_gib, self._threads)
-            case "start":
-                engine.started = True
-            case "load_weights":
-                version, problem = answer
-                if problem:
-                    raise WeightsLost(f"engine {engine.number}: {problem}")
-                engine.weights = version
-            case "receive_weights":
-                return self._received(engine, *answer)
-            case "begin_evaluation" | "end_evaluation":
-                engine.evaluating = method == "begin_evaluation"
-            case "poll":
-                self.receiving_s += time.thread_time() - start
-                return self._progressed(engine, answer)
-            case _:
-                engine.live = 0  # only a poll leaves requests live
-                engine.proven, self._failed_starts[engine.place] = True, 0
-                return Event(engine, method, answer)
-        return None
-
-    def _received(self, engine: PoolEngine, version: int, problem: str, broken: str) -> Event | None:
-        """Note how a broadcast to an engine ended. version, problem, broken: what RolloutEngine.receive_weights
-        returned. A broken broadcast is repeated, because the cause may be another engine that died."""
-        if problem:
-            raise WeightsLost(f"engine {engine.number}: {problem}")
-        engine.broken = engine.broken + 1 if broken else 0
-        if engine.broken == STARTS:
-            here = self._sending.broken if self._sending is not None else ""
-            return self._lose(engine, f"{broken} (here: {here})" if here else broken)
-        if not broken:
-            engine.weights = version
-        return None
-
-    def _progressed(self, engine: PoolEngine, poll: Poll) -> Event:
-        """Note the progress that an engine's answer `poll` shows. An engine that finishes no pass for too long counts
-        as dead, like one that does not answer."""
-        now = time.monotonic()
-        if poll.passes != engine.passes or not engine.live:
-            engine.progressed = now
-        engine.passes, engine.live = poll.passes, poll.live
-        if now - engine.progressed > self.settings.silent_s:
-            return self._lose(engine, f"it finished no pass for {now - engine.progressed:.0f} s (cluster.silent_s)")
-        return Event(engine, "poll", poll)
-
-    def _bring_up_to_date(self) -> None:
-        """Give the current weights to free engines that have started, and let these join or leave an evaluation."""
-        weights = self._weights
-        if self._broadcast_from is not None:
-            self._broadcast([engine for engine in self._free if engine.weights != weights.version])
-        for engine in self._free:
-            if engine.weights != weights.version:
-                if self._broadcast_from is None:
-                    self._call(engine, "load_weights", weights.version, weights.checksum, weights.check, *weights.parts)
-            elif engine.evaluating != self._evaluating:
-                self._call(engine, "begin_evaluation" if self._evaluating else "end_evaluation")
-
-    def _broadcast(self, engines: Sequence[PoolEngine]) -> None:
-        """Send the current weights to these engines. While other engines receive, these wait for the next broadcast."""
-        if self._sending is not None:
-            if self._sending.failed:
-                raise ClusterError(f"weights cannot be broadcast, set cluster.weights=store: {self._sending.failed}")
-            if any(engine.doing == "receive_weights" for engine in self.engines.values()):
-                return
-            self._sending.close()
-            self._sending = None
-        if not engines:
-            return
-        assert self._broadcast_from is not None
-        weights, address = self._weights, self._places.address()
-        # Engines that wait for a frozen engine give up early, before they seem frozen themselves.
-        patience_s = self.settings.silent_s / 2
-        self._sending = Sending(weights.parts, address, len(engines), patience_s, self._broadcast_from)
-        expected = layouts(weights.parts)
-        for rank, engine in enumerate(engines, start=1):
-            meeting = self._sending.meeting(rank)
-            self._call(engine, "receive_weights", weights.version, meeting, expected, weights.check)
-
-    # ---- losses ----
+            answer = self._ray.get(reference)
+        except self._ray.exceptions.RayError as error:
+            return self._lose(engine, one_line(error))
+        engine.calls.popleft()
+        engine.asked = time.monotonic()
+        if method == "start":
+            engine.pid = answer
+        elif method == "load_weights" and answer:
+            raise WeightsLost(f"engine {engine.number}: {answer}")
+        elif method == "poll":
+            self.receiving_s += time.thread_time() - start
+        if method in UPDATES:
+            return None
+        engine.proven = True
+        return Event(engine, method, answer)
 
     def _lose(self, engine: PoolEngine, why: str) -> Event:
         """Kill an engine that is dead or seems dead, and start another one in its place."""
-        self.last_loss = why
-        doing = engine.doing
-        if doing == "receive_weights" and self._sending is not None:
-            self._sending.close()  # the other engines that receive would wait for it
+        self._last_loss = why
         self._kill(engine)
-        self._failed_starts[engine.place] += not engine.proven
-        if self._failed_starts[engine.place] < STARTS:
+        failed_starts = 0 if engine.proven else engine.failed_starts + 1
+        if failed_starts < STARTS:
             self.restarts += 1
-            self._start(engine.place)
-        else:
-            self._close(engine.place)
-        return Event(engine, doing, lost=why)
+            self._start(failed_starts)
+        return Event(engine, engine.calls[0][0], lost=why)
 
     def _kill(self, engine: PoolEngine) -> None:
-        """Kill the engine's process, even if it is stopped or hangs."""
+        """Kill the engine's process, even if it is stopped or hangs: then Ray needs 5 s."""
         del self.engines[engine.number]
-        self._places.kill(engine.actor, engine.pid, engine.node)
-
-    def _require_some(self) -> None:
-        if not self.engines:
-            raise ClusterError(f"no engine is left, and none of {STARTS} new ones started: {self.last_loss}")
+        self._ray.kill(engine.actor)
 
     def stop(self) -> None:
         """Stop the pool: `next_event` raises ClusterError from now on. So a thread that waits in `next_event` leaves
@@ -392,13 +238,21 @@ class EnginePool:
         self._stopped = True
 
     def close(self) -> None:
-        """End all engines, and release all resources of the places. No other thread may use the pool meanwhile."""
-        if self._sending is not None:
-            self._sending.close()
+        """End all engines. No other thread may use the pool meanwhile."""
         for engine in list(self.engines.values()):
             self._kill(engine)
-        self._places.disconnect()
+        if self._disconnects:
+            self._ray.shutdown()
 
 
 class WeightsLost(ClusterError):
     """An engine does not hold the weights that the trainer sent."""
+
+
+def one_line(error: Exception) -> str:
+    """Returns the message of one of Ray's errors, as one line: that of the error in the engine, if there was one."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception):
+        return f"{type(cause).__name__}: {reason_of(cause)[:300]}"
+    text = reason_of(error)
+    return "its process died" if "died" in text else f"{type(error).__name__}: {text[:300]}"

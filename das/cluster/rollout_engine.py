@@ -1,21 +1,22 @@
-"""An engine that rolls out for a trainer in another process. It uses vLLM and das, but not Ray.
+"""An engine that rolls out for a trainer in another process, as an actor of Ray. It uses vLLM and das, but not Ray.
 
-A thread steps vLLM. No other thread touches the engine. Requests come in and responses go out while it steps. A
-response is kept until the trainer acknowledges it, so nothing is lost if an answer is lost on the way.
+A thread steps vLLM. No other thread touches the engine. Requests come in and responses go out between its passes.
 """
 
-import queue
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from das.cluster.broadcast import Layout, Meeting, TransferBroken, received
-from das.cluster.messages import ClusterError, EngineRequest, Poll, Response, WeightsPart, weights_checksum
-from das.cluster.weights import unpacked
+from das.cluster.messages import ClusterError, EngineRequest, Response
+from das.cluster.weights import WeightsPart, unpacked
 from das.drafter.saved import SavedText
 from das.engine.build import EngineSettings, build_engine
 from das.engine.install import install
@@ -25,103 +26,76 @@ from das.verify.admission import LIMIT_KEY
 from das.weights.loaded_weights import cached_blocks
 
 Result = TypeVar("Result")
+# torchrun and accelerate set these variables to tell a trainer its rank. An engine would take that rank for its own.
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
 
 
 class RolloutEngine:
-    """One engine of das in this process, which rolls out for a trainer in another process."""
+    """One engine of das in this process, which rolls out for a trainer in another process. One method is called after
+    the other."""
 
-    def __init__(self, settings: EngineSettings, kv_cache_gib: int = 1, threads: int | None = None):
-        """settings: how to build the engine. kv_cache_gib, threads: see das.install().
-
-        Raises the errors of build_engine.
-        """
-        self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any] | None]] = queue.SimpleQueue()
-        self._news = threading.Condition()  # guards the three below
-        self._finished: dict[int, Response] = {}  # responses by index, kept until they are acknowledged
-        self._passes = 0
-        self._error: Exception | None = None  # the error that ended the thread
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="das-engine")
+        self._pass: Future[None]  # the last pass that was asked for; each asks for the next one
+        self._finished: deque[Response] = deque()  # responses that the trainer has not got yet
         self._live: dict[str, EngineRequest] = {}  # live requests by their names in vLLM
         self._internal: dict[str, str] = {}  # vLLM's internal name of each request, by its name in `_live`
         self._params: Any = None  # SamplingParams of the running rollout
         self._rollout = 0  # counts rollouts, so that names never repeat
         self._history_tick = 0  # the present tick of the drafter's window
-        self._version = 0  # version of the weights; 0: those of the policy's folder
+
+    def start(self, settings: EngineSettings, kv_cache_gib: int = 1, threads: int | None = None) -> int:
+        """Build the engine; call this first. settings: how. kv_cache_gib, threads: see das.install(). Returns the id of
+        this process.
+
+        Raises the errors of build_engine.
+        """
+        for name in LAUNCHER:
+            os.environ.pop(name, None)
+        # If a process is killed while it compiles, an empty library stays behind, which later engines would load.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/das-inductor-{os.getpid()}"
 
         def build() -> None:
-            install(kv_cache_gib, threads, settings.batch_invariant)
+            install(kv_cache_gib, threads, settings.exact)
             self.llm = build_engine(settings)
 
-        threading.Thread(target=self._run, name="das-engine", daemon=True).start()
         self._do(build)
+        return os.getpid()
 
     # ---- weights ----
 
-    def load_weights(self, version: int, checksum: str, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
+    def load_weights(self, version: int, check: Sequence[str], *parts: WeightsPart) -> str:
         """Compute and draft with these weights from now on. Returns, in words, which tensors did not arrive; empty if
         all did.
 
-        version: the number that responses will carry. checksum: weights_checksum of the parts before they were sent.
-        check: names of tensors of the policy; the engine's copies of these are compared with the parts. A drafter's
-        tensors are all compared. No request may be live.
+        version: number of these weights. check: names of tensors of the policy; the engine's copies of these are
+        compared with the parts. A drafter's tensors are all compared. No request may be live. Each part is an argument
+        of its own, so that Ray replaces the part's reference by the part.
         """
 
         def load() -> str:
-            if weights_checksum(parts) != checksum:
-                return "they were damaged on the way (SHA-256)"
-            tensors = ((name, tensor, part.drafter) for part in parts for name, tensor in unpacked(part))
-            return self._load_weights(version, tensors, check)
+            if self._live:
+                return f"{len(self._live)} requests are live"
+            sample, checked, drafter = [], set(check), []
+            for part in parts:
+                for name, tensor in unpacked(part):
+                    if part.drafter:
+                        drafter.append((name, tensor))
+                        continue
+                    self._model_load([(name, tensor)])
+                    if name in checked:
+                        sample.append((name, tensor))
+            self.llm.reset_prefix_cache()
+            self.llm.collective_rpc("das_use_new_weights")
+            for lost in self.llm.collective_rpc("das_lost_weights", args=(sample, version)):
+                if lost:
+                    return str(lost)
+            if blocks := cached_blocks(self.llm):
+                return f"the prefix cache holds {blocks} blocks of older weights"
+            lost = self.llm.collective_rpc("das_load_head", args=(drafter,))[0] if drafter else ""
+            return f"of the drafter: {lost}" if lost else ""
 
         return self._do(load)
-
-    def receive_weights(
-        self, version: int, meeting: Meeting, expected: Sequence[Layout], check: Sequence[str]
-    ) -> tuple[int, str, str]:
-        """Load weights like `load_weights`, but receive them by the trainer's broadcast. Returns the version; in words,
-        which tensors did not arrive; and why the transfer broke (empty if it did not). A broken transfer must be
-        repeated before a request comes.
-        """
-
-        def receive() -> tuple[int, str, str]:
-            try:
-                return version, self._load_weights(version, received(meeting, expected, self._device()), check), ""
-            except TransferBroken as error:
-                return version, "", str(error)
-            except ClusterError as error:
-                return version, str(error), ""
-
-        return self._do(receive)
-
-    def _load_weights(
-        self, version: int, tensors: Iterable[tuple[str, torch.Tensor, bool]], check: Sequence[str]
-    ) -> str:
-        """Load tensors into the engine. Returns, in words, which were lost. tensors: name, value, whether it is the
-        drafter's."""
-        if self._live:
-            return f"{len(self._live)} requests are live"
-        sample, checked, drafter = [], set(check), []
-        for name, tensor, of_drafter in tensors:
-            if of_drafter:
-                drafter.append((name, tensor))
-                continue
-            self._model_load([(name, tensor)])
-            if name in checked:
-                sample.append((name, tensor))
-        self.llm.reset_prefix_cache()
-        self.llm.collective_rpc("das_use_new_weights")
-        self._version = version
-        for lost in self.llm.collective_rpc("das_lost_weights", args=(sample, version)):
-            if lost:
-                return str(lost)
-        if blocks := cached_blocks(self.llm):
-            return f"the prefix cache holds {blocks} blocks of older weights"
-        lost = self.llm.collective_rpc("das_load_head", args=(drafter,))[0] if drafter else ""
-        return f"of the drafter: {lost}" if lost else ""
-
-    def _device(self) -> torch.device:
-        from vllm.platforms import current_platform
-
-        cpu = current_platform.is_cpu()
-        return torch.device("cpu") if cpu else torch.device("cuda", torch.accelerator.current_device_index())
 
     def _model_load(self, tensors: list[tuple[str, Any]]) -> None:
         self.llm.llm_engine.model_executor.driver_worker.model_runner.model.load_weights(tensors)
@@ -147,54 +121,40 @@ class RolloutEngine:
 
     # ---- rollouts ----
 
-    def begin(self, params: Any, history_tick: int, turn: int = 0) -> int:
-        """Begin a rollout, or its turn number `turn`. Returns the number of passes since the engine was built.
+    def begin(self, params: Any, history_tick: int, turn: int = 0) -> None:
+        """Begin a rollout, or its turn number `turn`.
 
         params: vLLM's SamplingParams, without seed and problem. history_tick: the present tick of the drafter's window,
         which a new engine does not know. Live requests of an earlier rollout are aborted, and its responses dropped.
         """
 
-        def begin() -> int:
+        def begin() -> None:
             self._params = _flat(params)
             self._abort()
-            with self._news:
-                self._finished.clear()
+            self._finished.clear()
             self._rollout += 1
             self._history_tick = history_tick
             self.llm.collective_rpc("das_add_history", args=(history_tick, ()))
             self.llm.collective_rpc("das_begin_turn" if turn else "das_begin_rollout", args=(0,))
-            return self._passes
 
-        return self._do(begin)
+        self._do(begin)
 
     def poll(
-        self,
-        new: Sequence[EngineRequest],
-        acknowledged: Sequence[int],
-        waiting: int,
-        timeout_s: float,
-        history: Sequence[SavedText] = (),
-    ) -> Poll:
-        """Start `new` requests, drop acknowledged responses, and return the other responses.
+        self, new: Sequence[EngineRequest], waiting: int, timeout_s: float, history: Sequence[SavedText] = ()
+    ) -> list[Response]:
+        """Start `new` requests. Returns the responses that have finished since the last poll.
 
-        acknowledged: indices of responses. waiting: how many requests wait in the queue that engines share. history:
-        responses of other engines that the new requests shall draft from. The call returns once there is a response,
-        and either some request waits or none is live; after `timeout_s` at the latest. It does not return sooner,
-        because an answer costs the trainer as much time as hundreds of tokens. Raises ClusterError once stepping has
-        failed.
+        waiting: how many requests wait in the queue that engines share. history: responses of other engines that the
+        new requests shall draft from. The call returns once there is a response, and either some request waits or none
+        is live; with the pass that runs after `timeout_s` at the latest. It does not return sooner, because an answer
+        costs the trainer as much time as hundreds of tokens. Raises the error of a pass.
         """
-        if new or history:
-            self._work.put((lambda: self._start(new, history), None))
-        with self._news:
-            for index in acknowledged:
-                self._finished.pop(index, None)
-            self._news.wait_for(
-                lambda: self._error or (self._finished and (waiting or not self._live)),
-                timeout_s,
-            )
-            if self._error is not None:
-                raise ClusterError(f"{type(self._error).__name__}: {' '.join(str(self._error).split())[:300]}")
-            return Poll(list(self._finished.values()), len(self._live), self._passes)
+        end = time.monotonic() + timeout_s
+        if new:
+            self._do(lambda: self._start(new, history))
+        while self._live and not (self._finished and waiting) and time.monotonic() < end:
+            self._pass.result()
+        return [self._finished.popleft() for _ in range(len(self._finished))]
 
     def end_turn(self) -> RolloutReport:
         """End the turn. Returns its report. Live requests are dropped, because other engines have delivered them."""
@@ -211,14 +171,18 @@ class RolloutEngine:
 
         return self._do(end)
 
-    def abort(self) -> None:
-        """Drop live requests, so that the process does not end during a pass."""
-        if self._error is None:
-            self._do(self._abort)
+    def saved_state(self) -> dict[str, bytes]:
+        """Returns what the drafter has learned, as the files of a checkpoint by their names."""
+        with tempfile.TemporaryDirectory() as folder:
+            self._do(lambda: self.llm.collective_rpc("das_save_state", args=(folder,)))
+            return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
-    def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:
-        """Call a method of vLLM's workers (vllm.LLM.collective_rpc) between two passes. Returns their results."""
-        return list(self._do(lambda: self.llm.collective_rpc(method, args=tuple(args))))
+    def load_state(self, files: Mapping[str, bytes]) -> None:
+        """Continue from what `saved_state` returned, of this or another engine."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in files.items():
+                (Path(folder) / name).write_bytes(content)
+            self._do(lambda: self.llm.collective_rpc("das_load_state", args=(folder,)))
 
     def begin_evaluation(self) -> None:
         """Draft with a new drafter, which has learned nothing yet, until `end_evaluation`."""
@@ -233,46 +197,20 @@ class RolloutEngine:
     def _do(self, function: Callable[[], Result]) -> Result:
         """Let the engine's thread call a function between two passes, after all functions that were given before.
         Returns the function's result, or raises its error."""
-        future: Future[Result] = Future()
-        self._work.put((function, future))
-        return future.result()
-
-    def _run(self) -> None:
-        """Run the engine's thread: call the functions given to `_do`, and step vLLM. A function's error goes to its
-        caller. Any other error ends the engine, and all later callers get it.
-        """
-        try:
-            while True:
-                while not self._live or not self._work.empty():
-                    self._call(*self._work.get())
-                self._step()
-        except Exception as error:
-            with self._news:
-                self._error = error
-                self._news.notify_all()
-            while True:
-                _, future = self._work.get()
-                if future is not None:
-                    future.set_exception(error)
-
-    def _call(self, function: Callable[[], Any], future: Future[Any] | None) -> None:
-        if future is None:
-            function()
-            return
-        try:
-            future.set_result(function())
-        except Exception as error:
-            future.set_exception(error)
+        return self._thread.submit(function).result()
 
     def _start(self, new: Sequence[EngineRequest], history: Sequence[SavedText]) -> None:
         if history:
             self.llm.collective_rpc("das_add_history", args=(self._history_tick, history))
+        idle = not self._live
         for request in new:
             name = f"{self._rollout}.{request.index}"
             params = own_parameters(self._params, request.seed, request.problem)
             prompt = {"prompt_token_ids": list(request.prompt)}
             self._internal[name] = self.llm.llm_engine.add_request(name, prompt, params)
             self._live[name] = request
+        if idle:
+            self._pass = self._thread.submit(self._step)
 
     def _abort(self) -> None:
         self.llm.llm_engine.abort_request(list(self._live))
@@ -280,21 +218,19 @@ class RolloutEngine:
         self._internal.clear()
 
     def _step(self) -> None:
+        """Run a pass, and ask for the next one if requests are live."""
+        if not self._live:
+            return  # they were aborted since
         stepped = self.llm.llm_engine.step()
         outputs = [output for output in stepped if output.finished and output.request_id in self._live]
         internal = [self._internal.pop(output.request_id) for output in outputs]
         costs = self.llm.collective_rpc("das_costs", args=(internal,))[0] if outputs else []
-        responses = [
-            self._response(self._live[output.request_id].index, output, cost)
-            for output, cost in zip(outputs, costs, strict=True)
-        ]
-        with self._news:
-            self._passes += 1
-            for output, response in zip(outputs, responses, strict=True):
-                del self._live[output.request_id]
-                self._finished[response.index] = response
-            if responses:
-                self._news.notify_all()
+        for output, cost in zip(outputs, costs, strict=True):
+            self._finished.append(self._response(self._live[output.request_id].index, output, cost))
+        for output in outputs:
+            del self._live[output.request_id]
+        if self._live:
+            self._pass = self._thread.submit(self._step)
 
     def _response(self, index: int, output: Any, cost: RequestCost) -> Response:
         completion = output.outputs[0]
@@ -304,7 +240,6 @@ class RolloutEngine:
             tokens=np.array(completion.token_ids, np.int32),
             logprobs=None if logprobs is None else np.array(logprobs.logprobs, np.float64),
             finish_reason=str(completion.finish_reason),
-            weights=self._version,
             cost=cost,
         )
 

@@ -1,13 +1,22 @@
 """Packs tensors into bytes, to send them from the trainer to an engine in another process."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from das.cluster.messages import WeightsPart
-
 PART_BYTES = 256 * 2**20  # weights travel in parts of about this size
+
+
+@dataclass(frozen=True)
+class WeightsPart:
+    """Some tensors of the weights. tensors: name, type and shape of each. data: their bytes, one tensor after the
+    other."""
+
+    tensors: list[tuple[str, str, list[int]]]
+    data: np.ndarray  # uint8
+    drafter: bool = False  # True: weights of the drafter that is trained in the run; False: of the policy
 
 
 def packed(named_tensors: Iterable[tuple[str, torch.Tensor]], drafter: bool = False) -> Iterator[WeightsPart]:
@@ -30,19 +39,10 @@ def packed(named_tensors: Iterable[tuple[str, torch.Tensor]], drafter: bool = Fa
 
 def unpacked(part: WeightsPart) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields name and value of each tensor of a part."""
-    return split(part.tensors, part.data)
-
-
-def split(
-    tensors: list[tuple[str, str, list[int]]], whole: np.ndarray | torch.Tensor
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields name and copy of each tensor whose bytes lie in `whole`, uint8 [bytes], in order. tensors: see
-    WeightsPart."""
     start = 0
-    for name, dtype_name, shape in tensors:
+    for name, dtype_name, shape in part.tensors:
         dtype = getattr(torch, dtype_name)
         stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        data = whole[start:stop]  # what Ray shares is read-only, and a slice may begin anywhere
-        own = data.clone() if isinstance(data, torch.Tensor) else torch.from_numpy(data.copy())
-        yield name, own.view(dtype).view(shape)
+        data = part.data[start:stop].copy()  # what Ray shares is read-only, and a slice may begin anywhere
+        yield name, torch.from_numpy(data).view(dtype).view(shape)
         start = stop

@@ -46,21 +46,27 @@ class SavedHistory:
     texts: list[SavedText]
 
     def write(self, path: Path) -> None:
-        """Write the history as .npz, atomically. The keys `clock` and `clocks` hold history ticks."""
-        save_arrays(
-            path,
-            {
-                "kind": np.array(_KIND),
-                "weights": self.weights,
-                "clock": np.array(self.history_tick, np.int64),
-                "tokens": np.concatenate([np.empty(0, np.int32), *(text.tokens for text in self.texts)]),
-                "lengths": np.array([len(text.tokens) - text.context for text in self.texts], np.int64),
-                "contexts": np.array([text.context for text in self.texts], np.int64),
-                "clocks": np.array([text.history_tick for text in self.texts], np.int64),
-                "problems": pack_strings([text.problem for text in self.texts]),
-                **self._remembered(),
-            },
-        )
+        """Write the history as .npz, atomically."""
+        save_arrays(path, self.arrays())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns the history in the form of files and messages. The keys `clock` and `clocks` hold history ticks."""
+        return {
+            "kind": np.array(_KIND),
+            "weights": self.weights,
+            "clock": np.array(self.history_tick, np.int64),
+            "tokens": np.concatenate([np.empty(0, np.int32), *(text.tokens for text in self.texts)]),
+            "lengths": np.array([len(text.tokens) - text.context for text in self.texts], np.int64),
+            "contexts": np.array([text.context for text in self.texts], np.int64),
+            "clocks": np.array([text.history_tick for text in self.texts], np.int64),
+            "problems": pack_strings([text.problem for text in self.texts]),
+            **self._remembered(),
+        }
+
+    @classmethod
+    def of_arrays(cls, arrays: dict[str, np.ndarray]) -> SavedHistory:
+        """Undo `arrays`. Raises ValueError with a one-line message if they hold no history."""
+        return _checked(arrays)
 
     def _remembered(self) -> dict[str, np.ndarray]:
         """Returns the texts' remembered distributions as arrays for the file; an empty dict if no text has any."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from das import stages
 from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
 from das.engine.engine_config import WORKER, DasOptions, DraftOptions, option
@@ -41,7 +42,6 @@ class EngineSettings(DraftOptions):
     enforce_eager: bool = True
     gpu_memory_utilization: float = 0.1  # fraction of device memory (of host memory on the CPU)
     tensor_parallel_size: int = 1
-    batch_invariant: bool = False  # vLLM's batch-invariant kernels (GPU)
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
     # weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
@@ -112,7 +112,7 @@ def engine_arguments(
     """Returns the arguments for a vllm.LLM that drafts by `method` and verifies with keyed noise (noise that depends
     only on seed, position and token): `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
-    options: further ones of EngineSettings: speculative, branch_blocks, self_draft, asynchronous. drafter,
+    options: further ones of EngineSettings: speculative, branch_blocks, self_draft, exact, asynchronous. drafter,
     budget: a string stands for {"name": string}, such as drafter="my_module:MyDrafter" (docs/drafters_and_budgets.md).
     This only builds arguments and changes nothing. Raises EngineError for the method stock, an unknown method or a
     missing package. Raises ValueError or TypeError for an unknown option, a bad drafter or budget, or for too few
@@ -159,6 +159,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     das_arguments = _arguments(settings)
     if settings.row.model == "draft model":
         check_draft_model(settings.speculative, settings.model)
+    stages.now("makes its engine")
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 

@@ -1,16 +1,19 @@
 """The policies that das was checked with, and what happens to the others.
 
 A policy with which drafts are known to give other tokens is refused. A policy of an architecture that nobody has
-checked is first rolled out without and with drafts, in another process (das/engine/self_test.py).
+checked, and any policy on a version of vLLM that nobody has checked, is first rolled out without and with drafts, in
+another process (das/engine/self_test.py). The answer is kept, so this takes its time once.
 """
 
+import logging
 import os
-import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from das import stages
 from das.engine import self_test
+from das.engine.versions import VLLM, unchecked_vllm
 from das.errors import EngineError
 
 # vLLM's names of the architectures whose tokens and log-probs are equal with drafts and without, and whose new weights
@@ -30,19 +33,21 @@ CHECKED = frozenset(
 # The sizes of heads that attention on a CPU knows, the same in all versions that das takes. vLLM is not asked, because
 # importing its attention before its worker changes which functions its modules hold, also in engines of others.
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-_compared: set[tuple[str, str]] = set()  # policies, with their type, that passed the self-check in this process
+_compared: set[tuple[str, str]] = set()  # policies, with their type, about which this process knows all it can
+logger = logging.getLogger("das")
 
 
 def check_policy(vllm_config: Any) -> None:
     """Refuse or warn before an engine of das is built: raise EngineError with a one-line message if drafts change this
-    policy's tokens, and warn if das cannot tell.
+    policy's tokens or cannot be tried on this version of vLLM, and warn if das cannot tell.
     """
     model_config = vllm_config.model_config
     if reason := refusal(model_config, adapters=vllm_config.lora_config is not None):
         raise EngineError(f"{model_config.model}: {reason}")
     refuse_mixed_draft_model(vllm_config.speculative_config)
     name = model_config.architecture
-    if vllm_config.speculative_config is None or name in CHECKED or self_test.RUNNING in os.environ:
+    unchecked = [*filter(None, [unchecked_vllm() and f"vllm {unchecked_vllm()}"]), *{name} - CHECKED]
+    if vllm_config.speculative_config is None or not unchecked or self_test.RUNNING in os.environ:
         return
     arguments = {
         "model": model_config.model,
@@ -50,7 +55,7 @@ def check_policy(vllm_config: Any) -> None:
         "trust_remote_code": model_config.trust_remote_code,
     }
     if (arguments["model"], arguments["dtype"]) not in _compared:
-        _compare(name, arguments)
+        _compare(name, arguments, " and ".join(unchecked))
         _compared.add((arguments["model"], arguments["dtype"]))
 
 
@@ -110,18 +115,35 @@ def head_refusal(model_config: Any) -> str:
     )
 
 
-def _compare(name: str, arguments: Mapping[str, Any]) -> None:
-    found = self_test.run_apart(arguments)
-    if found.identity is None:
-        outcome = f"and could not compare its tokens with and without drafts: the self-check {found.ended}"
-    elif found.identity["differing_requests"]:
+def _compare(name: str, arguments: Mapping[str, Any], unchecked: str) -> None:
+    """Roll out without and with drafts, unless the answer is kept. Raises EngineError if they differ, and if that could
+    not be tried on a version of vLLM that was not checked. unchecked: what das was not checked with, in words."""
+    from vllm.platforms import current_platform
+
+    with self_test.one_at_a_time():
+        asked = self_test.question(name, arguments["dtype"], current_platform.get_device_name())
+        identity, ended = self_test.answers().get(asked), ""
+        if identity is None:
+            logger.warning(
+                "das was not checked with %s, and compares tokens of %s with and without drafts, once (under a minute "
+                "for a small model)",
+                unchecked,
+                arguments["model"],
+            )
+            stages.now("compares tokens with and without drafts")
+            found = self_test.run_apart(arguments)
+            identity, ended = found.identity, found.ended
+    if identity is None and unchecked_vllm():
         raise EngineError(
-            f"{arguments['model']}: drafts change tokens or log-probs of {name} in "
-            f"{found.identity['differing_requests']} of {found.identity['requests']} requests: take the method none"
+            f"das was not checked with {unchecked}, and could not compare tokens with and without drafts (the "
+            f"self-test {ended}): install vllm {VLLM[0]}, or run `python -m das doctor {arguments['model']}` while "
+            "the device is free"
         )
-    else:
-        outcome = (
-            f"but {found.identity['tokens']} tokens of this model were equal with and without drafts just now "
-            f"({found.identity['accepted']} drafted ones accepted)"
+    if identity is None:
+        logger.warning("das was not checked with %s, and could not compare tokens: the self-test %s", unchecked, ended)
+    elif identity["differing_requests"]:
+        raise EngineError(
+            f"{arguments['model']}: on {unchecked} drafts change tokens or log-probs in "
+            f"{identity['differing_requests']} of {identity['requests']} requests: take the method none, or vllm "
+            f"{VLLM[0]} and a policy that das was checked with (answer kept in {self_test.answers_file()})"
         )
-    warnings.warn(f"das was not checked with {name}, {outcome}", RuntimeWarning, stacklevel=2)

@@ -12,6 +12,11 @@ from das.engine.drafters import head_files
 from das.engine.drafters.support import check_options
 
 WORKER = "das.engine.worker.DasWorker"
+BITS = "bits"
+EXACT = {  # what drafts leave equal (docs/exactness.md), and the line that says so at a start
+    BITS: "exact=bits: drafts change no token",
+    "distribution": "exact=distribution: drafts keep the policy's distribution, not each token (exact=bits does)",
+}
 
 
 def option(default: Any, words: str) -> Any:
@@ -19,6 +24,12 @@ def option(default: Any, words: str) -> Any:
     if isinstance(default, Mapping):
         return field(default_factory=lambda: default, metadata={"help": words})
     return field(default=default, metadata={"help": words})
+
+
+def check_exact(exact: str | None) -> None:
+    """Raise ValueError with a one-line message for an unknown exactness. None: the device's default."""
+    if exact not in (None, *EXACT):
+        raise ValueError(f"exact={exact!r}: choose {' or '.join(EXACT)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +41,11 @@ class DraftOptions:
     # name and options of the budget policy (das.budget.make_budget)
     budget: Mapping[str, Any] = option(DEFAULT_BUDGET, 'JSON, such as {"name": "fixed"} (docs/drafters_and_budgets.md)')
     branch_blocks: int = option(0, "KV blocks for drafts that branch, 8 for each request that may get one (default: 0)")
+    exact: str | None = option(
+        None,
+        "what drafts leave equal (docs/exactness.md): bits, every token, or distribution, the policy's (default: bits "
+        "on a CPU, distribution on a GPU)",
+    )
     # None: on a GPU, if das drafts chains from texts, and a pass has room for the longest draft of every request
     asynchronous: bool | None = option(
         None,
@@ -50,6 +66,7 @@ class DasOptions(DraftOptions):
     self_draft: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        check_exact(self.exact)
         check_drafter(self.drafter)
         longest_draft(self.budget)
         blocks = self.branch_blocks

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from das.known_warnings import silence_known
+from das.engine.known_warnings import silence_known
 
 
 def set_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_invariant: bool = False) -> None:

@@ -4,10 +4,11 @@ import multiprocessing
 import os
 import warnings
 
+from das.engine.known_warnings import silence_known
 from das.process import die_with_parent
 
-# Environment variable of a server's processes: they end with the process that started them. Otherwise vLLM's engine
-# goes on without end if the front end is killed.
+# Environment variable of the processes of `das serve`: they end with the process that started them. Otherwise vLLM's
+# engine goes on without end if the front end is killed.
 DIE_TOGETHER = "DAS_DIE_TOGETHER"
 
 
@@ -17,8 +18,10 @@ def register() -> None:
     If das does not support the version of vLLM, this function only warns. An engine that asks for das is refused later,
     by its worker (das/engine/worker.py).
     """
-    if DIE_TOGETHER in os.environ and multiprocessing.parent_process() is not None:
-        die_with_parent()
+    if DIE_TOGETHER in os.environ:
+        if multiprocessing.parent_process() is not None:
+            die_with_parent()
+        silence_known()
     from das.engine.patches.front_end import patch_front_end
     from das.engine.versions import UnsupportedVersion
 

@@ -349,7 +349,7 @@ class DasProposer:
         self._decoding = set()  # the time until the next pass is training, not decoding
         alarms = self._judge(judged)
         if getattr(getattr(self.draft_round.budget, "prices", None), "learns", False):
-            self._silence.end_rollout(self._record.passes, self._record.num_drafted, self._record.declined)
+            alarms += self._silence.end_rollout(self._record.passes, self._record.num_drafted, self._record.declined)
         drafter = self.draft_round.drafter
         self.draft_round.end_step(drafter.history_tick + self.clock.announced(history_tick))
         report = replace(

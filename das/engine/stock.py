@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from das import stages
 from das.engine.build import EngineSettings, build_engine
 from das.engine.patches.weights import kept_weights
 from das.engine.rollouts.meter import RequestCounts, RolloutMeter
@@ -73,6 +74,7 @@ def warm_up(llm: Any) -> None:
     """Roll out a few short requests, so that code compiled at its first use is compiled. Empties the prefix cache."""
     from vllm import SamplingParams
 
+    stages.now("warms its engine up")
     params = SamplingParams(temperature=1.0, max_tokens=2, logprobs=0, ignore_eos=True, detokenize=False)
     prompt: Any = {"prompt_token_ids": [0]}
     for requests in (2, 1):

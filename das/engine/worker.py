@@ -5,6 +5,7 @@ It is the platform's own worker with the hooks of das/engine/patches/ on its obj
 """
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +23,14 @@ from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 from vllm.tokenizers import cached_tokenizer_from_config  # noqa: E402
 
+from das import stages  # noqa: E402
 from das.arrays import load_arrays, save_arrays  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import learned  # noqa: E402
 from das.engine.branching.scratch import with_scratch_blocks  # noqa: E402
 from das.engine.drafters.quantized_layers import QuantizedLayers  # noqa: E402
 from das.engine.drafters.support import require_self_draft  # noqa: E402
-from das.engine.engine_config import DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
+from das.engine.engine_config import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
@@ -43,7 +45,7 @@ from das.weights.loaded_weights import lost_weights  # noqa: E402
 # An unannounced rollout (see DasWorker) ends after so many passes or requests, so that memory is bounded.
 MAX_PASSES = 2**14
 MAX_REQUESTS = 2**16
-logger = init_logger("vllm.das")
+logger = init_logger("vllm.das")  # for what vLLM's log says of its engine, too
 
 
 def _platform_worker() -> Any:
@@ -75,7 +77,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     das_runner: Runner  # what das adds to it
 
     def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+        with cpu.unbound_on_one_node():
+            super().__init__(*args, **kwargs)
         # Settings of another form, and engines that cannot do what they ask for, are refused before anything is built.
         options = das_options(self.vllm_config)
         # The options; None if nothing drafts, or if one of vLLM's own drafters does.
@@ -86,6 +89,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         refuse_head(self.vllm_config)
+        self._das_bits = gpu.keeps_bits(options.exact)
         gpu.keep_norms_invariant(self.vllm_config)
         if not current_platform.is_cpu():
             gpu.choose_attention(self.vllm_config)
@@ -104,10 +108,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Build vLLM's model runner, and put das's hooks on it."""
         with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config):
             super().init_device()
-        self.das_runner = Runner(self.model_runner)
+        self.das_runner = Runner(self.model_runner, self._das_bits)
         speculative_config = self.vllm_config.speculative_config
         logger.info(
-            "das verifies by keyed noise; drafts: %s",
+            "das verifies by keyed noise; exact: %s; drafts: %s",
+            BITS if self._das_bits else "distribution",
             "none, because there is no speculative_config"
             if speculative_config is None
             else f"up to {speculative_config.num_speculative_tokens} tokens by {speculative_config.method}"
@@ -117,6 +122,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the weights with which the engine starts."""
         weights.offer_weight_transfer(self.vllm_config)
+        stages.now("loads the policy into its engine")
         with weights.kept_under_load():
             super().load_model(*args, **kwargs)
         if self._das_options is not None and (own := self._das_options.self_draft) is not None:
@@ -186,6 +192,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def compile_or_warm_up_model(self) -> Any:
         """Capture graphs, and run made-up requests so that kernels are compiled. Nothing is learned from them."""
+        stages.now("compiles its engine's kernels and warms up")
         self.das_runner.is_warming_up = True
         times = super().compile_or_warm_up_model()
         self.das_runner.settle()
@@ -230,7 +237,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             if get_tp_group().is_first_rank:
                 self._das_lines.add(report)
             for alarm in self._das_proposer.end_unannounced_step():
-                logger.warning("speculation: %s", alarm)
+                logging.getLogger("das").warning("speculation: %s", alarm)
 
     @property
     def _das_proposer(self) -> DasProposer | None:
@@ -293,9 +300,10 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """
         self.das_runner.settle()
         if name not in self._das_proposers:
-            config = self.vllm_config
-            made = type(self.das_runner.drafter)(config) if options is None else DasProposer(config, options)
-            self._das_proposers[name] = made
+            config, drafter = self.vllm_config, self.das_runner.drafter
+            if options is None and drafter is None:
+                raise NotInstalled("this engine has no drafter of which there could be another: build one that drafts")
+            self._das_proposers[name] = type(drafter)(config) if options is None else DasProposer(config, options)
         self.das_runner.drafter = self._das_proposers[name]
 
     def das_begin_evaluation(self) -> None:

@@ -143,7 +143,7 @@ class InTurns(RememberingDrafter):
     def end_step(self, history_tick: int) -> None:
         """Note that a rollout is over, and move the window of past responses to this tick (step or epoch)."""
         self._tick = history_tick
-        self.model.observe((), ())  # the last drafts belong to finished requests
+        self.model.observe((), ())  # most of the last drafts belong to finished requests: nothing is learned of them
         if self.history is not None:
             self.history.end_step(history_tick)
 

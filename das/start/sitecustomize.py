@@ -28,11 +28,15 @@ class _Speculating(importlib.machinery.SourceFileLoader):
 
 
 class _Finder:
-    """Finds the module of TRL's base trainer."""
+    """Finds the module of TRL's base trainer. Before TRL is imported, its warnings of vLLM's version are silenced."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
     ) -> "importlib.machinery.ModuleSpec | None":
+        if name == "trl":
+            from das.engine.known_warnings import silence_known
+
+            silence_known()
         if name != TRAINERS:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)

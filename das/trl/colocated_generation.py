@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
+from das.drafter import window_of
 from das.engine.environment import nccl_variables_kept
 from das.errors import EngineError
 from das.trl.determinism import random_states_kept
 from das.trl.engines.engines import TrainersEngine
 from das.trl.engines.in_process import build_in_process
 from das.trl.generation import SpeculativeGeneration
+from das.trl.shared_history import SharedHistory
 from das.trl.support import invariance_problem
 from das.weights.sharding import whole
 from das.weights.weight_check import logprob_difference, logprob_problem
@@ -51,6 +53,10 @@ class ColocatedGeneration(SpeculativeGeneration):
         if not hasattr(self.llm.llm_engine.engine_core, "engine_core"):
             raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")
         self.llm.generate = self._generate_keyed
+        own, engines = self._own_engine()
+        if engines > 1 and self.engine.row.proposes and self.engine.row.history:
+            gives = self.accelerator.process_index == own * self.tensor_parallel_size
+            self.shared = SharedHistory(window_of(self.engine.drafter), self.engines.add_history, gives)
         if self.enable_sleep_mode:
             self.llm.sleep(level=2)
         # Sleep of level 2 drops the weights. With this flag TRL loads them before it rolls out.

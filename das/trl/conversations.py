@@ -89,7 +89,7 @@ def conversation_rows(prompts: Sequence[Mapping[str, Any]]) -> list[int]:
     """Returns the row of each prompt of a turn after the first. Raises EngineError if TRL did not pass the rows on."""
     rows = [getattr(prompt["prompt_token_ids"], "row", None) for prompt in prompts]
     if None in rows:
-        raise EngineError("TRL's tool loop has changed: its prompts have lost their rows; use TRL 1.16")
+        raise EngineError("TRL's tool loop has changed: its prompts have lost their rows; use TRL 1.13 to 1.16")
     return cast(list[int], rows)
 
 

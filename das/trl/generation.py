@@ -27,6 +27,7 @@ from das.trl.dataset_rows import RepeatWatch, history_tick, problem_id, require_
 from das.trl.determinism import algorithms_of_the_engine, random_states_kept
 from das.trl.engines.engines import Engines
 from das.trl.lag import FinishedRollout, Sync, done
+from das.trl.shared_history import SharedHistory
 from das.trl.support import unsupported
 from das.weights.weight_check import WeightSample, check_together
 
@@ -93,6 +94,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self.evaluation_sample = WeightSample(engine.weight_check_every)  # for the syncs before evaluations
         self.sync = Sync()  # how the engines got their present weights
         self._logprobs_checked = True  # whether log-probs were checked with the present weights
+        self.shared: SharedHistory | None = None  # what ranks with engines of their own give each other
         super().__init__(*args, **kwargs)
 
     def announce(
@@ -138,6 +140,9 @@ class SpeculativeGeneration(VLLMGeneration):
         WeightSyncError, on all ranks, if an engine lacks the weights or computes other log-probs with them.
         """
         start, self.sync = time.perf_counter(), Sync()
+        if self.shared is not None:
+            self.shared.exchange()
+            self.sync.exchange_s, self.sync.exchange_bytes = self.shared.last.seconds, self.shared.last.bytes
         check_together(self._load_weights, self.step)
         self.sync.seconds = time.perf_counter() - start
         self._logprobs_checked = False
@@ -192,11 +197,16 @@ class SpeculativeGeneration(VLLMGeneration):
             set_aside=None if begun is None else begun.tokens,
             enough=None if begun is None else begun.enough,
         )
+        if self.shared is not None and not turn and not self.evaluation:
+            self.shared.prepare(problems)
         if self.several_turns:
             outputs, rollout = self.engines.roll_out_turn(request, turn)
             self._turns.append(Turn(rows, rollout))
         else:
             outputs, rollout = self.engines.roll_out(request)
+        if self.shared is not None and not self.evaluation:
+            self.shared.note(request, rollout)
+        if not self.several_turns:
             self._finish(rollout)
         return outputs
 
@@ -217,6 +227,8 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def _finish(self, rollout: Rollout) -> None:
         self.last = rollout
+        if self.shared is not None and not self.evaluation:
+            self.shared.end_rollout(self.history_tick)
         self._count_drafts(rollout)
         self.after_rollout()
 
@@ -310,6 +322,8 @@ class SpeculativeGeneration(VLLMGeneration):
         """Write the state that a resumed run needs to draft exactly as this run would have."""
         if self.keeps_history:
             self.engines.save_state(folder)
+        if self.shared is not None:
+            self.shared.save(folder)
         if self.head is not None:
             self.head.save(folder)
         lengths = {} if self.schedule is None else self.schedule.lengths.state()
@@ -320,6 +334,8 @@ class SpeculativeGeneration(VLLMGeneration):
         """Continue from what `save_state` wrote."""
         if self.keeps_history:
             self.engines.load_state(folder)
+        if self.shared is not None:
+            self.shared.load(folder)
         if self.head is not None:
             self.head.load(folder)
         arrays = load_arrays(folder / STATE, STATE)

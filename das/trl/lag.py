@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from das import ranks
 from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout
@@ -33,6 +34,8 @@ class Sync:
     error: float | None = None  # largest |log p(engine) - log p(trainer)|, if it was checked
     seconds: float = 0.0
     check_s: float = 0.0  # part of `seconds`: the weight check
+    exchange_s: float = 0.0  # part of `seconds`: ranks give each other their histories
+    exchange_bytes: int = 0  # that this rank gave
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class RolloutsAhead:
 
 def rollouts_of_script(trainer: Any, lag: int) -> RolloutsAhead:
     """Let a GRPOTrainer of TRL, which one process trains, take its rollouts from those that run ahead."""
-    ahead = RolloutsAhead(trainer, lag, _indexes_of_steps)
+    ahead = RolloutsAhead(trainer, lag, indexes_of_steps)
     original = trainer._generate_single_turn
 
     def generate(prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
@@ -153,21 +156,17 @@ def rollouts_of_script(trainer: Any, lag: int) -> RolloutsAhead:
     return ahead
 
 
-def _indexes_of_steps(trainer: Any) -> Iterator[list[int]]:
-    sampler = type(trainer)._get_train_sampler(trainer)  # a new one, whose draws are those of the dataloader's
+def indexes_of_steps(trainer: Any) -> Iterator[list[int]]:
+    """Yields the dataset's indexes of this rank's rows of each rollout, epoch after epoch without end, as TRL's
+    dataloader draws them."""
+    sampler = type(trainer)._get_train_sampler(trainer)  # a new one, which draws a new order for every epoch
     sampler.repeat_count = 1  # TRL repeats the rows for each of a step's micro-batches
-    return indexes_of_rollouts(sampler, trainer.args.generation_batch_size)
-
-
-def indexes_of_rollouts(sampler: Any, rows: int) -> Iterator[list[int]]:
-    """Yields the dataset's indexes for each rollout, epoch after epoch without end.
-
-    sampler: TRL's sampler, which draws a new order for every epoch. rows: the number of rows of a rollout.
-    """
+    rows = trainer.args.generation_batch_size
+    own = rows // ranks.count()
     while True:
         indexes = iter(sampler)
         while len(taken := list(islice(indexes, rows))) == rows:
-            yield taken
+            yield taken[own * ranks.rank() :][:own]
 
 
 def ahead_problem(lag: int, arguments: Mapping[str, Any], tools: bool, processes: int) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from das import ranks
-from das.cluster.messages import Response, WeightsPart
-from das.cluster.weights import packed
+from das.cluster.messages import Response
+from das.cluster.weights import WeightsPart, packed
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError
 from das.trl.engines.cluster import ClusterEngines

@@ -15,12 +15,13 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
 from das import ranks
-from das.errors import EngineError
+from das.errors import EngineError, reason_of
 from das.files import write_text
 from das.trl.lag import STATE, RolloutsAhead
 
@@ -150,7 +151,10 @@ class ScriptCheckpoints:
         trainer._buffered_inputs = None
         if (own / SHARED).exists():
             device = trainer.accelerator.device
-            trainer._buffered_inputs = torch.load(own / SHARED, map_location=device, weights_only=True)
+            try:
+                trainer._buffered_inputs = torch.load(own / SHARED, map_location=device, weights_only=True)
+            except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
+                raise _unreadable(own / SHARED, error) from None
 
     def _about(self) -> dict[str, Any]:
         trainer = self._trainer
@@ -175,9 +179,11 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text()))
     except (OSError, ValueError) as error:
-        raise EngineError(
-            f"{path} cannot be read ({error}): delete its folder, to resume without the history"
-        ) from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> EngineError:
+    return EngineError(f"{path} cannot be read ({reason_of(error)}): delete its folder, to resume without the history")
 
 
 def _window(trainer: Any) -> int:

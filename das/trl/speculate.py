@@ -1,17 +1,20 @@
 """`das.speculate()`: makes rollouts speculative in an ordinary script that trains with TRL and rolls out with vLLM."""
 
 import functools
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from das import ranks
 from das.budget import DEFAULT_BUDGET
 from das.budget.schedule import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.drafter import DEFAULT_UNIT, UNITS
 from das.engine.build import EngineSettings
+from das.engine.engine_config import BITS, EXACT
 from das.engine.install import install
 from das.engine.rollouts.rollout import rollout_row
 from das.engine.versions import VLLM, installed
@@ -38,6 +41,7 @@ def speculate(
     engine: Mapping[str, Any] | None = None,
     cluster: Mapping[str, Any] | None = None,
     lag: int | None = None,
+    exact: str | None = None,
 ) -> None:
     """From now on, the TRL trainers that this process builds roll out with drafts and keyed verification. These are
     GRPO, RLOO, Distillation and the experimental GMPO.
@@ -51,10 +55,11 @@ def speculate(
     roll out without drafts and nobody would notice. Trainers that das refuses (docs/trl.md) raise it, too. Build
     these after `das.speculate("off")`. Trainers that never roll out with vLLM are not touched.
 
-    Noise is keyed by `args.seed`, the training step and the request's place in it, so `das.speculate("none")` gives the
-    same tokens, rewards, losses and weights without drafts (on a GPU losses and weights only if training itself gives
-    the same bits each time: das.trl.determinism). A row's problem is its `problem_id` or, if it has none, its
-    prompt. TRL's logs get das/rollout_s, das/tokens_per_pass, das/drafted, das/accepted and das/draft_share.
+    Noise is keyed by `args.seed`, the training step and the request's place in it. So where bits are kept (`exact`),
+    `das.speculate("none")` gives the same tokens, rewards, losses and weights without drafts (on a GPU losses and
+    weights only if training itself gives the same bits each time: das.trl.determinism). A row's problem is its
+    `problem_id` or, if it has none, its prompt. TRL's logs get das/rollout_s, das/tokens_per_pass, das/drafted,
+    das/accepted and das/draft_share.
 
     It calls `das.install()`, which sets environment variables and torch's number of threads
     (OMP_NUM_THREADS, or 1). They stay after "off".
@@ -66,16 +71,19 @@ def speculate(
     in place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A
     server has its own drafter (except `unit`), budget and engine, so trainers with `vllm_mode="server"` refuse them.
     cluster: roll out on several engines in processes of their own (docs/clusters.md): fields of ClusterSettings, such
-    as {"engines": 4}. It needs Ray (`make ray`). None: one engine in the trainer's process.
+    as {"engines": 4}. None: one engine in the trainer's process.
     lag: for GRPOTrainer: asynchronous rollouts. Step n trains on responses that the weights after n - `lag` updates
     sampled, while an engine in a process of its own rolls out for the next steps (docs/trl.md). None or 0: each step
     waits for its rollout. Other trainers refuse a lag.
+    exact: what drafts leave equal (docs/exactness.md). "distribution": that of the policy's tokens, with vLLM's own
+    kernels, the default on a GPU. "bits": every token; on a GPU with vLLM's batch-invariant kernels, which are slower;
+    the default on a CPU, where it costs nothing.
 
     Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
     or TRL. Building a trainer raises EngineError if das cannot be combined with its arguments.
     """
     if method == "off":
-        if drafter or budget or engine or cluster or lag is not None:
+        if drafter or budget or engine or cluster or lag is not None or exact:
             raise ValueError('das.speculate("off") takes no options: leave them out')
         trl_trainers.unpatch_trainers()
         return
@@ -91,14 +99,16 @@ def speculate(
         "drafter": options,
         "budget": budget or DEFAULT_BUDGET,
         "enforce_eager": not gpu,  # on the CPU compiling costs more than it gains
-        "batch_invariant": gpu,  # otherwise drafts change the last bits of logits (docs/exactness.md)
+        "exact": exact or ("distribution" if gpu else BITS),
         **(engine or {}),
     }
     settings = EngineSettings(**{"model": "", **fields})
     many = None if cluster is None else ClusterSettings(**cluster)
     settings.row.speculative(settings)
-    install(batch_invariant=settings.batch_invariant)
-    chosen = (("drafter", options), ("budget", budget), ("engine", engine), ("cluster", cluster))
+    install(exact=settings.exact)
+    if ranks.is_main():
+        print(f"das: {EXACT[str(settings.exact)]}", file=sys.stderr, flush=True)
+    chosen = (("drafter", options), ("budget", budget), ("engine", engine), ("cluster", cluster), ("exact", exact))
     given = [name for name, value in chosen if value]
     backend = functools.partial(_backend, fields, unit, given, many)
     build = functools.partial(_build, backend=backend, lag=lag or 0)
@@ -239,6 +249,9 @@ def roll_out_announced(
         metrics = trainer._metrics[mode]
         for name in LOGGED:
             metrics[f"das/{name}"].append(row[name])
+        if generation.shared is not None:
+            metrics["das/exchange_s"].append(generation.shared.last.seconds)
+            metrics["das/exchange_mb"].append(generation.shared.last.bytes / 1e6)
     return rolled_out
 
 

@@ -48,8 +48,8 @@ def invariance_problem(capability: int | None, invariant: bool) -> str:
         return ""
     return (
         f"on a GPU of compute capability {capability / 10:.1f} vLLM's batch-invariant kernels replace torch's matrix "
-        "products in the whole process, and have no backward pass: set engine.batch_invariant=false (in a script "
-        'engine={"batch_invariant": False}; drafts may then change tokens) or train with vllm_mode="server"'
+        "products in the whole process, and have no backward pass: set engine.exact=distribution (in a script "
+        'das.speculate(exact="distribution")) or train with vllm_mode="server"'
     )
 
 

@@ -11,7 +11,14 @@ ROLLS_OUT = (
 )
 _OWN_WAY = "rolls out in a way of its own, which das does not follow"
 _ON_SERVER = "rolls out on a server, while it trains"
+OLDER = {  # TRL 1.16 has them no more
+    "trl.experimental.ssd.ssd_trainer.SSDTrainer": _OWN_WAY,
+    "trl.experimental.grpo_with_replay_buffer.grpo_with_replay_buffer_trainer.GRPOWithReplayBufferTrainer": (
+        "trains on rollouts of earlier steps, which was never tried with das"
+    ),
+}
 REFUSED = {
+    **OLDER,
     "trl.experimental.sdpo.sdpo_trainer.SDPOTrainer": _OWN_WAY,
     "trl.experimental.sdft.sdft_trainer.SDFTTrainer": _OWN_WAY,
     "trl.experimental.gold.gold_trainer.GOLDTrainer": _OWN_WAY,

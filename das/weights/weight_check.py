@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from das import ranks
-from das.errors import EngineError, WeightSyncError
+from das.errors import EngineError, WeightSyncError, reason_of
 from das.verify.admission import LIMIT_KEY
 from das.weights.loaded_weights import cached_blocks
 
@@ -149,7 +149,7 @@ def check_together(check: Callable[[], str], step: int) -> None:
     except Exception as error:
         if ranks.count() == 1:
             raise
-        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        problem = f"{type(error).__name__}: {reason_of(error)}"
     for rank, theirs in enumerate(ranks.gather(problem)):
         if theirs:
             where = f" (rank {rank})" if ranks.count() > 1 else ""

@@ -3,9 +3,9 @@ file.
 
 DAS_FAULT=sync:N kills the run during a process's Nth weight sync, when the engine holds the new weights and has not
 packed them yet. DAS_FAULT=engine:N makes the Nth decode pass raise an error; DAS_FAULT=memory:N makes it raise the
-error of exhausted memory. DAS_FAULT=store:N puts twice the size of Ray's object store into it before the Nth weights
-are sent. The kinds of DEATHS kill the process at the Nth call of their function. With DAS_FAULT=KIND:N:FILE the fault
-happens in one process only, the first that creates FILE; one of EVERYWHERE happens in all.
+error of exhausted memory. The kinds of DEATHS kill the process at the Nth call of their function. With
+DAS_FAULT=KIND:N:FILE the fault happens in one process only, the first that creates FILE; one of EVERYWHERE happens in
+all.
 """
 
 import os
@@ -23,20 +23,14 @@ PLACES = {
     "engine": ("das.verify.sampler", "KeyedSampler.begin_pass"),  # once in every pass
 }
 PLACES["memory"] = PLACES["engine"]
-PLACES["store"] = ("das.cluster.pool", "weights_checksum")
-# Of an engine of a cluster: before it is built, when it gets other engines' texts, and in a broadcast before it meets
-# the others, when a part has come, and when all has been loaded.
+# Of an engine of a cluster: before it is built, when it gets other engines' texts, and when it has loaded weights.
 DEATHS = {
     "start": ("das.cluster.rollout_engine", "build_engine"),
     "history": ("das.engine.proposer", "DasProposer.add_history"),
-    "meet": ("das.cluster.rollout_engine", "received"),
-    "part": ("das.cluster.broadcast", "split"),
     "loaded": ("das.engine.worker", "lost_weights"),
 }
 PLACES |= DEATHS
 EVERYWHERE = ("start",)
-PUT = 32 * 2**20  # bytes
-_kept: list[Any] = []  # the objects that fill the object store; kept until the process ends
 
 
 def _plant(kind: str, count: int, once: str) -> None:
@@ -58,9 +52,6 @@ def _plant(kind: str, count: int, once: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "sync":
             os.killpg(0, signal.SIGKILL)
-        if kind == "store":
-            _fill_store()
-            return original(*args)
         raise (MemoryError if kind == "memory" else RuntimeError)("a fault that a test put here")
 
     setattr(owner, name, strike)
@@ -72,14 +63,6 @@ def _first(path: str) -> bool:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         return True
     return False
-
-
-def _fill_store() -> None:
-    import numpy as np
-    import ray
-
-    for _ in range(2 * int(ray.cluster_resources()["object_store_memory"]) // PUT):
-        _kept.append(ray.put(np.ones(PUT, np.uint8)))
 
 
 if "DAS_FAULT" in os.environ:

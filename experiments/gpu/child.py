@@ -11,6 +11,7 @@ from typing import NoReturn
 from hydra.core.global_hydra import GlobalHydra
 
 from das import process
+from das.errors import reason_of
 from das.files import write_text
 from das.process import die_with_parent
 from experiments.gpu.verdict import Scale, Verdict
@@ -43,6 +44,6 @@ def run(function: str, scale: Scale) -> NoReturn:
         verdict: Verdict = getattr(import_module(module), name)(scale, *arguments)
     except Exception as error:
         traceback.print_exc()
-        verdict = Verdict(False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        verdict = Verdict(False, f"{type(error).__name__}: {reason_of(error)[:300]}")
     write_text(scale.folder / VERDICT, json.dumps(asdict(verdict)))
     os._exit(0)  # ends at once, without shutting down the engines

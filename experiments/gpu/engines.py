@@ -30,8 +30,8 @@ def build(
     """Build an engine with random weights. `stock` is vLLM as it comes; other methods are das's.
 
     shape: of experiments/small_policy/shapes.py, on a GPU; a CPU takes a tiny one. options: of das.engine_arguments.
-    invariant: with batch-invariant kernels. sizes: further arguments of vllm.LLM; with load_format="auto" the weights
-    are made beforehand, on the CPU, and lie on disk.
+    invariant: exact=bits in place of distribution. sizes: further arguments of vllm.LLM; with load_format="auto" the
+    weights are made beforehand, on the CPU, and lie on disk.
     """
     import das
     from das.engine.environment import set_environment
@@ -42,10 +42,11 @@ def build(
         set_environment()
         arguments: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
     else:
-        das.install(batch_invariant=invariant and scale.gpu)
+        exact = "bits" if invariant else "distribution"
+        das.install(exact=exact)
         # A CPU takes the same way as a GPU does by default.
         asynchronous: dict[str, Any] = {} if scale.gpu or method == "none" else {"asynchronous": True}
-        arguments = das.engine_arguments(method, **asynchronous, **(options or {}))
+        arguments = das.engine_arguments(method, exact=exact, **asynchronous, **(options or {}))
     from vllm import LLM
 
     name, dtype = scale.pick(shape, "tiny"), scale.pick("bfloat16", "float32")

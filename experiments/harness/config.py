@@ -48,8 +48,7 @@ class PolicyConfig:
     """The settings of configs/policy."""
 
     name: str
-    path: str | None  # directory or hub id; None: a policy that is made on the spot
-    effort: float = 1.0  # share of the optimizer steps that make the small policy, above 0
+    path: str | None  # directory or hub id; None: the small policy that fits the data, or SmolLM2
     cold_start: str | None = None  # smollm2 only: the texts on which it is fine-tuned first; None: as it comes
 
 
@@ -62,7 +61,7 @@ class DataConfig:
     problems: int | None  # how many problems; None: all of the set
     settings: Settings  # the whole group: problem sets have many more settings
     kinds: Settings | None = None  # puzzles only: kind -> relative frequency
-    chain_steps: Sequence[int] = ()  # arithmetic and programs only: lengths of chains
+    chain_steps: Sequence[int] = ()  # calculator and programs only: lengths of chains
     events: Sequence[int] = ()  # words only: numbers of events
     weights: Sequence[float] = ()  # the relative frequency of each length
 
@@ -103,7 +102,7 @@ class EngineConfig:
     max_model_len: int  # tokens of prompt and response together
     threads: int  # CPU threads of engine and trainer
     kv_cache_gib: int
-    batch_invariant: bool
+    exact: str  # bits | distribution
     processes: int  # processes that train together
     launch: str  # the launcher of several processes: python -m LAUNCH run.py ...
     own_process: bool  # True if the engine of a training has its own process
@@ -180,7 +179,7 @@ class RunConfig:
     resume: str | None  # folder of the run to resume
     wandb: str  # online | offline | off
     wandb_project: str
-    cache: str  # folder of policies made on the spot
+    cache: str  # folder of what is made on the spot, such as draft heads
     resolved: Settings  # the whole config as plain values, as config.yaml records it
 
     @property

@@ -9,10 +9,11 @@ from datasets import Dataset
 from experiments.harness.config import DataConfig, RunConfig
 from experiments.problems import load, reasoning_gym
 from experiments.run.errors import UserError
+from experiments.small_policy.problems import PUZZLES, calculator, make_problems
 
 Split = Literal["training", "evaluation"]
 AGENT = "calculator"  # problems that the policy solves with a tool
-GENERATED = ("puzzles", "arithmetic", "programs", "words", AGENT)  # problems that are made here
+GENERATED = ("puzzles", "programs", "words", AGENT)  # problems that are made here
 LIBRARY = "reasoning_gym"  # problems that a package makes
 MADE = (*GENERATED, LIBRARY)  # all other sets are read
 
@@ -53,33 +54,20 @@ def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -
 def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]]:
     """Make the rows of generated problems. Raises ValueError if more are asked for than exist."""
     assert data.problems is not None
+    mix: dict[Any, float] = weight_of_kinds(data) if data.name == "puzzles" else weight_of_chain_steps(data)
     problems: Sequence[Any]
-    if data.name == "puzzles":
-        from experiments.small_policy.puzzles.problems import make_puzzles
-
-        problems = make_puzzles(data.problems, seed, weight_of_kinds(data), split=split)
-    elif data.name == "programs":
-        from experiments.small_policy.programs.task import make_program_problems
-
-        problems = make_program_problems(data.problems, seed, weight_of_chain_steps(data), split=split)
-    elif data.name == "words":
+    if data.name == "words":
         from experiments.real_policy.words import make_word_problems
 
-        problems = make_word_problems(data.problems, seed, weight_of_chain_steps(data), split=split)
-    elif data.name == AGENT:
-        from experiments.small_policy.calculator.problems import make_sums
-
-        problems = make_sums(data.problems, seed, weight_of_chain_steps(data), split=split)
+        problems = make_word_problems(data.problems, seed, mix, split=split)
     else:
-        from experiments.small_policy.arithmetic import make_problems
-
-        problems = make_problems(data.problems, seed=seed, mix=weight_of_chain_steps(data), split=split)
+        problems = make_problems(data.name, data.problems, seed, mix, split=split)
     column = "tests" if data.name == "programs" else "answer"
     return [
         {
             "prompt": [{"role": "user", "content": problem.question}],
             "problem_id": problem.problem_id,
-            column: getattr(problem, column),
+            column: problem.answer,
         }
         for problem in problems
     ]
@@ -87,20 +75,14 @@ def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]
 
 def tools_of(data: DataConfig) -> list[Callable[..., Any]] | None:
     """Return the functions that the policy may call as tools; None if it has none."""
-    if data.name != AGENT:
-        return None
-    from experiments.small_policy.calculator.tool import calculator
-
-    return [calculator]
+    return [calculator] if data.name == AGENT else None
 
 
 def weight_of_kinds(data: DataConfig) -> dict[str, float]:
     """Return kind of puzzle -> relative frequency. Raises UserError for a kind that does not exist."""
-    from experiments.small_policy.puzzles.problems import DIFFICULTIES
-
     kinds = {str(kind): float(weight) for kind, weight in (data.kinds or {}).items()}
-    if unknown := sorted(kinds.keys() - DIFFICULTIES.keys()):
-        raise UserError(f"data.kinds: there is no kind {unknown[0]!r}, choose among {', '.join(DIFFICULTIES)}")
+    if unknown := sorted(kinds.keys() - PUZZLES.keys()):
+        raise UserError(f"data.kinds: there is no kind {unknown[0]!r}, choose among {', '.join(PUZZLES)}")
     if not any(kinds.values()):
         raise UserError(f"data.kinds={kinds}: at least one must be above 0")
     return kinds

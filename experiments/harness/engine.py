@@ -24,7 +24,7 @@ def prepare_process(config: RunConfig) -> None:
     if not config.arm.row.keyed:
         set_environment(engine.kv_cache_gib, engine.threads)
     else:
-        install(engine.kv_cache_gib, engine.threads, engine.batch_invariant)
+        install(engine.kv_cache_gib, engine.threads, engine.exact)
 
 
 def engine_settings(config: RunConfig, policy: str) -> EngineSettings:

@@ -6,14 +6,14 @@ message is ("refused", message) for bad input, or ("error", message) for anythin
 
 import errno
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from das.cluster.messages import ClusterError
-from das.errors import EngineDied, EngineError, WeightSyncError, reason_of
+from das.errors import EngineError, WeightSyncError, reason_of
 from das.process import die_with_parent, spawned
 from experiments.harness import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
@@ -26,7 +26,7 @@ def failure_line(error: Exception) -> str:
     """Return one line that says what went wrong."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"disk full while writing {error.filename or 'results'}"
-    ours = CheckpointError | ClusterError | EngineDied | WeightSyncError | TrainingDiverged | RunFailed | UserError
+    ours = CheckpointError | ClusterError | WeightSyncError | TrainingDiverged | RunFailed | UserError
     if isinstance(error, ours | JudgeError):
         return " ".join(str(error).split())
     return f"{type(error).__name__}: {reason_of(error)[:400]}"
@@ -83,15 +83,19 @@ def log_of(name: str, folder: Path) -> Path:
     return folder / "arms" / name / "log.txt"
 
 
-def expect(pipe: Connection, kind: str, name: str, folder: Path) -> Any:
+def expect(pipe: Connection, kind: str, name: str, folder: Path, now: Callable[[str], object] | None = None) -> Any:
     """Wait for the next message of an arm's process, which must be of this kind. Returns the value of the message.
 
-    name: the arm's name. folder: the task's folder.
+    name: the arm's name. folder: the task's folder. now: takes, in words, what the arm does before it sends
+    that message.
     Raises UserError if the arm refused its input, RunFailed if it failed, was killed, or sent another kind of message.
     """
     log = log_of(name, folder)
     try:
         received, value = pipe.recv()
+        while received == "now" and now is not None:
+            now(f"{name} {value}")
+            received, value = pipe.recv()
     except (EOFError, ConnectionResetError):
         raise RunFailed(f"arm {name} was killed (out of memory?), its log is {log}{resume.hint(folder)}") from None
     if received == "refused":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WARM = ("in_domain", "general")
 SIBLINGS = 4  # responses to each problem, for the first training of a head
 REPORT = "warm_up.json"
-CHAINS = ("arithmetic", "programs")  # with head.warm=general, their heads learn from puzzles, others from arithmetic
+CHAINS = ("calculator", "programs")  # with head.warm=general, their heads learn from puzzles, others from sums
 
 
 def check_head(config: RunConfig) -> None:
@@ -132,7 +132,7 @@ def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[
 
     data = config.data
     if settings.warm == "general":
-        other = "puzzles" if data.name in CHAINS else "arithmetic"
+        other = "puzzles" if data.name in CHAINS else "calculator"
         group: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / "data" / f"{other}.yaml"))
         data = data_config(group)
     count = settings.responses // SIBLINGS

@@ -33,7 +33,7 @@ PROMPT = 1  # tokens of a prompt
 class PlainRunner:
     """das's part of a model runner, as far as sampling needs it, with one request for each of `parameters`.
 
-    vocab: number of tokens. longest: the longest draft. device: name of a torch device.
+    vocab: number of tokens. longest: the longest draft. device: name of a torch device. keeps_bits: see Runner.
     """
 
     seeds_of, processed = Runner.seeds_of, Runner.processed
@@ -46,7 +46,9 @@ class PlainRunner:
         longest: int = 0,
         device: str = "cpu",
         logprobs_mode: Any = "processed_logprobs",
+        keeps_bits: bool = True,
     ):
+        self.keeps_bits = keeps_bits
         on, count = torch.device(device), len(parameters)
         if on.type == "cpu":
             replace_kernels()

@@ -33,7 +33,7 @@ TASKS = ("train", "compare")
 FREE = ("resume", "checkpoint", "eval", "task", "wandb", "wandb_project", "out", "cache")
 FREE_KEYS = (  # the same, for single keys of other groups
     *("engine.weight_check_every", "engine.own_process"),
-    *("cluster.engines", "cluster.address", "cluster.silent_s", "cluster.start_s", "cluster.weights"),
+    *("cluster.engines", "cluster.address", "cluster.silent_s", "cluster.start_s"),
 )
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written

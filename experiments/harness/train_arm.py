@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import read
-from das import ranks
+from das import ranks, stages
 from das.engine.learned import HISTORY
 from das.engine.rollouts.rollout import Rollout
 from das.files import write_text
@@ -137,6 +137,7 @@ def train_alike() -> None:
 
 def load_model(policy: str, dtype: str) -> Any:
     """Load the policy to train. policy: directory or hub id. dtype: the type of its weights."""
+    stages.now("loads the policy")
     from transformers import AutoModelForCausalLM
 
     from das.weights.sharding import sharded_loading

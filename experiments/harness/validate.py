@@ -1,13 +1,13 @@
 """Refuse, before any work is done, a config that cannot run."""
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from math import lcm
 
 from das import ranks
-from das.cluster.local_ray import require_listener
+from das.cluster.connection import require_listener
 from das.cluster.messages import ClusterError
 from das.engine.build import EngineSettings, check_draft_model
+from das.engine.engine_config import BITS
 from das.engine.model_code import refuse_model_code
 from das.engine.versions import require_supported
 from das.trl.lag import ahead_problem
@@ -71,6 +71,14 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
     held_out.check(config)
 
 
+def require_bits(exact: str, task: str) -> None:
+    """Refuse engines that do not keep bits for a task that compares tokens. exact: engine.exact. Raises UserError."""
+    if exact != BITS:
+        raise UserError(
+            f"task={task} compares tokens, and engine.exact={exact} does not keep them: set engine.exact={BITS}"
+        )
+
+
 def check_sizes(config: RunConfig) -> None:
     """Refuse numbers of responses, problems and tokens that contradict each other. Raises UserError."""
     responses, siblings = config.responses_per_step, config.trainer.num_generations
@@ -122,7 +130,7 @@ def check_agent(config: RunConfig) -> None:
 
 
 def check_cluster(config: RunConfig) -> None:
-    """Refuse a cluster that the task, the arm, the data or this machine does not allow. Raises UserError."""
+    """Refuse a cluster that the task, the arm or the data does not allow. Raises UserError."""
     if config.cluster is None:
         return
     if config.task["name"] not in WITH_CLUSTER:
@@ -138,8 +146,6 @@ def check_cluster(config: RunConfig) -> None:
             require_listener(config.cluster.address)
         except ClusterError as error:
             raise UserError(str(error)) from None
-    if find_spec("ray") is None:
-        raise UserError("cluster=ray needs ray, which is not installed: run `make ray`")
 
 
 def check_processes(config: RunConfig) -> None:

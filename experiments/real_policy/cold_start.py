@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from experiments.cache import cached_folder
 from experiments.real_policy.words import make_word_problems, worked_solution
-from experiments.small_policy.corpus import IGNORED, Example, collate, make_batches
+from experiments.small_policy.train import IGNORED, Example, collate, make_batches
 
 _POSITIONS = 512  # positions whose logits are held at once; each position has 49,152
 _LEAST_TOKENS = 200  # mean length of question and solution; no sample of texts has a smaller one

@@ -52,7 +52,7 @@ def convert(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    from experiments.small_policy.small import save
+    from experiments.small_policy.train import save
 
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, trust_remote_code=False)
     read = AutoModelForCausalLM.from_pretrained(

@@ -10,12 +10,12 @@ so that the next word is uncertain as in real reasoning.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from experiments.small_policy.questions import SLOTS, Split, distinct, problem_id
+from experiments.small_policy.solutions import say
 
 LARGEST_NUMBER = 20
 LARGEST_START = 12
@@ -74,7 +74,6 @@ _END = (
     "[So|Therefore|In the end,|Now|Thus] {name} has {answer}[ {things}|]. "
     "[The answer is|Answer:|That gives] \\boxed{{{answer}}}."
 )
-_CHOICE = re.compile(r"\[([^\[\]]*)\]")
 
 Event = tuple[str, int, str]  # sign, number (2 for doubling and halving), and how it is told
 
@@ -159,5 +158,4 @@ def _pass(problem: WordProblem, rng: random.Random, template: str, words: Mappin
 
 
 def _say(template: str, rng: random.Random, words: Mapping[str, str]) -> str:
-    """Draw one text for each [a|b|c] of the template, and fill in the words."""
-    return _CHOICE.sub(lambda found: rng.choice(found[1].split("|")), template).format(**words).strip()
+    return say(template, rng, words).strip()

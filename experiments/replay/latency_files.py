@@ -17,18 +17,13 @@ import numpy as np
 from das.budget.latency import COLUMNS
 from das.files import write_text
 from das.replay.times import Form
-from experiments.replay.hardware import derived
+from experiments.replay.hardware import WithHost, derived
 from experiments.replay.latency_fits import FITS, relative_error
 from experiments.replay.latency_forms import Passes
 from experiments.replay.tables import Grid, Table
 from experiments.run.errors import UserError
 
 DERIVED = "derived, not measured"  # the source of derived times ends with these words
-DIGITS = 5  # significant digits of derived seconds; rounding makes simulations equal on every machine
-# Derived passes have these live requests, drafted tokens per request, and tokens of context per request.
-LIVE = (1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512)
-DRAFTS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-CONTEXTS = (0, 4096, 16384)
 
 
 def fitted_forms(rows: list[list[float]]) -> dict[str, Any]:
@@ -100,19 +95,6 @@ def grid(rows: np.ndarray) -> Grid:
     return Grid(axes[0], axes[1], axes[2], medians)
 
 
-def derived_rows(gpu: str, model: str) -> np.ndarray:
-    """Return rows [passes, 4], as in COLUMNS, for all combinations of LIVE, DRAFTS and CONTEXTS.
-
-    The times are derived from the GPU's data sheet by a roofline. Raises ValueError for an unknown GPU or model size.
-    """
-    axes = np.meshgrid(*(np.array(axis, np.float64) for axis in (LIVE, DRAFTS, CONTEXTS)), indexing="ij")
-    live, drafts, context = (axis.ravel() for axis in axes)
-    tokens = live * (1 + drafts)
-    seconds = derived(gpu, model).predict(live, tokens, live * context)
-    rounded = [float(f"{each:.{DIGITS}g}") for each in seconds.tolist()]
-    return np.stack([live, tokens, live * context, rounded], axis=1)
-
-
 def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
     """Return the times of decode passes as a latency form, and the source of the times in words.
 
@@ -122,12 +104,11 @@ def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
     if latency is not None:
         return read_latency(Path(latency))
     try:
-        rows = derived_rows(gpu, model)
+        roofline = derived(gpu, model)
     except ValueError as error:
         raise UserError(str(error)) from None
-    gpus = derived(gpu, model).gpus
-    roofline = "roofline of data sheets (experiments/replay/hardware.py)"
-    return grid(rows), f"{model} on {gpus} x {gpu}, {roofline}, {DERIVED}"
+    how = "roofline of data sheets, and the host's time as on one H200 (experiments/replay/hardware.py)"
+    return WithHost(roofline), f"{model} on {roofline.gpus} x {gpu}, {how}, {DERIVED}"
 
 
 def step_table(pairs: Any) -> Table:

@@ -62,10 +62,3 @@ def markdown() -> str:
         cells = (f"{1e3 * low:.1f} to {1e3 * high:.1f}" for low, high in times)
         lines.append(f"| {name} | {live} x {drafted} | {graph(live, drafted)} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def to_stock(ratio_to_none: float) -> tuple[float, float]:
-    """Return the range of an exact engine's rollout time over that of `stock` on a GPU, from its ratio to `none`.
-    `none` has batch-invariant kernels too, so it is slower than `stock` (INVARIANCE_COST)."""
-    low, high = (ratio_to_none / (1 - cost) for cost in INVARIANCE_COST)
-    return low, high

@@ -62,7 +62,6 @@ FRACTIONS |= {"data.held_out", "task.draft_us", "task.minutes", "task.warm_up_mi
 # Smallest and largest value of a key. No run of the papers comes near the largest one: only a typing error exceeds it.
 LIMITS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**32 - 1),  # NumPy's range
-    "policy.effort": (0.01, 1),  # a hundredth: a few optimizer steps
     "arm.speculative.num_speculative_tokens": (1, 4096),  # tokens of a request and pass
     "trainer.max_steps": (1, 10**7),
     "trainer.per_device_train_batch_size": (1, 2**16),  # responses; DAS: 2,048 over all processes

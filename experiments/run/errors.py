@@ -11,6 +11,7 @@ from pathlib import Path
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from das import ranks
 from das.cluster.messages import ClusterError
 from das.engine.versions import UnsupportedVersion
 from das.errors import EngineError, WeightSyncError, printable, reason_of
@@ -84,10 +85,11 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
         stop(str(error), USER_ERROR)
     except (RunFailed, ClusterError, WeightSyncError, TrainingDiverged, CheckpointError, JudgeError) as error:
         stop(str(error), FAILED)
-    except KeyboardInterrupt:
-        stop(f"interrupted; the finished steps are in the run folder{resume_hint()}", INTERRUPTED)
-    except Terminated:
-        stop(f"ended by SIGTERM; the finished steps are in the run folder{resume_hint()}", TERMINATED)
+    except (KeyboardInterrupt, Terminated) as ended:
+        what, code = ("ended by SIGTERM", TERMINATED) if isinstance(ended, Terminated) else ("interrupted", INTERRUPTED)
+        if not ranks.is_main():  # a launcher hands the signal to all ranks, and one line is enough
+            sys.exit(code)
+        stop(f"{what}; the finished steps are in the run folder{resume_hint()}", code)
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
         kinds = ("folder", "file") if isinstance(error, IsADirectoryError) else ("file", "folder")
         stop(f"{error.filename} is a {kinds[0]} where a {kinds[1]} is expected: move it away", USER_ERROR)

@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from das import stages
 from das.errors import printable
 from das.side_output import side_output
 
@@ -43,6 +45,7 @@ class Progress:
         self.done = 0
         self.began: float | None = None
         self._bar: Bar | None = None
+        self._now = ""
 
     def note(self, text: str, style: str | None = None) -> None:
         """Print a line. style: its colour on a terminal, by the name that rich gives it. If nobody reads any more, as
@@ -72,22 +75,29 @@ class Progress:
         self.total = (self.steps - step) * self.arms
 
     @contextmanager
-    def starting(self, what: str) -> Iterator[None]:
-        """Inside the `with` block, until the first step begins, print a line about the start every SAY_S seconds. what:
-        what happens until then."""
+    def starting(self, who: str, log: Path) -> Iterator[None]:
+        """Inside the `with` block, until the first step begins, print a line every SAY_S seconds about what is done
+        now, as das.stages or `now` says it. who: what starts in this process. log: where its output goes."""
         began, over = time.perf_counter(), threading.Event()
+        self.now(f"{who} loads vLLM and TRL")
 
         def say() -> None:
             while not over.wait(SAY_S) and self.began is None:
-                self.note(f"starting, {time.perf_counter() - began:.0f} s so far: {what}")
+                self.note(f"starting, {time.perf_counter() - began:.0f} s so far: {self._now} (log: {log})")
 
         thread = threading.Thread(target=say, name="start", daemon=True)
         thread.start()
+        stages.listen(lambda what: self.now(f"{who} {what}"))
         try:
             yield
         finally:
+            stages.listen(None)
             over.set()
             thread.join()
+
+    def now(self, what: str) -> None:
+        """Note what is done now, for the lines of `starting`."""
+        self._now = what
 
     def start(self) -> None:
         """Note that the first step begins. The estimate of the time that is left ignores the time before this call."""

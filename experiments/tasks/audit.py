@@ -28,7 +28,7 @@ from experiments.harness.failures import in_own_process
 from experiments.harness.policies import policy_directory
 from experiments.harness.rollout_steps import RolloutRun, requests, tokenized
 from experiments.harness.runs import lock_step
-from experiments.harness.validate import check
+from experiments.harness.validate import check, require_bits
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -42,6 +42,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         raise UserError(
             f"arm={config.arm.name} drafts nothing, so there is nothing to audit: name another arm, such as arm=das"
         )
+    require_bits(config.engine.exact, "audit")
     progress = Progress(int(config.task["train_steps"]), 2)
     policy = policy_directory(config, progress.note)
     run_folder = RunFolder(path, config.resolved)

@@ -9,6 +9,7 @@ from analysis import arms as arm_analysis
 from analysis import compare_page, figures, read
 from analysis.regime import regime
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
+from das.engine.engine_config import BITS, EXACT
 from das.side_output import side_output
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
@@ -40,8 +41,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
             f"{config.engine.processes} set task.lock_step=false"
         )
     steps = config.trainer.max_steps
-    stock = next((name for name, arm in arms.items() if not arm.arm.row.keyed), None)
-    so_far = SoFar(list(arms), stock, config.responses_per_step, train_once)
+    other_tokens = [name for name, arm in arms.items() if not arm.arm.row.keyed or arm.engine.exact != BITS]
+    so_far = SoFar(list(arms), other_tokens, config.responses_per_step, train_once)
     progress = Progress(steps, len(arms), verdict=so_far.add)
     start = 0
     if config.resume is not None and in_lock_step:
@@ -49,6 +50,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     resume.remember(path, overrides)
     run_folder = RunFolder(path, config.resolved)
     policy = make_parts(list(arms.values()), progress.note)
+    progress.note(EXACT[config.engine.exact])
     progress.note(f"starting {len(arms)} arms ({', '.join(arms)}), {steps} steps each; logs and results in {folder}")
     if in_lock_step:
         lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder, start, train_once), progress)

@@ -15,6 +15,7 @@ from datasets import Dataset
 from omegaconf import DictConfig
 
 from analysis.evaluate_figure import evaluate_figure
+from das import stages
 from das.engine.rollouts.rollout import Rollout, rollout_row
 from das.trl.engines.in_process import build_in_process
 from experiments.harness.config import RunConfig, data_config, run_config
@@ -57,7 +58,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     rollouts: list[Rollout] = []
     lengths: list[int] = []
     counts: dict[str, int] = {}
-    with quiet_into(Path(folder) / "log.txt") as progress.terminal:
+    log = Path(folder) / "log.txt"
+    with quiet_into(log) as progress.terminal, progress.starting(config.arm.name, log):
         for number, (rollout, judged) in enumerate(_roll_out(config, policy, rows.to_list(), parts), start=1):
             correct += judged.correct
             rollouts.append(rollout)
@@ -136,5 +138,6 @@ def _roll_out(
     engine = build_in_process(engine_settings(config, policy))
     with closing(evaluation):
         for part in parts:
+            stages.now("rolls out")
             _, rollout = engine.roll_out(evaluation.request(0, part))
             yield rollout, evaluation.judged(rollout, part)

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,10 +15,9 @@ import psutil
 from omegaconf import DictConfig
 
 from analysis import read
-from das.cluster.guard import writers
-from das.cluster.local_ray import PREFIX
 from experiments.harness.resume import CHECKPOINTS
 from experiments.harness.runs.struck_runs import ORPHAN_S, finish, leave_alone, plan, start, wait_until
+from experiments.harness.validate import require_bits
 from experiments.run.checks import at_least_one
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
@@ -29,19 +27,16 @@ from experiments.training import checkpoint
 # Kind of fault here -> its kind in experiments/faults/sitecustomize.py, and the range from which the number of the pass
 # or weight sync that it strikes is drawn.
 PASSES, SYNCS, EXCHANGES = range(20, 100), range(1, 4), range(2, 4)  # each in a run of three steps already
-BROADCAST = ("meet", "part", "loaded")  # the phases of a broadcast of weights
 FROM_INSIDE = {
     "raise": ("engine", PASSES),
     "memory": ("memory", PASSES),
-    "store": ("store", SYNCS),
     "start": ("start", range(1, 2)),
     "history": ("history", EXCHANGES),
-    **{phase: (phase, SYNCS) for phase in BROADCAST},
+    "loaded": ("loaded", SYNCS),
 }
-RAYS_OWN = {"gcs": "gcs_server", "raylet": "raylet"}  # kind of fault -> the process of Ray that is killed
-KINDS = ("kill", "freeze", "pause", "slow", "driver", *RAYS_OWN, *FROM_INSIDE)
-ENGINE = "ray::EngineActor"  # name of an engine's process
-STOPPED_S, RUNNING_S = 0.4, 0.1  # seconds that a slow engine stops and runs, in turn: it takes 5 times as long
+KINDS = ("kill", "freeze", "pause", "driver", *FROM_INSIDE)
+ENGINE = "ray::RolloutEngine"  # name of an engine's process
+MARK = "DAS_STRUCK_RUN"  # environment variable of all processes of a struck run: its folder
 PAUSED_S = 30.0  # seconds for which an engine and the trainer are stopped
 STRUCK = "struck"  # this file in a run's folder says that a fault of FROM_INSIDE has struck
 EXACT = ("completions_digest", "rewards_digest", "loss", "grad_norm")  # metrics that must be equal
@@ -67,6 +62,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     if composed.cluster.name == "none":
         raise UserError("cluster=none: task=fault_test strikes engines of a cluster; set cluster=ray")
     at_least_one(composed.task, "faults")
+    require_bits(composed.engine.exact, "fault_test")
     progress, path = Progress(0), Path(folder)
     kinds, arguments = plan(composed, overrides, KINDS, "train")
     run_folder = RunFolder(path, composed)
@@ -100,29 +96,25 @@ def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: 
     arguments: those for run.py. folder: the run's folder. whole: the undisturbed run's folder. rng: draws the moment of
     the fault and its victim.
     """
-    environment = {}
+    environment = {MARK: str(folder)}
     if kind in FROM_INSIDE:
         fault, counts = FROM_INSIDE[kind]
         folder.mkdir()
-        environment = {"DAS_FAULT": f"{fault}:{rng.choice(counts)}:{folder / STRUCK}"}
-    if kind in BROADCAST:
-        arguments = [*arguments, "cluster.weights=broadcast"]
+        environment |= {"DAS_FAULT": f"{fault}:{rng.choice(counts)}:{folder / STRUCK}"}
     process = start(arguments, folder, environment)
     driver = psutil.Process(process.pid)
     metrics = folder / "metrics.jsonl"
     after = rng.randrange(1, len(read.metrics(whole)))
     wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.read_bytes().count(b"\n") >= after))
     time.sleep(rng.random() * 2)
-    victims = [driver] if kind == "driver" else victims_of(driver, RAYS_OWN.get(kind, ENGINE))
+    victims = [driver] if kind == "driver" else engines_of(folder)
     struck = kind not in FROM_INSIDE and bool(victims) and process.poll() is None
-    if struck and kind == "slow":
-        slow_down(rng.choice(victims), process)
-    elif struck and kind == "pause":
+    if struck and kind == "pause":
         pause(rng.sample([driver, rng.choice(victims)], 2))
     elif struck:
         os.kill(rng.choice(victims).pid, signal.SIGSTOP if kind == "freeze" else signal.SIGKILL)
     done = finish(process)
-    _, alive = psutil.wait_procs(of_ray(process.pid), timeout=ORPHAN_S)
+    _, alive = psutil.wait_procs(engines_of(folder), timeout=ORPHAN_S)
     orphans = [child.name() for child in alive]
     step = len(read.metrics(folder)) if metrics.exists() else 0
     if kind == "driver":
@@ -130,22 +122,14 @@ def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: 
     return Fault(kind, struck or (folder / STRUCK).exists(), step, verdict(done, whole, folder), orphans)
 
 
-def victims_of(driver: psutil.Process, name: str) -> list[psutil.Process]:
-    """Return those processes that the driver started, directly or not, whose names begin with `name`. Empty if the
-    driver has ended."""
-    with suppress(psutil.NoSuchProcess):
-        return [child for child in driver.children(recursive=True) if child.name().startswith(name)]
-    return []
-
-
-def slow_down(victim: psutil.Process, run: Any) -> None:
-    """Make a process slow: suspend it most of the time, until it ends or the run ends."""
-    with suppress(psutil.NoSuchProcess):
-        while run.poll() is None:
-            victim.suspend()
-            time.sleep(STOPPED_S)
-            victim.resume()
-            time.sleep(RUNNING_S)
+def engines_of(folder: Path) -> list[psutil.Process]:
+    """Return the living engine processes of the struck run in this folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended, or is another user's
+            if process.name().startswith(ENGINE) and process.environ().get(MARK) == str(folder):
+                found.append(process)
+    return found
 
 
 def pause(victims: Sequence[psutil.Process]) -> None:
@@ -157,16 +141,6 @@ def pause(victims: Sequence[psutil.Process]) -> None:
     for victim in victims:
         with suppress(psutil.NoSuchProcess):
             victim.resume()
-
-
-def of_ray(driver: int) -> list[psutil.Process]:
-    """Return the living processes of the Ray cluster that a driver process started. driver: the id of the driver
-    process."""
-    found = []
-    for pid in writers(f"{tempfile.gettempdir()}/{PREFIX}{driver}-"):
-        with suppress(psutil.NoSuchProcess):
-            found.append(psutil.Process(pid))
-    return found
 
 
 def verdict(done: Any, whole: Path, folder: Path) -> str:

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from analysis import read
 from experiments.harness.resume import CHECKPOINTS, SCRATCH
 from experiments.harness.runs.struck_runs import ORPHAN_S, finish, leave_alone, plan, start, wait_until
+from experiments.harness.validate import require_bits
 from experiments.run.checks import at_least_one
 from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress
@@ -49,6 +50,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     Raises RunFailed unless all of them end with identical results and leave no process.
     """
     at_least_one(composed.task, "runs")
+    require_bits(composed.engine.exact, "kill_test")
     kinds, arguments = plan(composed, overrides, KINDS, "compare")
     progress = Progress(0)
     path = Path(folder)

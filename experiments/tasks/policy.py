@@ -1,5 +1,5 @@
-"""task=policy: make the small policy, sample responses from it, and compare them with recorded rollouts of real models
-and with numbers from the papers.
+"""task=policy: sample responses from the small policy, and compare them with recorded rollouts of real models and with
+numbers from the papers. With task.kind, train a small policy anew instead.
 
 result.json: `figures` has statistics of the policy: median_length, p99_over_median, ..., correct (docs/metrics.md), its
 histogram of lengths and accepted_by_epoch. `references` has the same statistics of `recorded` traces and of `papers`,
@@ -7,6 +7,7 @@ and the `wanted` ones: targets for the small policy. More rates and lengths of t
 """
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from yaml import safe_load
 
 from analysis.arms import aligned
 from analysis.likeness_figure import likeness_figure
-from experiments.harness.config import run_config
+from experiments.harness.config import RunConfig, run_config
 from experiments.harness.data import split_rows
 from experiments.harness.evaluation.held_out import renamed_keys
 from experiments.harness.policies import policy_directory
@@ -42,10 +43,13 @@ COLUMNS = {  # header of the table -> name of the figure, and its number format
 
 
 def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
-    """Make the policy and sample responses to the training's problems. Prints and draws statistics of these responses,
-    beside those of recorded traces and papers."""
+    """Sample responses to the training's problems. Prints and draws statistics of these responses, beside those of
+    recorded traces and papers. With task.kind, train and write a policy."""
     at_least_one(composed.task, "problems")
     config = run_config(composed)
+    if config.task["kind"] is not None:
+        _train(config, RunFolder(Path(folder), config.resolved))
+        return
     check(config, in_steps=False)
     problems, samples = config.task["problems"], config.task["samples"]
     if config.data.judged_by != "maths":
@@ -84,6 +88,24 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     numbers = {key: value for key, value in measured.items() if isinstance(value, int | float)}
     references = {"recorded": recorded, **published}
     result = {**numbers, "figures": own, "references": references, "policy": policy}
+    progress.note(f"result: {run_folder.write_result(result)}")
+
+
+def _train(config: RunConfig, run_folder: RunFolder) -> None:
+    """Train the small policy of this kind anew, and write it into the run's folder. Raises UserError."""
+    import torch
+
+    from experiments.small_policy.train import RECIPES, ship
+
+    kind, progress = config.task["kind"], Progress(0)
+    if kind not in RECIPES:
+        raise UserError(f"task.kind={kind}: choose {', '.join(RECIPES)}, or null to measure a policy")
+    torch.set_num_threads(config.engine.threads)
+    began = time.perf_counter()
+    policy = run_folder.path / kind
+    ship(RECIPES[kind], policy, progress.note)
+    progress.note(f"policy: {policy}")
+    result = {"policy": str(policy), "trained_s": time.perf_counter() - began}
     progress.note(f"result: {run_folder.write_result(result)}")
 
 

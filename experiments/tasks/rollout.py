@@ -30,8 +30,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     rows = dataset(config, policy, progress.note)
     run_folder = RunFolder(Path(folder), config.with_problems(len(rows)).resolved)
     log = Path(folder) / "log.txt"
-    what = f"{config.arm.name} loads vLLM, the policy and its engine (log: {log})"
-    with quiet_into(log) as progress.terminal, progress.starting(what):
+    with quiet_into(log) as progress.terminal, progress.starting(config.arm.name, log):
         metrics = record_rollouts(RolloutRun(config, policy, steps), run_folder, progress)
     progress.terminal = sys.stdout
     if config.arm.drafts and not any(row["drafted"] for row in metrics):

@@ -11,6 +11,7 @@ from analysis import read
 from analysis.arms import arm_result
 from analysis.cluster_engines import cluster_result
 from das import ranks
+from das.engine.engine_config import EXACT
 from das.files import write_text
 from experiments import rank_folders
 from experiments.harness import resume
@@ -42,13 +43,13 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         if ranks.is_main():
             resume.remember(path, overrides)
         policy = make_parts([config], progress.note)
+        progress.note(EXACT[config.engine.exact])
     start = ranks.gather(start)[0]
     group = config.task["group"] or path.name
     with one_line_failure(path), quiet_into(rank_folders.own_file(path / "log.txt")) as terminal:
         if ranks.is_main():
             progress.terminal = terminal
-        what = f"{config.arm.name} loads vLLM and TRL, the policy and its engine (log: {path / 'log.txt'})"
-        with progress.starting(what):
+        with progress.starting(config.arm.name, path / "log.txt"):
             train_arm(ArmRun(config, policy, path, group, Barrier(progress.step), start=start))
     if not ranks.is_main():
         return

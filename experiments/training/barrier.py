@@ -4,6 +4,8 @@ equally."""
 from collections.abc import Callable
 from typing import Any
 
+from das import stages
+
 
 class Barrier:
     """Says when this process may roll out and when it may train.
@@ -18,9 +20,11 @@ class Barrier:
 
     def before_rollout(self) -> None:
         """Wait until no other arm rolls out or trains."""
+        stages.now("rolls out")
 
     def after_rollout(self) -> None:
         """Wait until every arm has rolled out this step."""
+        stages.now("trains")
 
     def after_step(self, row: dict[str, Any]) -> None:
         """Report a finished step to `report`. row: the step's metrics."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from das import ranks
+from das.errors import reason_of
 from das.files import write_text
 from experiments import rank_folders
 from experiments.digests import of_all_ranks, optimizer_digest, weights_digest
@@ -69,7 +70,7 @@ class CheckpointWriter:
         except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch.save on a full disk
             # torch.save's message does not name a full disk.
             full = shutil.disk_usage(self.checkpoints.folder.parent).free < MIB
-            cause, problem = error, "disk full" if full else " ".join(str(error).split())[:300]
+            cause, problem = error, "disk full" if full else reason_of(error)[:300]
         for rank, theirs in enumerate(ranks.gather(problem)):
             if theirs:
                 ranks.from_main(lambda: shutil.rmtree(scratch, ignore_errors=True))

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from das.engine.rollouts.report import RolloutReport, added
 from das.engine.rollouts.rollout import Rollout, rollout_row
-from das.trl.lag import FinishedRollout
+from das.trl.lag import FinishedRollout, indexes_of_steps
 from experiments.training.partial import OF_TRAINED
-from experiments.training.placement import indexes_of_steps
 from experiments.training.step_row import mean_reward
 
 if TYPE_CHECKING:

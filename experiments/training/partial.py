@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from das import ranks
 from das.engine.rollouts.rollout import Rollout, rollout_row
-from das.trl.lag import FinishedRollout
+from das.trl.lag import FinishedRollout, indexes_of_steps
 from das.trl.merge import merged
 from experiments.training.groups import Group, Verified, begun, divide, load_groups, save_groups, verified
-from experiments.training.placement import indexes_of_steps
 
 if TYPE_CHECKING:
     from experiments.training.trainer import SpeculativeGRPOTrainer

@@ -28,6 +28,8 @@ def of_syncs(syncs: Sequence[Sync]) -> dict[str, Any]:
         "sync_error": None if None in errors else max(error for error in errors if error is not None),
         "sync_s": max(sync.seconds for sync in syncs),
         "check_s": max(sync.check_s for sync in syncs),
+        "exchange_s": max(sync.exchange_s for sync in syncs),
+        "exchange_bytes": sum(sync.exchange_bytes for sync in syncs),
     }
 
 

@@ -18,7 +18,7 @@ from das.engine.rollouts.rollout import Rollout
 from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
 from das.trl.generation import SpeculativeGeneration
-from das.trl.lag import RolloutsAhead, Sync
+from das.trl.lag import RolloutsAhead, Sync, indexes_of_steps
 from das.trl.merge import merged
 from das.trl.patches import generation_backend
 from das.trl.resume import completed_epochs, repeat_draws
@@ -29,7 +29,6 @@ from experiments.training.barrier import Barrier
 from experiments.training.checkpoint_writer import Checkpoints, CheckpointWriter
 from experiments.training.dynamic_sampling import DynamicSampling
 from experiments.training.partial import PartialRollouts
-from experiments.training.placement import PlacedSampler, indexes_of_steps
 from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
 from experiments.training.trimmed import without_padding
 
@@ -100,7 +99,6 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self.ahead = lag > 0 or isinstance(self.rollouts_ahead, CHOOSING) or own_process
         self.evaluate_policy = evaluate
         self._writer = CheckpointWriter(self, checkpoints)
-        self._epochs_before = 0  # epochs that the run had completed when its checkpoint was saved
         self._evaluations: list[dict[str, Any]] = []  # evaluations since the last row
         self._reward = reward
         self.rewards: list[float | None] = []  # of the responses that were judged last
@@ -126,16 +124,18 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         folder = checkpoint.step_folder(self._writer.checkpoints.folder, step)
         if self.ahead:
             self.rollouts_ahead.resume(rank_folders.own_folder(folder), step)
-        self._epochs_before = completed_epochs(folder)
+        # On the trainer, not on its class: `indexes_of_steps` begins with the first epoch (das/trl/lag.py).
+        self._get_train_sampler = functools.partial(self._sampler_after, completed_epochs(folder))
         self.vllm_generation.load_state(rank_folders.own_folder(folder))
         self.train(resume_from_checkpoint=str(folder))
 
     # ---- a step: rows, rollout, reward ----
 
-    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> PlacedSampler:
+    def _sampler_after(self, epochs: int, *args: Any, **kwargs: Any) -> Any:
+        """TRL's sampler, behind the draws of so many completed epochs."""
         sampler = super()._get_train_sampler(*args, **kwargs)
-        repeat_draws(sampler, self._epochs_before)
-        return PlacedSampler(sampler, ranks.count())
+        repeat_draws(sampler, epochs)
+        return sampler
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         # Only before the first rollout. A resumed training begins after step 0, and step 0 may have several rollouts.

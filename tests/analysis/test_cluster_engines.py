@@ -6,20 +6,19 @@ from analysis.cluster_engines import cluster_result
 
 
 def step(tokens: int, **cluster: Any) -> dict[str, Any]:
-    counts = {"engines": 2, "lost_requests": 0, "replayed_requests": 0, "restarts": 0, "handover_us_per_token": 1.0}
+    counts = {"engines": 2, "lost_requests": 0, "restarts": 0, "handover_us_per_token": 1.0}
     return {"tokens": tokens, "cluster": {**counts, **cluster}}
 
 
 def test_counts_are_summed_and_the_handover_is_a_mean_over_tokens() -> None:
     rows = [
         step(100, lost_requests=3, restarts=1),
-        step(300, engines=3, handover_us_per_token=2.0, replayed_requests=2),
+        step(300, engines=3, handover_us_per_token=2.0),
     ]
     assert cluster_result(rows) == {
         "cluster": {
             "engines": 3,
             "lost_requests": 3,
-            "replayed_requests": 2,
             "restarts": 1,
             "handover_us_per_token": 1.75,
         }

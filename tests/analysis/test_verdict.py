@@ -13,7 +13,7 @@ def row(arm: str, step: int, rollout_s: float, **other: Any) -> dict[str, Any]:
 
 
 def test_a_line_after_the_last_arm_of_each_step() -> None:
-    so_far = SoFar(["none", "stock", "das"], "stock", 16)
+    so_far = SoFar(["none", "stock", "das"], ["stock"], 16)
     assert so_far.add(row("none", 1, 2.0)) is None
     assert so_far.add(row("das", 1, 1.0)) is None
     line = so_far.add(row("stock", 1, 1.8, completions_digest="other"))
@@ -28,7 +28,7 @@ def test_a_line_after_the_last_arm_of_each_step() -> None:
 
 
 def test_an_arm_that_does_not_train_has_no_losses_to_compare() -> None:
-    so_far = SoFar(["none", "das"], None, 8, once=True)
+    so_far = SoFar(["none", "das"], [], 8, once=True)
     so_far.add(row("none", 1, 2.0))
     line = so_far.add({key: value for key, value in row("das", 1, 1.0).items() if key not in ("loss", "grad_norm")})
     assert line == "identical so far: yes (8 responses) · das 0.50 of none"

@@ -3,15 +3,10 @@
 Usage: cluster_run.py POLICY FOLDER JOB...
 
 A JOB is METHOD:ENGINES[:FAULTS], such as das:2:kill,raise; 0 engines: in this process. FOLDER/results.json gets what
-each job computed. With the word `broadcast` behind the engines, weights are broadcast; with `distributions`, drafters
-remember distributions. The first fault strikes in the first step, the second in the second one, as soon as the engine
-that they strike has requests:
+each job computed. With the word `distributions` behind the engines, drafters remember distributions. The first fault
+strikes in the first step, the second in the second one, as soon as the engine that they strike has requests:
 
 kill    SIGKILL for the engine       freeze  SIGSTOP for it       raise   its next pass raises
-stall   SIGSTOP for STALL_S seconds
-grow    one more engine is asked for; it joins before the next step
-shrink  an engine is sent away
-cut     SIGKILL for the first engine that is about to receive a broadcast together with others
 """
 
 import functools
@@ -19,7 +14,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,11 +22,17 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "trl")]
 
 import das  # noqa: E402
 from das.cluster.cluster import Cluster  # noqa: E402
-from das.cluster.pool import EnginePool  # noqa: E402
 
-SETTINGS = ("broadcast", "distributions")  # words of a job that are no faults
 SILENT_S = 20.0
-STALL_S = 6.0
+
+
+def fail(engine: Any) -> None:
+    """Let the next pass of an engine raise an error. Called in its process."""
+
+    def step() -> None:
+        raise RuntimeError("a fault that a test put here")
+
+    engine.llm.llm_engine.step = step
 
 
 def plant(faults: Sequence[str]) -> None:
@@ -45,83 +45,45 @@ def plant(faults: Sequence[str]) -> None:
 
     @functools.wraps(original)
     def hand_out(cluster: Cluster, running: Any) -> None:
+        begun = [engine for engine in cluster.engines.ready if engine.number in running.began_at]
+        fault = ""
+        if running not in struck and begun:
+            struck.append(running)
+            fault = faults[len(struck) - 1] if len(struck) <= len(faults) else ""
+        if fault == "raise":
+            begun[0].actor.__ray_call__.remote(fail)
         original(cluster, running)
-        holding = [number for number in running.dispatcher.live if running.dispatcher.held(number)]
-        if running in struck or not holding:
-            return
-        struck.append(running)
-        fault = faults[len(struck) - 1] if len(struck) <= len(faults) else ""
-        if not fault:
-            return
-        engine = cluster.engines.engines[holding[0]]
-        if fault in ("grow", "shrink"):
-            cluster.resize(2 if fault == "grow" else 1)
-        elif fault == "raise":
-            engine.actor.call.remote("poll", ["no request"], [], 0, 0.0)
-        else:
-            os.kill(engine.pid, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
-        if fault == "stall":
-            threading.Timer(STALL_S, os.kill, (engine.pid, signal.SIGCONT)).start()
+        if fault in ("kill", "freeze"):
+            os.kill(begun[0].pid, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
 
     Cluster._hand_out = hand_out  # type: ignore[method-assign]
-
-
-def plant_cut() -> None:
-    """Let the first engine of the first broadcast to several die."""
-    original = EnginePool._call
-    struck = False
-
-    @functools.wraps(original)
-    def call(engines: EnginePool, engine: Any, method: str, *args: Any) -> None:
-        nonlocal struck
-        if not struck and method == "receive_weights" and args[1].size > 2 and args[1].rank == 1:
-            struck = True
-            os.kill(engine.pid, signal.SIGKILL)
-        original(engines, engine, method, *args)
-
-    EnginePool._call = call  # type: ignore[method-assign]
 
 
 def main(policy: str, folder: Path, jobs: list[str]) -> None:
     import trl_runs
 
     trl_runs.COMMON["max_steps"] = 3
-    original, original_call = Cluster._hand_out, EnginePool._call
+    original = Cluster._hand_out
     results = {}
     for job in jobs:
         method, engines, *words = job.split(":")
         Cluster._hand_out = original  # type: ignore[method-assign]
-        EnginePool._call = original_call  # type: ignore[method-assign]
-        weights = "broadcast" if "broadcast" in words else None
-        if "cut" in words:
-            plant_cut()
-        else:
-            plant([fault for word in words if word not in SETTINGS for fault in word.split(",")])
+        plant([fault for word in words if word != "distributions" for fault in word.split(",")])
         das.speculate(
             method,
             drafter={"remember": "distributions" if "distributions" in words else "tokens"},
             budget={"name": "fixed", "tokens": 8},
             engine={"max_num_seqs": 8, "max_model_len": 128, "extra": {"num_gpu_blocks_override": 256}},
-            cluster={"engines": int(engines), "silent_s": SILENT_S, "weights": weights} if int(engines) else None,
+            cluster={"engines": int(engines), "silent_s": SILENT_S} if int(engines) else None,
         )
         trainer = trl_runs.trainer("GRPO", policy, policy, str(folder / job.replace(":", "_")))
         clusters: list[dict[str, Any]] = []
         finish = trainer.vllm_generation._finish
 
-        def noted(
-            rollout: Any,
-            finish: Any = finish,
-            clusters: Any = clusters,
-            grows: Any = "grow" in job,
-            trainer: Any = trainer,
-        ) -> None:
+        def noted(rollout: Any, finish: Any = finish, clusters: Any = clusters) -> None:
             report = rollout.report
             clusters.append({**(report.cluster.plain() if report.cluster else {}), "timeline": report.engines})
             finish(rollout)
-            if grows:  # steps are shorter than the start of an engine
-                cluster = trainer.vllm_generation.engines.cluster
-                while sum(engine.started for engine in cluster.engines.engines.values()) < cluster._size:
-                    cluster.engines.next_event()
 
         trainer.vllm_generation._finish = noted
         results[job] = {**trl_runs.train(trainer), "rewards": rewards(trainer), "clusters": clusters}

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from analysis import read  # noqa: E402
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.nightly,
-    pytest.mark.skipif(find_spec("ray") is None, reason="a cluster needs ray, which is not installed: run `make ray`"),
 ]
 SCRIPT = Path(__file__).with_name("cluster_lag_run.py")
 TWO = ("cluster=ray", "cluster.engines=2")

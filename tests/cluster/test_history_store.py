@@ -30,7 +30,7 @@ def test_an_engine_gets_what_it_lacks_once(seed: int, tmp_path: Path) -> None:
         engine = int(random.integers(4))
         if action == "add":
             problem = str(random.integers(3))
-            store.add(trajectory(problem, tick, number), engine)
+            store.add(trajectory(problem, tick, number), [engine])
             kept.append((number, problem, tick))
             has[engine].add(number)
         elif action == "give":
@@ -46,11 +46,10 @@ def test_an_engine_gets_what_it_lacks_once(seed: int, tmp_path: Path) -> None:
         elif action == "forget":
             store.forget(engine)
             has[engine] = set()
-        else:  # the driver restarts: nobody has anything
+        else:  # the trainer restarts
             store.saved().write(tmp_path / "store.npz")
-            store = HistoryStore(window)
-            store.restore(read_history(tmp_path / "store.npz"))
-            has = {each: set() for each in has}
+            known, store = store.known(), HistoryStore(window)
+            store.restore(read_history(tmp_path / "store.npz"), known)
         kept = [entry for entry in kept if entry[2] > tick - window]
         assert len(store.saved().texts) == len(kept)
         assert store.bytes == 12 * len(kept)
@@ -65,10 +64,10 @@ def test_restored_trajectories_are_equal(tmp_path: Path) -> None:
         SavedText("b", 4, 0, np.arange(2, dtype=np.int32)),
     ]
     for each in made:
-        store.add(each, None)
+        store.add(each, [])
     store.saved().write(tmp_path / "store.npz")
     other = HistoryStore(4)
-    other.restore(read_history(tmp_path / "store.npz"))
+    other.restore(read_history(tmp_path / "store.npz"), [[], []])
     assert other.history_tick == 5
     for before, after in zip(made, other.missing(0, ["ß", "b"]), strict=True):
         assert (before.problem, before.history_tick, before.context) == (
@@ -84,7 +83,7 @@ def test_restored_trajectories_are_equal(tmp_path: Path) -> None:
         assert after.remembered.others.tobytes() == kept.others.tobytes()
     assert other.bytes == 9 * 4 + 7 + 2 * 4 + 2 * 4 + 2
     narrow = HistoryStore(1)
-    narrow.restore(store.saved())
+    narrow.restore(store.saved(), [[], []])
     assert len(narrow.saved().texts) == 1
 
 
@@ -94,6 +93,6 @@ def test_refused_in_one_line() -> None:
     store = HistoryStore(2)
     store.end_step(3)
     with pytest.raises(ValueError, match="tick 4 cannot come at tick 3"):
-        store.add(trajectory("a", 4, 0), 0)
+        store.add(trajectory("a", 4, 0), [0])
     with pytest.raises(ValueError, match="cannot go back"):
         store.end_step(2)

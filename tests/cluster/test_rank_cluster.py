@@ -1,6 +1,5 @@
 """Two ranks that train on a cluster compute what two ranks with an engine each do, bit for bit."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from scripts import TWO_RANKS, of_ranks, run_script
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.nightly,
-    pytest.mark.skipif(find_spec("ray") is None, reason="a cluster needs ray, which is not installed: run `make ray`"),
 ]
 SCRIPT = Path(__file__).with_name("rank_cluster_run.py")
 EXACT = ("tokens", "logprobs", "losses", "problems")

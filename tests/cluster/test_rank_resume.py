@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from experiments.training import checkpoint
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.nightly,
-    pytest.mark.skipif(find_spec("ray") is None, reason="a cluster needs ray, which is not installed: run `make ray`"),
 ]
 FAULTS = str(ROOT / "tests" / "trl" / "rank_faults.py")
 ON_CLUSTER = ["cluster=ray", "cluster.engines=2", "cluster.silent_s=200"]

@@ -136,7 +136,7 @@ class Server:
         return names
 
     def stop(self) -> None:
-        """End the server, if it has not ended by itself."""
+        """End the server, if it has not ended by itself. It must end whole, and leave nothing behind."""
         if self.process.poll() is not None:
             return
         processes = self.processes()
@@ -145,6 +145,9 @@ class Server:
         for process in alive:
             process.kill()
         self.process.wait()
+        said = self.log.read_text()
+        assert not alive, said[-3000:]
+        assert "leaked" not in said, said[-3000:]
 
 
 @contextmanager

@@ -1,14 +1,16 @@
 """What das says before an engine starts, and after a rollout."""
 
+import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from transformers import DeepseekV2Config, PretrainedConfig, Qwen3Config, Qwen3NextConfig
 
 import das
-from das.engine import checked_policies, self_test
+from das.engine import checked_policies, self_test, versions
 from das.engine.build import EngineSettings, build_engine
 from das.errors import EngineError
 
@@ -84,34 +86,90 @@ def test_a_stock_engine_takes_no_unknown_heads_either(tmp_path: Path) -> None:
         build_engine(EngineSettings(str(tmp_path), "stock"), skip_tokenizer_init=True)
 
 
-@pytest.mark.parametrize(
-    ("identity", "words"),
-    [
-        ({"differing_requests": 0, "requests": 24, "tokens": 1152, "accepted": 400}, "1152 tokens .* were equal"),
-        (None, "could not compare its tokens with and without drafts: the self-check ended with 1: no memory"),
-    ],
-)
-def test_an_unknown_policy_is_compared_once(
-    identity: dict[str, Any] | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class SelfTest:
+    """Stands in for the process of the self-test. identity: what it writes; None: it ends without."""
+
+    def __init__(self, identity: dict[str, Any] | None) -> None:
+        self.identity, self.policies = identity, []  # type: ignore[var-annotated]
+
+    def __call__(self, command: list[str], **options: Any) -> SimpleNamespace:
+        folder, policy = command[-2:]
+        self.policies.append(json.loads(policy)["model"])
+        if self.identity is not None:
+            (Path(folder) / "identity.json").write_text(json.dumps(self.identity))
+        return SimpleNamespace(returncode=1, stderr="no memory")
+
+
+EQUAL = {
+    **{"architecture": "Qwen3ForCausalLM", "dtype": "float32", "device": "cpu"},
+    **{"differing_requests": 0, "requests": 24, "tokens": 1152, "accepted": 400},
+}
+
+
+@pytest.fixture
+def unchecked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Checks the tiny policy as the front end of a new process does, with another self-test. Nothing is known of it."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    self_test.make_model(tmp_path / "policy")
+    das.install()
+    arguments = das.engine_arguments(budget={"name": "fixed", "tokens": 4})
+    limits = {"skip_tokenizer_init": True, "max_model_len": 128, "dtype": "float32"}
+    config = EngineArgs(str(tmp_path / "policy"), **limits, **arguments).create_engine_config()
+
+    def check(identity: dict[str, Any] | None) -> list[str]:
+        run = SelfTest(identity)
+        monkeypatch.setattr(self_test.subprocess, "run", run)
+        monkeypatch.setattr(checked_policies, "_compared", set())
+        checked_policies.check_policy(config)
+        return run.policies
+
+    return check
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    said = [record.getMessage() for record in caplog.records if record.name == "das"]
+    caplog.clear()
+    return said
+
+
+@pytest.mark.parametrize("what", ["vllm 0.99.0", "Qwen3ForCausalLM"])
+def test_what_nobody_checked_is_compared_once(
+    what: str, unchecked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    policies = []
+    """An unknown version of vLLM, or an unknown architecture. One line while it is compared, nothing later."""
+    assert unchecked(EQUAL) == [], "both are known here"
+    if what.startswith("vllm"):
+        monkeypatch.setattr(versions, "installed", lambda *names: "0.99.0")
+    else:
+        monkeypatch.setattr(checked_policies, "CHECKED", frozenset())
+    model = str(tmp_path / "policy")
+    assert unchecked(EQUAL) == [model]
+    assert lines(caplog)[0].startswith(f"das was not checked with {what}, and compares tokens of {model}")
+    assert unchecked(EQUAL) == []
+    assert lines(caplog) == []
+    (answer,) = json.loads((tmp_path / "state" / "das" / "self_tests.json").read_text()).values()
+    assert answer == EQUAL
+    monkeypatch.setattr(self_test, "question", lambda *words: " ".join(words))  # das has changed since
+    differing = {**EQUAL, "differing_requests": 2}
+    for _ in range(2):
+        with pytest.raises(EngineError, match=f"on {what} drafts change tokens or log-probs in 2 of 24") as refused:
+            unchecked(differing)
+        assert "\n" not in str(refused.value)
+    assert len(lines(caplog)) == 1, "this answer is kept, too"
 
-    def run_apart(policy: Any) -> self_test.Found:
-        policies.append(policy["model"])
-        return self_test.Found(identity, "ended with 1: no memory")
 
-    monkeypatch.setattr(self_test, "run_apart", run_apart)
+def test_a_self_test_that_cannot_run_is_one_line(
+    unchecked: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With an unknown architecture the engine is built all the same; with an unknown version of vLLM it is refused."""
     monkeypatch.setattr(checked_policies, "CHECKED", frozenset())
-    self_test.make_model(tmp_path)
-    with pytest.warns(RuntimeWarning, match=f"das was not checked with Qwen3ForCausalLM, .*{words}"):
-        engine(tmp_path).llm_engine.engine_core.shutdown()
-    engine(tmp_path).llm_engine.engine_core.shutdown()
-    assert policies == [str(tmp_path)]
-    checked_policies._compared.clear()
-    if identity is not None:
-        identity["differing_requests"] = 2
-        with pytest.raises(EngineError, match="change tokens or log-probs of Qwen3ForCausalLM in 2 of 24 requests"):
-            engine(tmp_path)
+    unchecked(None)
+    assert lines(caplog)[-1].endswith("could not compare tokens: the self-test ended with 1: no memory")
+    monkeypatch.setattr(versions, "installed", lambda *names: "0.99.0")
+    with pytest.raises(EngineError, match=r"the self-test ended with 1: no memory\): install vllm 0\.32\.0, or run"):
+        unchecked(None)
 
 
 def test_a_rollouts_sentence_says_whether_it_went_well() -> None:

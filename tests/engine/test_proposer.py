@@ -66,6 +66,18 @@ def test_a_pass_of_known_requests_that_never_draft_is_not_read(batch: Batch, mon
     assert batch.propose() == [[], []]
 
 
+def test_a_request_runs_on_when_an_unannounced_rollout_ends(batch: Batch) -> None:
+    """A server's rollouts end between passes: with new weights, or once they are long."""
+    batch.add("c", limit=None)
+    batch.propose()
+    assert batch.proposer.end_unannounced_step() == []
+    batch.propose()
+    assert batch.proposer.requests.live["c"].generated == 2
+    del batch.requests["c"]
+    batch.propose()
+    assert batch.proposer.draft_round.drafter.history_tokens == 2, "its whole response has joined the history"
+
+
 def test_a_request_that_drafts_is_noticed_among_them(batch: Batch) -> None:
     batch.add("c", limit=None)
     batch.propose()

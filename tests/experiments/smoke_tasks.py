@@ -2,7 +2,7 @@
 
     python tests/experiments/smoke_tasks.py                  all but TESTED and NIGHTLY, some minutes on 2 cores
     python tests/experiments/smoke_tasks.py replay audit     these two, and the tasks whose runs they need
-    python tests/experiments/smoke_tasks.py --cache outputs/cache     use policies that were made before
+    python tests/experiments/smoke_tasks.py --cache outputs/cache     use draft heads that were made before
     python tests/experiments/smoke_tasks.py --pages outputs/pages     keep the HTML pages of the runs there
 
 Prints a line per task and exits with 1 if one fails. It needs no pytest, so it also runs where no test package is
@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,7 +116,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
     "check_gpu": ("task.device=cpu", "task.parts=[sampler,pass_times]", "task.folder={made}/check_gpu"),
     # Two stops of seven; the settings of the run that is killed go before the user's, which win.
     "kill_test": ("task.runs=1", "task.kinds=[run,damage]", TINY, "trainer.max_steps=4", "checkpoint.every=1"),
-    # Eight faults of fifteen kinds, in random order.
+    # Eight faults of nine kinds, in random order.
     "fault_test": (
         "task.faults=8",
         "cluster=ray",
@@ -232,7 +231,7 @@ def keep_pages(scratch: Path, folder: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run tasks once, with the smoke settings of the registry.")
     parser.add_argument("tasks", nargs="*", help="tasks to run; all without a whole test if none is named")
-    parser.add_argument("--cache", type=Path, help="folder of policies made before; by default they are made anew")
+    parser.add_argument("--cache", type=Path, help="folder of draft heads made before; by default they are made anew")
     parser.add_argument("--pages", type=Path, help="folder to keep the HTML pages of the runs in")
     parser.add_argument("--timeout", type=float, default=1200.0, help="seconds that a task may take (1200)")
     parser.add_argument("--jobs", type=int, default=2, help="tasks that run at once (2)")
@@ -243,9 +242,6 @@ def main() -> int:
     scratch = Path(tempfile.mkdtemp(prefix="smoke_tasks_"))
     start = time.perf_counter()
     names = with_needed(chosen.tasks)
-    if find_spec("ray") is None and "fault_test" in names:
-        names.remove("fault_test")
-        print("left out: fault_test, which needs ray (`make ray`)", flush=True)
     cache = (chosen.cache or scratch / "cache").resolve()
     if not chosen.tasks and not import_everything():
         return 1

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("das", "experiments", "rewards", "analysis")
-OPTIONAL = {"arctic_inference", "ray", "reasoning_gym"}  # `make peers`, `make ray` ...; tasks say so where they lack
+OPTIONAL = {"arctic_inference", "reasoning_gym"}  # `make peers`, `make reasoning-gym`; tasks say so where they lack
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -2,14 +2,14 @@
 
 import gc
 import json
-import multiprocessing
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 from hydra import initialize_config_dir
 from scripts import SIZES
 
@@ -174,10 +174,10 @@ def tokens_of_checkpoints(policy: str, folder: Path, lag: int, recorded: bool = 
 
 
 def error_of(fault: str, arm: str, policy: str, folder: Path, *overrides: str) -> str:
-    """Train with a fault: "kill", "lost weights" or "nan". Returns the error that stops the training, or ""."""
+    """Train with a fault: "lost weights" or "nan". Returns the error that stops the training, or ""."""
     try:
         with FAULTS[fault]():
-            train(arm, policy, folder, *overrides, noted=kill_engine if fault == "kill" else ignore)
+            train(arm, policy, folder, *overrides)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
@@ -211,10 +211,16 @@ def error_of_other_weights(how: str, policy: str, folder: Path) -> str:
     return ""
 
 
+def train_killed(arm: str, policy: str, folder: Path, *overrides: str) -> None:
+    """Train on an engine on Ray, whose process is killed when the second step is done."""
+    train(arm, policy, folder, *overrides, noted=kill_engine)
+
+
 def kill_engine(row: dict[str, Any]) -> None:
     """Kill the engine's process when the second step is done."""
     if row["step"] == 2:
-        (engine,) = multiprocessing.active_children()
+        started = psutil.Process().children(recursive=True)
+        (engine,) = (process for process in started if process.name().startswith("ray::RolloutEng"))
         engine.kill()
 
 
@@ -241,7 +247,6 @@ def nan_in_third_step() -> AbstractContextManager[Any]:
 
 
 FAULTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "kill": nullcontext,
     "lost weights": lost_weights,
     "nan": nan_in_third_step,
 }

@@ -35,4 +35,4 @@ def test_batch_invariant_kernels_beside_a_trainer_need_hopper(
 ) -> None:
     problem = invariance_problem(capability, invariant)
     assert bool(problem) == refused
-    assert not refused or "engine.batch_invariant=false" in problem
+    assert not refused or "engine.exact=distribution" in problem

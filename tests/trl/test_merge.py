@@ -67,7 +67,7 @@ def test_a_single_rollout_is_returned_as_it_is() -> None:
 
 
 def test_a_rollout_that_was_made_for_all_ranks_is_merged_to_itself() -> None:
-    cluster = ClusterReport(2, 0, 0, 0, 0.5, 100, {})
+    cluster = ClusterReport(2, 0, 0, 0.5, 100, {})
     whole = reporting(rollout(4.0, [5, 7, 3, 9], 4, []), cluster=cluster, calibration_error=0.25)
     parts = divided(whole, [1, 3])
     assert [part.problems for part in parts] == [["p5"], ["p7", "p3", "p9"]]

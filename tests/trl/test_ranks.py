@@ -1,4 +1,4 @@
-"""GRPO on two processes with an engine each (gloo, DDP, CPU): arms are equal, and history stays with its problem."""
+"""GRPO on two processes with an engine each (gloo, DDP, CPU): arms are equal, and the ranks share their history."""
 
 import json
 import shlex
@@ -71,16 +71,26 @@ def test_files_are_written_once_and_hold_all_ranks(compared: Path) -> None:
             assert [response["sample"] for response in responses] == list(range(16))
             assert sum(len(response["response_ids"]) for response in responses) == row["tokens"]
             assert row["reward"] == pytest.approx(sum(response["reward"] for response in responses) / 16)
-            assert len({tuple(response["response_ids"]) for response in responses}) == 16  # no noise drawn twice
+            # No noise is drawn twice: only short responses may be equal.
+            long = [tuple(ids) for ids in (response["response_ids"] for response in responses) if len(ids) > 12]
+            assert len(set(long)) == len(long) > 4
 
 
-def test_history_stays_with_its_problem(compared: Path) -> None:
+def test_a_problem_finds_the_responses_of_other_ranks(compared: Path) -> None:
+    # Seen to fail with ranks that keep what they finished, and with ranks that exchange it but ask for none of it.
     arm = compared / "arms" / "das"
-    homes = {(r["problem_id"], r["rank"]) for step in range(1, STEPS + 1) for r in read.rollout(arm, step)}
-    assert len(homes) == 4  # problems
-    assert (arm / "history.npz").stat().st_size > 0
-    assert (arm / "history_rank1.npz").stat().st_size > 0
-    assert read.metrics(arm)[-1]["history_tokens"] == sum(row["tokens"] for row in read.metrics(arm))
+    rolled_out = [read.rollout(arm, step) for step in range(1, STEPS + 1)]
+    asked = [[{r["problem_id"] for r in step if r["rank"] == rank} for step in rolled_out] for rank in (0, 1)]
+    assert any(own & others for own, others in zip(asked[0][1:], asked[1][:-1], strict=True)), "a problem changes ranks"
+    known = 0  # tokens that the two engines know in the end
+    for rank in (0, 1):
+        for place, step in enumerate(rolled_out):
+            later = set().union(*asked[rank][place + 1 :])
+            known += sum(len(r["response_ids"]) for r in step if r["rank"] == rank or r["problem_id"] in later)
+    rows = read.metrics(arm)
+    assert rows[-1]["history_tokens"] == known > sum(row["tokens"] for row in rows)
+    assert rows[-1]["exchange_bytes"] > 0
+    assert all((arm / f"history{of}.npz").stat().st_size > 0 for of in ("", "_rank1"))
 
 
 def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetitive_policy: str) -> None:

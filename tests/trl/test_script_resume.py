@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from trl_runs import COMMON, GROUPS, one_engine, reward
 
 from das.errors import EngineError
@@ -139,3 +140,12 @@ def test_what_is_not_restored_is_named(tmp_path: Path) -> None:
     (tmp_path / "das" / "about.json").write_text("{")
     with pytest.raises(EngineError, match=r"about\.json cannot be read .*: delete its folder, to resume without"):
         trainer._inner_training_loop(resume_from_checkpoint=str(tmp_path))
+    (tmp_path / "das" / "about.json").write_text('{"method": "none", "micro_batches": 3}')
+    torch.save(Path.cwd, tmp_path / "das" / "shared_rollout.pt")
+    trainer.accelerator = SimpleNamespace(device="cpu")
+    with (
+        warnings.catch_warnings(action="ignore"),
+        pytest.raises(EngineError, match=r"shared_rollout\.pt cannot be read .*: delete its folder") as refused,
+    ):
+        trainer._inner_training_loop(resume_from_checkpoint=str(tmp_path))
+    assert "weights_only" not in str(refused.value), "no line advises to open a pickle"

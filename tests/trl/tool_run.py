@@ -16,7 +16,6 @@ from trl.trainer import grpo_trainer
 
 import das
 from experiments.digests import weights_digest
-from experiments.small_policy.calculator.chat import CHAT_TEMPLATE, RESPONSE_TEMPLATE
 
 
 def press(button: int) -> str:
@@ -63,7 +62,6 @@ def reward(completions: list[list[dict[str, str]]], **columns: Any) -> list[floa
 def build(policy: str, kind: str, out: Path) -> GRPOTrainer:
     """A trainer with tools or environments."""
     tokenizer = AutoTokenizer.from_pretrained(policy)
-    tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE
     environment = kind == "environment"  # it writes the row's name into the prompt
     names = ("one", "two")
     prompts = [[{"role": "user", "content": "press" if environment else name}] for name in names]

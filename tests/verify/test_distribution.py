@@ -79,14 +79,16 @@ DRAFTS: dict[str, Draft] = {  # full drafts; each request verifies a random numb
 }
 
 
-def transitions(arguments: dict[str, Any], draft: Draft | None, draws: int, stock: Any = None) -> tuple[Any, int]:
+def transitions(
+    arguments: dict[str, Any], draft: Draft | None, draws: int, stock: Any = None, bits: bool = True
+) -> tuple[Any, int]:
     """Counts [previous, next] of the emitted tokens over many passes, and the number of accepted draft tokens.
 
     draft: None for passes without drafts. draws: the least number of tokens to emit. stock: vLLM's sampler, used in
-    place of the keyed one.
+    place of the keyed one. bits: whether the verifier keeps bits.
     """
     params = [SamplingParams(seed=i, **arguments) for i in range(REQUESTS)]
-    runner, metadata = PlainRunner(params, VOCAB, 8), stock_metadata(params, VOCAB)
+    runner, metadata = PlainRunner(params, VOCAB, 8, keeps_bits=bits), stock_metadata(params, VOCAB)
     rng = np.random.default_rng(3)
     counts = np.zeros((VOCAB, VOCAB), np.int64)
     last = np.zeros(REQUESTS, np.int64)
@@ -120,11 +122,14 @@ def chi_square(counts: np.ndarray, table: np.ndarray) -> float:
     return float(chi2.sf(statistic, frequent.sum() - frequent.any(1).sum()))
 
 
+@pytest.mark.parametrize("bits", [True, False], ids=["bits", "distribution"])
 @pytest.mark.parametrize("arguments", CASES, ids=str)
-def test_emitted_tokens_follow_the_policy(arguments: dict[str, Any]) -> None:
+def test_emitted_tokens_follow_the_policy(arguments: dict[str, Any], bits: bool) -> None:
+    if not bits and not {"top_k", "top_p"} & set(arguments):
+        pytest.skip("one way for both")
     table = probabilities(**arguments)
     for name, draft in DRAFTS.items():
-        counts, num_accepted = transitions(arguments, draft, DRAWS // len(DRAFTS))
+        counts, num_accepted = transitions(arguments, draft, DRAWS // len(DRAFTS), bits=bits)
         assert chi_square(counts, table) > 1e-4, name
         assert num_accepted > 1000 or name == "always_the_least_likely", name
 

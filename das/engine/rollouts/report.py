@@ -54,7 +54,6 @@ class ClusterReport:
 
     engines: int
     lost_requests: int
-    replayed_requests: int
     restarts: int  # engines that were started again
     handover_us_per_token: float  # processor time of the training process, in microseconds per token
     history_bytes: int
@@ -70,7 +69,7 @@ class ClusterReport:
 
     def followed_by(self, turn: "ClusterReport") -> "ClusterReport":
         """Returns the report of this and a further turn of the rollout: counts are added, the rest is the turn's."""
-        counts = ("lost_requests", "replayed_requests", "restarts")
+        counts = ("lost_requests", "restarts")
         return replace(turn, **{name: getattr(self, name) + getattr(turn, name) for name in counts})
 
 

@@ -15,7 +15,7 @@ FOLDER = "DAS_RUN_TOTALS"  # environment variable: the folder into which engines
 NAMES = ("rollouts", "passes", "drafted", "accepted")
 ROLLOUTS_OF_A_LINE = 50
 _own = dict.fromkeys(NAMES, 0)  # of the engines of this process
-logger = logging.getLogger("vllm.das")  # below vLLM's own logger, so that a server shows it
+logger = logging.getLogger("das")
 
 
 def _add(totals: dict[str, int], plain: Mapping[str, Any]) -> None:

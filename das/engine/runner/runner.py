@@ -89,6 +89,7 @@ class Runner:
     """The additions of das to `vllm`, vLLM's model runner: it verifies with keyed noise, drafts, and counts passes and
     tokens.
 
+    keeps_bits: whether a request's tokens may not depend on others of its pass (das/engine/patches/gpu.py).
     meter: of the running rollout. weights_version: of the policy; it grows with every sync. quantized: the layers with
     which the policy drafts for itself; None: it does not. draft_blocks: KV blocks into which draft passes of the policy
     write. drafter: das's proposer or one of vLLM's; None if nothing drafts. It can be replaced by another. pass_ended:
@@ -96,8 +97,8 @@ class Runner:
     that kernels are compiled.
     """
 
-    def __init__(self, vllm: Any):
-        self.vllm = vllm
+    def __init__(self, vllm: Any, keeps_bits: bool = True):
+        self.vllm, self.keeps_bits = vllm, keeps_bits
         config, model_config = vllm.vllm_config, vllm.model_config
         self.meter = RolloutMeter()
         self.sampler: KeyedSampler | ForcedSampler = KeyedSampler(

@@ -1,9 +1,9 @@
 """Keyed sampling in vLLM's model runner, in passes with and without drafts.
 
 vLLM's own sampler applies each request's sampling parameters to all of its rows, and its own rejection sampler splits a
-pass into pieces of bounded memory and computes log-probs. Only the draw is das's: the same noise(seed, position) and
-top-k and top-p in a form that does not depend on the other rows (das/verify/top_p.py), and a drafted token is accepted
-if and only if it equals the token that is sampled on its row.
+pass into pieces of bounded memory and computes log-probs. Only the draw is das's: the same noise(seed, position), and a
+drafted token is accepted if and only if it equals the token that is sampled on its row. An engine that keeps bits also
+has top-k and top-p in a form that does not depend on the other rows (das/verify/top_p.py).
 """
 
 import inspect
@@ -43,6 +43,9 @@ class Draws:
         """Returns the logits after all sampling parameters, float32 [rows, vocab]. rest: as for vLLM's
         Sampler.apply_sampling_params."""
         sampler = self.vllm_sampler
+        if not self.das_runner.keeps_bits:
+            parameters = idx_mapping, idx_mapping_np, *rest
+            return sampler.apply_sampling_params(logits, expanded_idx_mapping, *parameters).to(torch.float32)
         logits = sampler.apply_sampling_params(
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest, skip_top_k_top_p=True
         ).to(torch.float32)

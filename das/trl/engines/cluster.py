@@ -16,7 +16,8 @@ import torch
 
 from das import ranks
 from das.cluster.cluster import Cluster
-from das.cluster.messages import ClusterError, WeightsPart
+from das.cluster.messages import ClusterError
+from das.cluster.weights import WeightsPart
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from das.drafter.saved import SavedText
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.weights.weight_check import WeightSample
@@ -49,6 +50,9 @@ class TrainersEngine(Engines, Protocol):
     generate: Any  # vLLM's own llm.generate
     compares_tensors: bool  # whether a sample of the tensors is compared after each sync
     logprob_checks: float  # number of first syncs in which log-probs are compared with the trainer's
+
+    def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
+        """Add responses that other engines finished to the drafter's history. history_tick: the window's tick."""
 
     def take_weights(self, sample: WeightSample) -> str:
         """Compute with the weights that TRL has loaded. Returns, in words, which tensors of the sample did not

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from das.drafter.saved import SavedText
 from das.engine.build import EngineSettings, build_engine
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
@@ -51,6 +52,10 @@ class DasEngine:
         """See Engines."""
         return end_turns(self.llm, step, next_history_tick, evaluation)
 
+    def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
+        """Add responses that other engines finished to the drafter's history. history_tick: the window's tick."""
+        self._tell("das_add_history", history_tick, texts)
+
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         """See Engines."""
@@ -75,7 +80,7 @@ class DasEngine:
     def close(self) -> None:
         """Do nothing: the engine ends with the trainer's process."""
 
-    def _tell(self, method: str, *args: str) -> None:
+    def _tell(self, method: str, *args: Any) -> None:
         """Call a method of DasWorker."""
         self.llm.collective_rpc(method, args=args)
 
@@ -111,7 +116,7 @@ class StockEngine(DasEngine):
         """See Engines."""
         return RolloutReport()
 
-    def _tell(self, method: str, *args: str) -> None:
+    def _tell(self, method: str, *args: Any) -> None:
         """Do nothing: there is no DasWorker."""
 
 

@@ -22,7 +22,7 @@ from vllm.utils.network_utils import get_ip
 from das.engine.engine_config import WORKER
 from das.engine.methods import method_in
 from das.engine.patches.weights import WEIGHT_TRANSFER
-from das.errors import EngineError
+from das.errors import EngineError, reason_of
 from das.weights.gloo_transfer import PATIENCE_S, TRAINER, join
 
 KNOCK_S = 5.0  # seconds that a server has to accept a connection before the user hears of it
@@ -168,7 +168,7 @@ class ServerClient(VLLMClient):
         failed."""
         if error := theirs.exception():
             raise EngineError(
-                f"the server at {self.base_url} cannot take weights, see its log: {' '.join(str(error).split())[:300]}"
+                f"the server at {self.base_url} cannot take weights, see its log: {reason_of(error)[:300]}"
             ) from error
 
     def collective_rpc(self, method: str, args: Sequence[Any] = ()) -> list[Any]:

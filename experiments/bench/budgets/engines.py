@@ -11,6 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from das.errors import reason_of
 from das.process import spawned
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
@@ -156,7 +157,7 @@ def _engine_process(containers: dict[str, Any], policy: str, max_num_seqs: int, 
             return
         except Exception as error:
             traceback.print_exc()
-            tell(pipe, ("error", f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"))
+            tell(pipe, ("error", f"{type(error).__name__}: {reason_of(error)[:400]}"))
 
 
 def _serve(arms: dict[str, DictConfig], policy: str, max_num_seqs: int, pipe: Connection) -> None:

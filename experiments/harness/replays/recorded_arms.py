@@ -22,7 +22,6 @@ from experiments.harness.config import problems_per_step
 from experiments.harness.engine import make_schedule
 from experiments.harness.foreign import own_classes, refuse_environment
 from experiments.recorded.rollouts import read_rollouts
-from experiments.replay.hardware import VERIFY_TOKEN
 from experiments.replay.latency_files import chosen_form
 from experiments.replay.scale import CostScaled
 from experiments.run.errors import reading
@@ -31,7 +30,7 @@ from experiments.run.renamed import with_new_names
 
 GPU, MODEL = "H100", "7B"
 MOST_TOKENS = 500_000  # tokens of all responses; to simulate 100,000 of them with drafts takes some seconds
-DOUBT = 1.3  # in the pessimistic case a drafted token takes this many times as long, plus VERIFY_TOKEN
+DOUBT = 1.3  # in the pessimistic case a drafted token takes this many times as long
 
 
 def arm_config_of(path: Path) -> DictConfig:
@@ -128,7 +127,7 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
     if any("by_turn" in row for row in rows) or sum(row["tokens"] for row in rows) > MOST_TOKENS:
         return {}
     form, source = chosen_form(None, GPU, MODEL)
-    dear = CostScaled(form, DOUBT, VERIFY_TOKEN)
+    dear = CostScaled(form, DOUBT)
     baseline_s = replayed_seconds(read_rollouts(arms[baseline]), form, configs[baseline], arms[baseline])
     ratios: dict[str, dict[str, float]] = {"ratio_to_none": {}, "ratio_to_none_dearer": {}}
     for name, config in configs.items():

@@ -1,8 +1,8 @@
 """Train arms in lock step, each in its own process. Rollouts run one at a time, so that noise hits all arms equally.
 
-The parent and each arm talk over a pipe (failures.py). An arm sends ("rollout", None) and waits until it may roll out;
-then it sends ("rolled", None) and waits until it may train; after each step it sends ("step", row), and at the end
-("done", None). The parent sends "go" to let an arm continue.
+The parent and each arm talk over a pipe (failures.py). While an arm starts, it sends ("now", what it does). Then it
+sends ("rollout", None) and waits until it may roll out; then it sends ("rolled", None) and waits until it may train;
+after each step it sends ("step", row), and at the end ("done", None). The parent sends "go" to let an arm continue.
 """
 
 import os
@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from das import stages
 from das.process import spawned
 from experiments.harness.config import RunConfig
 from experiments.harness.failures import expect, log_of, reporting, tell
@@ -57,12 +58,11 @@ def run_arms(comparison: Comparison, progress: Progress) -> None:
         resource_tracker.ensure_running()  # started here, so that its warnings about a killed arm go to the log
     pipes, processes = _start(comparison)
     names = list(comparison.arms)
-    what = f"{', '.join(names)} load vLLM and TRL, the policy and their engines (logs: {folder / 'arms'})"
     try:
         for step in range(comparison.start, progress.steps):
-            with progress.starting(what) if step == comparison.start else nullcontext():
+            with progress.starting(names[0], folder / "arms") if step == comparison.start else nullcontext():
                 for name in names:
-                    expect(pipes[name], "rollout", name, folder)
+                    expect(pipes[name], "rollout", name, folder, progress.now)
             if step == comparison.start:
                 progress.start()
             first = step % len(names)
@@ -123,6 +123,7 @@ def _arm_process(name: str, comparison: Comparison, pipe: Connection) -> None:
         trains=not comparison.train_once or name == next(iter(comparison.arms)),
     )
     with reporting(pipe, log):
+        stages.listen(lambda what: pipe.send(("now", what)))  # until it may roll out (PipeBarrier)
         train_arm(run)
         pipe.send(("done", None))
 
@@ -135,6 +136,7 @@ class PipeBarrier(Barrier):
         self.pipe = pipe
 
     def _wait_after(self, kind: str) -> None:
+        stages.listen(None)
         start = time.perf_counter()
         self.pipe.send((kind, None))
         self.pipe.recv()

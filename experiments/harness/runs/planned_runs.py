@@ -24,7 +24,6 @@ from analysis.report import Section
 from das.files import write_text
 from experiments.harness import resume
 from experiments.harness.config import run_config
-from experiments.harness.policies import unmade_policy
 from experiments.harness.validate import check_ahead, check_cluster, refuse_one_arm
 from experiments.run import child
 from experiments.run.compose import compose_config
@@ -32,7 +31,6 @@ from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 
 PROFILES = ("small", "smoke", "paper")
-POLICY_MINUTES = 2.5  # to make a small policy that the cache lacks, on 2 cores
 SMOKE_MINUTES = 0.6  # of a run in profile smoke: two steps, and the start of its engines
 RUN = re.compile(r"run:(\w+)")  # in an override: the folder of another run
 OURS = ("task", "experiment", "profile", "paper", "hydra", "out", "resume")  # keys that are not passed on to the runs
@@ -43,7 +41,7 @@ class Run:
     """One command of run.py."""
 
     overrides: tuple[str, ...]
-    minutes: float = field(compare=False)  # expected duration on 2 cores, without the making of its policy
+    minutes: float = field(compare=False)  # expected duration on 2 cores
     reads: tuple[tuple[str, "Run"], ...] = ()  # (label, run) whose folder an override names
 
     def folder(self, store: Path) -> Path:
@@ -145,25 +143,16 @@ def make(runs: Sequence[Run], store: Path, progress: Progress) -> dict[Run, str]
         progress.note(f"{len(distinct) - len(missing)} of {len(distinct)} runs are finished already")
     failed = {}
     began = time.perf_counter()
-    made = making_minutes(missing)
     for number, run in enumerate(missing):
-        done = sum(other.minutes for other in missing[:number]) + (made if number else 0)
+        done = sum(other.minutes for other in missing[:number])
         slowdown = (time.perf_counter() - began) / 60 / done if done else 1
-        remaining = slowdown * (sum(other.minutes for other in missing[number:]) + (0 if number else made))
+        remaining = slowdown * sum(other.minutes for other in missing[number:])
         minutes = max(1, round(remaining))
         progress.note(f"[{number + 1}/{len(missing)}] {run.command()}   (about {minutes} min for all that remain)")
         if reason := _make_one(run, store):
             failed[run] = f"{run.command()}: {reason}"
             progress.note(f"FAILED: {reason}")
     return failed
-
-
-def making_minutes(runs: Sequence[Run]) -> float:
-    """Return the minutes that it takes to make the small policies that the cache lacks. The first runs make them."""
-    planned = [run for run in runs if not any(override.startswith("task=") for override in run.overrides)]
-    configs = [run_config(compose_config(list(run.overrides))) for run in planned]
-    unmade = {key: config.policy.effort for config in configs if (key := unmade_policy(config)) is not None}
-    return POLICY_MINUTES * sum(unmade.values())
 
 
 def _make_one(run: Run, store: Path) -> str:

@@ -11,13 +11,13 @@ from omegaconf import DictConfig
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step, simulate_rollout
-from das.replay.engine import Engine
+from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Form, Times
 from das.replay.workload import Workload, workload
 from experiments.harness.replays.recorded_arms import tokens_only
 from experiments.recorded.rollouts import is_text, read_rollouts
-from experiments.replay.hardware import VERIFY_TOKEN
+from experiments.replay.hardware import STOCK, WithHost
 from experiments.replay.latency_files import DERIVED, chosen_form, step_table
 from experiments.replay.scale import CostScaled, Scaled
 from experiments.run.checks import at_least_one
@@ -39,6 +39,7 @@ class Case:
     draft_s: float  # seconds of drafting per request and pass
     prefill_s: float  # seconds per prompt token
     derived: bool  # True if `form` is derived from data sheets, not measured
+    stock: Form | None = None  # the same for vLLM as it comes, if its times are known
 
     @property
     def simulated_max_num_seqs(self) -> int:
@@ -68,17 +69,24 @@ class Case:
         engine = TextEngine(self.times(), self.simulated_max_num_seqs, history, make_budget(budget), self.max_tokens)
         return self.simulate(engine), engine
 
+    def stock_engine(self) -> PlainEngine:
+        """The simulated engine of vLLM as it comes."""
+        assert self.stock is not None
+        times = replace(self, form=self.stock).times()
+        return PlainEngine(times, self.simulated_max_num_seqs)
+
+    @property
+    def rival(self) -> str:
+        """The arm with which drafts are compared where they must break even."""
+        return "none" if self.stock is None else "stock"
+
     def cheaper(self) -> "Case":
         """The same case with drafted tokens cheaper by the share DOUBT."""
         return replace(self, form=CostScaled(self.form, 1 - DOUBT))
 
     def dearer(self) -> "Case":
-        """The same case with drafted tokens dearer by the share DOUBT.
-
-        If the form is derived from data sheets, which do not show the time of verification, each drafted token also
-        takes VERIFY_TOKEN seconds, the most that published measurements allow.
-        """
-        return replace(self, form=CostScaled(self.form, 1 + DOUBT, VERIFY_TOKEN if self.derived else 0.0))
+        """The same case with drafted tokens dearer by the share DOUBT."""
+        return replace(self, form=CostScaled(self.form, 1 + DOUBT))
 
 
 def build(task: DictConfig) -> tuple[Case, list[str]]:
@@ -126,6 +134,7 @@ def build(task: DictConfig) -> tuple[Case, list[str]]:
         draft_s=float(task.draft_us) * 1e-6,
         prefill_s=max(0.0, long_prefill - short_prefill) / 2048,
         derived=source.endswith(DERIVED),
+        stock=replace(form, undrafted=STOCK) if isinstance(form, WithHost) else None,
     )
     return case, lines
 

@@ -19,7 +19,6 @@ from experiments.recorded.model_profiles import Acceptance, read_profiles
 from experiments.replay.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST, W8_PASS
 from experiments.replay.model_on_text import CopyOnText, DraftPass
 from experiments.replay.profile_engine import Profile, ProfiledDrafter, ProfileEngine, constant_rate
-from experiments.replay.scale import CostScaled
 from experiments.run.errors import UserError
 from experiments.tasks.advise.case import MARGINAL, Case
 
@@ -95,11 +94,10 @@ def models(task: DictConfig, case: Case) -> dict[str, ProfiledDrafter]:
     acceptance.
 
     A draft pass takes a share of the time of the policy's pass. To verify the drafts of a quantized copy takes the time
-    that was fitted for a 4-bit copy, unless the latency form of the case already contains the time of verification.
+    that was fitted for a 4-bit copy, unless the times of the case contain that of verification.
     """
     times = case.times()
-    form_has_verification = isinstance(case.form, CostScaled) and case.form.token > 0
-    w4_verify = 0.0 if form_has_verification else VERIFY_REQUEST - TARGET_REQUEST
+    w4_verify = 0.0 if case.derived else VERIFY_REQUEST - TARGET_REQUEST
 
     def plain(live: float, context: float) -> float:
         return times.target(int(live), 0, int(context))

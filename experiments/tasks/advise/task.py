@@ -1,7 +1,7 @@
 """task=advise: estimate from recorded rollouts whether speculation pays, in under a minute, and write a page.
 
 result.json: arms.NAME.{rollout_s, low_s, high_s, step_s, rollout_change, low_change, high_change, step_change,
-tokens_per_pass}, chosen, changes_by_step, pays_up_to, pays_up_to_dearer, advice, speedup_by_live, seconds;
+tokens_per_pass}, chosen, changes_by_step, pays_up_to, pays_up_to_dearer, advice, speedup_by_live, break_even, seconds;
 acceptance.NAME, for drafters that are models: published, measured or given.
 advice.html: the page, in one file.
 """
@@ -21,7 +21,7 @@ from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Form
-from experiments.replay.predicted import INVARIANCE_COST, to_stock
+from experiments.replay.predicted import INVARIANCE_COST
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.tasks.advise.case import MARGINAL, Case, build
@@ -29,6 +29,7 @@ from experiments.tasks.advise.models import HYBRID, acceptances, hybrid_steps, m
 
 WORTH = 0.03  # a smaller gain of rollout time is not worth a change of settings
 LIVE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # requests per engine that are considered
+ASKED = (16, 64, 256)  # requests per engine of which the break-even is printed
 FIXED = {"name": "fixed", "tokens": 16}
 # Name -> settings of the budget, options of the history drafter, and both as overrides for run.py. The first is this
 # project's default.
@@ -70,13 +71,20 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     basis = {name: row.basis for name, row in accepted.items()}
     basis[HYBRID] = basis["w4"]
     facts += [f"{name}: acceptance {row.basis}, {row.what} ({row.source})" for name, row in accepted.items()]
-    curve = speedup_by_live(history.engines["das, fixed 16"], case)
+    gains = accepted_by_limit(history.engines["das, fixed 16"])
+    curve = speedup_by_live(gains, case)
+    even = [break_even(gains, case, live) for live in ASKED]
+    facts += [
+        f"{live} live requests: {needed:.2f} tokens a pass break even with {case.rival}, {emitted:.2f} were accepted"
+        for live, needed, emitted in even
+    ]
+    for line in facts[-len(even) :]:
+        progress.note(line)
     pays, pays_dearer = (pays_up_to([(live, gains[k]) for live, *gains in curve]) for k in (0, 1))
     best_model = min(basis, key=lambda name: arms[name]["rollout_s"])
     settings = SETTINGS[history.chosen][2]
-    text = advice(
-        arms[history.chosen], settings, pays, pays_dearer, (best_model, arms[best_model], basis[best_model]), case
-    )
+    of_model = best_model, arms[best_model], basis[best_model]
+    text = advice(arms[history.chosen], settings, pays, pays_dearer, of_model, arms.get("stock"))
     by_step = [step.rollout_s / plain.rollout_s - 1 for step, plain in zip(expected, none, strict=True)]
     changes = ", ".join(f"{change:+.0%}" for change in by_step)
     facts.append(f"{history.chosen}, step by step: {changes} (the first has no history)")
@@ -96,6 +104,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         "advice": text,
         "acceptance": basis,
         "speedup_by_live": curve,
+        "break_even": even,
         "seconds": time.perf_counter() - start,
     }
     timelines = {name: history.expected[name][-1].timelines[0] for name in ("none", history.chosen)}
@@ -109,6 +118,7 @@ def history_arms(case: Case) -> HistoryArms:
     """Simulate every arm that needs the text of the responses, and choose the best arm of SETTINGS."""
     expected = {
         "none": case.simulate(PlainEngine(case.times(), case.simulated_max_num_seqs)),
+        **({} if case.stock is None else {"stock": case.simulate(case.stock_engine())}),
         "ngram": case.with_history({"name": "fixed", "tokens": 4}, scope="own")[0],
         "suffix-like": case.with_history(FIXED, scope="problem+request", min_prob=0.1)[0],
     }
@@ -190,23 +200,50 @@ def summary(
     }
 
 
-def speedup_by_live(engine: TextEngine, case: Case) -> list[tuple[int, float, float]]:
+@dataclass(frozen=True)
+class Accepted:
+    """What drafts of at most 1, 2, ... tokens bring, for each limit: tokens that a request emits in a pass, and tokens
+    that it verifies."""
+
+    emitted: np.ndarray
+    sent: np.ndarray
+
+
+def accepted_by_limit(engine: TextEngine) -> Accepted:
+    """Return what drafts brought in the engine's last step, for each limit of their length."""
+    drafted = np.cumsum(engine.drafts_of[::-1])[::-1][1:] / engine.drafts_of.sum()  # share with at least j tokens
+    accepted = np.cumsum(engine.accepts_of[::-1])[::-1][1:] / engine.accepts_of.sum()
+    return Accepted(1 + np.cumsum(accepted), np.cumsum(drafted))
+
+
+def _pass_seconds(form: Form, gains: Accepted, case: Case, live: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the seconds of a pass without drafts and with drafts, for each limit of `gains`."""
+    b = np.full(len(gains.sent), float(live))
+    context = b * float(np.mean(case.works[-1].lengths)) / 2
+    return form.predict(b, b, context), form.predict(b, b * (1 + gains.sent), context) + case.draft_s * live
+
+
+def speedup_by_live(gains: Accepted, case: Case) -> list[tuple[int, float, float]]:
     """Compute for each number of live requests how much faster decoding is with drafts.
 
     Returns (live requests of an engine, expected speedup, speedup if drafted tokens are dearer). Each speedup is
     that of the best draft limit. It assumes the lengths and the acceptance that drafts had in the last step.
     """
-    drafted = np.cumsum(engine.drafts_of[::-1])[::-1][1:] / engine.drafts_of.sum()  # share with at least j tokens
-    accepted = np.cumsum(engine.accepts_of[::-1])[::-1][1:] / engine.accepts_of.sum()
-    emitted, sent = 1 + np.cumsum(accepted), np.cumsum(drafted)  # tokens per request and pass at each draft limit
-    context = float(np.mean(case.works[-1].lengths)) / 2
 
     def gain(form: Form, live: int) -> float:
-        b = np.full(len(sent), float(live))
-        with_drafts = form.predict(b, b * (1 + sent), b * context) + case.draft_s * live
-        return float(np.max(emitted * form.predict(b, b, b * context) / with_drafts))
+        plain, with_drafts = _pass_seconds(form, gains, case, live)
+        return float(np.max(gains.emitted * plain / with_drafts))
 
     return [(live, gain(case.form, live), gain(case.dearer().form, live)) for live in LIVE]
+
+
+def break_even(gains: Accepted, case: Case, live: int) -> tuple[int, float, float]:
+    """Return the live requests, the tokens that a request must emit in a pass so that drafts cost no time, and those
+    that it emitted, at the best draft limit. Drafts are compared with vLLM as it comes, if its times are known."""
+    plain, with_drafts = _pass_seconds(case.form, gains, case, live)
+    rival = plain if case.stock is None else _pass_seconds(case.stock, gains, case, live)[0]
+    best = int(np.argmax(gains.emitted / with_drafts))
+    return live, float(with_drafts[best] / rival[best]), float(gains.emitted[best])
 
 
 def pays_up_to(curve: Sequence[tuple[int, float]]) -> int:
@@ -224,13 +261,14 @@ def advice(
     pays: int,
     pays_dearer: int,
     model: tuple[str, Mapping[str, float], str],
-    case: Case,
+    stock: Mapping[str, float] | None,
 ) -> str:
     """Return one line of advice. It is "turn it on" if drafts are expected to save time, and cost no time even if
     drafted tokens are dearer.
 
     das: the row of the chosen arm. settings: its overrides. pays, pays_dearer: see pays_up_to. model: the best drafter
-    that is a model, with or without the history drafter: its name, its row, and where its acceptance comes from.
+    that is a model, with or without the history drafter: its name, its row, and where its acceptance comes from. stock:
+    the row of vLLM as it comes, if the times of passes are derived.
     """
     gain, certain_gain = -das["rollout_change"], -das["high_change"]
     name, row, basis = model
@@ -241,8 +279,8 @@ def advice(
             f"{basis} acceptance, because a pass emits {row['tokens_per_pass']:.2f} tokens with it, "
             f"{das['tokens_per_pass']:.2f} with das."
         )
-    if case.derived:
-        more += f" {against_stock(das)} Step times are derived: measure yours (task.step_ms) for a narrower range."
+    if stock is not None:
+        more += f" {against_stock(das, stock)} Step times are derived: measure yours (task.step_ms)."
     if gain >= WORTH and certain_gain >= 0:
         return (
             f"Turn it on with arm=das {settings}: rollouts should take {gain:.0%} less time ({certain_gain:.0%} to "
@@ -261,16 +299,15 @@ def advice(
     )
 
 
-def against_stock(das: Mapping[str, float]) -> str:
-    """Return a sentence that compares the chosen arm with `stock` on a GPU. das: the row of the arm."""
-    low, high = to_stock(1 + das["rollout_change"])
-    cost = f"{INVARIANCE_COST[0]:.0%} of throughput with 8B on an H200, {INVARIANCE_COST[1]:.0%} with 1.7B on an H20"
-    range_ = f"{low:.2f} to {high:.2f} of the time of stock"
-    if low >= 1:
-        verdict = "exactness costs more than drafts gain"
-    else:
-        verdict = "drafts gain more than exactness costs" if high < 1 else "drafts gain about what exactness costs"
-    return f"All of this is against exact decoding without drafts. With exactness ({cost}) it is {range_}: {verdict}."
+def against_stock(das: Mapping[str, float], stock: Mapping[str, float]) -> str:
+    """Return a sentence that compares the chosen arm with vLLM as it comes. das, stock: the rows of the arms."""
+    ratio = das["rollout_s"] / stock["rollout_s"]
+    low, high = (ratio / (1 - cost) for cost in INVARIANCE_COST)
+    return (
+        f"Against vLLM as it comes (stock) that is {ratio:.2f} of its rollout time; with exact=bits {low:.2f} to "
+        f"{high:.2f}, whose kernels cost {INVARIANCE_COST[0]:.0%} of throughput with 8B on an H200 and "
+        f"{INVARIANCE_COST[1]:.0%} with 1.7B on an H20."
+    )
 
 
 def where(pays: int, pays_dearer: int) -> str:

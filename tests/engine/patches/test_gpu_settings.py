@@ -9,17 +9,20 @@ from typing import Any
 import pytest
 import torch
 import vllm.envs
+from vllm.platforms import current_platform
 
 from das.engine.environment import nccl_variables_kept, set_environment
-from das.engine.patches.gpu import choose_attention, keep_norms_invariant
+from das.engine.patches.gpu import choose_attention, keep_norms_invariant, keeps_bits
 from das.engine.patches.tuned_matmuls import LARGE, most_alike
 from das.engine.runner.runner import Runner
 from das.verify import top_p
 
 TABLE = """
-import torch
+import os
+os.environ["VLLM_BATCH_INVARIANT"] = "1"
 from das.engine.install import install
-install(batch_invariant=True)
+import torch
+install(exact="bits")
 from das.engine.patches.tuned_matmuls import LARGE
 from vllm.model_executor.determinism import batch_invariant_configs as configs
 configs._TUNED_MATMUL_CONFIGS_RESOLVED = True
@@ -77,6 +80,28 @@ def test_large_shapes_borrow_the_tiles_of_the_most_alike_one() -> None:
 
 def test_every_tile_of_a_shape_has_the_same_inner_block() -> None:
     subprocess.run([sys.executable, "-c", TABLE], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "flag", "asked", "kept"),
+    [
+        (True, False, None, True), (True, False, "distribution", False), (False, False, None, False),
+        (False, True, None, True), (False, True, "bits", True), (False, True, "distribution", False),
+    ],
+)  # fmt: skip
+def test_bits_are_kept_where_they_cost_nothing_or_are_asked_for(
+    cpu: bool, flag: bool, asked: str | None, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vars(vllm.envs), "VLLM_BATCH_INVARIANT", flag)
+    monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: cpu)
+    assert keeps_bits(asked) == kept
+
+
+def test_bits_without_the_kernels_that_keep_them_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(vllm.envs), "VLLM_BATCH_INVARIANT", False)
+    monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: False)
+    with pytest.raises(ValueError, match=r'das.install\(exact="bits"\)'):
+        keeps_bits("bits")
 
 
 def test_norms_are_vllms_own_in_invariant_engines_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from experiments.harness.data import dataset, weight_of_chain_steps
 from experiments.harness.reward import make_reward
 from experiments.harness.validate import check_reward
 from experiments.run.errors import UserError
-from experiments.small_policy.programs.task import make_program_problems, worked_program
+from experiments.small_policy.problems import make_problems
+from experiments.small_policy.solutions import MANNERS, solution
 
 
 @pytest.mark.parametrize(
@@ -40,9 +41,10 @@ def test_programs_are_rewarded() -> None:
     config = composed_run("data=programs", "reward=code", "reward.parallel=1", f"reward.isolation={best_isolation()}")
     check_reward(config)
     rows = dataset(config, "")
-    problems = make_program_problems(len(rows), config.seed, weight_of_chain_steps(config.data), split="training")
-    assert [problem.tests for problem in problems] == list(rows["tests"])
-    answers = [worked_program(problem, random.Random(0)) for problem in problems]
+    problems = make_problems("programs", len(rows), config.seed, weight_of_chain_steps(config.data), "training")
+    assert [problem.answer for problem in problems] == list(rows["tests"])
+    written = [solution(problem, random.Random(0), MANNERS["programs"]) for problem in problems]
+    answers = ["".join(text for text, _ in parts) for parts in written]
     completions = [[{"role": "assistant", "content": answer}] for answer in [*answers, "def f(x): return x"]]
     rewards = make_reward(config.reward)(completions=completions, tests=[*rows["tests"], rows[0]["tests"]])
     assert rewards[-1] == 0.0

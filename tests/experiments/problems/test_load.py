@@ -110,7 +110,7 @@ def test_too_few(overrides: list[str], says: str, tiny_policy: str, tmp_path: Pa
         (["data.problems=0"], "data.problems=0"),
         (["data.max_prompt_tokens=many"], "data.max_prompt_tokens=many"),
         (["data=puzzles", "data.problems=null"], "data.problems=null"),
-        (["data=arithmetic", "data.name=poems"], "data.name=poems: choose with data=NAME, one of aime24, arithmetic"),
+        (["data=calculator", "data.name=poems"], "data.name=poems: choose with data=NAME, one of aime24, calculator"),
     ],
 )
 def test_refused_before_any_work(overrides: list[str], says: str) -> None:

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.real_policy import cold_start
 from experiments.real_policy.cold_start import ColdStart, backward, build_cold_start, encode, written_solutions
-from experiments.small_policy.corpus import IGNORED, collate
+from experiments.small_policy.train import IGNORED, collate
 
 FEW = ColdStart(steps=2, tokens_per_step=512, warmup_steps=1)
 

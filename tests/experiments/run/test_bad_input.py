@@ -5,6 +5,7 @@ Here in a process of its own; most kinds of bad input are in test_forty_inputs.p
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hydra import initialize_config_dir
+from scripts import SIZES
 
 from das.engine import versions
 from experiments.harness.arm_configs import arm_config
@@ -116,13 +118,43 @@ ENDS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIG
 
 @pytest.mark.parametrize(("number", "code", "said"), ENDS)
 def test_an_interrupt_names_the_command_that_resumes(
-    number: int, code: int, said: str, capsys: pytest.CaptureFixture[str]
+    number: int, code: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Once, where a launcher hands the signal to several ranks."""
     with pytest.raises(SystemExit) as stopped, one_line_errors(lambda: "; to resume: python run.py resume=R"):
         signal.raise_signal(number)
     assert stopped.value.code == code
     line = f"error: {said}; the finished steps are in the run folder; to resume: python run.py resume=R\n"
     assert capsys.readouterr().err == line
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit) as stopped, one_line_errors():
+        signal.raise_signal(number)
+    assert stopped.value.code == code
+    assert capsys.readouterr().err == ""
+
+
+def test_an_evaluation_says_what_it_does_and_ends_in_one_line(tiny_policy: str, tmp_path: Path) -> None:
+    program = (
+        "import runpy, sys; from experiments.run import progress; progress.SAY_S = 0.05; sys.argv[0] = 'run.py'; "
+        "runpy.run_path('run.py', run_name='__main__')"
+    )
+    arguments = ["task=evaluate", "arm=das", "task.problems=2000", "task.samples=4", *SIZES, f"out={tmp_path}"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, f"policy.path={tiny_policy}", *arguments],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert process.stdout is not None
+    said = set()
+    for line in process.stdout:
+        if line.startswith("step"):
+            break
+        said |= set(re.findall(r"^starting, \d+ s so far: das (.*) \(log: ", line))
+    process.terminate()
+    _, errors = process.communicate(timeout=180)
+    assert said >= {"loads vLLM and TRL", "makes its engine", "rolls out"}
+    assert process.returncode == 143
+    assert errors.splitlines() == ["error: ended by SIGTERM; the finished steps are in the run folder"]
 
 
 @pytest.mark.parametrize(("number", "code", "said"), ENDS)

@@ -36,7 +36,7 @@ def test_accepted(overrides: list[str]) -> None:
             "drafter.max_candidate: there is no such setting; did you mean drafter.max_candidates",
         ),
         ("+trainer.top_pp=1", "trainer.top_pp: there is no such setting; did you mean trainer.top_p?"),
-        ("+data.chain_steps=[3]", "data.chain_steps: only data=arithmetic or calculator or programs has this setting"),
+        ("+data.chain_steps=[3]", "data.chain_steps: only data=calculator or programs has this setting"),
         ("+arm.budget.tokns=3", "arm.budget.tokns: there is no such setting; did you mean arm.budget.tokens?"),
     ],
 )

@@ -3,9 +3,11 @@
 import io
 import re
 import threading
+from pathlib import Path
 
 import pytest
 
+from das import stages
 from experiments.run import progress as of_run
 from experiments.run.progress import Progress
 
@@ -53,7 +55,8 @@ def test_a_verdict_stands_in_place_of_the_lines_of_the_arms() -> None:
     assert line.startswith("step   1/2 · all is well · ETA 0:0")
 
 
-def test_a_long_start_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_start_says_what_it_does_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process das.stages says it; of arms in processes of their own the parent passes it on."""
     said = threading.Semaphore(0)
 
     class Heard(io.StringIO):
@@ -65,11 +68,18 @@ def test_a_long_start_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(of_run, "SAY_S", 0.01)
     terminal = Heard()
     progress = Progress(2, terminal=terminal)
-    with progress.starting("das loads its engine"):
+    with progress.starting("das", Path("log.txt")):
         assert said.acquire(timeout=60)
-        assert said.acquire(timeout=60)
+        for say in (lambda: stages.now("makes its engine"), lambda: progress.now("none loads the policy")):
+            say()
+            for _ in range(2):  # one of the lines may have begun before
+                assert said.acquire(timeout=60)
         progress.step({**ROW, "step": 1})
+    stages.now("trains")
     lines = terminal.getvalue().splitlines()
-    assert re.fullmatch(r"starting, \d+ s so far: das loads its engine", lines[0])
+    assert re.fullmatch(r"starting, \d+ s so far: das loads vLLM and TRL \(log: log\.txt\)", lines[0])
+    for now in ("das makes its engine", "none loads the policy"):
+        assert any(f"s so far: {now} (log" in line for line in lines)
+    assert "trains" not in terminal.getvalue()
     assert any(line.startswith("step   1/2") for line in lines)
     assert len([thread for thread in threading.enumerate() if thread.name == "start"]) == 0

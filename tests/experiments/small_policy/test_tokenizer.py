@@ -10,11 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from experiments.small_policy.arithmetic import make_problems, worked_solution
+from experiments.small_policy.problems import make_problems
+from experiments.small_policy.solutions import MANNERS, solution
 from experiments.small_policy.tokenizer import train_tokenizer
 
-PROBLEMS = make_problems(200, seed=0)
-TEXTS = [p.question for p in PROBLEMS] + [worked_solution(p, random.Random(0)) for p in PROBLEMS]
+PROBLEMS = make_problems("arithmetic", 200, 0, {2: 1, 3: 2, 8: 1})
+TEXTS = [p.question for p in PROBLEMS] + [
+    "".join(text for text, _ in solution(p, random.Random(0), MANNERS["arithmetic"])) for p in PROBLEMS
+]
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def test_settings_are_those_that_hydra_composes(group: str) -> None:
         assert group_settings(group, path.stem) == plain(composed(f"{group}={path.stem}")[group])
 
 
-@pytest.mark.parametrize("data", ["arithmetic", "programs"])
+@pytest.mark.parametrize("data", ["puzzles", "programs"])
 def test_generated_problems_hold_out_a_split(data: str, tiny_policy: str) -> None:
     reward = "code" if data == "programs" else "maths"
     config = evaluating(f"data={data}", f"reward={reward}", "data.problems=60", "eval.problems=40")
@@ -72,11 +72,11 @@ def test_a_set_that_overlaps_the_training_is_refused(question: str, tiny_policy:
     [
         (["data=gsm8k"], "nothing to evaluate on"),
         (["data=gsm8k", "data.held_out=0.1", "data.part=eval"], "nothing to evaluate on"),
-        (["eval.data=arithmetik"], "eval.data=arithmetik: choose aime24, arithmetic"),
+        (["eval.data=puzles"], "eval.data=puzles: choose aime24, calculator"),
         (["eval.data=../config"], "choose aime24"),
         (["eval.data=math500", "eval.path=absent.jsonl"], "^eval.path=absent.jsonl does not exist"),
         (["eval.path=absent.jsonl"], "eval.data=NAME"),
-        (["eval.data=arithmetic", "eval.path=absent.jsonl"], "are made, not read"),
+        (["eval.data=calculator", "eval.path=absent.jsonl"], "are made, not read"),
         (["eval.problems=null"], "eval.problems=null: must be a whole number"),
         (["eval.samples=4", "eval.k=[1,8]"], "pass@8 needs eval.samples=8 or more, not 4"),
         (["engine.processes=2"], "several processes cannot evaluate yet"),

@@ -27,6 +27,15 @@ def test_a_turn_given_to_a_dead_arm(last_message: tuple[str, str] | None, words:
         expect(ours, "rolled", "das", tmp_path)
 
 
+def test_what_an_arm_does_while_it_starts_is_passed_on(tmp_path: Path) -> None:
+    ours, theirs = Pipe()
+    for message in (("now", "loads the policy"), ("now", "makes its engine"), ("rollout", None)):
+        theirs.send(message)
+    said: list[str] = []
+    expect(ours, "rollout", "das", tmp_path, said.append)
+    assert said == ["das loads the policy", "das makes its engine"]
+
+
 def test_an_arm_that_fails_after_its_parent_gave_up_prints_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,11 +11,8 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from experiments.harness import resume
-from experiments.harness.config import run_config
-from experiments.harness.policies import unmade_policy
 from experiments.harness.runs import planned_runs
 from experiments.harness.runs.planned_runs import Run
-from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 from experiments.tasks import reproduce
@@ -102,20 +99,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     )
     monkeypatch.setattr(resume, "CONFIGS", tmp_path / "root" / "configs")
     monkeypatch.setattr(planned_runs, "compose_config", lambda overrides: OmegaConf.create({"task": {}}))
-    monkeypatch.setattr(planned_runs, "making_minutes", lambda runs: 2.5)
     return tmp_path
-
-
-def test_the_estimate_counts_the_making_of_each_policy_once(tmp_path: Path) -> None:
-    of_fig12 = list(planned_runs.load("das_fig12", "small", [f"cache={tmp_path}"]).runs.values())
-    of_arithmetic = Run(("data=arithmetic", f"cache={tmp_path}"), 1.0)
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        assert planned_runs.making_minutes(of_fig12) == 0  # the policy for programs ships
-        assert planned_runs.making_minutes([of_arithmetic, *of_fig12, of_arithmetic]) == planned_runs.POLICY_MINUTES
-        key = unmade_policy(run_config(compose_config(list(of_arithmetic.overrides))))
-        assert key is not None
-        (tmp_path / "policies" / key).mkdir(parents=True)
-        assert planned_runs.making_minutes([of_arithmetic]) == 0
 
 
 def test_runs_are_made_once_and_failures_do_not_stop_the_rest(quick: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,7 +110,7 @@ def test_runs_are_made_once_and_failures_do_not_stop_the_rest(quick: Path, capsy
     assert other.folder(quick).name.startswith("train-")
     printed = capsys.readouterr().out
     assert "[3/3]" in printed
-    assert "(about 6 min for all that remain)" in printed, "three runs of a minute and a policy of 2.5"
+    assert "(about 3 min for all that remain)" in printed, "three runs of a minute"
     stamp = (good.folder(quick) / "result.json").stat().st_mtime_ns
     assert planned_runs.make([good, other], quick, Progress(0, terminal=sys.stdout)) == {}
     assert "2 of 2 runs are finished already" in capsys.readouterr().out

@@ -6,17 +6,22 @@ import sys
 import warnings
 
 import pytest
+from transformers.utils.logging import set_tqdm_hook, tqdm
 
-from das.known_warnings import PYTHON, VLLM, silence_known
+from das.engine import known_warnings
+from das.engine.known_warnings import PYTHON, VLLM, silence_known
 
 
 def test_only_known_warnings_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         silence_known()
-        warnings.warn("TRL currently supports vLLM versions from 1 to 2. You have 3.", UserWarning, stacklevel=1)
-        warnings.warn("TRL will drop this next year", UserWarning, stacklevel=1)
-    assert [str(each.message) for each in caught] == ["TRL will drop this next year"]
+        supported = "TRL currently supports vLLM versions from 0.22.0 to 0.31.0. You have version"
+        warnings.warn(f"{supported} 0.32.0 installed. We recommend", UserWarning, stacklevel=1)
+        seen = ["TRL will drop this next year", f"{supported} 0.99.0 installed."]
+        for text in seen:
+            warnings.warn(text, UserWarning, stacklevel=1)
+    assert [str(each.message) for each in caught] == seen
     silence_known()
     for name, texts in VLLM.items():
         logger = logging.getLogger(name)
@@ -30,11 +35,29 @@ def test_only_known_warnings_are_dropped(caplog: pytest.LogCaptureFixture) -> No
     assert len(PYTHON) == 2
 
 
+def test_bars_of_transformers_come_late(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def load() -> str:
+        for _ in tqdm(range(3), desc="Loading weights", mininterval=0):
+            pass
+        return capfd.readouterr().err
+
+    silence_known()
+    assert load() == ""
+    monkeypatch.setattr(known_warnings, "BAR_S", -1.0)
+    assert "Loading weights" in load()
+    previous = set_tqdm_hook(lambda make, args, options: iter(()))  # a user's own
+    try:
+        silence_known()
+        assert load() == ""
+    finally:
+        set_tqdm_hook(previous)
+
+
 def test_engines_that_did_not_ask_keep_their_warnings() -> None:
     """vLLM loads das's plug-in in every process, also in one that never asks for das."""
     code = (
         "import logging, warnings; before = list(warnings.filters); import das, das.engine.plugin; "
-        "from das.known_warnings import VLLM; assert warnings.filters == before; "
+        "from das.engine.known_warnings import VLLM; assert warnings.filters == before; "
         "assert not any(logging.getLogger(name).filters for name in VLLM)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

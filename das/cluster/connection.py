@@ -1,0 +1,56 @@
+"""Connect to a Ray that runs already, or start one that ends with this process."""
+
+import os
+import socket
+from typing import Any
+
+from das.cluster.messages import ClusterError
+from das.cluster.settings import ClusterSettings
+from das.errors import reason_of
+
+ANSWER_S = 10.0  # seconds within which a process must accept a connection at an address
+
+
+def connect(settings: ClusterSettings, cores: int) -> tuple[Any, bool]:
+    """Connect to Ray: to the one that this process uses already, to the one with the address that is set, or to a new
+    one on this machine. Returns the module `ray`, and whether to disconnect at the end.
+
+    cores: of all engines together. Raises ClusterError if Ray does not answer or refuses the connection.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return ray, False
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would send statistics
+    address = settings.address or os.environ.get("RAY_ADDRESS")
+    if address is None:
+        os.environ.setdefault("RAY_worker_niceness", "0")  # engines would give way to whatever else runs
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # 20 s are too few on a busy machine
+        # Ray listens at 127.0.0.1 alone if it takes itself for one that has no other nodes. Its processes read the
+        # variable; this process may have imported Ray before, as vLLM does.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+        # Cores are only counted: engines may have more threads than there are cores.
+        options |= {"include_dashboard": False, "num_cpus": max(cores, os.cpu_count() or 1)}
+    elif settings.address is not None:
+        require_listener(address)
+    mode = os.environ.get("RAY_AUTH_MODE")
+    try:
+        ray.init(address=address or "local", **options)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        where = f"cluster.address={address}: Ray refuses the connection" if address else "Ray did not start"
+        raise ClusterError(f"{where}: {reason_of(error)[:300]}") from error
+    finally:
+        if mode is None:  # Ray sets it. A fork of a process that imported Ray before would go by it in part only
+            os.environ.pop("RAY_AUTH_MODE", None)
+    return ray, True
+
+
+def require_listener(address: str) -> None:
+    """Raise ClusterError with a one-line message if nothing listens at an address. address: HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(f"cluster.address={address}: no Ray answers there ({error})") from None

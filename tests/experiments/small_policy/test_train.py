@@ -1,0 +1,125 @@
+"""Training a small policy gives reproducible bytes; what ships is what the recipes say."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+
+from experiments.small_policy import SHIPPED, train
+from experiments.small_policy.measure import measure_policy
+from experiments.small_policy.problems import make_problems
+from experiments.small_policy.train import IGNORED, LONGEST, RECIPES, Recipe
+
+pytestmark = pytest.mark.slow
+
+KINDS = {"pair": 3, "triple": 3, "walk": 2}
+
+
+def silent(message: str) -> None:
+    """Ignore a progress message."""
+
+
+def tiny(recipe: Recipe) -> Recipe:
+    return replace(
+        recipe,
+        phases=tuple(replace(phase, steps=2) for phase in recipe.phases),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=64,
+    )
+
+
+def digests(directory: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in directory.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy")
+    train.ship(tiny(RECIPES["puzzles"]), folder, silent)
+    return folder
+
+
+def test_two_trainings_give_the_same_bytes(policy: Path, tmp_path: Path) -> None:
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    train.ship(tiny(RECIPES["puzzles"]), tmp_path, silent)
+    assert digests(tmp_path) == digests(policy)
+    assert torch.equal(torch.get_rng_state(), before), "the caller's random state must stay as it was"
+
+
+@pytest.mark.parametrize("kind", ["calculator", "programs"])
+def test_other_kinds_train_too(kind: str) -> None:
+    lines: list[str] = []
+    train.trained(tiny(RECIPES[kind]), lines.append)
+    assert lines[-1].startswith(f"small policy: step {2 * len(RECIPES[kind].phases)} of")
+
+
+def test_a_number_up_to_99_is_one_token(policy: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    assert {len(tokenizer(str(number)).input_ids) for number in range(100)} == {1}
+    assert tokenizer.tokenize("12+3=15, 99;100") == ["12", "+", "3", "=", "15", ",Ġ", "99", ";", "10", "0"]
+
+
+def test_the_policy_learns_its_own_turns_to_their_end() -> None:
+    recipe = RECIPES["calculator"]
+    tokenizer = train.new_tokenizer(recipe, 0)
+    written = recipe.phases[-1].write(0)
+    for _ in range(20):
+        parts = next(written)
+        (example,) = train.encode([parts], tokenizer)
+        assert len(example.ids) == len(example.labels) <= LONGEST
+        assert example.ids == tokenizer("".join(text for text, _ in parts)).input_ids
+        learned = tokenizer.decode([label for label in example.labels if label != IGNORED])
+        assert learned.count("<|end|>") == tokenizer.decode(example.ids).count("<|assistant|>")
+        assert "<tool_response>" not in learned
+        assert "Start with" not in learned
+
+
+def test_a_saved_policy_is_complete(policy: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(policy)
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    generation = GenerationConfig.from_pretrained(policy)
+    assert model.dtype == torch.float32
+    assert model.config.model_type == "qwen3"
+    assert model.config.max_position_embeddings == 1024
+    assert model.config.eos_token_id == generation.eos_token_id == tokenizer.eos_token_id
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+
+
+def test_measuring_is_reproducible(policy: Path) -> None:
+    problems = make_problems("puzzles", 3, 0, KINDS, split="training")
+    rows = [{"prompt": [{"role": "user", "content": p.question}], "answer": p.answer} for p in problems]
+    first = measure_policy(policy, rows, samples=2, max_tokens=12, seed=5)
+    assert first == measure_policy(policy, rows, samples=2, max_tokens=12, seed=5)
+    assert first["responses"] == 6
+    assert first["lengths"] == [len(ids) for ids in first["ids"]]
+    assert all(1 <= length <= 12 for length in first["lengths"])
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_what_ships_has_the_sizes_of_its_recipe_and_loads_as_float32(kind: str) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(SHIPPED / kind)
+    shipped = load_file(SHIPPED / kind / "model.safetensors")
+    made = RECIPES[kind].new_model(tokenizer).state_dict()
+    assert {name: made[name].shape for name in shipped} == {name: tensor.shape for name, tensor in shipped.items()}
+    assert {tensor.dtype for tensor in shipped.values()} == {torch.bfloat16}
+    loaded = AutoModelForCausalLM.from_pretrained(SHIPPED / kind)
+    assert loaded.dtype == torch.float32
+    assert all(torch.equal(loaded.state_dict()[name], tensor.float()) for name, tensor in shipped.items())
+
+
+@pytest.mark.nightly
+def test_a_policy_trained_anew_solves_puzzles(tmp_path: Path) -> None:
+    train.ship(RECIPES["puzzles"], tmp_path, silent, effort=0.5)
+    problems = make_problems("puzzles", 24, 0, KINDS, split="training")
+    rows = [{"prompt": [{"role": "user", "content": p.question}], "answer": p.answer} for p in problems]
+    assert measure_policy(tmp_path, rows, samples=4, max_tokens=448, seed=5)["correct"] > 0.1
