@@ -1,6 +1,6 @@
 """Marginal budget: verify drafted tokens as long as they lower the time per emitted token.
 
-A pass over n live requests that verifies d drafted tokens takes T(d) seconds (das.budget.prices). It emits n tokens
+A pass over n live requests that verifies d drafted tokens takes T(d) seconds (das.budget.latency). It emits n tokens
 plus the gains of the drafted tokens. The gain of a drafted token is P(it and all tokens before it in the draft are
 accepted). The drafts of the batch are cut to minimise
 
