@@ -37,14 +37,23 @@ def connect(settings: ClusterSettings, cores: int) -> tuple[Any, bool]:
         require_listener(address)
     mode = os.environ.get("RAY_AUTH_MODE")
     try:
-        ray.init(address=address or "local", **options)
-    except Exception as error:  # Ray raises bare ones, too
-        where = f"cluster.address={address}: Ray refuses the connection" if address else "Ray did not start"
-        raise ClusterError(f"{where}: {reason_of(error)[:300]}") from error
+        _init(ray, address, options)
     finally:
         if mode is None:  # Ray sets it. A fork of a process that imported Ray before would go by it in part only
             os.environ.pop("RAY_AUTH_MODE", None)
     return ray, True
+
+
+def _init(ray: Any, address: str | None, options: dict[str, Any]) -> None:
+    for tries_left in (0,) if address else (1, 0):  # a new Ray has 30 s to start, which a busy machine may exceed
+        try:
+            ray.init(address=address or "local", **options)
+            return
+        except Exception as error:  # Ray raises bare ones, too
+            if not tries_left:
+                where = f"cluster.address={address}: Ray refuses the connection" if address else "Ray did not start"
+                raise ClusterError(f"{where}: {reason_of(error)[:300]}") from error
+            ray.shutdown()
 
 
 def require_listener(address: str) -> None:
