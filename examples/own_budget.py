@@ -9,11 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, make_budget
-from das.budget.latency_forms import Affine
 from das.drafter import Drafts, HistoryDrafter
 from das.replay.cluster import simulate_rollout
 from das.replay.text_engine import TextEngine
-from das.replay.times import Times
+from das.replay.times import Affine, Times
 from das.replay.workload import Workload, workload
 
 

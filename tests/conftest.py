@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from made_passes import latency_file
 from scripts import RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
 from starts import Starts
 
@@ -19,6 +20,7 @@ from das.engine.build import EngineSettings, build_engine
 from das.engine.environment import set_environment
 from das.process import warm_context
 from experiments.cache import cached_folder
+from experiments.replay.latency_forms import Drafting
 
 set_environment()
 # The key with which runs sign their settings (experiments/harness/foreign.py): tests leave the user's own alone.
@@ -137,9 +139,7 @@ def recorded_sampling(run: Path) -> list[tuple[str, int]]:
 def given_prices(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A latency.json by which drafts pay, however busy this machine is: a token costs 1/64 of a pass."""
     path = tmp_path_factory.mktemp("prices") / "latency.json"
-    drafting = {"base": 64e-6, "row": 1e-6, "drafting": 0.0, "token": 1e-6}
-    path.write_text(json.dumps({"forms": {"drafting": {"coefficients": drafting}}}))
-    return str(path)
+    return latency_file(path, Drafting(base=64e-6, row=1e-6, drafting=0.0, token=1e-6))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.fixed import Fixed
-from das.budget.latency_forms import Drafting
 from das.draft_round import BLOCKS_A_TREE, DraftRound
 from das.drafter import Drafts, HistoryDrafter, TreeDrafts
 from das.drafter.distributions import NO_PAIR, PAIRS, Distributions
@@ -23,6 +22,7 @@ from das.replay.times import Times
 from das.replay.workload import Sampling, Workload, workload
 from das.verify.sampler import Remembered
 from experiments.recorded.drafter_replay import made_up_problems
+from experiments.replay.latency_forms import Drafting
 
 MAX_TOKENS = 400
 STOP = 5000  # last token of every response; the texts have smaller ones

@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from das import native
-from das.budget import TargetPass, marginal, prices
+from das.budget import marginal
 from das.drafter import Drafts, HistoryDrafter
 from das.drafter import native as drafter_core
 from das.drafter.distributions import NO_PAIR, PAIRS
 from das.verify import noise
 
 SOURCES = (drafter_core.SOURCE, *(Path(module.__file__).parent / name for module, name in (
-    (noise, "keyed.c"), (prices, "prices.c"), (marginal, "trim.c"),
+    (noise, "keyed.c"), (marginal, "trim.c"),
 )))  # fmt: skip
-LOADED = (drafter_core.lib, noise._native, prices._native, marginal._native)  # each loads a core once
+LOADED = (drafter_core.lib, noise._native, marginal._native)  # each loads a core once
 HERE = frozenset(native.cpu_model().split())
 RUNS_HERE = [level for level, needs in native.LEVELS.get(platform.machine(), ()) if needs <= HERE]
 Build = Callable[[str], dict[Path, Path]]
@@ -107,16 +107,12 @@ def drafted(remember: str) -> list[bytes]:
 
 
 def chosen() -> list[bytes]:
-    """Learned prices of passes, and the tokens that they let pass."""
-    rng, learned, found = np.random.default_rng(2), prices.PassPrices(64.0), []
-    for _ in range(200):
-        live, extra = int(rng.integers(1, 64)), int(rng.integers(0, 200))
-        learned.observe(TargetPass(live, extra, 0, 100 * live, 1e-3 + 1e-5 * (live + extra) * rng.uniform(0.9, 1.2)))
-        found.append(learned.table(live, 100 * live, 100).tobytes())
+    """The drafted tokens that a budget lets pass."""
+    rng = np.random.default_rng(2)
     counts = rng.integers(0, 16, 16)
     drafts = Drafts(np.zeros((16, 16), np.int32), rng.uniform(0.1, 1.0, (16, 16)), counts)
     number, kept, gains, lowest = marginal.best_tokens(drafts, np.linspace(1e-3, 4e-3, int(counts.sum()) + 1))
-    return [*found, kept.tobytes(), gains.tobytes(), np.array([number, lowest]).tobytes()]
+    return [kept.tobytes(), gains.tobytes(), np.array([number, lowest]).tobytes()]
 
 
 @pytest.mark.parametrize("level", RUNS_HERE)

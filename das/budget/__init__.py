@@ -8,11 +8,20 @@ from das.budget.closed_form import ClosedForm
 from das.budget.fixed import Fixed, NoDrafts, Unlimited
 from das.budget.ladder import Ladder
 from das.budget.marginal import Marginal
-from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
+from das.budget.policies import BudgetPolicy, DraftWork, LiveRequest, TargetPass
 from das.budget.toggle import RooflineToggle
 from das.named_class import load_class
 
-__all__ = ["DEFAULT_BUDGET", "POLICIES", "BudgetPolicy", "LiveRequest", "TargetPass", "longest_draft", "make_budget"]
+__all__ = [
+    "DEFAULT_BUDGET",
+    "POLICIES",
+    "BudgetPolicy",
+    "DraftWork",
+    "LiveRequest",
+    "TargetPass",
+    "longest_draft",
+    "make_budget",
+]
 
 _longest: dict[str, int] = {}  # by the settings' text
 DEFAULT_BUDGET: Mapping[str, Any] = {"name": "marginal"}  # used if no budget is named

@@ -76,8 +76,8 @@ class ClosedForm(BudgetPolicy):
             curve = self.acceptance.curve(problem)
             length[rows] = self.lengths.mean_remaining(problem, generated[rows])
             k[rows], alpha[rows] = curve.k, curve.alpha
-        form = self.latency.form
-        drafted, passes = optimal_budget(np.minimum(length, np.maximum(room, 1)), k, alpha, form.base, form.token)
+        left = np.minimum(length, np.maximum(room, 1))
+        drafted, passes = optimal_budget(left, k, alpha, *self.latency.line(len(live)))
         self._per_pass = drafted / passes
         self._age = 0
 
@@ -86,7 +86,7 @@ class ClosedForm(BudgetPolicy):
         self._age += 1
 
     def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
-        return self.latency.predict(live, num_drafted, context)
+        return self.latency.predict(live, num_drafted, branches)
 
     def end(self, request: LiveRequest) -> None:
         self.lengths.observe(request.problem, request.generated)

@@ -1,78 +1,38 @@
-"""Exploration decides which passes are spent on learning prices (the seconds that tokens cost), and limits their time.
+"""Tests are passes that are spent on learning the time of passes. Allowance limits what they cost.
 
-A *control* is a plain pass, which carries no drafts: it measures the time of such passes. A *trial* verifies more
-tokens than pay at the present prices: it shows whether the prices still hold. (das.budget.prices asks for further
-controls, to tell a slow machine from expensive drafts.) A control or trial may cost SHARE of the time since the last
-one, so expensive ones are rare. Each control or trial that shows nothing new halves the share, a few times in a row at
-most.
+A *control* is a plain pass, which carries no drafts: it shows the time of such passes. A *trial* is a pass with drafts,
+or with more drafted tokens, that does not pay at the present times: it shows whether they still hold. A test may cost
+SHARE of the time since the last one, so expensive ones are rare. Each test that shows nothing new halves the share, a
+few times in a row at most.
 """
 
-SHARE = 0.01  # share of the time since the last control or trial
+SHARE = 0.01  # share of the time since the last test
 MAX_HALVINGS = 3
-FIRST_PLAIN = 3  # passes of a new engine that carry no drafts
-APART = 8  # time between two trials, in plain passes; it doubles after each trial that shows nothing new
-MAX_DOUBLINGS = 6
-FOUND = 0.95  # a trial faster than this share of its predicted time has found lower prices
-AS_EXPECTED = 0.05  # a control shows nothing new within this relative error, or within twice the usual error
 
 
-class Exploration:
-    """Decides when a budget makes a control (a pass without drafts) or a trial (more tokens than seem to pay)."""
+class Allowance:
+    """What controls, or trials, may cost. Times are in seconds, counted from the first pass on."""
 
     def __init__(self) -> None:
-        self._now = 0.0  # seconds of all passes
-        self._plain = 0  # passes without drafts
-        self._last_plain = self._last_trial = self._next_trial = 0.0
-        self._vain_controls = self._vain_trials = 0  # controls and trials in a row that showed nothing new
-        self._declined = 0  # number of trials in a row that were due but not made
-        self._trial: tuple[float, float] | None = None  # running trial: predicted seconds, seconds of a plain pass
+        self._last = 0.0  # end of the last test
+        self._next = 0.0  # when one is due
+        self._vain = self._put_off = 0  # in a row: tests that showed nothing new, tests that were due but too expensive
 
-    def control_due(self, cost: float) -> bool:
-        """Returns whether the coming pass should be a control. cost: seconds that its drafts would have saved."""
-        return self._plain < FIRST_PLAIN or cost < share(self._vain_controls) * (self._now - self._last_plain)
+    def seconds(self, now: float) -> float:
+        """Returns the seconds that a test may cost now."""
+        return float(SHARE / 2 ** min(self._vain, MAX_HALVINGS) * (now - self._last))
 
-    @property
-    def trial_due(self) -> bool:
-        """Returns whether a trial may be made now. The caller then makes one only if it finds a cheap enough one."""
-        return self._plain >= FIRST_PLAIN and self._now >= self._next_trial
+    def due(self, now: float) -> bool:
+        """Returns whether it is time to think of a test."""
+        return now >= self._next
 
-    @property
-    def allowance(self) -> float:
-        """Returns the seconds that a trial may cost now."""
-        return share(self._vain_trials) * (self._now - self._last_trial)
+    def spent(self, now: float, new: bool, pause: float = 0.0) -> None:
+        """Note a test. new: whether it showed anything new. pause: until the next one is due, the first time."""
+        self._last, self._put_off = now, 0
+        self._vain = 0 if new else min(self._vain + 1, 2 * MAX_HALVINGS)
+        self._next = now if new else now + pause * 2**self._vain
 
-    def forget_trial(self) -> None:
-        """Drop a trial whose pass was not observed, because it also computed prompts."""
-        self._trial = None
-
-    def begin_trial(self, expected: float, plain: float) -> None:
-        """Make the coming pass a trial. expected, plain: predicted seconds of this pass and of a plain pass."""
-        self._trial = expected, plain
-        self._last_trial = self._now
-        self._declined = 0
-
-    def decline_trial(self, plain: float) -> None:
-        """Note that a trial is due, but no trial is cheap enough or worth its time. plain: seconds of a plain pass."""
-        self._next_trial = self._now + plain * APART * 2**self._declined
-        self._declined = min(self._declined + 1, MAX_DOUBLINGS)
-
-    def observe(self, seconds: float, drafted: bool, error: float, usual_error: float) -> None:
-        """Note a pass. error: relative error of its predicted time. usual_error: mean of such errors. nan: unknown."""
-        self._now += seconds
-        if not drafted:
-            self._plain += 1
-            self._last_plain = self._now
-            as_expected = abs(error) < AS_EXPECTED + 2 * usual_error
-            self._vain_controls = min(self._vain_controls + 1, MAX_HALVINGS) if as_expected else 0
-        if self._trial is not None:
-            expected, plain = self._trial
-            self._next_trial = self._now + plain * APART * 2**self._vain_trials
-            self._vain_trials = 0 if seconds < FOUND * expected else min(self._vain_trials + 1, MAX_DOUBLINGS)
-            if not self._vain_trials:
-                self._next_trial = self._now
-            self._trial = None
-
-
-def share(vain: int) -> float:
-    """Returns the share of time that a control or trial may cost. vain: how many in a row showed nothing new."""
-    return float(SHARE / 2 ** min(vain, MAX_HALVINGS))
+    def put_off(self, now: float, pause: float) -> None:
+        """Note that a test is due but is too expensive or not worth its time; each time in a row it waits longer."""
+        self._next = now + pause * 2**self._put_off
+        self._put_off = min(self._put_off + 1, 2 * MAX_HALVINGS)

@@ -1,6 +1,6 @@
 """Marginal budget: verify drafted tokens as long as they lower the time per emitted token.
 
-A pass over n live requests that verifies d drafted tokens takes T(d) seconds (das.budget.prices). It emits n tokens
+A pass over n live requests that verifies d drafted tokens takes T(d) seconds (das.budget.latency). It emits n tokens
 plus the gains of the drafted tokens. The gain of a drafted token is P(it and all tokens before it in the draft are
 accepted). The drafts of the batch are cut to minimise
 
@@ -21,10 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from das.budget.exploration import Exploration
-from das.budget.latency_forms import Array
+from das.budget.exploration import Allowance
+from das.budget.latency import Array, LatencyModel
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
-from das.budget.prices import PassPrices
 from das.drafter import Drafts
 from das.native import load_native
 
@@ -32,6 +31,10 @@ PATIENCE = 8  # after this many passes in a row whose drafts did not pay, the dr
 FIRST_WAIT = 8  # number of passes until the drafter is called again; it doubles each time
 MAX_WAIT = 512
 WORTH_TRYING = 0.05  # a trial must save this share of a plain pass in the best case (tokens cost nothing)
+FIRST_PLAIN = 3  # passes of a new engine that carry no drafts
+APART = 8  # time between two trials, in plain passes; it doubles after each trial that shows nothing new
+FOUND = 0.95  # a trial faster than this share of its predicted time has found lower prices
+AS_EXPECTED = 0.05  # a control shows nothing new within this relative error, or within twice the usual error
 BRANCH_RUN = 1.5  # mean accepted tokens of a branch whose first token is accepted
 FREE_FLOOR = 0.1  # if tokens cost nothing, drafts end at this gain, or at half the lowest gain kept, if that is less
 
@@ -74,8 +77,8 @@ class Marginal(BudgetPolicy):
     """Verifies the drafted tokens that save more time than they cost.
 
     tokens    the most draft tokens a request gets in a pass
-    ratio     see PassPrices
-    latency   see PassPrices, `measured`
+    ratio     see LatencyModel
+    latency   see LatencyModel, `measured`
 
     Raises ValueError for values out of range.
     """
@@ -85,9 +88,11 @@ class Marginal(BudgetPolicy):
             raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
         _native()  # compile now, not in the first pass
         self.max_draft_tokens = tokens
-        self.prices = PassPrices(ratio, latency)
-        self._exploration = Exploration()
-        self._context = 0  # tokens of context in the last pass
+        self.prices = LatencyModel(ratio, latency)
+        self._now = 0.0  # seconds of all passes
+        self._plain = 0  # passes without drafts
+        self._controls, self._trials = Allowance(), Allowance()
+        self._trial: tuple[float, float] | None = None  # running trial: predicted seconds, seconds of a plain pass
         self._saves = 0.0  # seconds that the last drafts were expected to save
         self._each = 0.0  # expected seconds per emitted token of the last pass, without its draft passes
         self._emits = 1.0  # tokens that the last pass was expected to emit
@@ -101,14 +106,18 @@ class Marginal(BudgetPolicy):
 
     @property
     def rests(self) -> bool:
-        return self._wait > 0 and not (self.prices.learns and self._exploration.trial_due)
+        return self._wait > 0 and not self._trial_due
+
+    @property
+    def _trial_due(self) -> bool:
+        return self.prices.learns and self._plain >= FIRST_PLAIN and self._trials.due(self._now)
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
-        self._exploration.forget_trial()
+        self._trial = None  # a trial that also computed prompts was not observed
         waits = self.rests
         self._wait = max(0, self._wait - 1)
         control = self.prices.learns and (
-            self.prices.wants_control or (self._unpaid == 0 and self._exploration.control_due(self._saves))
+            self._plain < FIRST_PLAIN or (self._unpaid == 0 and self._saves < self._controls.seconds(self._now))
         )
         return [0 if waits or control else self.max_draft_tokens] * len(live)
 
@@ -118,13 +127,13 @@ class Marginal(BudgetPolicy):
 
         If extra tokens are free, the lowest gain that the last pass kept limits drafts instead.
         """
-        floor = max(self.prices.cheapest(len(live), self._context), min(FREE_FLOOR, self._lowest / 2))
-        if self.prices.learns and self._exploration.trial_due:
+        floor = max(self.prices.cheapest(len(live)), min(FREE_FLOOR, self._lowest / 2))
+        if self._trial_due:
             floor = min(floor, FREE_FLOOR)
         return [floor] * len(live)
 
     def branch_floor(self) -> float:
-        if not self._each or (self.prices.learns and self._exploration.trial_due):
+        if not self._each or self._trial_due:
             return 0.0  # a trial tries branches, too
         return self.prices.branch / (self._each * BRANCH_RUN)
 
@@ -132,7 +141,7 @@ class Marginal(BudgetPolicy):
         return self._each + self._drafting_s / self._emits if self._each else float("nan")
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
-        seconds = self.prices.table(len(live), self._context, int(drafts.counts.sum()))
+        seconds = self.prices.table(len(live), int(drafts.counts.sum()))
         chosen, counts, gains, self._lowest = best_tokens(drafts, seconds)
         self._emits = float(len(live) + gains[chosen])
         each = self._each = float(seconds[chosen]) / self._emits
@@ -142,8 +151,8 @@ class Marginal(BudgetPolicy):
             most = min(len(seconds) - 1, self.prices.most(len(live)))
             if chosen > most:
                 chosen, counts, _, _ = best_tokens(drafts, seconds, most)
-            elif self._exploration.trial_due:
-                trial = self._trial(chosen, seconds[: most + 1], gains[: most + 1], each, len(live))
+            elif self._trial_due:
+                trial = self._try_more(chosen, seconds[: most + 1], gains[: most + 1], each, len(live))
                 if trial > chosen:
                     chosen, counts, _, _ = best_tokens(drafts, seconds, trial)
         return counts.tolist()
@@ -157,26 +166,31 @@ class Marginal(BudgetPolicy):
         if self._unpaid >= PATIENCE and not self._wait:
             self._wait, self._next_wait = self._next_wait, min(2 * self._next_wait, MAX_WAIT)
 
-    def _trial(self, chosen: int, seconds: Array, gains: Array, each: float, live: int) -> int:
+    def _try_more(self, chosen: int, seconds: Array, gains: Array, each: float, live: int) -> int:
         """Returns the number of tokens to verify: `chosen`, or more in a trial, which shows their price."""
         if gains[-1] * each >= WORTH_TRYING * seconds[0]:
             costs = seconds - each * (live + gains)
-            affordable = np.flatnonzero(costs[chosen + 1 :] <= self._exploration.allowance)
+            affordable = np.flatnonzero(costs[chosen + 1 :] <= self._trials.seconds(self._now))
             if len(affordable):
                 size = chosen + 1 + int(affordable[-1])
-                self._exploration.begin_trial(float(seconds[size]), float(seconds[0]))
+                self._trial = float(seconds[size]), float(seconds[0])
                 return size
-        self._exploration.decline_trial(float(seconds[0]))
+        self._trials.put_off(self._now, APART * float(seconds[0]))
         return chosen
 
     def observe_pass(self, done: TargetPass) -> None:
-        if self.prices.learns:
-            error = self.prices.predict(done.live, done.num_drafted, done.context, done.branches)
-            error = error / done.seconds - 1
-            self._exploration.observe(done.seconds, done.num_drafted > 0, error, self.prices.error)
+        self._now += done.seconds
+        if not done.num_drafted:
+            expected = self.prices.predict(done.live)
+            self._plain += 1
+            new = not abs(expected / done.seconds - 1) < AS_EXPECTED + 2 * self.prices.error
+            self._controls.spent(self._now, new)
+        elif self._trial is not None:
+            expected, plain = self._trial
+            self._trials.spent(self._now, done.seconds < FOUND * expected, APART * plain)
+            self._trial = None
         self.prices.observe(done)
         self._drafting_s = sum(seconds for _, seconds in done.draft_passes)
-        self._context = done.context
 
     def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
-        return self.prices.predict(live, num_drafted, context, branches)
+        return self.prices.predict(live, num_drafted, branches)

@@ -50,6 +50,14 @@ class LiveRequest:
 
 
 @dataclass(frozen=True)
+class DraftWork:
+    """The work of a draft model in one round of drafts."""
+
+    passes: Sequence[tuple[int, float]] = ()  # (rows, seconds) of each draft pass
+    requantize_s: float = 0.0  # seconds spent on quantizing the policy's weights
+
+
+@dataclass(frozen=True)
 class TargetPass:
     """One finished decode pass of the policy (the target model)."""
 

@@ -6,11 +6,12 @@ T is the time of a pass of B requests with S tokens of context and gamma drafted
 tokens that a pass with drafts emits for a request. If a draft model is used, its draft passes take time, too.
 
 The paper measures T beforehand, and its decisions are final. Here T is learned from the engine's passes
-(das.budget.prices), so the toggle needs passes with drafts and passes without. Near a new number of requests, the first
-passes carry no drafts. Drafts are then assumed to be good until they are measured. Later the toggle sometimes makes a
-pass of the kind that is not in use: a *control* (without drafts) while drafting is on, a *trial* (with drafts) while it
-is off. These may cost a small share of the time since the last one (das.budget.exploration). The first plain passes of
-a rollout, and the first after drafts, are slower than later ones and do not count, so a control is a few passes long.
+(das.budget.latency), so the toggle needs passes with drafts and passes without. Near a new number of requests, the
+first passes carry no drafts. Drafts are then assumed to be good until they are measured. Later the toggle sometimes
+makes a pass of the kind that is not in use: a *control* (without drafts) while drafting is on, a *trial* (with drafts)
+while it is off. These may cost a small share of the time since the last one (das.budget.exploration). The first plain
+passes of a rollout, and the first after drafts, are slower than later ones and do not count, so a control is a few
+passes long.
 """
 
 from collections import Counter
@@ -19,11 +20,10 @@ from math import nan, sqrt
 
 import numpy as np
 
-from das.budget.draft_price import DraftPassPrice
-from das.budget.exploration import share
+from das.budget.exploration import Allowance
 from das.budget.fixed import Fixed
+from das.budget.latency import LatencyModel
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
-from das.budget.prices import PassPrices
 from das.drafter import Drafts
 
 DEFAULT_TOKENS = 8  # draft tokens per request and pass of the default `over`
@@ -41,7 +41,7 @@ class RooflineToggle(BudgetPolicy):
     ramp        drafting starts only after more than this many requests were live at once in the rollout (the
                 published code uses 32); 0: no such guard
     one_way     True: once on, drafting stays on until the rollout ends, or until passes show that it loses time
-    ratio       see PassPrices
+    ratio       see LatencyModel
 
     Raises ValueError for a negative margin or ramp and for a ratio that is not positive.
     """
@@ -62,13 +62,13 @@ class RooflineToggle(BudgetPolicy):
         self.max_draft_tokens = self.over.max_draft_tokens
         self.margin, self.ramp, self.one_way = margin, ramp, one_way
         self.on = False
-        self.prices = PassPrices(ratio)
-        self.draft_price = DraftPassPrice()
+        self.prices = LatencyModel(ratio)
+        self.draft_prices = LatencyModel()  # of passes of a draft model
         self._plain_passes = 0  # plain passes since the rollout began, or since the last pass with drafts
         self._excess_s = 0.0  # extra seconds of the first UNSETTLED plain passes, compared with later ones
         self._unsettled_s = 0.0  # `_excess_s` of the last complete series of plain passes: the cost of a pause
-        self._vain_trials = 0  # trials in a row after which drafting stayed off
-        self._now = self._last_plain = self._last_drafted = 0.0  # seconds of all passes; ends of the last passes
+        self._now = 0.0  # seconds of all passes
+        self._controls, self._trials = Allowance(), Allowance()
         self._most_live = 0
         # Passes without drafts, by the binary digits of their live requests. The first slow passes count, too: if the
         # number of requests alternates between two sizes, one of the sizes may have no others.
@@ -104,14 +104,10 @@ class RooflineToggle(BudgetPolicy):
             return False
         self.on = speedup >= (1 if self.on and self.one_way else 1 + self.margin)
         if self.on:
-            self._vain_trials = 0
             loss = (UNSETTLED + 1) * (plain - with_drafts / tau) + self._unsettled_s
-            control = loss < share(0) * (self._now - self._last_plain)
-            return not (control or self.prices.wants_control)
+            return loss >= self._controls.seconds(self._now)
         loss = with_drafts - tau * plain / (1 + self.margin)
-        trial = loss < share(self._vain_trials) * (self._now - self._last_drafted)
-        self._vain_trials += trial
-        return trial
+        return loss < self._trials.seconds(self._now)
 
     def _predicted(self, live: Sequence[LiveRequest], gamma: float) -> tuple[float, float, float]:
         """Returns predictions of tau (tokens that a pass with drafts emits for a request), of the seconds of a pass
@@ -119,16 +115,15 @@ class RooflineToggle(BudgetPolicy):
 
         Before anything was drafted, all drafts are expected to be accepted.
         """
-        context = sum(request.prompt + request.generated for request in live)
         tau, per_request, draft_passes = 1 + gamma, gamma, 0.0
         passes, rows, drafted, accepted, made = self._drafted.tolist()
         if passes:
             per_request, draft_passes = drafted / rows, made / passes
             # An upper bound of the standard error: no numbers from 0 to `drafted` with this mean have a larger one.
             tau = 1 + accepted / rows + HOPE * sqrt(accepted * (drafted - accepted) / rows) / rows
-        plain = self.prices.predict(len(live), 0, context)
-        with_drafts = self.prices.predict(len(live), max(1, round(per_request * len(live))), context)
-        draft_s = self.draft_price.seconds(len(live)) * self.prices.slowness
+        plain = self.prices.predict(len(live))
+        with_drafts = self.prices.predict(len(live), max(1, round(per_request * len(live))))
+        draft_s = self.draft_prices.predict(len(live)) if draft_passes else 0.0
         return tau, plain, with_drafts + draft_passes * draft_s
 
     def _begin_plain_passes(self) -> None:
@@ -144,7 +139,7 @@ class RooflineToggle(BudgetPolicy):
         if self._plain_passes > UNSETTLED:
             return True
         if self._has_price:
-            self._excess_s += max(0.0, done.seconds - self.prices.predict(done.live, 0, done.context))
+            self._excess_s += max(0.0, done.seconds - self.prices.predict(done.live))
         if self._plain_passes == UNSETTLED:
             self._unsettled_s = self._excess_s
         return False
@@ -172,20 +167,21 @@ class RooflineToggle(BudgetPolicy):
         if settled:
             self.prices.observe(done)
         for rows, seconds in done.draft_passes:
-            self.draft_price.observe(rows, seconds / self.prices.slowness)
+            self.draft_prices.observe(TargetPass(rows, 0, 0, 0, seconds))
         if done.num_drafted:
             self._begin_plain_passes()
-            self._last_drafted = self._now
+            self._trials.spent(self._now, new=self.on)
             new = (1, done.live, done.num_drafted, done.num_accepted, len(done.draft_passes))
             self._drafted = FORGET * self._drafted + new
         else:
             self._plain[done.live.bit_length()] += 1
             if settled:
-                self._last_plain, self._has_price = self._now, True
+                self._controls.spent(self._now, new=True)
+                self._has_price = True
         self.over.observe_pass(done)
 
     def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
-        return self.prices.predict(live, num_drafted, context, branches)
+        return self.prices.predict(live, num_drafted, branches)
 
     def end(self, request: LiveRequest) -> None:
         self.over.end(request)

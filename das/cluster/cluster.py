@@ -25,6 +25,7 @@ from das.drafter.saved import SavedText, read_history
 from das.engine.learned import COUPLED, HISTORY, LEARNED
 from das.engine.rollouts.report import ClusterReport, RolloutReport, of_engines
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
+from das.files import write_bytes
 
 POLL_S = 1.0  # an engine answers a poll within these seconds and a pass
 LOSSES = 3  # engines that may die with a request before the request is blamed
@@ -251,7 +252,7 @@ class Cluster:
         first, *others = self.engines.call_all("saved_state").values()
         if HISTORY not in first:
             return
-        path.write_bytes(first[HISTORY])
+        write_bytes(path, first[HISTORY])
         if others and self.history.window and self._readable:
             replace(self.history.saved(), weights=read_history(path).weights).write(path)
 
@@ -262,7 +263,7 @@ class Cluster:
         for of_engine, files in zip(_folders(folder, len(states)), states.values(), strict=True):
             of_engine.mkdir(exist_ok=True)
             for name, content in files.items():
-                (of_engine / name).write_bytes(content)
+                write_bytes(of_engine / name, content)
         places = {number: place for place, number in enumerate(states)}
         known = [[places[number] for number in numbers if number in places] for numbers in self.history.known()]
         self.history.saved().write(folder / STATE)
@@ -288,7 +289,10 @@ class Cluster:
             known = [[0]] * len(history.texts) if known is None else known  # one engine has all
             having = [[each.number for i, each in enumerate(engines) if i % count in places] for places in known]
             self.history.restore(history, having)
-        self.engines.settle()
+        while any(engine.calls for engine in engines):
+            event = self.engines.next_event()
+            if event is not None and event.lost:
+                raise ClusterError(f"an engine cannot continue from {folder}: {event.lost}")
 
 
 def _folders(folder: Path, engines: int) -> list[Path]:

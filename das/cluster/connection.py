@@ -26,6 +26,7 @@ def connect(settings: ClusterSettings, cores: int) -> tuple[Any, bool]:
     address = settings.address or os.environ.get("RAY_ADDRESS")
     if address is None:
         os.environ.setdefault("RAY_worker_niceness", "0")  # engines would give way to whatever else runs
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")  # 20 s are too few on a busy machine
         # Ray listens at 127.0.0.1 alone if it takes itself for one that has no other nodes. Its processes read the
         # variable; this process may have imported Ray before, as vLLM does.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -34,12 +35,25 @@ def connect(settings: ClusterSettings, cores: int) -> tuple[Any, bool]:
         options |= {"include_dashboard": False, "num_cpus": max(cores, os.cpu_count() or 1)}
     elif settings.address is not None:
         require_listener(address)
+    mode = os.environ.get("RAY_AUTH_MODE")
     try:
-        ray.init(address=address or "local", **options)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        where = f"cluster.address={address}: Ray refuses the connection" if address else "Ray did not start"
-        raise ClusterError(f"{where}: {reason_of(error)[:300]}") from error
+        _init(ray, address, options)
+    finally:
+        if mode is None:  # Ray sets it. A fork of a process that imported Ray before would go by it in part only
+            os.environ.pop("RAY_AUTH_MODE", None)
     return ray, True
+
+
+def _init(ray: Any, address: str | None, options: dict[str, Any]) -> None:
+    for tries_left in (0,) if address else (1, 0):  # a new Ray has 30 s to start, which a busy machine may exceed
+        try:
+            ray.init(address=address or "local", **options)
+            return
+        except Exception as error:  # Ray raises bare ones, too
+            if not tries_left:
+                where = f"cluster.address={address}: Ray refuses the connection" if address else "Ray did not start"
+                raise ClusterError(f"{where}: {reason_of(error)[:300]}") from error
+            ray.shutdown()
 
 
 def require_listener(address: str) -> None:

@@ -42,7 +42,7 @@ typedef struct {
 
 /* Drafts use the sampling noise if distributions are remembered and the request's seed is known. */
 static int knows_noise(const Trace *t) { return t->pairs && t->noisy; }
-static const Factors *factors_for(const Drafter *d, const Trace *t) { return knows_noise(t) ? &d->noisy.f : &d->w.f; }
+static const Factors *factors_for(const Drafter *d, const Trace *t) { return &d->w[knows_noise(t)].f; }
 
 static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, double branch_floor,
                        int32_t *ctx) {
@@ -51,7 +51,7 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
     w->own.s = &d->x.stores[q->store]; w->own.cross_problem = 0; w->own.skip = d->c.exclude_own ? seq : -1;
     w->shared.s = &d->x.stores[d->shared_store]; w->shared.cross_problem = 1; w->shared.skip = -1;
     w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
-    w->pairs = knows_noise(w->t) ? w->t->pairs : NULL; w->position = (int64_t)q->len - w->t->context;
+    w->pairs = w->t->pairs; w->position = (int64_t)q->len - w->t->context;
     w->limit = limit; w->reach = 1.0;
     w->floor = floor > d->c.min_prob ? floor : d->c.min_prob;
     w->branch_floor = branch_floor > w->floor ? branch_floor : w->floor;
@@ -82,7 +82,7 @@ static void look_up(const Drafter *d, Work *work, int32_t n, int64_t j) {
         if (!w->needs_lookup) continue;
         w->own.end = w->shared.end = w->ctx + w->len;
         w->own.limit = w->shared.limit = (int32_t)(w->len < d->c.max_match ? w->len : d->c.max_match);
-        w->own.max_visits = j ? d->c.fallback_visits : w->pairs ? d->c.places : MAX_VISITS;
+        w->own.max_visits = j ? d->c.fallback_visits : knows_noise(w->t) ? d->c.places : MAX_VISITS;
         w->shared.max_visits = d->c.fallback_visits;
         lookup_start(&w->own);
         if (w->sees_others) lookup_start(&w->shared);
@@ -110,7 +110,7 @@ static void look_up(const Drafter *d, Work *work, int32_t n, int64_t j) {
 /* Collects the candidates that a request's lookups found for token j. */
 static void collect(const Drafter *d, Work *w, int64_t j) {
     int32_t room = d->c.max_candidates;
-    if (w->pairs && d->c.places < room) room = d->c.places;
+    if (knows_noise(w->t) && d->c.places < room) room = d->c.places;
     if (j && d->c.fallback_visits < room) room = d->c.fallback_visits;
     w->n_cand = lookup_collect(d, &w->own, w->seq, w->cand, room);
     if (!w->sees_others) return;
@@ -118,26 +118,27 @@ static void collect(const Drafter *d, Work *w, int64_t j) {
 }
 
 /* Mixes a request's candidates for the token that comes after `depth` tokens of its draft. */
-static void mix_at(const Drafter *d, Work *w, int64_t depth, Mixed *m, Singles *singles) {
-    if (!w->pairs) { mix(&d->w, w->cand, w->n_cand, m, singles); return; }
-    for (int i = 0; i < w->n_cand; i++)
+static void mix_at(const Drafter *d, Work *w, int64_t depth, Mixed *m) {
+    for (int i = 0; w->pairs && i < w->n_cand; i++)
         recall_at(w->cand[i].cross_problem ? w->shared.s : w->own.s, w->cand[i].pos, w->pairs[i]);
-    foresee(&d->noisy, w->cand, w->n_cand, w->pairs, noise_key(w->t->seed, w->position + depth), m);
+    int known = knows_noise(w->t);
+    uint64_t key = known ? noise_key(w->t->seed, w->position + depth) : 0;
+    foresee(&d->w[known], w->cand, w->n_cand, w->pairs, known ? &key : NULL, m);
 }
 
 /* Follows the candidates of a mixed position that continue with tok, and writes them to `out`. Returns their number, or 0
  * if occurrences must be looked up again: few agree with tok, and the nearest one is not among them. */
 static int go_on(const Drafter *d, const Work *w, const Mixed *m, const Candidate *cand, int32_t tok, Candidate *out) {
-    int leaves_nearest = w->pairs && m->place >= 0 && cand[m->place].tok != tok;
+    int leaves_nearest = knows_noise(w->t) && m->place >= 0 && cand[m->place].tok != tok;
     int n = follow(d, w->own.s, w->shared.s, cand, m->n, tok, out);
     return leaves_nearest && n <= d->c.agreeing ? 0 : n;
 }
 
 /* Drafts token j of a request's chain from its candidates, or ends the chain. */
-static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, double *prob, Singles *singles) {
+static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, double *prob) {
     Mixed spare, *m = w->is_traced && j < TRACE ? &w->t->mixed[j] : &spare;
     if (!w->n_cand) { w->done = 1; return; }
-    mix_at(d, w, j, m, singles);
+    mix_at(d, w, j, m);
     int b = likeliest(m);
     int32_t tok = m->best[b];
     double p = corrected(factors_for(d, w->t), j, m->p[b]);
@@ -155,21 +156,16 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     if (w->pairs) w->pairs += on;
 }
 
-/* Learns from the token that was emitted at a position. */
-static void learn_at(Drafter *d, const Trace *t, const Candidate *cand, uint32_t (*pairs)[PAIRS], Mixed *m, int32_t tok) {
-    if (knows_noise(t)) learn_foreseen(&d->noisy, cand, pairs, m, tok);
-    else learn(&d->w, cand, m, tok);
-}
-
 /* Learns from the last chain's predictions and the emitted tokens, then drops the chain. */
 static void learn_from_chain(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
+    Weights *w = &d->w[knows_noise(t)];
     for (int32_t i = 0; i < t->n && i < n; i++) {
         int accepted = t->drafted[i].tok == toks[i];
         if (i < TRACE) {
             size_t row = (size_t)i * (size_t)t->stride;
-            learn_at(d, t, t->cand + row, t->pairs ? t->pairs + row : NULL, &t->mixed[i], toks[i]);
+            learn(w, t->cand + row, t->pairs ? t->pairs + row : NULL, &t->mixed[i], toks[i]);
         }
-        learn_late(knows_noise(t) ? &d->noisy.f : &d->w.f, i, t->drafted[i].prob, accepted);
+        learn_late(&w->f, i, t->drafted[i].prob, accepted);
         if (!accepted) break;
     }
     t->n = 0;

@@ -3,7 +3,7 @@
 It looks in three sources of the request's problem: past trajectories (responses) in the window, live siblings (other
 requests of the problem, visible token by token while they decode) and the request's own text. The newest texts of other
 problems are a fourth source. Each occurrence votes for its next token with a weight learned for its match length,
-source and recency. A learned mixture turns the votes into a probability of acceptance for each token (mix.h). A chain
+source and recency. A learned model turns the votes into a probability of acceptance for each token (recall.h). A chain
 drafts the likeliest token and continues with the occurrences that agree with it. A tree drafts the continuations that
 are most likely to be accepted. All weights are updated from the emitted tokens, draft after draft.
 """
@@ -14,7 +14,6 @@ import weakref
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -189,18 +188,16 @@ class HistoryDrafter(RememberingDrafter):
         floors: a draft ends before the probability that all of it is accepted falls below floors[i] or `min_prob`,
         whichever is higher. Raises ValueError for a request that is not live or named twice.
         """
-        call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
-        tokens, probs, counts = calls.chains(self._lib, self._core, requests, call, packed=True)
-        ends = list(accumulate(counts, initial=0))
-        flat_tokens, flat_probs = tokens[: ends[-1]].tolist(), probs[: ends[-1]].tolist()
-        return [Draft(flat_tokens[start:end], flat_probs[start:end]) for start, end in pairwise(ends)]
+        drafts = self.propose_batch(requests, limits, floors)
+        rows = zip(drafts.tokens.tolist(), drafts.probs.tolist(), drafts.counts.tolist(), strict=True)
+        return [Draft(tokens[:count], probs[:count]) for tokens, probs, count in rows]
 
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """Draft as `propose` does, and return the drafts as arrays."""
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
-        return calls.chains_as_arrays(self._lib, self._core, requests, call)
+        return calls.chains(self._lib, self._core, requests, call)
 
     def propose_behind(
         self,
@@ -216,7 +213,7 @@ class HistoryDrafter(RememberingDrafter):
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
         if checks.size(given) != len(requests):
             raise ValueError(f"given must be {len(requests)} token lists, one for each request")
-        return calls.chains_behind(self._lib, self._core, requests, checks.flat_tokens(given), call)
+        return calls.chains(self._lib, self._core, requests, call, checks.flat_tokens(given))
 
     def propose_tree(
         self,

@@ -42,8 +42,7 @@ typedef struct {
     Config c;
     int64_t tick;                    /* the current history tick */
     Index x;
-    Weights w;
-    NoisyWeights noisy;              /* for drafts that use the noise */
+    Weights w[2];                    /* where the noise is unknown; where it is known */
     int32_t shared_store;            /* copies of all problems' newest texts */
 } Drafter;
 

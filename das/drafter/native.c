@@ -1,6 +1,6 @@
 /* The history drafter's core. It looks up earlier occurrences of the end of a request's context in the history of past
  * responses, siblings, the request's own text and other problems (lookup.h). It turns them into a token and its
- * probability (mix.h), and follows them token by token, as a chain (draft.h) or a tree (tree.h).
+ * probability (recall.h), and follows them token by token, as a chain (draft.h) or a tree (tree.h).
  *
  * tests/drafter/reference.py computes the same answers by brute force: change both together. One thread at a time may
  * use a core. Functions that return int return a value >= 0, or one of the negative codes of index.h. Handles come from
@@ -9,11 +9,6 @@
 #include "tree.h"
 
 #define BATCH 16                     /* requests drafted side by side */
-
-static void fill_tables(void) {
-    fill_logs();
-    fill_probs();
-}
 
 /* ---- texts ---- */
 
@@ -27,21 +22,17 @@ static void clear(Drafter *d) {
 
 void das_free(Drafter *d) { clear(d); free(d); }
 
-/* Mirrored in native.py. */
-typedef struct { Weights plain; NoisyWeights noisy; } BothWeights;
-
-/* Drops all texts and continues with these weights. */
-int das_restart(Drafter *d, const BothWeights *weights) {
+/* Drops all texts and continues with these weights [2]. */
+int das_restart(Drafter *d, const Weights *weights) {
     clear(d);
-    d->w = weights->plain;
-    d->noisy = weights->noisy;
+    memcpy(d->w, weights, sizeof d->w);
     d->tick = 0;
     return d->shared_store = store_new(&d->x);
 }
 
 Drafter *das_new(const Config *config) {
     static int filled = 0;
-    if (!filled) fill_tables();
+    if (!filled) fill_probs();
     filled = 1;
     Drafter *d = calloc(1, sizeof *d);
     if (!d) return NULL;
@@ -49,7 +40,7 @@ Drafter *das_new(const Config *config) {
     return d;
 }
 
-void das_weights(Drafter *d, BothWeights *out) { *out = (BothWeights){d->w, d->noisy}; }
+void das_weights(Drafter *d, Weights *out) { memcpy(out, d->w, sizeof d->w); }
 
 int das_store_new(Drafter *d) { return store_new(&d->x); }
 
@@ -195,7 +186,7 @@ typedef struct { const int32_t *tokens; const int64_t *ends; int64_t longest; } 
 /* Drafts for at most BATCH sequences side by side, token by token, into the rows from `first` on.
  * given: NULL if drafts continue the texts themselves. ctx: [n][max_match + given + stride + 1]. */
 static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                        const Rows *rows, const Given *given, int32_t first, int32_t *ctx, Singles *singles) {
+                        const Rows *rows, const Given *given, int32_t first, int32_t *ctx) {
     Work work[BATCH];
     int64_t ctx_stride = d->c.max_match + rows->stride + 1 + (given ? given->longest : 0);
     for (int32_t r = 0; r < n; r++) {
@@ -218,8 +209,8 @@ static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, con
             int64_t at = (first + r) * rows->stride + j;
             if (w->needs_lookup) collect(d, w, j);
             if (rows->parents)
-                draft_node(d, w, j, &rows->tokens[at], &rows->parents[at], &rows->probs[at], &rows->joint[at], singles);
-            else draft_token(d, w, j, &rows->tokens[at], &rows->probs[at], singles);
+                draft_node(d, w, j, &rows->tokens[at], &rows->parents[at], &rows->probs[at], &rows->joint[at]);
+            else draft_token(d, w, j, &rows->tokens[at], &rows->probs[at]);
             rows->counts[first + r] += !w->done;
             live += !w->done;
         }
@@ -236,38 +227,25 @@ static int draft(Drafter *d, int32_t n, const int64_t *handles, const int64_t *l
     if (!ctx) rc = NO_MEMORY;
     for (int32_t r = 0; rows->parents && !rc && r < n; r++)
         rc = tree_reserve(d->x.seqs[(int32_t)handles[r]].trace, limits[r]);
-    Singles singles;
-    memset(singles.known, 0, sizeof singles.known);
     for (int32_t r = 0; !rc && r < n; r += BATCH)
-        draft_batch(d, n - r < BATCH ? n - r : BATCH, handles, limits, floors, rows, given, r, ctx, &singles);
+        draft_batch(d, n - r < BATCH ? n - r : BATCH, handles, limits, floors, rows, given, r, ctx);
     free(ctx);
     release(d, n, handles);
     return rc;
 }
 
 /* Drafts chains for n different sequences. No limit exceeds stride. floors [n] or NULL: a chain ends before its
- * probability falls below its floor or min_prob, whichever is higher.
- * Writes tokens and probs [n][stride], or rows without gaps if packed, and counts [n]. */
-int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                int64_t stride, int packed, int32_t *tokens, double *probs, int64_t *counts) {
-    int rc = draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts, 0.0}, NULL);
-    for (int64_t r = 0, end = 0; !rc && packed && stride && r < n; end += counts[r++]) {
-        memmove(tokens + end, tokens + r * stride, sizeof *tokens * (size_t)counts[r]);
-        memmove(probs + end, probs + r * stride, sizeof *probs * (size_t)counts[r]);
-    }
-    return rc;
-}
-
-/* Does what das_propose does, as if request r's text continued with tokens ends[r] to ends[r + 1]. Learning still uses
- * the drafts of the last das_propose. Writes tokens and probs [n][stride]. */
-int das_propose_behind(Drafter *d, int32_t n, const int64_t *handles, const int32_t *given, const int64_t *ends,
-                       const int64_t *limits, const double *floors, int64_t stride, int32_t *tokens, double *probs,
-                       int64_t *counts) {
+ * probability falls below its floor or min_prob, whichever is higher. given: NULL, or hypothetical tokens: request r's
+ * text continues with tokens ends[r] to ends[r + 1], and learning still uses the drafts of the last call without them.
+ * Writes tokens and probs [n][stride], and counts [n]. */
+int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int32_t *given, const int64_t *ends,
+                const int64_t *limits, const double *floors, int64_t stride, int32_t *tokens, double *probs,
+                int64_t *counts) {
     int64_t longest = 0;
-    for (int32_t r = 0; r < n; r++)
+    for (int32_t r = 0; given && r < n; r++)
         if (ends[r + 1] - ends[r] > longest) longest = ends[r + 1] - ends[r];
     return draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts, 0.0},
-                 &(Given){given, ends, longest});
+                 given ? &(Given){given, ends, longest} : NULL);
 }
 
 /* Drafts trees of at most limits[i] nodes for n different sequences, best nodes first. No limit exceeds stride.

@@ -8,12 +8,11 @@ from __future__ import annotations
 import ctypes
 import secrets
 from functools import cache
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from das.drafter.prior import NOISY_PRIOR, NOISY_SIZES, PRIOR, SIZES
+from das.drafter.prior import NOISY_PRIOR, PRIOR, SIZES
 from das.native import load_native
 
 BUSY = -5  # error of the drafting calls: a request is named twice
@@ -64,19 +63,16 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_read": (None, [_PTR, _I64, _PTR, _PTR]),
     "das_end": (_I32, [_PTR, _I64, _I32, _I64]),
     "das_set_tick": (_I32, [_PTR, _I64]),
-    "das_propose": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _I64, _I32, _PTR, _PTR, _PTR]),
-    "das_propose_behind": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _PTR, _PTR, _I64, _PTR, _PTR, _PTR]),
+    "das_propose": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _PTR, _PTR, _I64, _PTR, _PTR, _PTR]),
     "das_propose_tree": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _F64, _I64, _PTR, _PTR, _PTR, _PTR, _PTR]),
     "das_bytes": (_I64, [_PTR]),
 }
 
 
 def prior_weights() -> np.ndarray:
-    """Returns the weights with which a new drafter starts: the fields of `Weights`, then those of `NoisyWeights`,
-    float64."""
-    values = [*chain.from_iterable(PRIOR[name] for name in SIZES)]
-    values += chain.from_iterable(NOISY_PRIOR[name] for name in NOISY_SIZES)
-    return np.array(values, np.float64)
+    """Returns the weights with which a new drafter starts, float64: `Weights` where the noise is unknown, then where it
+    is known."""
+    return np.array([value for prior in (PRIOR, NOISY_PRIOR) for name in SIZES for value in prior[name]], np.float64)
 
 
 def check(code: int) -> int:

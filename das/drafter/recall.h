@@ -1,12 +1,13 @@
-/* Drafts that use the sampling noise: turns occurrences with remembered distributions (distributions.h) into the tokens
- * that the noise picks, and their probabilities.
+/* Turns occurrences into the next token's likeliest values and their probabilities.
  *
- * The verifier emits argmax(log p + noise), and the noise is known beforehand. p has two estimates. The mixture: each
- * occurrence votes as in mix.h, but its weight is shared among the tokens of its distribution. The nearest: the
- * distribution of the longest match only, the newest of equals. A token's score is the sum of log mixture, log nearest
- * and noise, each times a weight that is learned for each bucket of the longest match: where matches are long, one
- * occurrence decides; where they are short, many do. A softmax over the scores of the BEST tokens and of "another token"
- * gives the draft's probabilities. Both models follow the gradient of the log-probability of the emitted token. */
+ * The verifier emits argmax(log p + noise). p has two estimates. The mixture: each occurrence votes as in mix.h, but its
+ * weight is shared among the tokens of its distribution (distributions.h); without one, the token that followed it gets
+ * the weight. The nearest: the distribution of the longest match only, the newest of equals. The noise is known where
+ * the request's seed is and distributions are remembered; elsewhere it counts as 0, and an occurrence without a
+ * distribution may be the nearest, too. A token's score is the sum of log mixture, log nearest and noise, each times a
+ * weight that is learned for each bucket of the longest match: where matches are long, one occurrence decides; where
+ * they are short, many do. A softmax over the scores of the BEST tokens and of "another token" gives the draft's
+ * probabilities. Votes and scores follow the gradient of the log-probability of the emitted token. */
 #include "../noise.h"
 #include "mix.h"
 
@@ -18,7 +19,7 @@
 enum { BY_SHARE, BY_NEAREST, BY_NOISE, BY_UNLISTED, NONE_BIAS, RECALL };
 
 /* Mirrored in native.py. */
-typedef struct { Factors f; double recall[BUCKETS][RECALL]; } NoisyWeights;
+typedef struct { Factors f; double recall[BUCKETS][RECALL]; } Weights;
 
 static const double RECALL_RATE = 0.002;
 
@@ -49,12 +50,12 @@ static void share_with(Shares *s, int32_t tok, double weight) {
 /* Shares each candidate's weight among the tokens of its distribution. Without one, its next token gets the weight. */
 static void share_votes(const Factors *w, const Candidate *cand, int n, uint32_t (*pairs)[PAIRS], Shares *s) {
     s->n = 0, s->bits = 2, s->missing = s->all = 0.0;
-    while (1 << s->bits < 2 * n * (PAIRS + 1)) s->bits++;
+    while (1 << s->bits < 2 * n * (pairs ? PAIRS + 1 : 1)) s->bits++;
     memset(s->slots, 0xFF, sizeof *s->slots << s->bits);
     for (int i = 0; i < n; i++) {
         double weight = weight_of(w, &cand[i]), listed = 0.0;
         s->all += weight;
-        if (pairs[i][0] == NO_PAIR) { share_with(s, cand[i].tok, weight); continue; }
+        if (!pairs || pairs[i][0] == NO_PAIR) { share_with(s, cand[i].tok, weight); continue; }
         for (int k = 0; k < PAIRS && pairs[i][k] != NO_PAIR; k++) {
             double p = prob_of[level_of(pairs[i][k])];
             share_with(s, token_of(pairs[i][k]), weight * p);
@@ -76,18 +77,26 @@ static double log_unlisted(const uint32_t *pairs) {
  * logs and noises side by side. */
 typedef struct { double by[BY_NOISE + 1][MAX_TOKENS], score[MAX_TOKENS]; } Scores;
 
-/* Scores tokens `from` to from + SIDE. nearest: the nearest distribution, or NULL. key: the position's noise. */
-static void score_side(const double *v, const Shares *s, const uint32_t *nearest, uint64_t key, int from, Scores *out) {
+/* The nearest place: its distribution, or NULL, and then the token that followed, or NO_TOKEN. */
+typedef struct { const uint32_t *pairs; int32_t tok; } Nearest;
+
+/* Scores tokens `from` to from + SIDE. key: the position's noise, or NULL. */
+static void score_side(const double *v, const Shares *s, const Nearest *nearest, const uint64_t *key, int from,
+                       Scores *out) {
     const int32_t *tok = s->tok + from;
     double near[SIDE], share[SIDE];
-    float noise[SIDE];
-    uint32_t key0 = (uint32_t)key, key1 = (uint32_t)(key >> 32);
-    for (int j = 0; j < SIDE; j++) noise[j] = gumbel(key0, key1, (uint32_t)tok[j]);
-    for (int j = 0; j < SIDE; j++) near[j] = nearest ? -0.25 * RARE : 0.0;
-    for (int k = PAIRS - 1; nearest && k >= 0; k--) {  /* if a token is listed twice, its first pair counts */
-        if (nearest[k] == NO_PAIR) continue;
+    float noise[SIDE] = {0};
+    if (key) {
+        uint32_t key0 = (uint32_t)*key, key1 = (uint32_t)(*key >> 32);
+        for (int j = 0; j < SIDE; j++) noise[j] = gumbel(key0, key1, (uint32_t)tok[j]);
+    }
+    const uint32_t *pairs = nearest->pairs;
+    int is_known = pairs || nearest->tok != NO_TOKEN;
+    for (int j = 0; j < SIDE; j++) near[j] = is_known && tok[j] != nearest->tok ? -0.25 * RARE : 0.0;
+    for (int k = PAIRS - 1; pairs && k >= 0; k--) {    /* if a token is listed twice, its first pair counts */
+        if (pairs[k] == NO_PAIR) continue;
         for (int j = 0; j < SIDE; j++)
-            near[j] = tok[j] == token_of(nearest[k]) ? -0.25 * level_of(nearest[k]) : near[j];
+            near[j] = tok[j] == token_of(pairs[k]) ? -0.25 * level_of(pairs[k]) : near[j];
     }
     for (int j = 0; j < SIDE; j++) share[j] = s->share[from + j] / s->all;
     for (int j = 0; j < SIDE; j += BEST) *(Lanes *)(share + j) = log_lanes(*(Lanes *)(share + j));
@@ -100,7 +109,7 @@ static void score_side(const double *v, const Shares *s, const uint32_t *nearest
 }
 
 /* Scores the tokens, keeps the BEST, and turns their scores into probabilities. */
-static void score_tokens(const double *v, const Shares *s, const uint32_t *nearest, uint64_t key, Mixed *m) {
+static void score_tokens(const double *v, const Shares *s, const Nearest *nearest, const uint64_t *key, Mixed *m) {
     Scores all;
     int place[BEST];
     for (int from = 0; from < s->n; from += SIDE) score_side(v, s, nearest, key, from, &all);
@@ -121,30 +130,34 @@ static void score_tokens(const double *v, const Shares *s, const uint32_t *neare
     normalize(m, scores, v[BY_SHARE] * m->f_none + v[BY_UNLISTED] * m->unlisted + v[NONE_BIAS]);
 }
 
-/* Ranks n > 0 candidates and mixes them and the noise into probabilities. pairs: the candidates' distributions. */
-static void foresee(const NoisyWeights *w, Candidate *cand, int n, uint32_t (*pairs)[PAIRS], uint64_t key, Mixed *m) {
+/* Ranks n > 0 candidates and turns them and the noise into probabilities. pairs: the candidates' distributions, or NULL.
+ * key: the position's noise, or NULL if it is unknown. */
+static void foresee(const Weights *w, Candidate *cand, int n, uint32_t (*pairs)[PAIRS], const uint64_t *key, Mixed *m) {
     int32_t seen[BUCKETS + 1] = {0}, longest = 0;
     m->place = -1;
     for (int i = 0; i < n; i++) {
         set_rank(&cand[i], seen);
         if (!cand[i].cross_problem && cand[i].match > longest) longest = cand[i].match;
-        if (pairs[i][0] != NO_PAIR && (m->place < 0 || cand[i].match > cand[m->place].match)) m->place = i;
+        int counts = !key || (pairs && pairs[i][0] != NO_PAIR);
+        if (counts && (m->place < 0 || cand[i].match > cand[m->place].match)) m->place = i;
     }
     Shares s;
     share_votes(&w->f, cand, n, pairs, &s);
     m->n = n;
     m->top = BUCKET_OF[longest];
     m->variety = s.n < VARIETIES ? s.n : VARIETIES - 1;
-    const uint32_t *nearest = m->place < 0 ? NULL : pairs[m->place];
+    Nearest nearest = {NULL, NO_TOKEN};
+    if (m->place >= 0 && pairs && pairs[m->place][0] != NO_PAIR) nearest.pairs = pairs[m->place];
+    else if (m->place >= 0) nearest.tok = cand[m->place].tok;
     double none = w->f.none[m->top][m->variety];
     s.all += none;
     m->f_none = log_of((none + s.missing) / s.all);
-    m->unlisted = nearest ? log_unlisted(nearest) : 0.0;
-    score_tokens(w->recall[m->top], &s, nearest, key, m);
+    m->unlisted = nearest.pairs ? log_unlisted(nearest.pairs) : m->place < 0 ? 0.0 : -0.25 * RARE;
+    score_tokens(w->recall[m->top], &s, &nearest, key, m);
 }
 
 /* Takes one step up the gradient of log P(tok), for a position that was foreseen from these candidates. */
-static void learn_foreseen(NoisyWeights *w, const Candidate *cand, uint32_t (*pairs)[PAIRS], const Mixed *m, int32_t tok) {
+static void learn(Weights *w, const Candidate *cand, uint32_t (*pairs)[PAIRS], const Mixed *m, int32_t tok) {
     double *v = w->recall[m->top], correct[MAX_CAND];
     int hit = 0;
     for (int b = 0; b < m->n_best; b++) {
@@ -158,7 +171,7 @@ static void learn_foreseen(NoisyWeights *w, const Candidate *cand, uint32_t (*pa
     v[NONE_BIAS] += g;
     for (int i = 0; i < m->n; i++) {
         correct[i] = 0.0;
-        if (pairs[i][0] == NO_PAIR) correct[i] = cand[i].tok == tok;
+        if (!pairs || pairs[i][0] == NO_PAIR) correct[i] = cand[i].tok == tok;
         else for (int k = 0; k < PAIRS && pairs[i][k] != NO_PAIR; k++)
             if (token_of(pairs[i][k]) == tok) correct[i] = prob_of[level_of(pairs[i][k])];
     }

@@ -15,7 +15,7 @@ from das.arrays import load_arrays, pack_strings, save_arrays, token_array, unpa
 from das.drafter import native
 from das.drafter.checks import MAX_TICK
 from das.drafter.distributions import Distributions
-from das.drafter.prior import NOISY_SIZES, PRIOR, SIZES
+from das.drafter.prior import SIZES
 
 _KIND = "drafter history 2"  # files without the arrays heads and others remember no distributions
 
@@ -155,16 +155,10 @@ def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # NaN is refused below
         weights = np.ascontiguousarray(_array(arrays, "weights", 1, "f"), np.float64)
     prior = native.prior_weights()
-    num_late, num_mix, num_recall = (math.prod(size) for size in (SIZES["late"], SIZES["mix"], NOISY_SIZES["recall"]))
-    num_plain = sum(map(math.prod, SIZES.values()))
-    if len(weights) == num_plain - num_late:  # from a version without corrections by position
-        weights = np.insert(weights, -num_mix, PRIOR["late"])
-    if len(weights) == num_plain:  # from a version without drafts that use the noise
-        weights = np.concatenate([weights, prior[num_plain:]])
     if weights.shape != prior.shape:
-        raise ValueError("weights of another version of the drafter")
-    for part, num_additive in ((weights[:num_plain], num_mix), (weights[num_plain:], num_recall)):
-        factors, additive = np.split(part, [-num_additive])
+        raise ValueError("weights of another version of the drafter: start without it")
+    for part in np.split(weights, 2):
+        factors, additive = np.split(part, [-math.prod(SIZES["recall"])])
         if not ((factors >= 1e-30) & (factors <= 1e30)).all() or not (np.abs(additive) <= 1e6).all():  # NaN is neither
             raise ValueError("its weights are NaN or out of range")
     return weights

@@ -125,7 +125,7 @@ static void enter_node(const Drafter *d, Work *w, int32_t i) {
 
 /* Expands node j of a request's tree, and drafts the likeliest of all open children or ends the draft. */
 static void draft_node(const Drafter *d, Work *w, int64_t j, int32_t *token, int32_t *parent, double *prob,
-                       double *joint, Singles *singles) {
+                       double *joint) {
     Tree *t = w->t->tree;
     Node *node = &t->nodes[j];
     w->t->n_nodes = (int32_t)j + 1;
@@ -133,7 +133,7 @@ static void draft_node(const Drafter *d, Work *w, int64_t j, int32_t *token, int
     node->pairs = w->pairs;
     node->n_children = 0;
     if (w->n_cand) {
-        mix_at(d, w, node->depth, &node->m, singles);
+        mix_at(d, w, node->depth, &node->m);
         rank_children(factors_for(d, w->t), node);
         open_child(t, (int32_t)j, 0, w->floor);
     }
@@ -157,10 +157,10 @@ static void learn_from_tree(Drafter *d, Trace *t, const int32_t *toks, int64_t n
     for (int32_t i = 0, at = 0; i < POSITIONS && i < n && at < t->n_nodes; i++) {
         Node *node = &t->tree->nodes[at];
         if (!node->n_children) break;
-        if (i < TRACE) learn_at(d, t, node->cand, node->pairs, &node->m, toks[i]);
+        if (i < TRACE) learn(&d->w[knows_noise(t)], node->cand, node->pairs, &node->m, toks[i]);
         int b = likeliest(&node->m), rank = 0;
         for (int r = 0; r < node->n_children; r++) if (node->place[r] == b) rank = r;
-        learn_late(knows_noise(t) ? &d->noisy.f : &d->w.f, i, node->p[rank], node->m.best[b] == toks[i]);
+        learn_late(&d->w[knows_noise(t)].f, i, node->p[rank], node->m.best[b] == toks[i]);
         for (rank = 0; rank < node->n_children && node->m.best[node->place[rank]] != toks[i];) rank++;
         if (rank == node->n_children || !node->child[rank]) break;
         at = node->child[rank];

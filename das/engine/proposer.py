@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from das.budget import LiveRequest, TargetPass, make_budget
+from das.budget import DraftWork, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
-from das.budget.draft_price import DraftWork
 from das.budget.remaining import RemainingLength
 from das.draft_round import DraftRound
 from das.drafter import RememberingDrafter, TreeDrafts, make_drafter

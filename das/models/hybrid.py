@@ -14,12 +14,15 @@ from typing import Protocol
 
 import numpy as np
 
-from das.budget.draft_price import DraftPassPrice, DraftWork
+from das.budget import DraftWork, TargetPass
+from das.budget.latency import LatencyModel
 from das.drafter import Draft, Drafter, Drafts, HistoryDrafter
 
 # The history is confident while the joint probability of its tokens is at least this.
 # Tried: 0.6, 0.7, 0.8, 0.9 (docs/log.md#self-drafts-and-the-hybrid-2026-11-23).
 SURE = 0.8
+FADE = 0.99  # each round without a draft pass lowers the price by this factor: after 70, one is tried at half of it
+MAX_PATIENCE = 32  # trials that do not pay slow the fall of the price, at most by this factor
 
 # The result of a draft pass: drafted tokens, int64 [A], and P(token is accepted | tokens before it are), float64 [A].
 # None: the model computed non-finite values and stops drafting.
@@ -83,7 +86,9 @@ class Hybrid:
     def __init__(self, model: ChainModel, passes: int | None, worth: Callable[[], float]):
         self.model = model
         self.worth = worth
-        self.price = DraftPassPrice()
+        self.prices = LatencyModel()  # of draft passes
+        self._declined = 0  # rounds in a row without a draft pass
+        self._patience = 1  # factor by which the price falls more slowly than at first
         self._most_passes = passes
         self._passes_made: list[tuple[int, float]] = []  # rows and seconds of each draft pass in the last round
         self._requantize_s = 0.0  # seconds of quantizing before the last round of drafts
@@ -102,7 +107,7 @@ class Hybrid:
         alone = drafter.propose_batch(requests, limits, floors)
         # This check must be cheap: if the model does not pay, nothing else is done for it. A pass is worth most if
         # it drafts for every request and the history has no drafts.
-        if not self._pays(len(requests) * self._usual, self.price.seconds(len(requests))):
+        if not self._pays(len(requests) * self._usual, self._price(len(requests))):
             self._stop()
             return alone
         chains = Chains(limits, floors)
@@ -143,7 +148,7 @@ class Hybrid:
             tokens = [pending[i] for i in among.tolist()]
             # The first pass also computes the last token of each request's text.
             num_rows = sum(map(len, tokens)) + (0 if begun else len(among))
-            if not self._pays(gain, self.price.seconds(num_rows)):
+            if not self._pays(gain, self._price(num_rows)):
                 self._stop()
                 return True
             if not begun:
@@ -174,17 +179,23 @@ class Hybrid:
         worth = self.worth()
         return math.isnan(worth) or tokens * worth >= seconds
 
+    def _price(self, rows: int) -> float:
+        """Returns the seconds that a draft pass may be expected to take; 0 before the first one. While none is made the
+        price falls, because nothing would show that passes became cheaper: some day one is made, as a trial."""
+        return self.prices.predict(rows) * FADE ** (self._declined / self._patience) if self.prices.seen else 0.0
+
     def _stop(self) -> None:
-        """End the round of drafts, because one more draft pass would cost more time than it saves. If the round had no
-        draft pass at all, lower the expected price of a pass, so that one is tried again some day."""
+        """End the round of drafts, because one more draft pass would cost more time than it saves."""
         if not self._passes_made:
-            self.price.decline()
+            self._declined += 1
 
     def _note_pass(self, rows: int, seconds: float, likely: np.ndarray) -> None:
         """Record a draft pass. rows: the pass's rows. likely: acceptance probabilities of the drafted tokens."""
         self._usual += 0.02 * (float(likely.mean()) - self._usual)
         self._passes_made.append((rows, seconds))
-        self.price.observe(rows, seconds)
+        self._patience = min(2 * self._patience, MAX_PATIENCE) if self._declined else 1
+        self._declined = 0
+        self.prices.observe(TargetPass(rows, 0, 0, 0, seconds))
 
 
 class Chains:

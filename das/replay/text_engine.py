@@ -9,8 +9,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from das.budget import BudgetPolicy, LiveRequest, TargetPass
-from das.budget.draft_price import DraftWork
+from das.budget import BudgetPolicy, DraftWork, LiveRequest, TargetPass
 from das.draft_round import DraftRound
 from das.drafter import Drafter, TreeDrafts
 from das.models.hybrid import ChainModel, Hybrid

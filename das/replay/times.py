@@ -2,10 +2,30 @@
 host."""
 
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 import numpy as np
 
-from das.budget.latency_forms import Array, Form
+from das.budget.latency import Array
+
+
+class Form(Protocol):
+    """A formula for the time of target passes."""
+
+    def predict(self, live: Array, tokens: Array, context: Array) -> Array:
+        """Returns the predicted seconds of passes. live: their requests. tokens: live + drafted. context: prompt and
+        response tokens of the requests. The arguments may broadcast."""
+
+
+@dataclass(frozen=True)
+class Affine:
+    """A form with a fixed time for each pass and a time for each token (paper Eq 1)."""
+
+    c_base: float  # seconds per pass
+    c_tok: float  # seconds per token
+
+    def predict(self, live: Array, tokens: Array, context: Array) -> Array:
+        return self.c_base + self.c_tok * tokens
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class SpeculativeGeneration(VLLMGeneration):
     engines: Engines
     engines_of_all_ranks = False  # whether all ranks share the engines, and so must roll out together
     keeps_history = True  # whether checkpoints hold the drafter's history; False: a server keeps it
+    shared: SharedHistory | None = None  # what ranks with engines of their own give each other
     head: TrainedHead | None = None  # a drafter that is trained beside the policy; its trainer sets it
 
     def __init__(
@@ -94,7 +95,6 @@ class SpeculativeGeneration(VLLMGeneration):
         self.evaluation_sample = WeightSample(engine.weight_check_every)  # for the syncs before evaluations
         self.sync = Sync()  # how the engines got their present weights
         self._logprobs_checked = True  # whether log-probs were checked with the present weights
-        self.shared: SharedHistory | None = None  # what ranks with engines of their own give each other
         super().__init__(*args, **kwargs)
 
     def announce(

@@ -15,12 +15,12 @@ from omegaconf import DictConfig
 
 from analysis.report import Line, Section
 from analysis.sections.shared import percent
-from das.budget.latency_forms import Passes
 from das.replay.times import Times
 from experiments.papers import das_drafts, das_hybrids, das_prices, das_rollouts
 from experiments.papers.replayed import Setting
 from experiments.recorded.chains_of_thought import chains_of_thought
 from experiments.replay.latency_fits import fit_affine, relative_error
+from experiments.replay.latency_forms import Passes
 from experiments.replay.synthesis import Synthesis
 from experiments.replay.tables import Table
 from experiments.run.errors import UserError

@@ -9,13 +9,12 @@ import numpy as np
 
 from analysis.report import Section
 from das.budget import make_budget
-from das.budget.latency_forms import Form
 from das.drafter import HistoryDrafter
 from das.models.hybrid import Hybrid, NoHistory
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
-from das.replay.times import Times
+from das.replay.times import Form, Times
 from das.replay.workload import Workload
 from experiments.papers.replayed import MAX_NUM_SEQS, MAX_TOKENS, Batch, Outcome, Setting, seconds
 from experiments.recorded.model_profiles import read_profiles

@@ -8,9 +8,8 @@ import numpy as np
 
 from analysis.report import Line, Section
 from analysis.sections.shared import percent
-from das.budget.latency_forms import Form
 from das.draft_round import BLOCKS_A_TREE
-from das.replay.times import Times
+from das.replay.times import Form, Times
 from experiments.papers.replayed import (
     MAX_NUM_SEQS,
     MAX_TOKENS,

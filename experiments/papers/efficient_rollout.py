@@ -10,7 +10,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from analysis.report import Line, Section, curves
-from das.budget.latency_forms import Array
+from das.budget.latency import Array
 from das.replay.cluster import simulate_rollout
 from das.replay.engine import Engine, PlainEngine
 from das.replay.times import Times

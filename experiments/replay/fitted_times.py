@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from das.budget.latency_forms import Form, Passes
+from das.replay.times import Form
 from experiments.replay.latency_fits import FITS
+from experiments.replay.latency_forms import Passes
 from experiments.run.errors import UserError
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from das.budget.latency_forms import Array
+from das.budget.latency import Array
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Derived:
-    """A latency form (das.budget.latency_forms): EfficientRollout's T_T, with drafted tokens counted as well."""
+    """A latency form (das.replay.times.Form): EfficientRollout's T_T, with drafted tokens counted as well."""
 
     gpu: Gpu
     model: Model

@@ -2,8 +2,8 @@
 
 A latency.json holds:
 columns  live (requests), tokens (live + drafted), context (tokens of all requests together), seconds
-passes   rows of these columns
-forms    NAME.{coefficients, error}: the forms of latency_fits.py, fitted to the passes; budget.latency reads them
+passes   rows of these columns; budget.latency reads them
+forms    NAME.{coefficients, error}: the forms of latency_fits.py, fitted to the passes
 source   one line that names the source of the times
 """
 
@@ -14,15 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from das.budget.latency_forms import Form, Passes
+from das.budget.latency import COLUMNS
 from das.files import write_text
+from das.replay.times import Form
 from experiments.replay.hardware import WithHost, derived
 from experiments.replay.latency_fits import FITS, relative_error
+from experiments.replay.latency_forms import Passes
 from experiments.replay.tables import Grid, Table
 from experiments.run.errors import UserError
 
 DERIVED = "derived, not measured"  # the source of derived times ends with these words
-COLUMNS = ["live", "tokens", "context", "seconds"]
 
 
 def fitted_forms(rows: list[list[float]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Fit latency forms to timed passes: Affine and Drafting (das.budget.latency_forms), and two forms defined here.
+"""Fit latency forms to timed passes: Affine and Drafting (das.replay.times.Form), and two forms defined here.
 
 TwoSegment   one straight line up to a knot and another above it, because kernels change with the batch size
 Roofline     t = max(memory + kv x, compute n) + request b                    (T_T and T_V of EfficientRollout)
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from das.budget import least_squares
-from das.budget.latency_forms import Affine, Array, Form, Passes, fit_drafting, relative_weights
+from das.budget.latency import Array
+from das.replay.times import Affine, Form
+from experiments.replay.latency_forms import Passes, fit_drafting, linear, relative_weights
 
 KNOTS = 15  # number of positions that each of two rounds tries for the knot of TwoSegment
 ROUNDS = 12  # rounds of sorting passes into memory-bound and compute-bound ones; 3 to 6 are usually enough
@@ -57,7 +58,7 @@ def _line(passes: Passes, weights: Array) -> Affine:
     """Return the least-squares line. If all passes have the same number of tokens, c_tok cannot be known and is 0."""
     slope = np.ptp(passes.tokens) > 0
     columns = np.stack([np.ones(len(passes)), passes.tokens * slope], axis=1)
-    return Affine(*map(float, least_squares.linear(columns, passes.seconds, weights)))
+    return Affine(*map(float, linear(columns, passes.seconds, weights)))
 
 
 def fit_two_segment(passes: Passes, age_weights: Array) -> TwoSegment:
@@ -102,7 +103,7 @@ def fit_roofline(passes: Passes, age_weights: Array) -> Roofline:
         for _ in range(ROUNDS):
             columns = np.stack([np.where(compute_bound, zeros, column) for column in (ones, passes.context)], axis=1)
             columns = np.column_stack([columns, np.where(compute_bound, passes.tokens, zeros), passes.live])
-            tried = Roofline(*map(float, least_squares.linear(columns, passes.seconds, weights)))
+            tried = Roofline(*map(float, linear(columns, passes.seconds, weights)))
             error = _squared_error(tried, passes, weights)
             if error < least_error:
                 best, least_error = tried, error

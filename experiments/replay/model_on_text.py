@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from das.budget.latency_forms import Array, Form
+from das.budget.latency import Array
+from das.replay.times import Form
 
 WRONG = 2 * 10**6  # a token id that no text has
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from das.budget.latency_forms import Array, Form
+from das.budget.latency import Array
+from das.replay.times import Form
 
 
 @dataclass(frozen=True)

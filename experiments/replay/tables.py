@@ -1,10 +1,10 @@
-"""Latency forms (das.budget.latency_forms) that interpolate between measured times of passes."""
+"""Latency forms (das.replay.times.Form) that interpolate between measured times of passes."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from das.budget.latency_forms import Array
+from das.budget.latency import Array
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import numpy as np
 from omegaconf import DictConfig
 
 from analysis.latency_figure import calibration_figure
-from das.budget.latency_forms import Drafting
 from das.engine.methods import find_method
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.engine import engine_settings, prepare_process
@@ -24,6 +23,7 @@ from experiments.harness.policies import policy_directory
 from experiments.harness.rollout_steps import tokenized
 from experiments.harness.validate import check
 from experiments.replay.latency_files import write_latency
+from experiments.replay.latency_forms import Drafting
 from experiments.run.compose import compose_config
 from experiments.run.errors import UserError
 from experiments.run.output import quiet_into

@@ -1,29 +1,21 @@
 """Budget policies: limits, trimming, length classes."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_drafts import batch
+from made_passes import latency_file
 
 from das.budget import LiveRequest, TargetPass, make_budget
 from das.budget.classes import Classes
-from das.budget.latency import LatencyModel
 from das.budget.marginal import Marginal, best_tokens
 from das.budget.policies import LengthClass
+from experiments.replay.latency_forms import Drafting
 
 
 def live(count: int) -> list[LiveRequest]:
     return [LiveRequest(name=str(i), problem="p", max_tokens=100) for i in range(count)]
-
-
-def line_prices(folder: Path, base: float, row: float, token: float) -> str:
-    """A latency.json with these seconds."""
-    coefficients = {"base": base, "row": row, "drafting": 0.0, "token": token}
-    path = folder / "latency.json"
-    path.write_text(json.dumps({"forms": {"drafting": {"coefficients": coefficients}}}))
-    return str(path)
 
 
 def test_marginal_switches_itself_off_and_tries_again() -> None:
@@ -55,28 +47,12 @@ def test_drafts_must_pay_for_drafting_at_all() -> None:
     for i in range(200):
         count = (4 + i % 9) * (i % 2)
         budget.observe_pass(TargetPass(4, count, 0, 0, 20e-3 + 4e-3 + (6e-3 + 1e-3 * count if count else 0)))
-    seconds = budget.prices.table(4, 0, 12)
+    seconds = budget.prices.table(4, 12)
     assert seconds[4] - seconds[0] == pytest.approx(10e-3, rel=0.1)
     assert seconds[12] - seconds[4] == pytest.approx(8e-3, rel=0.25)
     one, many = batch([[0.3]] * 4), batch([[0.99] * 8] * 4)
     assert best_tokens(one, seconds[:5])[0] == 0
-    assert best_tokens(many, budget.prices.table(4, 0, 32))[0] >= 16
-
-
-def test_latency_model_learns_the_costs_and_ignores_interruptions() -> None:
-    model = LatencyModel(ratio=10)
-    assert model.form.base / model.form.token == pytest.approx(10)
-    rng = np.random.default_rng(0)
-    for i in range(600):
-        requests, count = int(rng.integers(1, 20)), int(rng.integers(0, 4)) * int(rng.integers(0, 60))
-        seconds = 5e-3 + 2e-4 * requests + ((1e-3 + 5e-5 * count) if count else 0.0)
-        seconds *= rng.uniform(0.97, 1.03)
-        model.observe(TargetPass(requests, count, 0, 0, 20 * seconds if i > 50 and i % 10 == 0 else seconds))
-    assert model.form.base == pytest.approx(5e-3, rel=0.1)
-    assert model.form.row == pytest.approx(2e-4, rel=0.1)
-    assert model.form.token == pytest.approx(5e-5, rel=0.1)
-    assert model.form.drafting == pytest.approx(1e-3, rel=0.3)
-    assert model.predict(10, 40, 0) == pytest.approx(10e-3, rel=0.05)
+    assert best_tokens(many, budget.prices.table(4, 32))[0] >= 16
 
 
 def test_classes_follow_history_and_growth() -> None:
@@ -111,7 +87,7 @@ def test_classes_count_the_lengths_that_are_still_possible() -> None:
 def test_floors_prune_nothing_that_would_be_kept(tmp_path: Path) -> None:
     """Drafts that end at the floors are trimmed to the same tokens as complete drafts, at prices that are a line."""
     rng = np.random.default_rng(0)
-    budget = Marginal(tokens=16, latency=line_prices(tmp_path, base=30e-3, row=1e-3, token=1e-3))
+    budget = Marginal(tokens=16, latency=latency_file(tmp_path / "latency.json", Drafting(30e-3, 1e-3, 0.0, 1e-3)))
     for _ in range(50):
         requests = live(6)
         complete = [rng.uniform(0.2, 1.0, 16).tolist() for _ in requests]

@@ -62,7 +62,8 @@ def test_dearer_drafting_does_not_end_drafting(dearer: float, at_most: float) ->
 
 @pytest.mark.parametrize(("plain", "drafted"), [(1.0, 3.0), (1.4, 4.0)])
 def test_drafts_that_no_longer_pay_end_soon(plain: float, drafted: float) -> None:
-    """Also where plain passes became slower at the same time: that is no burst of other work."""
+    """Also where plain passes became slower at the same time: that is no burst of other work. Some passes of each size
+    must show it, and the smaller sizes are tried after the larger ones."""
 
     def changed(live: int, num_drafted: int) -> float:
         return usual(live, num_drafted) * (drafted if num_drafted else plain)
@@ -70,8 +71,8 @@ def test_drafts_that_no_longer_pay_end_soon(plain: float, drafted: float) -> Non
     budget, drafts = Marginal(), alike(32, 8, 0.75)
     passes(budget, drafts, usual, EARLIER, seed=1)
     after = passes(budget, drafts, changed, 600, seed=2)
-    assert np.count_nonzero(after[:, 0]) <= 20
-    assert ratio(after, drafts, changed) < 1.05
+    assert np.count_nonzero(after[:, 0]) <= 80
+    assert ratio(after[80:], drafts, changed) < 1.03
 
 
 def test_a_knee_is_found_at_many_live_requests() -> None:
@@ -84,7 +85,7 @@ def test_a_knee_is_found_at_many_live_requests() -> None:
     drafts.probs[:28] = 0.9
     passes(budget, drafts, lambda live, drafted: 20e-3 + 1e-5 * (live + drafted), EARLIER, seed=1)
     after = passes(budget, drafts, knee, 100, seed=2)
-    assert np.count_nonzero(after[:, 0] > 14) <= 8
+    assert np.count_nonzero(after[:, 0] > 14) <= 16
 
 
 def test_sizes_that_cost_time_once_do_not_end_drafting() -> None:
@@ -122,3 +123,16 @@ def test_drafts_that_cost_much_at_first_are_found_to_pay(live: int, plain: float
 
     done = passes(Marginal(32), alike(live, 4, 0.8), seconds, 600, seed=0)
     assert (done[450:, 0] > live).mean() > 0.8
+
+
+@pytest.mark.parametrize("slower", [1.5, 4.0])
+def test_a_burst_of_slow_passes_does_not_end_drafting(slower: float) -> None:
+    """Other work slows twenty passes, whatever they carry. What they show of drafts is wrong, and soon forgotten."""
+    budget, drafts, lost = Marginal(), alike(32, 8, 0.75), []
+    passes(budget, drafts, usual, EARLIER, seed=1)
+    for burst in range(5):
+        passes(budget, drafts, lambda live, drafted: slower * usual(live, drafted), 20, seed=10 + burst)
+        after = passes(budget, drafts, usual, 200, seed=20 + burst)
+        lost.append(np.count_nonzero(after[:, 0] == 0))
+    assert max(lost) < 60, lost
+    assert np.count_nonzero(after[100:, 0]) > 90

@@ -2,48 +2,43 @@
 
 import numpy as np
 
-from das.budget.exploration import SHARE, Exploration
+from das.budget.exploration import SHARE, Allowance
 
 
-def test_the_first_passes_carry_no_drafts() -> None:
-    exploration = Exploration()
-    for _ in range(3):
-        assert exploration.control_due(1.0)
-        exploration.observe(0.01, drafted=False, error=0.0, usual_error=0.02)
-    assert not exploration.control_due(1.0)
-
-
-def controls(error: float) -> list[int]:
-    """Passes of 1 s of which drafts save half. The passes that are controls, whose prediction errs by so much."""
-    exploration, at = Exploration(), []
+def passes_of_tests(new: bool) -> list[int]:
+    """Passes of 1 s. The ones that are tests, which cost half a second each and show something new or nothing."""
+    allowance, at = Allowance(), []
     for i in range(3000):
-        due = exploration.control_due(0.5)
-        if due:
+        if allowance.seconds(i) > 0.5:
             at.append(i)
-        exploration.observe(1.0, drafted=not due, error=error, usual_error=0.02)
+            allowance.spent(i, new)
     return at
 
 
-def test_controls_cost_their_share_and_less_while_they_show_nothing_new() -> None:
-    surprising, calm = controls(0.5), controls(0.01)
-    assert 0.5 * len(surprising) <= SHARE * 3000 + 3
-    assert len(surprising) > 0.8 * SHARE * 3000 / 0.5
+def test_tests_cost_their_share_and_less_while_they_show_nothing_new() -> None:
+    surprising, calm = passes_of_tests(new=True), passes_of_tests(new=False)
+    assert 0.8 * SHARE * 3000 < 0.5 * len(surprising) <= SHARE * 3000
     assert len(calm) < len(surprising) / 4
     assert np.diff(calm).max() <= 2**3 * 0.5 / SHARE + 2
 
 
-def test_trials_in_vain_become_rare() -> None:
-    exploration, at = Exploration(), []
+def test_tests_in_vain_become_rare_until_one_shows_something_new() -> None:
+    allowance, at = Allowance(), []
     for i in range(2000):
-        if exploration.trial_due and exploration.allowance > 0.1:
-            exploration.begin_trial(expected=1.1, plain=1.0)
+        if allowance.due(i) and allowance.seconds(i) > 0.1:
             at.append(i)
-            exploration.observe(1.1, drafted=True, error=0.0, usual_error=0.02)
-        else:
-            exploration.observe(1.0, drafted=i >= 3, error=0.0, usual_error=0.02)
+            allowance.spent(i, new=False, pause=8)
     gaps = np.diff(at)
     assert gaps[-1] > 10 * gaps[0]
-    exploration.begin_trial(expected=1.1, plain=1.0)
-    exploration.observe(0.5, drafted=True, error=0.0, usual_error=0.02)  # tokens have become cheap
-    exploration.observe(9.0, drafted=True, error=0.0, usual_error=0.02)
-    assert exploration.trial_due
+    allowance.spent(2000, new=True, pause=8)
+    assert allowance.due(2000)
+
+
+def test_a_test_that_is_too_expensive_is_thought_of_ever_less_often() -> None:
+    allowance, at = Allowance(), []
+    for i in range(2000):
+        if allowance.due(i):
+            at.append(i)
+            allowance.put_off(i, pause=8)
+    assert np.diff(at).tolist()[:4] == [8, 16, 32, 64]
+    assert allowance.seconds(2000) == SHARE * 2000  # it saves up meanwhile

@@ -18,7 +18,7 @@ from das.cluster.pool import EnginePool
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
-from das.process import warm_process
+from das.process import warm_context, warm_process
 
 pytestmark = pytest.mark.slow
 ENGINE = "ray::RolloutEng"  # names have 15 characters in the kernel
@@ -43,6 +43,7 @@ def cluster(repetitive_policy: str) -> Iterator[Cluster]:
         drafter={"window": 4, "min_prob": 0.005},
         budget={"name": "fixed", "tokens": 8},
     )
+    warm_context()  # so that Ray is imported there before this process starts one: a fork must get on with its own
     cluster = Cluster(EnginePool(ClusterSettings(engines=2), settings))
     yield cluster
     cluster.close()

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import torch
 from ray.exceptions import RayTaskError
 
 from das.budget.schedule import LongestFirst
-from das.cluster.connection import require_listener
+from das.cluster.connection import connect, require_listener
 from das.cluster.messages import ClusterError, predicted
 from das.cluster.pool import one_line
 from das.cluster.settings import ClusterSettings
@@ -54,6 +55,25 @@ def test_an_address_of_another_form_is_refused() -> None:
     for address in ("nowhere", "ray://node:10001", ":6379", "node:", "node:123456"):
         with pytest.raises(ValueError, match=f"cluster.address={address}: must be HOST:PORT"):
             ClusterSettings(address=address)
+
+
+def test_a_new_ray_that_does_not_start_is_started_again_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes: list[Any] = []
+
+    def init(**options: Any) -> None:
+        assert options["address"] == "local"
+        if outcomes.pop(0):
+            raise Exception("The current node timed out during startup.\nThis could happen")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "init", init)
+    outcomes += [True, False]
+    assert connect(ClusterSettings(), 1) == (ray, True)
+    outcomes += [True, True]
+    with pytest.raises(
+        ClusterError, match=r"^Ray did not start: The current node timed out during startup\. This could"
+    ):
+        connect(ClusterSettings(), 1)
 
 
 def test_an_address_where_nothing_listens_is_refused() -> None:

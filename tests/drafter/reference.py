@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from reference_mix import Mixed, Mixture, Occurrence, Text, match_length
-from reference_recall import NoisyMixture, noise_key, pairs_beside
+from reference_mix import Mixed, Occurrence, Text, match_length
+from reference_recall import Mixture, noise_key, pairs_beside
 
 from das.drafter import constants
 from das.drafter.draft import Draft
 from das.drafter.options import DEFAULTS, DrafterOptions
 
-TRACE = 8  # drafted positions that votes and mixture learn from
+TRACE = 8  # drafted positions that are learned from
 POSITIONS = 16  # drafted positions whose probabilities are corrected
 CROSS_PROBLEM = 18  # source of occurrences in other problems
 
@@ -84,7 +84,7 @@ class ReferenceDrafter:
         self._stores: dict[str, _Store] = {}
         self._requests: dict[str, _Request] = {}
         self._shared: list[Text] = []  # finished texts that other problems see, oldest first
-        self._mixture, self._noisy = Mixture(), NoisyMixture()
+        self._mixture, self._noisy = Mixture(knows_noise=False), Mixture(knows_noise=True)
 
     def begin(self, request: str, problem: str, prompt: Sequence[int], seed: int | None = None) -> None:
         if request in self._requests:
@@ -278,18 +278,20 @@ class ReferenceDrafter:
         given: tokens between the request's own and the drafted ones.
         """
         occurrences = _follow(before.occurrences, path[-1]) if before else []
-        leaves = before is not None and before.nearest is not None and before.nearest.token != path[-1]
+        leaves = (
+            request.mixture.knows_noise
+            and before is not None
+            and before.nearest is not None
+            and before.nearest.token != path[-1]
+        )
         if not occurrences or (leaves and len(occurrences) <= constants.AGREEING):
             context = [*request.text.tokens[-constants.MAX_MATCH :], *given, *path]
             occurrences = self._look_up(request, context, is_first=not path)
         if not occurrences:
             return None
-        if isinstance(request.mixture, NoisyMixture):
-            assert request.seed is not None
-            position = request.text.length + len(given) + len(path)
-            mixed = request.mixture.foresee(occurrences, len(path), noise_key(request.seed, position))
-        else:
-            mixed = request.mixture.mix(occurrences, len(path))
+        position = request.text.length + len(given) + len(path)
+        key = 0 if request.seed is None else noise_key(request.seed, position)
+        mixed = request.mixture.foresee(occurrences, len(path), key)
         if before:
             before.after[path[-1]] = mixed
         else:
@@ -299,7 +301,7 @@ class ReferenceDrafter:
     def _look_up(self, request: _Request, context: list[int], is_first: bool) -> list[Occurrence]:
         """Occurrences for a draft's first token, or for a later one where none agrees with the draft any more."""
         fallback = [min(n, constants.FALLBACK_VISITS) for n in constants.VISITS]
-        most = constants.PLACES if isinstance(request.mixture, NoisyMixture) else 256
+        most = constants.PLACES if request.mixture.knows_noise else 256
         visits = [min(n, most) for n in constants.VISITS] if is_first else fallback
         room = min(self.max_candidates, most if is_first else constants.FALLBACK_VISITS)
         in_problem = self._in_problem(request, context, visits)[:room]

@@ -1,23 +1,11 @@
-"""The reference's drafts with the noise: recall.h in plain Python, with the same doubles computed in the same order."""
+"""The reference's predictor: recall.h in plain Python, with the same doubles computed in the same order."""
 
 from __future__ import annotations
 
 import numpy as np
-from reference_mix import (
-    BEST,
-    VARIETIES,
-    Mixed,
-    Mixture,
-    Occurrence,
-    _bucket,
-    _nested,
-    _set_ranks,
-    exp_of,
-    log_of,
-    normalized,
-)
+from reference_mix import BEST, VARIETIES, Mixed, Occurrence, Votes, bucket, exp_of, log_of, normalized, set_ranks
 
-from das.drafter.prior import NOISY_PRIOR, NOISY_SIZES
+from das.drafter.prior import NOISY_PRIOR, PRIOR
 
 RECALL_RATE = 0.002
 RARE = 22  # the level of tokens that a distribution does not list
@@ -25,15 +13,17 @@ MASK = 2**32 - 1
 F = np.float32
 
 
-class NoisyMixture(Mixture):
-    """The weights of drafts with the noise, and what they make of occurrences."""
+class Mixture(Votes):
+    """The weights of drafts, with the noise or without, and what they make of occurrences."""
 
-    def __init__(self) -> None:
-        self._weights = {name: _nested(values, NOISY_SIZES[name]) for name, values in NOISY_PRIOR.items()}
+    def __init__(self, knows_noise: bool) -> None:
+        super().__init__(NOISY_PRIOR if knows_noise else PRIOR)
+        self.knows_noise = knows_noise
 
     def foresee(self, occurrences: list[Occurrence], position: int, key: int) -> Mixed:
-        """Probabilities of the BEST next tokens, and of none of them. key: the noise key of the next token."""
-        _set_ranks(occurrences)
+        """Probabilities of the BEST next tokens, and of none of them. key: the noise key of the next token, if it is
+        known."""
+        set_ranks(occurrences)
         share: dict[int, float] = {}
         everything = missing = 0.0
         for o in occurrences:
@@ -47,19 +37,20 @@ class NoisyMixture(Mixture):
                 share[o.token] = share.get(o.token, 0.0) + weight
             elif listed < 1.0:
                 missing += weight * (1.0 - listed)
-        top = _bucket(max((o.match for o in occurrences if not o.cross_problem), default=0))
+        top = bucket(max((o.match for o in occurrences if not o.cross_problem), default=0))
         variety = min(len(share), VARIETIES - 1)
         none = self._weights["none"][top][variety]
         everything += none
         v = self._weights["recall"][top]
-        known = [o for o in occurrences if o.pairs]
+        known = [o for o in occurrences if o.pairs or not self.knows_noise]
         nearest = max(known, key=lambda o: o.match) if known else None  # the first of equals
+        beside = nearest.pairs or [(nearest.token, 0)] if nearest else []
         none_log = log_of((none + missing) / everything)
-        unlisted = _log_unlisted(nearest.pairs) if nearest else 0.0
+        unlisted = _log_unlisted(beside) if nearest else 0.0
         rows = []
         for token, weight in share.items():
-            near = _log_prob(nearest.pairs, token) if nearest else 0.0
-            features = [log_of(weight / everything), near, gumbel(key, token)]
+            near = _log_prob(beside, token) if nearest else 0.0
+            features = [log_of(weight / everything), near, gumbel(key, token) if self.knows_noise else 0.0]
             score = v[0] * features[0] + v[1] * features[1] + v[2] * features[2]
             rows.append((score, token, features))
         rows = sorted(rows, key=lambda row: -row[0])[:BEST]

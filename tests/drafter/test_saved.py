@@ -1,6 +1,5 @@
 """A damaged or inconsistent history file is refused in one line, and the drafter stays as it was."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from reference_recall import pairs_beside
 from das.arrays import pack_strings, save_arrays
 from das.drafter import HistoryDrafter
 from das.drafter.distributions import NO_PAIR, PAIRS, packed, unknown
-from das.drafter.prior import SIZES
 from das.drafter.saved import read_history
 from tests.drafter.fuzz import saved
 
@@ -143,17 +141,13 @@ def test_ticks_before_zero_come_back(tmp_path: Path) -> None:
     assert again.history_tokens == warm.history_tokens == 300
 
 
-def test_a_history_without_corrections_by_position_loads(tmp_path: Path) -> None:
-    """Earlier versions did not learn them."""
+def test_weights_of_another_version_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "history.npz"
     arrays = saved(path)
-    weights = arrays["weights"]
-    older = weights[: sum(map(math.prod, SIZES.values()))]  # without those of drafts with the noise
-    late = len(older) - 16 * 29 + np.arange(-16, 0)  # they lie before the mixing weights, prior.SIZES["mix"]
-    np.savez(path, **{**arrays, "weights": np.delete(older, late)})  # type: ignore[arg-type]
-    drafter = HistoryDrafter()
-    drafter.load(path)
-    assert np.array_equal(drafter.weights(), HistoryDrafter().weights())
+    np.savez(path, **{**arrays, "weights": np.append(arrays["weights"], np.ones(384))})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="another version of the drafter"):
+        read_history(path)
+    assert_refused(path)
 
 
 def test_remembered_distributions_come_back(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from das.budget.latency_forms import Drafting
 from das.drafter import HistoryDrafter
 from das.models.hybrid import Drawn, Hybrid
+from experiments.replay.latency_forms import Drafting
 from experiments.replay.model_on_text import CopyOnText
 
 PRICE = Drafting(2e-3, 1e-5, 0.0, 1e-4)
@@ -61,8 +61,8 @@ def test_trials_of_a_model_that_does_not_pay_come_ever_later(share: float) -> No
     for _ in range(20):
         hybrid.extend(history, REQUESTS, [5, 5])
     assert model.num_passes == 20
-    worth = share * hybrid.price.seconds(1) / hybrid._usual
-    assert 2 * hybrid._usual * worth > 1.5 * hybrid.price.seconds(2)
+    worth = share * hybrid.prices.predict(1) / hybrid._usual
+    assert 2 * hybrid._usual * worth > 1.5 * hybrid.prices.predict(2)
     model.num_passes, rounds = 0, 3000
     for _ in range(rounds):
         hybrid.extend(history, REQUESTS, [5, 5])

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from das.budget import make_budget
-from das.budget.latency_forms import Affine
 from das.drafter import HistoryDrafter
 from das.replay.cluster import simulate_rollout
 from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
-from das.replay.times import Times
+from das.replay.times import Affine, Times
 from das.replay.workload import Workload, workload
 
 TIMES = Times(Affine(7.8e-3, 28e-6))  # the paper's Fig 8, 0-500 tokens

@@ -9,7 +9,6 @@ import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.fixed import Fixed
-from das.budget.latency_forms import Drafting
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
 from das.replay.cluster import simulate_rollout
@@ -18,6 +17,7 @@ from das.replay.text_engine import PROMPT, TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.replay.latency_fits import Roofline
+from experiments.replay.latency_forms import Drafting
 from experiments.replay.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
 from experiments.replay.scale import ContextRead
 from experiments.replay.tables import Table

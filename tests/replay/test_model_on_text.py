@@ -9,7 +9,6 @@ import pytest
 from test_engines import FORMS, made, slow_text
 
 from das.budget import make_budget
-from das.budget.latency_forms import Drafting
 from das.drafter import Drafts, HistoryDrafter
 from das.models.hybrid import SURE, Hybrid, NoHistory
 from das.replay.cluster import Step, simulate_rollout
@@ -17,6 +16,7 @@ from das.replay.text_engine import TextEngine
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.replay.hardware import MODELS, derived
+from experiments.replay.latency_forms import Drafting
 from experiments.replay.model_on_text import WRONG, CopyOnText, DraftPass
 from experiments.replay.profile_engine import Profile
 from experiments.replay.scale import CheaperPass

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from das.budget.draft_price import DraftWork
+from das.budget import DraftWork
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.side_output import side_output
 

@@ -21,7 +21,6 @@ import numpy as np
 from omegaconf import DictConfig
 
 from analysis.budgets_figure import budgets_figure
-from das.budget import least_squares
 from experiments.bench.budgets.cost import cost_us
 from experiments.bench.budgets.engines import (
     BASELINE,
@@ -35,6 +34,7 @@ from experiments.bench.budgets.engines import (
 from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings
 from experiments.harness.policies import policy_directory
+from experiments.replay.latency_forms import linear
 from experiments.run.compose import compose_config
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
@@ -172,6 +172,6 @@ def pass_prices(rows: Sequence[dict[str, Any]]) -> np.ndarray:
     counts, seconds = np.stack([_counts(row) for row in rows]), np.array([row["rollout_s"] for row in rows])
     weights = 1 / np.square(seconds)
     for _ in range(20):
-        prices = least_squares.linear(counts, seconds, weights)
+        prices = linear(counts, seconds, weights)
         weights = 1 / (np.square(seconds) * np.maximum(np.abs(counts @ prices / seconds - 1), 1e-3))
     return prices

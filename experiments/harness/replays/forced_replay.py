@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from das.budget.latency_forms import Drafting
 from das.engine.build import EngineSettings
 from das.replay.cluster import simulate_rollout
 from das.replay.times import Times
@@ -16,6 +15,7 @@ from das.replay.workload import Workload
 from experiments.harness.replays.forced_engines import ForcedResult
 from experiments.harness.replays.recorded_arms import simulated_engine
 from experiments.replay.fitted_times import fit_form, fit_prefill
+from experiments.replay.latency_forms import Drafting
 
 BASELINE = "none"
 # Times of a row, relative to the measured time. 0: a pass takes as long with any number of rows, as on a GPU with few.

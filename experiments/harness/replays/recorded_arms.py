@@ -8,7 +8,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis import read
 from das.budget import make_budget
-from das.budget.latency_forms import Form
 from das.drafter import make_drafter
 from das.drafter.options import DEFAULTS
 from das.engine.build import EngineSettings
@@ -16,7 +15,7 @@ from das.engine.methods import find_method
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
-from das.replay.times import Times
+from das.replay.times import Form, Times
 from das.replay.workload import Workload
 from das.trl.dataset_rows import history_tick
 from experiments.harness.config import problems_per_step

@@ -73,7 +73,7 @@ def run_arms(comparison: Comparison, progress: Progress) -> None:
                 comparison.run_folder.add_metrics(row)
                 progress.step(row)
         for name in names:
-            expect(pipes[name], "done", name, folder)
+            expect(pipes[name], "done", name, folder, progress.now)  # a run that had ended sends no "rollout"
     finally:
         for pipe in pipes.values():
             pipe.close()  # an arm that still waits for its turn ends, and closes its W&B run

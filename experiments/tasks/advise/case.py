@@ -9,12 +9,11 @@ import numpy as np
 from omegaconf import DictConfig
 
 from das.budget import make_budget
-from das.budget.latency_forms import Form
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
-from das.replay.times import Times
+from das.replay.times import Form, Times
 from das.replay.workload import Workload, workload
 from experiments.harness.replays.recorded_arms import tokens_only
 from experiments.recorded.rollouts import is_text, read_rollouts

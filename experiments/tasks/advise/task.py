@@ -17,10 +17,10 @@ import numpy as np
 from omegaconf import DictConfig
 
 from analysis import advice_page as page
-from das.budget.latency_forms import Form
 from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
+from das.replay.times import Form
 from experiments.replay.predicted import INVARIANCE_COST
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder

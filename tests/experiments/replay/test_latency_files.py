@@ -8,8 +8,8 @@ import pytest
 from refusals import one_line
 
 from das.budget.latency import LatencyModel
-from das.budget.latency_forms import Drafting
 from experiments.replay.latency_files import chosen_form, read_latency, write_latency
+from experiments.replay.latency_forms import Drafting
 from experiments.run.errors import UserError
 
 FORM = Drafting(base=5e-3, row=1e-4, drafting=0.0, token=3e-5)
@@ -36,7 +36,7 @@ def test_what_was_measured_is_found_again(tmp_path: Path, growing: int) -> None:
     b, n = np.array([1.0, 5.0, 20.0]), np.array([3.0, 25.0, 60.0])
     expected = 1.005 * FORM.predict(b, n, np.zeros(3))
     assert form.predict(b, n, 100 * b) == pytest.approx(expected)
-    assert LatencyModel(64, str(path)).predict(8, 16, 0) == pytest.approx(float(FORM.predict(8, 24, 0)), rel=0.02)  # type: ignore[arg-type]
+    assert LatencyModel(64, str(path)).predict(8, 16) == pytest.approx(float(FORM.predict(8, 24, 0)), rel=0.02)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from das.budget.latency_forms import Drafting
+from experiments.replay.latency_forms import Drafting
 from experiments.replay.tables import Grid
 
 

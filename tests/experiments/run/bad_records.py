@@ -133,9 +133,8 @@ def foreign_distributions(path: Path) -> None:
 history_case("history of another vocabulary", "holds token 150000", foreign_distributions)
 
 
-def drafting(**coefficients: Any) -> str:
-    usual = {"base": 1e-3, "row": 1e-4, "drafting": 1e-3, "token": 1e-5}
-    return json.dumps({"forms": {"drafting": {"coefficients": usual | coefficients}}})
+def passes(*row: Any) -> str:
+    return json.dumps({"columns": ["live", "tokens", "context", "seconds"], "passes": [row]})
 
 
 def latency_case(label: str, content: str | None, words: str = "no latency.json of task=calibrate") -> None:
@@ -151,10 +150,12 @@ def latency_case(label: str, content: str | None, words: str = "no latency.json 
 IMPOSSIBLE = "latencies that are negative, NaN or text"
 latency_case("latencies that are missing", None)
 latency_case("latencies that are not JSON", "{")
-latency_case("latencies without their columns", '{"forms": {"affine": {}}}')
-latency_case(IMPOSSIBLE, drafting(token=-1.0), "base must be above 0, nothing negative")
-latency_case(IMPOSSIBLE, drafting(token=float("nan")), "base must be above 0")
-latency_case(IMPOSSIBLE, drafting(base="fast"))
+latency_case("latencies without their columns", '{"passes": [[1, 1, 0, 1]], "columns": ["live"]}')
+latency_case("latencies without passes", '{"forms": {"affine": {}}}')
+latency_case(IMPOSSIBLE, passes(4, 8, 100, -1.0))
+latency_case(IMPOSSIBLE, passes(4, 8, 100, float("nan")))
+latency_case(IMPOSSIBLE, passes(4, 3, 100, 1.0))
+latency_case(IMPOSSIBLE, passes(4, 8, 100, "fast"))
 
 
 # ---- recorded rollouts ----

@@ -47,7 +47,7 @@ def test_problems_are_those_of_earlier_versions(kind: str, digest: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "count", "steps"), [("arithmetic", 100, 1), ("calculator", 800, 1), ("programs", 50, 2)]
+    ("kind", "count", "steps"), [("arithmetic", 100, 1), ("calculator", 2000, 1), ("programs", 50, 2)]
 )
 def test_too_many_chains_are_an_error(kind: str, count: int, steps: int) -> None:
     with pytest.raises(ValueError, match="too few distinct questions"):

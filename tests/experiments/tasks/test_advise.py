@@ -10,8 +10,8 @@ from composed import composed
 from made_inputs import write_run
 from refusals import one_line
 
-from das.budget.latency_forms import Drafting
 from das.replay.workload import workload
+from experiments.replay.latency_forms import Drafting
 from experiments.tasks.advise import task as advise
 from experiments.tasks.advise.case import Case, build, sample
 from experiments.tasks.advise.models import acceptances

@@ -10,12 +10,12 @@ from composed import composed
 from made_inputs import write_run
 from omegaconf import OmegaConf
 
-from das.budget.latency_forms import Drafting
 from das.replay.times import Times
 from das.replay.workload import workload
 from experiments.harness.replays.recorded_arms import replay_arm
 from experiments.recorded.rollouts import read_rollouts
 from experiments.replay.latency_files import write_latency
+from experiments.replay.latency_forms import Drafting
 from experiments.run.errors import UserError
 from experiments.tasks import replay
 

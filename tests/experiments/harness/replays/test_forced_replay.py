@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from das.budget.latency_forms import Drafting
 from das.engine.build import EngineSettings
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
 from experiments.harness.replays.forced_engines import ForcedResult
 from experiments.harness.replays.forced_replay import fitted_times, replay, replayed
+from experiments.replay.latency_forms import Drafting
 
 FORM = Drafting(base=0.01, row=0.002, drafting=0.001, token=0.001)
 SETTINGS: dict[str, Any] = {

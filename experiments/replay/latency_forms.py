@@ -1,20 +1,16 @@
-"""Formulas (forms) for the time of a target pass, and the fit of one of them to timed passes.
+"""Drafting, a formula (form) for the time of a target pass, and its fit to timed passes.
 
-Affine       t = c_base + c_tok n                                             (paper Eq 1)
-Drafting     t = base + row b + (drafting + token d if d > 0)                 Eq 1 with separate costs of drafts
+    t = base + row b + (drafting + token d if d > 0)            paper Eq 1 with separate costs of drafts
 
-n: tokens in the pass (live requests + drafted), b: live requests, d = n - b: drafted tokens. Times are in seconds.
+b: live requests, d: drafted tokens. Times are in seconds.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from das.budget import least_squares
-
-Array = NDArray[np.float64]
+from das.budget.latency import Array
 
 
 @dataclass(frozen=True)
@@ -31,24 +27,6 @@ class Passes:
 
     def __getitem__(self, chosen: NDArray[np.bool_] | slice) -> "Passes":
         return Passes(self.live[chosen], self.tokens[chosen], self.context[chosen], self.seconds[chosen])
-
-
-class Form(Protocol):
-    """A fitted formula for the time of target passes."""
-
-    def predict(self, live: Array, tokens: Array, context: Array) -> Array:
-        """Returns the predicted seconds of passes. For the arguments, which may broadcast, see Passes."""
-
-
-@dataclass(frozen=True)
-class Affine:
-    """A form with a fixed time for each pass and a time for each token."""
-
-    c_base: float  # seconds per pass
-    c_tok: float  # seconds per token
-
-    def predict(self, live: Array, tokens: Array, context: Array) -> Array:
-        return self.c_base + self.c_tok * tokens
 
 
 @dataclass(frozen=True)
@@ -71,6 +49,23 @@ SHARE = 0.2  # assumed value of drafting / base, until passes show the real one
 MADE_UP = 8.0  # weight of the synthetic passes that state SHARE while all timed passes carry drafts
 
 
+def linear(columns_N_p: Array, seconds_N: Array, weights_N: Array) -> Array:
+    """Fit seconds_N = columns_N_p @ coefficients by weighted least squares. Returns the coefficients [p]; one that
+    would be negative is set to 0."""
+    root = np.sqrt(weights_N)
+    columns, seconds = columns_N_p * root[:, None], seconds_N * root
+    size = np.sqrt(np.einsum("np,np->p", columns, columns))
+    used = np.flatnonzero(size)  # indices of the columns that are in the fit
+    coefficients = np.zeros(columns.shape[1])
+    while len(used):
+        solution = np.linalg.lstsq(columns[:, used] / size[used], seconds, rcond=None)[0]
+        if (solution >= 0).all():
+            coefficients[used] = solution / size[used]
+            break
+        used = np.delete(used, int(solution.argmin()))
+    return coefficients
+
+
 def relative_weights(passes: Passes, age_weights: Array) -> tuple[Passes, Array]:
     """Returns the passes without the interrupted ones, and weights with which least squares minimises relative errors.
 
@@ -79,10 +74,10 @@ def relative_weights(passes: Passes, age_weights: Array) -> tuple[Passes, Array]
     """
     columns = np.stack([np.ones(len(passes)), passes.tokens], axis=1)
     weights = age_weights / np.square(passes.seconds)
-    line = columns @ least_squares.linear(columns, passes.seconds, weights)
+    line = columns @ linear(columns, passes.seconds, weights)
     for _ in range(5):
         errors = np.maximum(np.abs(line / passes.seconds - 1), 1e-3)
-        line = columns @ least_squares.linear(columns, passes.seconds, weights / errors)
+        line = columns @ linear(columns, passes.seconds, weights / errors)
     undisturbed = passes.seconds <= OUTLIER * line
     return passes[undisturbed], (age_weights / np.square(line))[undisturbed]
 
@@ -100,4 +95,4 @@ def fit_drafting(passes: Passes, age_weights: Array) -> Drafting:
     columns = np.concatenate([columns, [[SHARE, 0, -1, 0]]])
     seconds = np.append(passes.seconds, 0.0)
     made_up = MADE_UP / (1 + np.count_nonzero(num_drafted == 0)) * weights.mean()
-    return Drafting(*map(float, least_squares.linear(columns, seconds, np.append(weights, made_up))))
+    return Drafting(*map(float, linear(columns, seconds, np.append(weights, made_up))))
