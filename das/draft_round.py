@@ -12,6 +12,7 @@ import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.drafter import Drafter, Drafts, RememberingDrafter, TreeDrafts
+from das.models.hybrid import Hybrid
 from das.set_aside import SetAsideTokens
 
 UNLIMITED = 2**31
@@ -35,6 +36,7 @@ class DraftRound:
     max_draft_tokens  the longest draft that the caller can verify; None: the budget's maximum
     branch_blocks     KV blocks for branches. Drafts branch (are trees) while there are BLOCKS_A_TREE blocks for each
                       request, so the last requests of a rollout get trees, and the bulk gets chains
+    hybrid            lets a model extend the drafter's drafts, which are chains then; None: no model drafts
 
     begin_step and end_step enclose a rollout. Where nobody announces rollouts, as in a server, they end between two
     passes, and requests that still run belong to the next one.
@@ -45,12 +47,18 @@ class DraftRound:
     """
 
     def __init__(
-        self, drafter: Drafter, budget: BudgetPolicy, max_draft_tokens: int | None = None, branch_blocks: int = 0
+        self,
+        drafter: Drafter,
+        budget: BudgetPolicy,
+        max_draft_tokens: int | None = None,
+        branch_blocks: int = 0,
+        hybrid: Hybrid | None = None,
     ) -> None:
         self.drafter = drafter
         self.budget = budget
         self.max_draft_tokens = budget.max_draft_tokens if max_draft_tokens is None else max_draft_tokens
         self.branch_blocks = branch_blocks
+        self.hybrid = hybrid
         self.set_aside = SetAsideTokens()
 
     def begin_step(self, num_requests: int) -> None:
@@ -106,6 +114,8 @@ class DraftRound:
         if target_pass is not None:
             self.budget.observe_pass(target_pass)
         names = [request.name for request in requests]
+        if names and self.hybrid is not None:
+            self.hybrid.observe(names, tokens)
         if names and isinstance(self.drafter, RememberingDrafter):
             self.drafter.observe_batch(names, tokens, remembered)
         elif names:
@@ -127,13 +137,18 @@ class DraftRound:
         own = [len(request.set_aside) > request.generated for request in requests]
         if any(own):  # these requests draft the tokens that were set aside; the others draft as ever
             asked = [0 if has_own else limit for has_own, limit in zip(own, limits, strict=True)]
-            drafts = self.set_aside.draft(requests, limits, self.drafter.propose_batch(names, asked, floors))
+            drafts = self.set_aside.draft(requests, limits, self._chains(names, asked, floors))
             return Proposal(drafts, self.budget.trim(requests, drafts))
-        if BLOCKS_A_TREE * len(requests) <= self.branch_blocks:
+        if self.hybrid is None and BLOCKS_A_TREE * len(requests) <= self.branch_blocks:
             trees = self.drafter.propose_tree(names, limits, floors, self.budget.branch_floor())
             return Proposal(trees, self.budget.trim(requests, trees.as_chains()))
-        drafts = self.drafter.propose_batch(names, limits, floors)
+        drafts = self._chains(names, limits, floors)
         return Proposal(drafts, self.budget.trim(requests, drafts))
+
+    def _chains(self, names: list[str], limits: list[int], floors: Sequence[float] | None) -> Drafts:
+        if self.hybrid is None:
+            return self.drafter.propose_batch(names, limits, floors)
+        return self.hybrid.extend(self.drafter, names, limits, floors)
 
     def rest(self) -> None:
         """Take the place of `propose` where the budget rests: nobody drafts for the next pass."""
@@ -171,6 +186,8 @@ class DraftRound:
         history_tick: the tick (step or epoch) that the drafter's window moves to; None: the drafter is shared, and its
         owner moves the window.
         """
+        if self.hybrid is not None:
+            self.hybrid.observe((), ())
         if history_tick is not None:
             self.drafter.end_step(history_tick)
         self.budget.end_step()

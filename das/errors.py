@@ -23,5 +23,9 @@ class EngineError(RuntimeError):
     """An engine cannot be built with these settings. The message says what to change."""
 
 
+class NotInstalled(RuntimeError):
+    """An engine is to use das, but lacks something that das needs. The message says what."""
+
+
 class WeightSyncError(RuntimeError):
     """The engine does not compute with the trainer's weights."""

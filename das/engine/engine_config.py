@@ -8,8 +8,8 @@ from typing import Any
 from das.budget import DEFAULT_BUDGET, longest_draft
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import check_drafter
-from das.engine.drafters import head_files
-from das.engine.drafters.support import check_options
+from das.models import head_files
+from das.models.self_draft import check_options
 
 WORKER = "das.engine.worker.DasWorker"
 BITS = "bits"

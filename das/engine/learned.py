@@ -1,7 +1,7 @@
 """Save and load what a DasProposer has learned.
 
 That is its history of texts, the lengths of responses, the calibrated probabilities of acceptance, the acceptance of
-set-aside tokens, and the scale s of coupled drafts (das/verify/coupled.py). A budget is not saved: within a few passes
+set-aside tokens, and the scale s of coupled drafts (das/models/coupled.py). A budget is not saved: within a few passes
 it measures the running engine anew.
 """
 
@@ -35,8 +35,9 @@ def save(proposer: "DasProposer", folder: Path) -> None:
         "told_tick": np.array(proposer.clock.told),
     }
     save_arrays(folder / LEARNED, {"kind": np.array(LEARNED), **learned})
-    if proposer.drafting_model is not None and proposer.model_drafter is not None:
-        state = {**proposer.drafting_model.sampler.state(), **proposer.model_drafter.state()}
+    hybrid = proposer.draft_round.hybrid
+    if proposer.drafting_model is not None and hybrid is not None:
+        state = {**proposer.drafting_model.sampler.state(), **hybrid.state()}
         save_arrays(folder / COUPLED, {"kind": np.array(COUPLED), **state})
 
 
@@ -49,9 +50,10 @@ def load(proposer: "DasProposer", folder: Path) -> None:
     proposer.calibration.counts = learned["calibration"]
     if "set_aside" in learned:  # old files lack it
         proposer.draft_round.set_aside.restore(learned["set_aside"])
-    if proposer.drafting_model is not None and proposer.model_drafter is not None:
+    hybrid = proposer.draft_round.hybrid
+    if proposer.drafting_model is not None and hybrid is not None:
         state = load_arrays(folder / COUPLED, COUPLED)
         proposer.drafting_model.sampler.restore(state)
-        proposer.model_drafter.restore(state)
+        hybrid.restore(state)
     proposer.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
     proposer.begin_record()

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from das.budget import longest_draft
-from das.engine.drafters import head_files
 from das.errors import EngineError
+from das.models import head_files
 
 if TYPE_CHECKING:
     from das.engine.build import EngineSettings

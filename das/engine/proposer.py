@@ -11,7 +11,7 @@ from das.budget import DraftWork, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.remaining import RemainingLength
 from das.draft_round import DraftRound
-from das.drafter import Drafter, HistoryDrafter, RememberingDrafter, TreeDrafts, make_drafter
+from das.drafter import RememberingDrafter, TreeDrafts, make_drafter
 from das.drafter.distributions import Distributions
 from das.drafter.draft import num_branches
 from das.drafter.saved import SavedText
@@ -24,14 +24,14 @@ from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout_record import RolloutRecord
 from das.engine.rollouts.silence import SilenceWatch
-from das.engine.versions import NotInstalled
-from das.model_drafts.in_turns import InTurns
+from das.errors import NotInstalled
+from das.models.hybrid import Hybrid, NoHistory
+from das.models.self_draft import SelfDraft
 from das.verify.admission import FORCED_KEY, PROBLEM_KEY
 from das.verify.draw import GREEDY_BELOW
 from das.verify.sampler import remembered_of
 
 if TYPE_CHECKING:
-    from das.engine.drafters.self_draft import SelfDraft
     from das.engine.runner.runner import Runner
 
 
@@ -64,27 +64,20 @@ class DasProposer:
         of_engine = das_options(vllm_config)
         options = of_engine if options is None else options
         budget = make_budget(options.budget)
-        from_texts = make_drafter(options.drafter) if options.has_history else None
-        self._history = from_texts  # the drafter that drafts from texts; None if only a model drafts
-        history = from_texts if isinstance(from_texts, HistoryDrafter) else None  # a model drafts beside no other class
-        self.model_drafter: InTurns | None = None
+        drafter = make_drafter(options.drafter) if options.has_history else NoHistory()
+        drafter.vocab = vllm_config.model_config.get_vocab_size()
+        hybrid: Hybrid | None = None
         # vLLM takes an attribute `model` for a torch module with buffers, which sleep mode saves.
         self.drafting_model: SelfDraft | None = None
         if options.self_draft is not None:
-            from das.engine.drafters import self_draft  # imports vLLM
-
-            self.drafting_model = model = self_draft.SelfDraft(options.self_draft["weights"])
-            self.model_drafter = InTurns(model, options.self_draft["passes"], budget.worth, history)
-        drafter: Drafter | None = self.model_drafter or from_texts
-        assert drafter is not None
-        drafter.vocab = vllm_config.model_config.get_vocab_size()
-        if history is not None:
-            history.vocab = drafter.vocab
+            self.drafting_model = SelfDraft(options.self_draft["weights"])
+            hybrid = Hybrid(self.drafting_model, options.self_draft["passes"], budget.worth)
         self.draft_round = DraftRound(
             drafter,
             budget,
             int(vllm_config.speculative_config.num_speculative_tokens),
             of_engine.branch_blocks,  # not `options`, because the KV cache of the engine has this many of these blocks
+            hybrid,
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.requests = LiveRequests()
@@ -127,8 +120,8 @@ class DasProposer:
             return drafts
         room = [self.max_model_len - int(lengths[row]) - 1 for row in emitted.rows]
         proposal = self.draft_round.propose(emitted.requests, room)
-        if self.model_drafter is not None:
-            self._drafting = self.model_drafter.handed_out()
+        if self.draft_round.hybrid is not None:
+            self._drafting = self.draft_round.hybrid.handed_out()
             self._runner.meter.record_draft_work(self._drafting)
         self._silence.observe(emitted.requests, drafted=proposal is not None and any(proposal.counts))
         if proposal is None:
@@ -153,7 +146,7 @@ class DasProposer:
     @property
     def rests(self) -> bool:
         """True if nobody will draft for the next pass, whatever the pass before emits."""
-        return self.draft_round.budget.rests and self.model_drafter is None
+        return self.draft_round.budget.rests and self.draft_round.hybrid is None
 
     def rest(self) -> None:
         """Take the place of `propose` before a pass for which nobody drafts; `observe` comes once its tokens are
@@ -269,12 +262,10 @@ class DasProposer:
         return target_pass
 
     def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
-        """Add to the history the responses that other engines finished; without a history, do nothing. history_tick:
-        the window's present tick, which a new engine does not know.
+        """Add to the history the responses that other engines finished. history_tick: the window's present tick, which
+        a new engine does not know.
         """
-        history = self._history
-        if history is None:
-            return
+        history = self.draft_round.drafter
         if history_tick > history.history_tick:
             history.end_step(history_tick)
             self.clock.told = history_tick

@@ -26,10 +26,6 @@ class UnsupportedVersion(RuntimeError):
     """An installed package is not a version that das was checked with."""
 
 
-class NotInstalled(RuntimeError):
-    """An engine is to use das, but lacks something that das needs. The message says what."""
-
-
 def installed(*names: str) -> str | None:
     """Returns the version of the first package of `names` that is installed, without a suffix such as +cpu; None if
     there is none."""

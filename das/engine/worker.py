@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from das.engine.versions import NotInstalled, require_vllm
+from das.engine.versions import require_vllm
+from das.errors import NotInstalled
 
 require_vllm()  # first, because another version may lack what is imported next
 
@@ -28,8 +29,6 @@ from das.arrays import load_arrays, save_arrays  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import learned  # noqa: E402
 from das.engine.branching.scratch import with_scratch_blocks  # noqa: E402
-from das.engine.drafters.quantized_layers import QuantizedLayers  # noqa: E402
-from das.engine.drafters.support import require_self_draft  # noqa: E402
 from das.engine.engine_config import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
@@ -39,6 +38,7 @@ from das.engine.rollouts.report import Plain, RequestCost  # noqa: E402
 from das.engine.rollouts.totals import LinesInTheLog, add_to_totals  # noqa: E402
 from das.engine.runner.draft_passes import blocks_needed  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
+from das.models.self_draft import QuantizedLayers, require_self_draft  # noqa: E402
 from das.verify.forced import ForcedSampler  # noqa: E402
 from das.weights.loaded_weights import lost_weights  # noqa: E402
 

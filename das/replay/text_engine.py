@@ -12,7 +12,7 @@ import numpy as np
 from das.budget import BudgetPolicy, DraftWork, LiveRequest, TargetPass
 from das.draft_round import DraftRound
 from das.drafter import Drafter, TreeDrafts
-from das.model_drafts.in_turns import ChainModel, InTurns
+from das.models.hybrid import ChainModel, Hybrid
 from das.replay.engine import Engine
 from das.replay.times import Times
 from das.replay.workload import Workload
@@ -42,6 +42,7 @@ class TextEngine(Engine):
     max_tokens     the longest response allowed
     name           prefix of request names, which must differ between engines that share a drafter
     branch_blocks  see DraftRound; attention reads a request's context once more for each branch
+    hybrid         see DraftRound; its model is a TextModel
     """
 
     def __init__(
@@ -53,12 +54,13 @@ class TextEngine(Engine):
         max_tokens: int,
         name: str = "",
         branch_blocks: int = 0,
+        hybrid: Hybrid | None = None,
     ) -> None:
         super().__init__(times, max_num_seqs)
         self.drafter = drafter
-        self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks)
+        self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks, hybrid=hybrid)
         self.max_tokens = max_tokens
-        self._model = cast(TextModel, drafter.model) if isinstance(drafter, InTurns) else None
+        self._model = None if hybrid is None else cast(TextModel, hybrid.model)
         self._name = name
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
@@ -196,8 +198,8 @@ class TextEngine(Engine):
         if self._model is not None:
             self._model.stand_at(self._at, self._contexts())
         proposal = self.draft_round.propose(self._requests)
-        if isinstance(self.drafter, InTurns):
-            self._model_work = self.drafter.handed_out()
+        if self.draft_round.hybrid is not None:
+            self._model_work = self.draft_round.hybrid.handed_out()
         self.draft_passes += len(self._model_work.passes)
         self._parents, self._branches, self._drafting_s = None, np.zeros(live, np.int64), 0.0
         if proposal is None:

@@ -4,7 +4,7 @@ Responses are sampled from the policy by keyed noise. Then the policy and each d
 position, given the true text before the position. result.json has for each drafter, over all positions:
 
 argmax          share of positions at which the drafter's likeliest token is the emitted one
-coupled         share at which the token drawn with the verifier's noise is the emitted one (das/verify/coupled.py)
+coupled         share at which the token drawn with the verifier's noise is the emitted one (das/models/coupled.py)
 one_minus_tv    mean of 1 - TV(policy, drafter): the most that rejection sampling could accept
 tau_argmax, tau_coupled   tokens per pass of drafts of `task.tokens` tokens, as a mean over all first positions
 scale           factor on the logits at which the drafter is right most often, which an engine learns. The entries
@@ -29,8 +29,8 @@ from omegaconf import DictConfig
 from transformers import AutoModelForCausalLM
 
 from analysis.arms import aligned
-from das.engine.drafters.quantized import rounded_to_4_bits, rounded_to_8_bits
-from das.verify.coupled import SCALES
+from das.models.coupled import SCALES
+from das.models.quantized import rounded_to_4_bits, rounded_to_8_bits
 from das.verify.noise import keyed_argmax
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.config import run_config

@@ -1,7 +1,7 @@
 """Count, without an engine, how many drafted tokens of a recorded text would have been right.
 
 A drafter gives logits for drafts that begin at each place of a response, given the true text before that place. From
-the logits a token is drawn with the verifier's noise (das/verify/coupled.py) and compared with the emitted token.
+the logits a token is drawn with the verifier's noise (das/models/coupled.py) and compared with the emitted token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from das.budget.acceptance import TokenCalibration
-from das.verify.coupled import CALIBRATION_MEMORY, CALIBRATION_TRUST, SCALES, squashed
+from das.models.coupled import CALIBRATION_MEMORY, CALIBRATION_TRUST, SCALES, squashed
 from das.verify.noise import keyed_draft
 
 LIKELIEST = SCALES.index(float("inf"))  # index of the scale that always draws the likeliest token

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 import experiments.heads
-from das.engine.drafters import head_files
 from das.files import write_text
+from das.models import head_files
 from experiments.cache import cached_folder
 from experiments.harness.config import HeadConfig, RunConfig, data_config
 from experiments.harness.data import split_rows

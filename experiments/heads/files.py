@@ -6,8 +6,8 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from das.engine.drafters.head_files import CONFIG, WEIGHTS, aux_layers_of, read_head
 from das.files import write_text
+from das.models.head_files import CONFIG, WEIGHTS, aux_layers_of, read_head
 from experiments.heads.eagle3 import Eagle3Head
 from experiments.heads.unrolled import shape_for
 

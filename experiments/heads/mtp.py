@@ -12,8 +12,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from das.engine.drafters.head_files import CONFIG
 from das.files import write_text
+from das.models.head_files import CONFIG
 
 WEIGHTS = "mtp.safetensors"
 LAYERS = "model.mtp_layers."  # the names of all weights of MTP layers begin with this

@@ -10,7 +10,7 @@ import numpy as np
 from analysis.report import Section
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from das.model_drafts.in_turns import InTurns
+from das.models.hybrid import Hybrid, NoHistory
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.engine import Engine, PlainEngine
 from das.replay.text_engine import TextEngine
@@ -106,15 +106,15 @@ def simulate_arm(arm: Arm, setting: Setting, works: Sequence[Workload]) -> tuple
     budget_settings: dict[str, Any] = dict(setting.budget)
     if "ratio" in budget_settings:
         budget_settings["ratio"] = arm.ratio
-    budget, history = make_budget(budget_settings), HistoryDrafter()
-    drafter: HistoryDrafter | InTurns = history
+    budget, hybrid = make_budget(budget_settings), None
     if arm.acceptance is not None:
         assert arm.price is not None
         rates = read_profiles()[arm.acceptance].rates
         copy = CopyOnText(rates, arm.price, arm.most_live)
-        drafter = InTurns(copy, arm.passes, budget.worth, history if arm.history else None)
+        hybrid = Hybrid(copy, arm.passes, budget.worth)
     times = Times(arm.form, draft_request=setting.times.draft_request if arm.history else 0.0)
-    engine = TextEngine(times, MAX_NUM_SEQS, drafter, budget, MAX_TOKENS)
+    drafter = HistoryDrafter() if arm.history else NoHistory()
+    engine = TextEngine(times, MAX_NUM_SEQS, drafter, budget, MAX_TOKENS, hybrid=hybrid)
     draft_passes, steps = 0, []
     for i, work in enumerate(works):
         steps += simulate(engine, [work], i + 1)

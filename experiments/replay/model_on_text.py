@@ -1,4 +1,4 @@
-"""Simulated model drafters on recorded text. das.model_drafts calls them as it calls a model in an engine.
+"""Simulated model drafters on recorded text. das.models.hybrid calls them as it calls a model in an engine.
 
 No model is run. Every place of the text has a random number. The model is right at a place if this number is below its
 measured acceptance, so all arms are equally lucky there. If the model is wrong, and after a wrong token, it drafts a
@@ -34,7 +34,7 @@ class DraftPass:
 
 
 class CopyOnText:
-    """A simulated copy of the policy, for das.model_drafts.in_turns. The real one is das.engine.drafters.self_draft.
+    """A simulated copy of the policy, for das.models.hybrid. The real one is das.models.self_draft.
 
     rates      rates[j] = P(token j of a draft is right | the tokens before it are); the last holds for later tokens
     price      latency form of a draft pass: seconds by its requests, their rows and their tokens of context
@@ -60,7 +60,7 @@ class CopyOnText:
         self._places, self._contexts = places, contexts
         self._now = 0.0
 
-    # ---- das.model_drafts calls these ----
+    # ---- das.models.hybrid calls these ----
 
     def clock(self) -> float:
         """Return the seconds that the passes of this round have taken so far."""

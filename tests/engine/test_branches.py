@@ -16,7 +16,7 @@ from vllm import SamplingParams
 
 from das.engine.branching.scratch import with_scratch_blocks
 from das.engine.engine_config import DasOptions
-from das.engine.versions import NotInstalled
+from das.errors import NotInstalled
 from das.verify.admission import PROBLEM_KEY
 
 PROBLEMS = [str(i) for i in range(24)]

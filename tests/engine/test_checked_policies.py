@@ -22,8 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 from das.engine import self_test
 from das.engine.checked_policies import CHECKED
-from das.engine.versions import NotInstalled
-from das.errors import EngineError
+from das.errors import EngineError, NotInstalled
 from das.weights.weight_check import LOGPROB_TOLERANCE, logprob_difference
 
 ONE_LINE = (EngineError, NotInstalled, ValueError)

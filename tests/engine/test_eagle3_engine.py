@@ -11,10 +11,10 @@ from conftest import Engines, roll
 from vllm import SamplingParams
 
 import das
-from das.engine.drafters.head_files import tokenizer_digest
 from das.engine.patches import weights
 from das.errors import EngineError
-from das.verify.coupled import CoupledSampler
+from das.models.coupled import CoupledSampler
+from das.models.head_files import tokenizer_digest
 from experiments.heads.eagle3 import new_head
 from experiments.heads.files import load_head, save_head
 from experiments.heads.texts import HeadText
@@ -52,7 +52,7 @@ def rollout(llm: Any) -> tuple[list[list[int]], float]:
 
 def draft_likeliest_tokens(llm: Any) -> None:
     """Let the engine draft what `tokens_per_pass` counts, in place of coupled drafts."""
-    das_runner_of(llm)._coupled_method.sampler = CoupledSampler((math.inf,))
+    das_runner_of(llm)._coupled.sampler = CoupledSampler((math.inf,))
 
 
 def offline(head: UnrolledDrafter, texts: list[HeadText], model: Any, depth: int) -> float:

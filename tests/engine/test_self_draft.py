@@ -13,13 +13,12 @@ from host_waits import HostWaits
 from vllm import SamplingParams
 
 from das.engine.build import EngineSettings
-from das.engine.drafters import cpu_linears, cuda_linears
-from das.engine.drafters.self_draft import BROKEN
-from das.engine.drafters.support import require_self_draft
 from das.engine.engine_config import DasOptions, das_options
 from das.engine.runner.draft_passes import blocks_needed, pass_inputs
 from das.engine.runner.runner import Runner
-from das.engine.versions import NotInstalled
+from das.errors import NotInstalled
+from das.models import quantized
+from das.models.self_draft import BROKEN, require_self_draft
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
@@ -83,7 +82,7 @@ def test_packed_4_bits_draft_alike(engines: Engines, tiny_policy: str, monkeypat
     own = {"weights": "w4", "passes": None}
     undrafted, _ = rollout(engines.build(tiny_policy, dtype="bfloat16"))
     rounded, of_rounded = rollout(engines.build(tiny_policy, method="self_draft", self_draft=own, dtype="bfloat16"))
-    monkeypatch.setattr(cpu_linears, "w4", cuda_linears.w4)
+    monkeypatch.setattr(quantized, "cpu_w4", quantized.gpu_w4)
     packed, of_packed = rollout(engines.build(tiny_policy, method="self_draft", self_draft=own, dtype="bfloat16"))
     assert undrafted == rounded == packed
     assert of_packed["drafted"] > 0
@@ -165,8 +164,8 @@ def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_pol
     runner = runner_of(llm)
     scratch = torch.zeros(len(runner.vllm.kv_caches[0]), dtype=torch.bool)
     scratch[list(runner.draft_blocks)] = True
-    drafter = runner.drafter.draft_round.drafter
-    draft, num_rounds = drafter._draft, 0
+    hybrid = runner.drafter.draft_round.hybrid
+    draft, num_rounds = hybrid._draft, 0
 
     def watched(*arguments: Any) -> bool:
         nonlocal num_rounds
@@ -179,7 +178,7 @@ def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_pol
         num_rounds += 1
         return whole
 
-    drafter._draft = watched
+    hybrid._draft = watched
     tokens, report = rollout(llm)
     assert num_rounds > 5
     assert sum(map(len, tokens)) > report["passes"]

@@ -10,8 +10,7 @@ from test_engines import FORMS, made, slow_text
 
 from das.budget import make_budget
 from das.drafter import Drafts, HistoryDrafter
-from das.drafter.chains import SURE
-from das.model_drafts.in_turns import InTurns
+from das.models.hybrid import SURE, Hybrid, NoHistory
 from das.replay.cluster import Step, simulate_rollout
 from das.replay.text_engine import TextEngine
 from das.replay.times import Times
@@ -31,9 +30,9 @@ def num_sure(probs: Sequence[float]) -> int:
     return sum(bool(np.prod(probs[: j + 1]) >= SURE) for j in range(len(probs)))
 
 
-def hybrid(history: HistoryDrafter, passes: int = 4, **options: Any) -> InTurns:
-    """A model beside the history; worth is unknown, so every pass is made. options: of the model."""
-    return InTurns(CopyOnText(RATES, PRICE, **options), passes, lambda: float("nan"), history)
+def copy_of(rates: tuple[float, ...] = RATES, passes: int = 4, **options: Any) -> Hybrid:
+    """A copy that makes every pass, because worth is unknown. options: of the model."""
+    return Hybrid(CopyOnText(rates, PRICE, **options), passes, lambda: float("nan"))
 
 
 class Slow:
@@ -123,9 +122,8 @@ def test_hybrids_are_the_loop(seed: int) -> None:
     max_num_seqs, passes = 1 + seed % 7, 1 + seed % 4
     times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5, draft_request=1e-5, draft_token=1e-6)
     budget = {"name": "fixed", "tokens": 6}
-    model = hybrid(HistoryDrafter(min_prob=0.05), passes)
-    engine = TextEngine(times, max_num_seqs, model, make_budget(budget), 400)
-    history, state = HistoryDrafter(min_prob=0.05), [1.0]
+    own, history, state = HistoryDrafter(min_prob=0.05), HistoryDrafter(min_prob=0.05), [1.0]
+    engine = TextEngine(times, max_num_seqs, own, make_budget(budget), 400, hybrid=copy_of(passes=passes))
     for tick in (1, 2):
         work = made(seed)
         step = simulate_rollout(work, [engine], [range(len(work))], tick)
@@ -143,8 +141,8 @@ def slow_tail(slow: Slow, engine: TextEngine) -> float:
     return sum(took for _, took in engine._model_work.passes)
 
 
-def rollout(model: InTurns, budget: dict[str, Any], work: Workload) -> Step:
-    engine = TextEngine(Times(FORMS[0]), 16, model, make_budget(budget), 2000)
+def rollout(hybrid: Hybrid, budget: dict[str, Any], work: Workload) -> Step:
+    engine = TextEngine(Times(FORMS[0]), 16, NoHistory(), make_budget(budget), 2000, hybrid=hybrid)
     return simulate_rollout(work, [engine], [range(len(work))], 1)
 
 
@@ -153,8 +151,7 @@ def rollout(model: InTurns, budget: dict[str, Any], work: Workload) -> Step:
 def test_a_model_alone_has_the_closed_form_of_tau(rates: tuple[float, ...], tokens: int) -> None:
     random = np.random.default_rng(1)
     work = workload([str(i) for i in range(40)], [random.integers(0, 99, 1500) for _ in range(40)])
-    model = InTurns(CopyOnText(rates, PRICE), tokens, lambda: float("nan"))
-    step = rollout(model, {"name": "fixed", "tokens": tokens}, work)
+    step = rollout(copy_of(rates, tokens), {"name": "fixed", "tokens": tokens}, work)
     tau = Profile((rates + rates[-1:] * tokens)[:tokens]).tau
     assert step.tokens_per_pass == pytest.approx(tau, rel=0.02)
 
@@ -163,10 +160,7 @@ def test_luck_is_a_places_own() -> None:
     """Where a model alone is right does not depend on how long its drafts are: with depth no matter, few passes verify
     what many do."""
     work = workload(["a"], [np.random.default_rng(2).integers(0, 99, 1500)])
-    wrong = [
-        rollout(InTurns(CopyOnText((0.8,), PRICE), k, lambda: float("nan")), {"name": "fixed", "tokens": k}, work)
-        for k in (1, 60)
-    ]
+    wrong = [rollout(copy_of((0.8,), k), {"name": "fixed", "tokens": k}, work) for k in (1, 60)]
     # With drafts of 60 tokens every pass but the last ends at a place where the model is wrong, or after 60 tokens.
     luck = np.random.default_rng([0, 0]).random(1500 + 61)[:1500]
     assert wrong[1].passes <= np.count_nonzero(luck >= 0.8) + 1500 / 61 + 1
@@ -175,9 +169,11 @@ def test_luck_is_a_places_own() -> None:
 
 def test_a_model_drafts_nothing_while_too_many_are_live() -> None:
     work = made(3)
-    model = hybrid(HistoryDrafter(), most_live=0)
-    engine = TextEngine(Times(FORMS[0]), 4, model, make_budget({"name": "fixed", "tokens": 6}), 400)
-    alone = TextEngine(Times(FORMS[0]), 4, HistoryDrafter(), make_budget({"name": "fixed", "tokens": 6}), 400)
+    times, budget = Times(FORMS[0]), {"name": "fixed", "tokens": 6}
+    engine, alone = (
+        TextEngine(times, 4, HistoryDrafter(), make_budget(budget), 400, hybrid=hybrid)
+        for hybrid in (copy_of(most_live=0), None)
+    )
     steps = [simulate_rollout(work, [one], [range(len(work))], 1) for one in (engine, alone)]
     assert engine.draft_passes == 0
     assert steps[0].rollout_s == steps[1].rollout_s
@@ -186,8 +182,9 @@ def test_a_model_drafts_nothing_while_too_many_are_live() -> None:
 def test_a_pass_that_does_not_pay_is_not_made() -> None:
     """At a price far above what tokens are worth, only the passes that learn it are made."""
     work = made(4, problems=4, group=16)
-    model = InTurns(CopyOnText(RATES, DraftPass(PRICE.form, 0.5, 10.0)), 4, lambda: 1e-3, HistoryDrafter())
-    engine = TextEngine(Times(FORMS[0]), 4, model, make_budget({"name": "fixed", "tokens": 6}), 400)
+    hybrid = Hybrid(CopyOnText(RATES, DraftPass(PRICE.form, 0.5, 10.0)), 4, lambda: 1e-3)
+    budget = make_budget({"name": "fixed", "tokens": 6})
+    engine = TextEngine(Times(FORMS[0]), 4, HistoryDrafter(), budget, 400, hybrid=hybrid)
     simulate_rollout(work, [engine], [range(len(work))], 1)
     assert engine.draft_passes == 1
 

@@ -9,7 +9,7 @@ from conftest import mtp_policy, random_policy, sharpened
 from lag_runs import outcome, train_again, train_all
 
 from analysis import read
-from das.engine.drafters.head_files import mtp_problem
+from das.models.head_files import mtp_problem
 from experiments.heads import mtp
 from experiments.tasks.kill_test import differing_files, timeless
 

@@ -16,7 +16,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from das.engine.versions import NotInstalled
+from das.errors import NotInstalled
 from das.weights.loaded_weights import cached_blocks
 from das.weights.weight_check import LOGPROB_TOLERANCE, logprob_difference
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from das.engine.versions import NotInstalled
+from das.errors import NotInstalled
 
 
 def refusal(what: str) -> NotInstalled:

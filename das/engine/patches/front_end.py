@@ -15,7 +15,8 @@ from das.engine.checked_policies import check_policy
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
 from das.engine.patches.model_runner import choose_model_runner
 from das.engine.patches.replace import patch
-from das.engine.versions import KEEPS_BEHIND_STOPS, NotInstalled, installed, names_of_vllm, numbers, require_vllm
+from das.engine.versions import KEEPS_BEHIND_STOPS, installed, names_of_vllm, numbers, require_vllm
+from das.errors import NotInstalled
 from das.verify.admission import LIMIT_KEY, SALT_KEY, admit, admit_stops, admit_to_arrays
 
 _applied = False

@@ -12,7 +12,7 @@ from typing import Any
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
 from das.engine.methods import METHODS
 from das.engine.patches.replace import patch, required
-from das.engine.versions import NotInstalled
+from das.errors import NotInstalled
 
 
 def choose_model_runner() -> None:

@@ -97,7 +97,7 @@ class RolloutReport:
     drafted_steps: int = 0  # passes that verified a draft token or more
     history_tokens: int = 0  # tokens in the drafter's history once the rollout was over
     calibration_error: float | None = None  # error of the probabilities that the drafter gives to its tokens
-    draft_scale: float | None = None  # the scale of coupled drafts (das/verify/coupled.py)
+    draft_scale: float | None = None  # the scale of coupled drafts (das/models/coupled.py)
     alarms: Sequence[str] = ()  # a line for each thing that is wrong with speculation
     # One number for each pass of the engine:
     step_time_s: Sequence[float] = ()  # when it ended, since the rollout began

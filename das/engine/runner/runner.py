@@ -3,7 +3,7 @@
 One object, Runner, holds what das adds. These attributes of vLLM's runner are replaced; no class is changed:
 
 - init_speculator, replaced only while the runner is built: vLLM knows no drafter on the host. vLLM's own speculators,
-  which run a model, stay (coupled_method.py).
+  which run a model, stay (speculator.py).
 - load_model: the sampler exists afterwards. Then rejection_sampler, sampler.sample (verifier.py) and
   draft_tokens_handler (speculator.py) are replaced.
 - add_requests, finish_requests: this runner keeps no objects of requests (requests.py). Requests without a seed get
@@ -34,21 +34,20 @@ from vllm.platforms import current_platform
 from vllm.v1.worker.gpu.attn_utils import get_varlen_cudagraph_unsupported_backend
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import MAX_CHUNK_BYTES
 
-from das.engine.drafters.quantized_layers import QuantizedLayers
 from das.engine.engine_config import drafts_by_das
 from das.engine.patches.replace import patch, replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.runner.branches import Branches
-from das.engine.runner.coupled_method import CoupledSpeculator
 from das.engine.runner.draft_passes import DraftPasses
 from das.engine.runner.in_flight import InFlight, Landing
 from das.engine.runner.requests import Batch, KnownRequest, Requests
-from das.engine.runner.speculator import HostSpeculator, TrueLengths, filled_up
+from das.engine.runner.speculator import CoupledSpeculator, HostSpeculator, TrueLengths, filled_up
 from das.engine.runner.stand_in import replace_kernels
 from das.engine.runner.text_drafts import TEXT_METHODS, TextDrafts
 from das.engine.runner.verifier import Draws, KeyedVerifier
-from das.verify.coupled import CoupledSampler
+from das.models.coupled import CoupledSampler
+from das.models.self_draft import QuantizedLayers
 from das.verify.forced import ForcedSampler
 from das.verify.sampler import KeyedSampler
 from das.verify.top_p import profiled_bytes
@@ -108,7 +107,7 @@ class Runner:
         self.quantized: QuantizedLayers | None = None
         self.draft_blocks = range(0)
         self.drafter: Any = vllm.speculator
-        self._coupled_method: CoupledSpeculator | None = None
+        self._coupled: CoupledSpeculator | None = None
         self.input_batch = Batch()
         # Tokens of the response so far, of each request, by its index in vLLM's arrays.
         self.positions = np.zeros(vllm.max_num_reqs, np.int64)
@@ -131,7 +130,7 @@ class Runner:
             if config.scheduler_config.async_scheduling:
                 patch(vllm, "execute_model", self._execute)
         elif vllm.speculator is not None:
-            self._coupled_method = CoupledSpeculator(self)
+            self._coupled = CoupledSpeculator(self)
         self._vllm_sample = required(vllm, "sample")
         vllm.sample = self._sample
         patch(vllm, "load_model", self._load_model)
@@ -148,7 +147,7 @@ class Runner:
     def coupled(self) -> CoupledSampler | None:
         """The sampler of coupled drafts (drawn with the verifier's noise) if one of vLLM's own drafters runs a model;
         else None."""
-        return None if self._coupled_method is None else self._coupled_method.sampler
+        return None if self._coupled is None else self._coupled.sampler
 
     def verify_branches(self, scratch: range) -> None:
         """From now on, verify branching drafts as trees. scratch: KV blocks for branches, which vLLM's scheduler does
@@ -288,7 +287,7 @@ class Runner:
             and self._branches is None
             and isinstance(self.vllm.speculator, HostSpeculator)
             and isinstance(self.drafter, DasProposer)
-            and self.drafter.model_drafter is None
+            and self.drafter.draft_round.hybrid is None
         )
 
     def _finish_requests(self, original: Callable[..., Any], scheduled: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from das.engine.runner.host_kernels import AS_TENSORS, HOST_KERNELS
-from das.engine.versions import NotInstalled
+from das.errors import NotInstalled
 from das.native import load_native
 
 MODULES = "vllm.v1.worker.gpu."

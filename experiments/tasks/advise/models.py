@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from das.model_drafts.in_turns import InTurns
+from das.models.hybrid import Hybrid
 from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
@@ -64,8 +64,8 @@ def hybrid_steps(task: DictConfig, case: Case) -> list[list[Step]]:
 def _hybrid(task: DictConfig, case: Case) -> list[Step]:
     times, budget = case.times(), make_budget(MARGINAL)
     copy = CopyOnText(acceptances(task)["w4"].rates, DraftPass(times.form, W4_PASS, W4_REQUEST * case.scale))
-    drafter = InTurns(copy, MOST_PASSES, budget.worth, HistoryDrafter())
-    return case.simulate(TextEngine(times, case.simulated_max_num_seqs, drafter, budget, case.max_tokens))
+    hybrid, room = Hybrid(copy, MOST_PASSES, budget.worth), case.simulated_max_num_seqs
+    return case.simulate(TextEngine(times, room, HistoryDrafter(), budget, case.max_tokens, hybrid=hybrid))
 
 
 def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, list[list[Step]]]]:

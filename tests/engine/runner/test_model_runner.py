@@ -10,7 +10,7 @@ import das
 from das.engine.engine_config import WORKER
 from das.engine.patches import model_runner
 from das.engine.patches.model_runner import check_model_runner, is_of_das
-from das.engine.versions import NotInstalled
+from das.errors import NotInstalled
 
 
 def config(**changes: Any) -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from das.verify.coupled import SCALES
+from das.models.coupled import SCALES
 from das.verify.noise import keyed_argmax
 from experiments.harness.draft_counts import LIKELIEST, Counts, Drafts
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from das.engine.drafters.head_files import head_problem, tokenizer_digest
+from das.models.head_files import head_problem, tokenizer_digest
 from experiments.digests import weights_digest
 from experiments.heads import warm_up as head_warm_up
 from experiments.heads.eagle3 import Eagle3Head, new_head

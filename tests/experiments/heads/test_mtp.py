@@ -10,7 +10,7 @@ from conftest import layer_of, mtp_policy
 from test_eagle3 import PROMPTS
 from transformers import AutoModelForCausalLM
 
-from das.engine.drafters.head_files import mtp_problem
+from das.models.head_files import mtp_problem
 from experiments.digests import weights_digest
 from experiments.heads import mtp
 from experiments.heads.texts import HeadText

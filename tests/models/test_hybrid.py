@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from das.drafter import HistoryDrafter
-from das.model_drafts.in_turns import Drawn, InTurns
+from das.models.hybrid import Drawn, Hybrid
 from experiments.replay.latency_forms import Drafting
 from experiments.replay.model_on_text import CopyOnText
 
@@ -24,12 +24,12 @@ def test_what_a_round_took_is_handed_out_once() -> None:
     """Rounds without drafts come in between, and their passes take no draft passes."""
     copy = CopyOnText((1.0,), PRICE)
     at_work(copy)
-    drafter = InTurns(copy, 3, lambda: math.nan, HistoryDrafter())
+    hybrid, history = Hybrid(copy, 3, lambda: math.nan), HistoryDrafter()
     for name in REQUESTS:
-        drafter.begin(name, "problem", [1, 2, 3])
-    drafter.propose_batch(REQUESTS, [5, 5])
-    assert [rows for rows, _ in drafter.handed_out().passes] == [2, 2, 2]
-    assert not drafter.handed_out().passes
+        history.begin(name, "problem", [1, 2, 3])
+    hybrid.extend(history, REQUESTS, [5, 5])
+    assert [rows for rows, _ in hybrid.handed_out().passes] == [2, 2, 2]
+    assert not hybrid.handed_out().passes
 
 
 class Counted(CopyOnText):
@@ -53,17 +53,17 @@ def test_trials_of_a_model_that_does_not_pay_come_ever_later(share: float) -> No
         history.begin("old", "known", [1, 2, 3])
         history.observe("old", np.arange(4, 60))
         history.end("old")
-    drafter = InTurns(model, 1, lambda: worth, history)
-    drafter.begin("a", "known", [1, 2, 3])
-    drafter.begin("b", "unknown", [1, 2, 3])
+    hybrid = Hybrid(model, 1, lambda: worth)
+    history.begin("a", "known", [1, 2, 3])
+    history.begin("b", "unknown", [1, 2, 3])
 
     at_work(model)
     for _ in range(20):
-        drafter.propose_batch(REQUESTS, [5, 5])
+        hybrid.extend(history, REQUESTS, [5, 5])
     assert model.num_passes == 20
-    worth = share * drafter.prices.predict(1) / drafter._usual
-    assert 2 * drafter._usual * worth > 1.5 * drafter.prices.predict(2)
+    worth = share * hybrid.prices.predict(1) / hybrid._usual
+    assert 2 * hybrid._usual * worth > 1.5 * hybrid.prices.predict(2)
     model.num_passes, rounds = 0, 3000
     for _ in range(rounds):
-        drafter.propose_batch(REQUESTS, [5, 5])
+        hybrid.extend(history, REQUESTS, [5, 5])
     assert 0 < model.num_passes <= 30

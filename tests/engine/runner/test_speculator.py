@@ -15,7 +15,7 @@ from vllm import SamplingParams
 
 from das.engine.build import engine_arguments
 from das.errors import EngineError
-from das.verify.coupled import CoupledSampler
+from das.models.coupled import CoupledSampler
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
@@ -55,7 +55,7 @@ def use_scale(llm: Any, scale: float) -> None:
     """Draft at this scale, and do not learn another one."""
 
     def use(worker: Any) -> None:
-        worker.das_runner._coupled_method.sampler = CoupledSampler((scale,))
+        worker.das_runner._coupled.sampler = CoupledSampler((scale,))
 
     llm.collective_rpc(use)
 

@@ -13,7 +13,7 @@ import torch
 from vllm import SamplingParams
 
 from das.budget.acceptance import TokenCalibration
-from das.verify.coupled import CALIBRATION_MEMORY, CoupledSampler
+from das.models.coupled import CALIBRATION_MEMORY, CoupledSampler
 from das.verify.noise import keyed_argmax, keyed_draft
 from experiments.harness.plain_batch import PlainRunner
 

@@ -5,9 +5,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from das.engine.drafters import cpu_linears, cuda_linears
-from das.engine.drafters.quantized import rounded_to_4_bits, rounded_to_8_bits, to_4_bits
-from das.engine.versions import NotInstalled
+from das.errors import NotInstalled
+from das.models.quantized import (
+    GROUPS,
+    cpu_w4,
+    cpu_w8a8,
+    gpu_w4,
+    in_words,
+    rounded_to_4_bits,
+    rounded_to_8_bits,
+    to_4_bits,
+)
 
 
 def random(rows: int, columns: int, seed: int = 0) -> torch.Tensor:
@@ -38,7 +46,7 @@ def test_rounding_takes_a_shorter_last_group() -> None:
 
 def test_words_hold_eight_rows_each() -> None:
     values = torch.randint(0, 16, (24, 5), generator=torch.Generator().manual_seed(1), dtype=torch.int32)
-    words = cuda_linears.in_words(values)
+    words = in_words(values)
     back = torch.stack([(words[row // 8] >> (4 * (row % 8))) & 15 for row in range(24)])
     assert torch.equal(back, values)
 
@@ -61,21 +69,21 @@ def test_packed_4_bits_multiply_as_the_rounded_weight(inputs: int, outputs: int)
     """vLLM's kernel for CPUs stands behind the same interface as those for GPUs."""
     weight, x = random(outputs, inputs).bfloat16(), random(3, inputs, 1).bfloat16()
     bias = random(1, outputs, 2)[0].bfloat16()
-    group = next(size for size in cuda_linears.GROUPS if inputs % size == 0)
+    group = next(size for size in GROUPS if inputs % size == 0)
     expected = x.float() @ rounded_to_4_bits(weight.float(), group).t() + bias.float()
-    given_back = cuda_linears.w4(weight)(x, bias).float()
+    given_back = gpu_w4(weight)(x, bias).float()
     torch.testing.assert_close(given_back, expected, rtol=0.02, atol=0.02 * float(expected.abs().max()))
 
 
 def test_shape_without_a_kernel_is_refused_in_one_line() -> None:
     with pytest.raises(NotInstalled, match="no 4-bit kernel for a layer of 96 inputs and 40 outputs") as refused:
-        cuda_linears.w4(random(40, 96).bfloat16())
+        gpu_w4(random(40, 96).bfloat16())
     assert "\n" not in str(refused.value)
 
 
 def test_layers_of_the_cpu_multiply_as_the_rounded_weights() -> None:
     weight, x, bias = random(64, 192), random(5, 192, 1), random(1, 64, 2)[0]
-    torch.testing.assert_close(cpu_linears.w4(weight)(x, bias), x @ rounded_to_4_bits(weight).t() + bias)
+    torch.testing.assert_close(cpu_w4(weight)(x, bias), x @ rounded_to_4_bits(weight).t() + bias)
     expected = x @ rounded_to_8_bits(weight).t() + bias
-    error = (cpu_linears.w8a8(weight)(x, bias) - expected).abs().max()
+    error = (cpu_w8a8(weight)(x, bias) - expected).abs().max()
     assert error < 0.02 * expected.abs().max()  # activations are rounded as well

@@ -4,7 +4,7 @@ import numpy as np
 from made_drafts import batch
 
 from das.drafter import Drafts
-from das.drafter.chains import SURE, Chains
+from das.models.hybrid import SURE, Chains
 
 
 def drafts(*rows: tuple[list[int], list[float]]) -> Drafts:

@@ -1,0 +1,209 @@
+"""Self-drafts: the policy drafts for itself, with its weights quantized. They are quantized again when they change.
+
+This is the drafter of EfficientRollout (arXiv 2606.18967, section 3), except that its tokens are drawn with the
+verifier's own noise (das/models/coupled.py). It needs no training, and it reads the policy's KV cache instead of having
+its own. It drafts alone (method self_draft), or it continues what the history of past responses drafts (method
+das_self): see das/models/hybrid.py.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from das.errors import NotInstalled
+from das.models.coupled import CoupledSampler
+from das.models.hybrid import Drawn
+from das.models.quantized import FORMATS, Linear, linear_maker
+
+if TYPE_CHECKING:
+    from das.engine.runner.runner import Runner
+
+logger = logging.getLogger("das")
+BROKEN = "the self-draft computed values that are not finite; it drafts nothing until new weights come"
+LAST_WITH_INT8 = 99  # ten times the last compute capability with vLLM's int8 kernels; Blackwell (10.0) has none
+
+
+class SelfDraft:
+    """The policy with quantized layers. It implements das.models.hybrid.ChainModel.
+
+    weights: the format of the drafting weights, one of FORMATS
+    """
+
+    def __init__(self, weights: str):
+        self.weights = weights
+        self.sampler = CoupledSampler()
+        self._runner = cast("Runner", None)  # until `attach`
+        self._broken: int | None = None  # version of the policy's weights with which values were not finite
+        self._alarms: list[str] = []
+        self._passes: Any  # what Runner.draft_passes returned
+        self._layers: QuantizedLayers
+        self._last: dict[int, int] = {}  # the last token of each request, until a draft pass has computed it
+
+    def attach(self, runner: "Runner") -> None:
+        """Connect to the model runner whose requests it drafts for. The runner's KV cache already exists.
+
+        Called before every round of drafts.
+        """
+        if self._runner is runner:
+            return
+        layers: QuantizedLayers | None = runner.quantized
+        if layers is None or layers.weights != self.weights:
+            raise NotInstalled(
+                f"this engine has no self-drafts in {self.weights}: build it for the method self_draft or das_self"
+            )
+        self._runner = runner
+        self._layers = layers
+        self._passes = runner.draft_passes(int(runner.vllm.vllm_config.speculative_config.num_speculative_tokens))
+
+    def clock(self) -> float:
+        """See ChainModel."""
+        return time.perf_counter()
+
+    @torch.inference_mode()
+    def prepare(self, requests: Sequence[str]) -> float | None:
+        """See ChainModel. Quantizes the policy's weights if they have changed since they were quantized last."""
+        version: int = self._runner.weights_version
+        if self._broken == version:
+            return None
+        if self._layers.version == version:
+            return 0.0
+        start = time.perf_counter()
+        self._layers.make(version)
+        return time.perf_counter() - start
+
+    def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+        """See ChainModel."""
+        self.sampler.observe(requests, tokens)
+
+    def alarms(self) -> list[str]:
+        """Returns the alarms since the last call, one line each."""
+        alarms, self._alarms = self._alarms, []
+        return alarms
+
+    def begin(self, requests: Sequence[str]) -> None:
+        """See ChainModel."""
+        batch, known = self._runner.input_batch, self._runner.requests
+        rows = np.array([batch.req_id_to_index[name] for name in requests], np.int64)
+        self._passes.begin(rows)
+        self.sampler.begin(self._runner, rows)
+        self._last = {i: known[name].output_token_ids[-1] for i, name in enumerate(requests)}
+
+    @torch.inference_mode()
+    def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> Drawn:
+        """See ChainModel."""
+        inputs = []
+        for i, own in zip(among.tolist(), tokens, strict=True):
+            if i in self._last:
+                inputs.append([self._last.pop(i), *own])
+                self.sampler.follow(i, own)
+            else:
+                inputs.append([*own])
+                self.sampler.follow(i, own[1:])  # own[0] is the token that the model itself drew last
+        with self._layers.used():
+            hidden = self._passes.run(among, inputs)
+        if not bool(torch.isfinite(hidden).all()):
+            self._broken = self._runner.weights_version
+            self._alarms.append(BROKEN)
+            logger.error("speculation: %s", BROKEN)
+            self._passes.forget()
+            return None
+        return self.sampler.draw(self._runner.vllm.model.compute_logits(hidden).float(), among)
+
+
+@dataclass(frozen=True)
+class _Method:
+    """Takes the place of a layer's quant_method: computes with the quantized weights."""
+
+    linear: Linear
+
+    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return self.linear(x, bias)
+
+
+class QuantizedLayers:
+    """The linear layers of a model, which compute with quantized weights inside `used()`. One object for an engine.
+
+    model: vLLM's; its layers must keep their weights (on the CPU by kept_weights in das/engine/patches/weights.py).
+    Layers that are no plain linear layers, such as experts, stay as they are.
+    weights: one of FORMATS.
+    """
+
+    def __init__(self, model: torch.nn.Module, weights: str):
+        from vllm.model_executor.layers.linear import LinearBase
+
+        self.weights = weights
+        self.version: int | None = None  # version of the policy's weights that were quantized last
+        self._make = linear_maker(weights)
+        self._layers: list[Any] = [layer for layer in model.modules() if isinstance(layer, LinearBase)]
+        self._drafting: list[_Method] = []
+
+    def make(self, version: int) -> None:
+        """Quantize the policy's weights as they are now. Raises NotInstalled if no kernel can multiply them."""
+        self.forget()  # first, so that old and new quantized weights are not in memory together
+        for layer in self._layers:
+            self._drafting.append(_Method(self._make(layer.weight.data)))
+        self.version = version
+
+    def forget(self) -> None:
+        """Free the memory of the quantized weights."""
+        self._drafting.clear()
+        self.version = None
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Inside the `with` block, the model computes with the quantized weights."""
+        own = [layer.quant_method for layer in self._layers]
+        try:
+            for layer, method in zip(self._layers, self._drafting, strict=True):
+                layer.quant_method = method
+            yield
+        finally:
+            for layer, method in zip(self._layers, own, strict=True):
+                layer.quant_method = method
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise ValueError with a one-line message unless these are valid options of self-drafts: `weights` and
+    `passes`."""
+    if set(options) != {"weights", "passes"} or options["weights"] not in FORMATS:
+        raise ValueError(f"self_draft={dict(options)}: give weights, one of {', '.join(FORMATS)}, and passes")
+    passes = options["passes"]
+    if passes is not None and (type(passes) is not int or passes < 1):
+        raise ValueError(f"self_draft.passes={passes!r}: must be 1 or more, or null for any number")
+
+
+def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
+    """Raise NotInstalled with a one-line message if self-drafts do not work with this configuration. own: the
+    self-drafts' options."""
+    from vllm import _custom_ops
+    from vllm.platforms import current_platform
+
+    _require_plain("self-drafts", vllm_config)
+    if vllm_config.model_config.is_moe:
+        raise NotInstalled("self-drafts: experts cannot be quantized yet; choose another method, such as das")
+    dtype = vllm_config.model_config.dtype
+    if current_platform.is_cpu():
+        if not _custom_ops._supports_onednn:
+            raise NotInstalled("self-drafts need a vLLM that was built with oneDNN: choose another method, such as das")
+    elif dtype not in (torch.bfloat16, torch.float16):
+        raise NotInstalled(f"self-drafts: vLLM's kernels for quantized weights take no {dtype}; set dtype=bfloat16")
+    elif own["weights"] == "w8a8" and current_platform.has_device_capability(LAST_WITH_INT8 + 1):
+        raise NotInstalled("self_draft.weights=w8a8: vLLM has no int8 kernel for this GPU; choose w4")
+    if vllm_config.model_config.quantization is not None:
+        raise NotInstalled("self-drafts need a policy that is not quantized itself: choose another method, such as das")
+
+
+def _require_plain(what: str, vllm_config: Any) -> None:
+    parallel = vllm_config.parallel_config
+    if parallel.tensor_parallel_size > 1 or parallel.data_parallel_size > 1:
+        raise NotInstalled(f"{what}: one rank only; set tensor_parallel_size=1 and data_parallel_size=1")
+    if vllm_config.kv_transfer_config is not None:
+        raise NotInstalled(f"{what}: not with KV transfer; choose another method, such as das")
+    if vllm_config.model_config.uses_mrope or vllm_config.lora_config is not None:
+        raise NotInstalled(f"{what}: not with multimodal positions or LoRA adapters")
