@@ -45,7 +45,7 @@ class ServerEngine(DasEngine):
             client.collective_rpc("das_meet_trainer")
             client.init_communicator(device=generation.accelerator.device)
             client.generate = partial(_generate_for_trl, generation)
-        super().__init__(client, None if client is None else client.generate_rows)
+        super().__init__(client, client and client.generate_rows)
         self._dtype = getattr(torch, ranks.from_main(lambda: dtype))
         generation.accelerator.wait_for_everyone()
 
