@@ -315,7 +315,7 @@ class SpeculativeGeneration(VLLMGeneration):
         The training pushes its weights anew before its next rollout, which empties the prefix cache. The training's
         seeds depend on no state, and random states are put back. Raises WeightSyncError like `sync_weights`.
         """
-        return self.engines.submit(self._evaluate, request, self.engines.copied(self)).result()
+        return self.engines.submit(partial(self._evaluate, request, self.engines.copied(self))).result()
 
     def _evaluate(self, request: RolloutRequest, copies: Any) -> Rollout:
         kept = self.weight_sample, self.sync
@@ -349,12 +349,12 @@ class SpeculativeGeneration(VLLMGeneration):
     def save_history(self, path: Path) -> None:
         """Once all submitted rollouts are finished, write the drafter's history, a file that the option `drafter.warm`
         can read."""
-        self.engines.submit(self.engines.save_history, path).result()
+        self.engines.submit(partial(self.engines.save_history, path)).result()
 
     def save_state(self, folder: Path) -> None:
         """Once all submitted rollouts are finished, write the state that a resumed run needs to draft exactly as this
         run would have."""
-        self.engines.submit(self._save_state, folder).result()
+        self.engines.submit(partial(self._save_state, folder)).result()
 
     def _save_state(self, folder: Path) -> None:
         self.engines.save_state(folder)

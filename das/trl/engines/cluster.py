@@ -29,6 +29,7 @@ from das.cluster.weights import WeightsPart, packed
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError
+from das.trl.engines.engines import Result
 from das.trl.merge import divided
 from das.weights.sharding import whole
 from das.weights.weight_check import PROBE, WeightSample, logprob_problem, trainer_logprobs
@@ -124,9 +125,9 @@ class ClusterEngines:
 
     # ---- rollouts ----
 
-    def submit(self, job: Callable[..., Any], *args: Any) -> "Future[Any]":
+    def submit(self, job: Callable[[], Result]) -> "Future[Result]":
         """See Engines. The job waits in the queue."""
-        return self._jobs.submit(job, *args)
+        return self._jobs.submit(job)
 
     def _answered(self, answer: Callable[..., Any], rows: Any, sampling_params: Any, use_tqdm: bool) -> list[Any]:
         """Takes the place of llm.generate. Returns outputs without log-probs: TRL's own code would make an object of

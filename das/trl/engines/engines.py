@@ -1,16 +1,19 @@
 """The protocol of the engines that a trainer rolls out on. Each other file of this folder has the engines of one
 place."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 
 if TYPE_CHECKING:
     from das.trl.generation import SpeculativeGeneration
+
+Result = TypeVar("Result")
 
 
 class Engines(Protocol):
@@ -37,7 +40,7 @@ class Engines(Protocol):
         """Note in `generation.sync` the difference between the engines' and the trainer's log-probs. Returns an error
         text if it is too large, else empty."""
 
-    def submit(self, job: Any, *args: Any) -> "Future[Any]":
+    def submit(self, job: Callable[[], Result]) -> "Future[Result]":
         """Call `job`: at once, or once all that was submitted before is done. The future has its result."""
 
     def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:

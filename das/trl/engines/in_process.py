@@ -21,6 +21,7 @@ from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll
 from das.engine.stock import build_stock, roll_out_stock
 from das.errors import EngineError
 from das.trl.determinism import random_states_kept
+from das.trl.engines.engines import Result
 from das.trl.lag import done
 from das.trl.shared_history import SharedHistory
 from das.trl.support import invariance_problem
@@ -82,9 +83,9 @@ class DasEngine:
 
     # ---- rollouts ----
 
-    def submit(self, job: Callable[..., Any], *args: Any) -> "Future[Any]":
+    def submit(self, job: Callable[[], Result]) -> "Future[Result]":
         """See Engines. The job is done when the method returns, and its error is raised here."""
-        return done(job(*args))
+        return done(job())
 
     def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """See Engines."""
