@@ -45,13 +45,8 @@ class ServerEngine(DasEngine):
             dtype = client.require_das(generation.engine.method)
             client.collective_rpc("das_meet_trainer")
             client.init_communicator(device=generation.accelerator.device)
-<<<<<<< HEAD
-            client.generate = partial(_generate_for_trl, generation)
-        super().__init__(client, client and client.generate_rows)
-=======
             client.generate, generate = partial(_generate_for_trl, generation), client.generate_rows
         super().__init__(client, generate)
->>>>>>> gen
         self._dtype = getattr(torch, ranks.from_main(lambda: dtype))
         generation.accelerator.wait_for_everyone()
 
