@@ -65,7 +65,7 @@ def follow_turns(trainer: Any) -> None:
             "tools: ranks that share an engine would wait in vain for one whose rows have all ended: set "
             'vllm_mode="colocate" and vllm_tensor_parallel_size=1'
         )
-    if trainer.vllm_generation.engines_of_all_ranks and trainer.accelerator.num_processes > 1:
+    if trainer.vllm_generation.engines.of_all_ranks and trainer.accelerator.num_processes > 1:
         raise EngineError(
             "tools: ranks that share a cluster's engines would wait in vain for one whose rows have all ended: launch "
             "one process, or go without cluster="

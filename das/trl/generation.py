@@ -1,14 +1,18 @@
 """TRL's generation backend on engines of das.
 
-It gives requests their seeds and problem ids, measures rollouts, runs evaluations, and saves its state. There are three
-ways by which weights and requests reach engines. Each has a file beside this one: colocated_generation.py,
-queued_generation.py and server_generation.py.
+It gives requests their seeds and problem ids, runs evaluations, and saves its state. Engines run in one of three
+places, each with a file in das/trl/engines: in this process, on a cluster, on a server.
+
+Of a rollout the trainer calls `announce`, then TRL calls `sync_weights` and `generate`. TRL's own `generate` makes
+prompts and sampling parameters, and calls `llm.generate`, which arrives in `answer`. It lets the engines roll out.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +22,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from das.arrays import load_arrays, save_arrays
 from das.budget.schedule import LongestFirst
+from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.engine.rollouts.enough import Begun
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
@@ -25,10 +30,12 @@ from das.errors import EngineError
 from das.trl.conversations import Turn, conversation_rows, joined
 from das.trl.dataset_rows import RepeatWatch, history_tick, problem_id, require_fitting_batch
 from das.trl.determinism import algorithms_of_the_engine, random_states_kept
+from das.trl.engines.cluster import ClusterEngines
 from das.trl.engines.engines import Engines
-from das.trl.lag import FinishedRollout, Sync, done
-from das.trl.shared_history import SharedHistory
+from das.trl.engines.in_process import start_in_process
+from das.trl.lag import FinishedRollout, Sync
 from das.trl.support import unsupported
+from das.weights.sharding import whole
 from das.weights.weight_check import WeightSample, check_together
 
 STATE = "generation.npz"
@@ -48,12 +55,14 @@ class TrainedHead(Protocol):
 
 
 class SpeculativeGeneration(VLLMGeneration):
-    """Rolls out on `engines`, with keyed verification and drafts. Call `announce` before each `generate`."""
+    """Rolls out on `engines`, with keyed verification and drafts. Call `announce` before each `generate`.
+
+    Seeds depend on the step and the response's place in it alone. So tokens, rewards, losses and weights are equal, bit
+    for bit, wherever the engines run and however many there are.
+    """
 
     engines: Engines
-    engines_of_all_ranks = False  # whether all ranks share the engines, and so must roll out together
-    keeps_history = True  # whether checkpoints hold the drafter's history; False: a server keeps it
-    shared: SharedHistory | None = None  # what ranks with engines of their own give each other
+    tp_group: Any = None  # the ranks that ask together; None: all
     head: TrainedHead | None = None  # a drafter that is trained beside the policy; its trainer sets it
 
     def __init__(
@@ -61,19 +70,22 @@ class SpeculativeGeneration(VLLMGeneration):
         *args: Any,
         engine: EngineSettings,
         history_unit: str,
+        cluster: ClusterSettings | None = None,
         schedule: LongestFirst | None = None,
         after_rollout: Callable[[], None] = lambda: None,
         **kwargs: Any,
     ):
-        """engine: settings of the engine. history_unit: the unit of the drafter's window, "epoch" or "step". schedule:
-        the order in which requests are handed to the engine; None keeps TRL's. after_rollout: called when all responses
-        are finished. args, kwargs: those of TRL's VLLMGeneration.
+        """engine: settings of the engine. history_unit: the unit of the drafter's window, "epoch" or "step". cluster:
+        settings of engines on Ray; None: the engine is TRL's server or runs in this process, as TRL's `mode` says.
+        schedule: the order in which requests are handed to the engine; None keeps TRL's. after_rollout: called when all
+        responses are finished. args, kwargs: those of TRL's VLLMGeneration.
 
         Raises EngineError for arguments of TRL that das does not support (see `refuse`).
         """
         refuse(kwargs)
         self.engine = engine
         self.history_unit = history_unit
+        self.cluster = cluster
         self.schedule = schedule
         self.after_rollout = after_rollout
         self.run_seed = 0
@@ -91,11 +103,23 @@ class SpeculativeGeneration(VLLMGeneration):
         self._counted_in = (0, False)  # step and evaluation flag that `_requests` belongs to
         self._requests = 0  # responses of that step so far, over all processes
         self._first = 0  # the place, among these, of this engine's first response in the running rollout
+        self._asked: Sequence[str] = ()  # problems of all ranks whose prompts TRL gathers with this rank's
         self.weight_sample = WeightSample(engine.weight_check_every)
         self.evaluation_sample = WeightSample(engine.weight_check_every)  # for the syncs before evaluations
         self.sync = Sync()  # how the engines got their present weights
         self._logprobs_checked = True  # whether log-probs were checked with the present weights
         super().__init__(*args, **kwargs)
+
+    def _init_vllm(self) -> None:
+        if self.cluster is not None:
+            self.engines = ClusterEngines(self.cluster, self)
+        elif self.mode == "server":
+            from das.trl.engines.server import ServerEngine  # here, because few need its clients
+
+            self.engines = ServerEngine(self)
+        else:
+            self.engines = start_in_process(self)
+        self.llm = self.engines.llm  # TRL's name
 
     def announce(
         self,
@@ -128,60 +152,72 @@ class SpeculativeGeneration(VLLMGeneration):
         size = len(dataset) if hasattr(dataset, "__len__") else None
         self.history_tick = history_tick(self.history_unit, self.rollouts, size, problems)
 
-    @property
-    def room(self) -> int | None:
-        """The most tokens of a prompt and its response together; None if the trainer does not know it."""
-        return self.engine.max_model_len
+    # ---- new weights ----
 
     def sync_weights(self) -> None:
-        """Load the trainer's weights into the engine and check that they arrived.
+        """Load the trainer's weights into the engines and check that they arrived. TRL calls it before a rollout.
 
         With sleep mode, TRL wakes only the weights' memory, so log-probs are checked before the next rollout. Raises
         WeightSyncError, on all ranks, if an engine lacks the weights or computes other log-probs with them.
         """
+        self._load(self.engines.copied(self), self.step)
+
+    def _load(self, copies: Any, step: int) -> None:
+        """See sync_weights. copies: of the weights, if the engines take copies."""
         start, self.sync = time.perf_counter(), Sync()
-        if self.shared is not None:
-            self.shared.exchange()
-            self.sync.exchange_s, self.sync.exchange_bytes = self.shared.last.seconds, self.shared.last.bytes
-        check_together(self._load_weights, self.step)
+        check_together(partial(self.engines.load_weights, self, copies), step)
         self.sync.seconds = time.perf_counter() - start
         self._logprobs_checked = False
         if not self.enable_sleep_mode:
-            self._check_logprobs()
+            self._check_logprobs(step)
 
-    def _load_weights(self) -> str:
-        """Load the weights. Returns which of them did not arrive, in words; empty if all did."""
-        raise NotImplementedError
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Returns the tensors that TRL loads in a sync. The weight check takes its sample from them."""
+        tensors = super()._iter_named_params()
+        return self.weight_sample.watch(whole(tensors)) if self.engines.compares_tensors else tensors
 
-    def _check_logprobs(self) -> None:
+    def _check_logprobs(self, step: int) -> None:
         """Check the log-probs of an engine that is awake, once after each sync. Ranks that share an engine check
         together, so all of them must have loaded their weights before.
         """
         if self._logprobs_checked:
             return
         start = time.perf_counter()
-        check_together(self._compare_logprobs, self.step)
+        check_together(partial(self.engines.compare_logprobs, self, step), step)
         self._logprobs_checked = True
         took = time.perf_counter() - start
         self.sync.seconds, self.sync.check_s = self.sync.seconds + took, self.sync.check_s + took
 
-    def _compare_logprobs(self) -> str:
-        """Note in `sync` the difference between the engine's and the trainer's log-probs. Returns an error text if it
-        is too large, else empty."""
-        raise NotImplementedError
+    # ---- a rollout ----
+
+    def generate(self, prompts: Any, images: Any, num_generations: int, profiler: Any = None) -> Any:
+        """Generate for the announced rows, as TRL's VLLMGeneration does. Returns prompt ids, completion ids, log-probs
+        and their token ids, each as a list with one entry for each row."""
+        self._asked = self._problems_asked()
+        return self.engines.completed(self, super().generate(prompts, images, num_generations, profiler))
+
+    def _problems_asked(self) -> Sequence[str]:
+        """Returns the problem ids of all ranks whose prompts TRL gathers with this rank's, in TRL's order of
+        prompts."""
+        if self.engines.ranks_together == 1:
+            return self.problems
+        of_ranks: list[Any] = [None] * self.engines.ranks_together
+        torch.distributed.all_gather_object(of_ranks, self.problems, group=self.tp_group)
+        return [problem for problems in of_ranks for problem in problems]
 
     def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
         """Takes the place of llm.generate. TRL passes one `sampling_params` for all prompts, and no problem ids."""
         with algorithms_of_the_engine():
-            return self._generate_checked(prompts, sampling_params)
+            return self.answer(prompts, sampling_params)
 
-    def _generate_checked(self, prompts: list[Any], sampling_params: Any) -> list[Any]:
-        self._check_logprobs()
+    def answer(self, prompts: list[Any], sampling_params: Any) -> list[Any]:
+        """Let the engines answer TRL's prompts, each with its seed and its problem id. Returns the engines' outputs."""
+        self._check_logprobs(self.step)
         turn = len(self._turns)
         rows = conversation_rows(prompts) if turn else range(len(prompts))
-        problems = [self.problems[row] for row in rows] if turn else self._gathered_problems()
+        problems = [self.problems[row] for row in rows] if turn else self._asked
         if not turn:
-            require_fitting_batch(prompts, problems, self.room, self.step)
+            require_fitting_batch(prompts, problems, self.engines.room, self.step)
             self._count_responses(len(prompts))
         seeds = [request_seed(self.run_seed, self.step, self._first + row, self.evaluation, turn) for row in rows]
         begun = self.begun
@@ -197,27 +233,21 @@ class SpeculativeGeneration(VLLMGeneration):
             set_aside=None if begun is None else begun.tokens,
             enough=None if begun is None else begun.enough,
         )
-        if self.shared is not None and not turn and not self.evaluation:
-            self.shared.prepare(problems)
+        outputs, rollout = self.engines.roll_out(request, turn if self.several_turns else None)
         if self.several_turns:
-            outputs, rollout = self.engines.roll_out_turn(request, turn)
             self._turns.append(Turn(rows, rollout))
         else:
-            outputs, rollout = self.engines.roll_out(request)
-        if self.shared is not None and not self.evaluation:
-            self.shared.note(request, rollout)
-        if not self.several_turns:
             self._finish(rollout)
         return outputs
 
     def _count_responses(self, responses: int) -> None:
-        """Number this engine's responses within the step, so that each gets a seed of its own. All engines have equally
-        many responses, and are numbered in rank order."""
+        """Number the responses of a request within the step, so that each gets a seed of its own. All requests have
+        equally many responses, and are numbered in rank order."""
         if self._counted_in != (self.step, self.evaluation):
             self._counted_in, self._requests = (self.step, self.evaluation), 0
-        engine, num_engines = self._own_engine()
-        self._first = self._requests + engine * responses
-        self._requests += num_engines * responses  # a later rollout of the step gets other seeds
+        together = self.engines.ranks_together
+        self._first = self._requests + self.accelerator.process_index // together * responses
+        self._requests += self.accelerator.num_processes // together * responses  # a later rollout has other seeds
 
     def finish_turns(self) -> None:
         """End the announced rollout, because its last turn is over. Only for rollouts of several turns."""
@@ -227,103 +257,107 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def _finish(self, rollout: Rollout) -> None:
         self.last = rollout
-        if self.shared is not None and not self.evaluation:
-            self.shared.end_rollout(self.history_tick)
-        self._count_drafts(rollout)
+        self.count_drafts(rollout)
         self.after_rollout()
 
-    def _count_drafts(self, rollout: Rollout) -> None:
+    def count_drafts(self, rollout: Rollout) -> None:
+        """Count the tokens that were drafted for a rollout of the training."""
         if not self.evaluation:
             self.num_drafted += rollout.report.drafted
             self.num_accepted += rollout.accepted
 
-    def _own_engine(self) -> tuple[int, int]:
-        """Returns the number of this rank's engine, counted from 0, and the number of engines."""
-        size = self.tensor_parallel_size
-        return self.accelerator.process_index // size, self.accelerator.num_processes // size
+    def hand_over(self, seconds: float) -> None:
+        """Note in the newest rollout, or its newest turn, the seconds in which its responses became what TRL takes."""
+        newest = self._turns[-1].rollout if self._turns else self.last
+        assert newest is not None
+        newest = newest.handed_over(1e6 * seconds / max(1, newest.tokens))
+        if self._turns:
+            self._turns[-1] = replace(self._turns[-1], rollout=newest)
+        else:
+            self.last = newest
 
-    def _gathered_problems(self) -> Sequence[str]:
-        """Returns the problem ids of all ranks that share this rank's engine, in TRL's order of prompts."""
-        if self.tensor_parallel_size == 1:
-            return self.problems
-        of_ranks: list[Any] = [None] * self.tensor_parallel_size
-        torch.distributed.all_gather_object(of_ranks, self.problems, group=self.tp_group)
-        return [problem for problems in of_ranks for problem in problems]
-
-    def save_history(self, path: Path) -> None:
-        """Write the drafter's history, a file that the option `drafter.warm` can read."""
-        self.engines.save_history(path)
-
-    def roll_out_enough(
-        self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], begun: Begun, new_weights: bool
-    ) -> FinishedRollout:
-        """Roll out `rows` for the trainer's current step until enough groups are done. Responses that did not end have
-        the finish reason PUT_ASIDE. For the other arguments see `submit`."""
-        step = trainer.state.global_step
-        self.announce(trainer, rows, step, begun)
-        if new_weights:
-            self.sync_weights()
-        return self._roll_out_ahead(prompts, trainer.num_generations, step)
+    # ---- a rollout that TRL does not ask for ----
 
     def submit(
-        self, trainer: Any, rows: Sequence[Mapping[str, Any]], prompts: list[list[int]], step: int, new_weights: bool
+        self,
+        trainer: Any,
+        rows: Sequence[Mapping[str, Any]],
+        prompts: list[list[int]],
+        step: int,
+        new_weights: bool,
+        begun: Begun | None = None,
     ) -> Future[FinishedRollout]:
-        """Roll out `rows` for training step `step`. In this class the rollout is finished when the method returns.
+        """Roll out `rows` for training step `step`: at once, or when the engines have done what was submitted before.
 
         prompts: the rows' token ids. new_weights: if true, use the trainer's current weights; else those of the rollout
-        that was submitted before.
+        that was submitted before. begun: see `announce`; responses that did not end have the finish reason PUT_ASIDE.
+        The future raises the rollout's error, such as WeightSyncError.
         """
-        self.announce(trainer, rows, step)
-        if new_weights:
-            self.sync_weights()
-        return done(self._roll_out_ahead(prompts, trainer.num_generations, trainer.state.global_step))
+        load = partial(self._load, self.engines.copied(self), step) if new_weights else None
+        updates = trainer.state.global_step  # that the weights have seen
 
-    def _roll_out_ahead(self, prompts: list[list[int]], num_generations: int, weights: int) -> FinishedRollout:
-        """Roll out the dataset rows that the last call of `announce` named.
+        def roll_out() -> FinishedRollout:
+            self.announce(trainer, rows, step, begun)
+            if load is not None:
+                load()
+            *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=trainer.num_generations)
+            logprobs = [[position[0] for position in response] for response in found]  # the sampled token's
+            assert self.last is not None
+            return FinishedRollout(self.last, logprobs, prompts, updates, self.sync)
 
-        prompts: the rows' token ids. weights: the version of the engine's weights, counted in training updates.
-        """
-        *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=num_generations)
-        logprobs = [[position[0] for position in response] for response in found]  # the sampled token's
-        assert self.last is not None
-        return FinishedRollout(self.last, logprobs, prompts, weights, self.sync)
-
-    def close(self) -> None:
-        """End threads and processes that would outlive the trainer."""
-        self.engines.close()
+        return self.engines.submit(roll_out)
 
     def evaluate(self, request: RolloutRequest) -> Rollout:
-        """Roll out `request` with the trainer's current weights. The training's results do not change.
+        """Roll out `request` with the trainer's current weights, once all submitted rollouts are finished. The
+        training's results do not change.
 
         The engine uses a drafter made for this evaluation, which drafts from siblings (responses to the same problem).
         The training pushes its weights anew before its next rollout, which empties the prefix cache. The training's
         seeds depend on no state, and random states are put back. Raises WeightSyncError like `sync_weights`.
         """
-        return self._evaluate(request, self.sync_weights)
+        return self.engines.submit(partial(self._evaluate, request, self.engines.copied(self))).result()
 
-    def _evaluate(self, request: RolloutRequest, sync: Callable[[], None]) -> Rollout:
+    def _evaluate(self, request: RolloutRequest, copies: Any) -> Rollout:
         kept = self.weight_sample, self.sync
         self.weight_sample = self.evaluation_sample
         try:
             with random_states_kept(), self.engines.evaluation():
-                sync()
+                self._load(copies, request.step)
                 with self._awake():
-                    self._check_logprobs()
+                    self._check_logprobs(request.step)
                     _, rollout = self.engines.roll_out(request)
         finally:
             self.weight_sample, self.sync = kept
         return rollout
 
-    def _awake(self) -> AbstractContextManager[None]:
-        """Inside the `with` block, engines that sleep between rollouts can roll out."""
-        return nullcontext()
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        """Inside the `with` block, an engine that sleeps between rollouts can roll out. TRL wakes the engine only for
+        TRL's own rollouts."""
+        if not self.enable_sleep_mode:
+            yield
+            return
+        self.llm.wake_up(tags=["kv_cache"])
+        try:
+            yield
+        finally:
+            self.llm.sleep(level=2)
+            self._llm_weights_sleeping = True
+
+    # ---- what is kept ----
+
+    def save_history(self, path: Path) -> None:
+        """Once all submitted rollouts are finished, write the drafter's history, a file that the option `drafter.warm`
+        can read."""
+        self.engines.submit(partial(self.engines.save_history, path)).result()
 
     def save_state(self, folder: Path) -> None:
-        """Write the state that a resumed run needs to draft exactly as this run would have."""
-        if self.keeps_history:
-            self.engines.save_state(folder)
-        if self.shared is not None:
-            self.shared.save(folder)
+        """Once all submitted rollouts are finished, write the state that a resumed run needs to draft exactly as this
+        run would have."""
+        self.engines.submit(partial(self._save_state, folder)).result()
+
+    def _save_state(self, folder: Path) -> None:
+        self.engines.save_state(folder)
         if self.head is not None:
             self.head.save(folder)
         lengths = {} if self.schedule is None else self.schedule.lengths.state()
@@ -332,16 +366,17 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def load_state(self, folder: Path) -> None:
         """Continue from what `save_state` wrote."""
-        if self.keeps_history:
-            self.engines.load_state(folder)
-        if self.shared is not None:
-            self.shared.load(folder)
+        self.engines.load_state(folder)
         if self.head is not None:
             self.head.load(folder)
         arrays = load_arrays(folder / STATE, STATE)
         self.rollouts = int(arrays["rollouts"])
         if self.schedule is not None:
             self.schedule.lengths.restore(arrays)
+
+    def close(self) -> None:
+        """End threads and processes that would outlive the trainer."""
+        self.engines.close()
 
 
 def refuse(arguments: Mapping[str, Any]) -> None:

@@ -130,7 +130,7 @@ class ScriptCheckpoints:
             )
         elif about and about["method"] == ours["method"]:
             generation.load_state(own)
-            if not generation.keeps_history:
+            if not generation.engines.keeps_history:
                 _warn("the server keeps the drafter's history: if it was started anew, the history begins empty")
         if differing := [name for name in ROWS if about and about.get(name, 0) != ours[name]]:
             _warn(

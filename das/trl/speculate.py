@@ -21,9 +21,9 @@ from das.engine.versions import VLLM, installed
 from das.errors import EngineError
 from das.side_output import side_output
 from das.trl import patches as trl_trainers
-from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
 from das.trl.dataset_rows import require_fitting
+from das.trl.engines.cluster import BESIDE
 from das.trl.generation import SpeculativeGeneration
 from das.trl.lag import RolloutsAhead, rollouts_of_script, script_problem
 from das.trl.resume import ScriptCheckpoints
@@ -103,7 +103,10 @@ def speculate(
         **(engine or {}),
     }
     settings = EngineSettings(**{"model": "", **fields})
-    many = None if cluster is None else ClusterSettings(**cluster)
+    if cluster is not None:
+        many: ClusterSettings | None = ClusterSettings(**cluster)
+    else:
+        many = BESIDE if lag else None
     settings.row.speculative(settings)
     install(exact=settings.exact)
     if ranks.is_main():
@@ -143,7 +146,7 @@ def _build(
     def at_lag(*args: Any, **kwargs: Any) -> SpeculativeGeneration:
         if problem := script_problem(trainer):
             raise EngineError(f"lag={lag}: {problem}")
-        return backend(*args, beside=True, **kwargs)
+        return backend(*args, **kwargs)
 
     with trl_trainers.generation_backend(at_lag if lag else backend, trainer):
         original(trainer, *args, **kwargs)
@@ -154,7 +157,7 @@ def _build(
     follow_turns(trainer)
     ahead = rollouts_of_script(trainer, lag) if lag else None
     ScriptCheckpoints(trainer, ahead)
-    require_fitting(trainer, generation.room)
+    require_fitting(trainer, generation.engines.room)
     # Set on the trainer, not on its class, so that the trainer still announces its rows after das.speculate("off").
     announced = functools.partial(roll_out_announced, getattr(trainer, METHOD), trainer, ahead=ahead)
     setattr(trainer, METHOD, announced)
@@ -166,18 +169,14 @@ def _backend(
     given: Sequence[str],
     cluster: ClusterSettings | None,
     *args: Any,
-    beside: bool = False,
     **kwargs: Any,
 ) -> SpeculativeGeneration:
     """Returns the backend with the engine that `fields` of EngineSettings and TRL's arguments describe.
 
-    given: the options of das.speculate() that a server would ignore. cluster: settings of the engines on Ray; None: the
-    engine runs in this process, or in a process of its own if `beside`.
+    given: the options of das.speculate() that a server would ignore. cluster: see SpeculativeGeneration.
     """
-    server = kwargs["mode"] == "server"
-    if server:
+    if kwargs["mode"] == "server":
         _require_server(given)
-    backend = choose_backend(cluster, beside, server)
     model = kwargs["model"]
     settings = {
         "model": model.name_or_path,
@@ -189,7 +188,10 @@ def _backend(
         "extra": {"model_impl": kwargs["model_impl"], "trust_remote_code": kwargs["trust_remote_code"]},
         **fields,
     }
-    return backend(*args, engine=EngineSettings(**settings), history_unit=unit, schedule=LongestFirst(), **kwargs)
+    engine = EngineSettings(**settings)
+    return SpeculativeGeneration(
+        *args, engine=engine, history_unit=unit, cluster=cluster, schedule=LongestFirst(), **kwargs
+    )
 
 
 def _require_server(given: Sequence[str]) -> None:
@@ -249,9 +251,9 @@ def roll_out_announced(
         metrics = trainer._metrics[mode]
         for name in LOGGED:
             metrics[f"das/{name}"].append(row[name])
-        if generation.shared is not None:
-            metrics["das/exchange_s"].append(generation.shared.last.seconds)
-            metrics["das/exchange_mb"].append(generation.shared.last.bytes / 1e6)
+        if generation.sync.exchange_bytes:
+            metrics["das/exchange_s"].append(generation.sync.exchange_s)
+            metrics["das/exchange_mb"].append(generation.sync.exchange_bytes / 1e6)
     return rolled_out
 
 

@@ -165,7 +165,7 @@ def sleep(scale: Scale) -> Verdict:
     """Check that sleep mode at level 2, which TRL uses, frees the engine's memory, weights included, and changes no
     token afterwards. CPUs have no sleep mode."""
     from das.errors import EngineError
-    from das.trl.colocated_generation import require_sleep_mode
+    from das.trl.engines.in_process import require_sleep_mode
 
     try:
         require_sleep_mode()

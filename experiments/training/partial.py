@@ -50,7 +50,7 @@ class PartialRollouts:
         prompts = trainer._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
         new_weights = trainer._last_loaded_step != step  # TRL's: the step at which the engine got its weights
         trainer._last_loaded_step = step
-        whole = trainer.vllm_generation.roll_out_enough(trainer, rows, prompts, plan, new_weights)
+        whole = trainer.vllm_generation.submit(trainer, rows, prompts, step, new_weights, plan).result()
         chosen, self._groups = divide(pool, whole.rollout, plan.enough)
         self._whole, self._verified = whole.rollout, verified(pool, whole.rollout)
         places = [place * siblings + sibling for place in chosen for sibling in range(siblings)]

@@ -15,8 +15,8 @@ from das.budget.schedule import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import Rollout
-from das.trl.backend import choose_backend
 from das.trl.conversations import follow_turns
+from das.trl.engines.cluster import BESIDE
 from das.trl.generation import SpeculativeGeneration
 from das.trl.lag import RolloutsAhead, Sync, indexes_of_steps
 from das.trl.merge import merged
@@ -105,9 +105,10 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self._losses: list[float] = []
         self._began = self._waited = self._exposed_s = 0.0  # perf_counter() at the start of this step; seconds
         backend = functools.partial(
-            choose_backend(cluster, own_process),
+            SpeculativeGeneration,
             engine=engine,
             history_unit=history_unit,
+            cluster=cluster or (BESIDE if own_process else None),
             schedule=schedule,
             **({} if self.ahead else {"after_rollout": barrier.after_rollout}),  # rollouts ahead belong to other steps
         )

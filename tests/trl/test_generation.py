@@ -11,14 +11,14 @@ import pytest
 import torch
 from datasets import Dataset
 from PIL import Image
+from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from das.errors import EngineError
 from das.trl import generation
-from das.trl.colocated_generation import require_sleep_mode, tensor_parallel_group
 from das.trl.dataset_rows import RepeatWatch, history_tick, problem_id, require_fitting
-from das.trl.engines.in_process import DasEngine
+from das.trl.engines.in_process import DasEngine, require_sleep_mode, tensor_parallel_group
 from das.trl.generation import refuse
 
 
@@ -27,8 +27,6 @@ def backend(unit: str = "epoch", **attributes: Any) -> Any:
     without_engine: Any = object.__new__(generation.SpeculativeGeneration)
     counters = {"rollouts": 0, "history_tick": 0, "num_drafted": 0, "num_accepted": 0}
     usual = {
-        "engine": SimpleNamespace(max_model_len=None),
-        "tensor_parallel_size": 1,
         "_logprobs_checked": True,
         "several_turns": False,
         "_turns": [],
@@ -53,20 +51,26 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
     """What backends without an engine would have rolled out."""
     requested: list[RolloutRequest] = []
 
-    def roll_out(engine: Any, request: RolloutRequest) -> Any:
+    def roll_out(engine: Any, request: RolloutRequest, turn: int | None) -> Any:
         requested.append(request)
         return [], SimpleNamespace(responses=[[1]], accepted=0, report=RolloutReport(passes=1))
 
+    def generate(backend: Any, prompts: Any, *rest: Any) -> Any:
+        return backend._generate_keyed(prompts, None)
+
     monkeypatch.setattr(DasEngine, "roll_out", roll_out)
+    monkeypatch.setattr(VLLMGeneration, "generate", generate)
     return requested
 
 
-def ready_backend(process: int, processes: int, **attributes: Any) -> Any:
-    """A backend of this process, for `_generate_keyed`."""
+def ready_backend(process: int, processes: int, share: int = 1, room: int | None = None, **attributes: Any) -> Any:
+    """A backend of this process, for `generate`. share: so many ranks share an engine."""
     accelerator = SimpleNamespace(process_index=process, num_processes=processes)
+    engines = DasEngine(None, id)
+    engines.ranks_together, engines.room = share, room
     nothing: dict[str, Any] = {
         "begun": None,
-        "engines": DasEngine(None, id),
+        "engines": engines,
         "schedule": None,
         "after_rollout": lambda: None,
     }
@@ -83,7 +87,7 @@ def test_calls_of_one_step_get_different_seeds(requests: list[RolloutRequest]) -
     """An evaluation generates several batches in one step. With equal seeds all of them would draw the same noise."""
     calls = ready_backend(process=1, processes=2, problems=["p", "q"])
     for calls.step, calls.evaluation in [(3, False), (3, True), (3, True), (4, False)]:
-        calls._generate_keyed([{}, {}], None)
+        calls.generate([{}, {}], None, 1)
     places = [(3, 2, False), (3, 3, False), (3, 2, True), (3, 3, True), (3, 6, True), (3, 7, True), (4, 2, False)]
     seeds = [seed for request in requests for seed in request.seeds]
     assert seeds[:7] == [request_seed(7, *place) for place in places]
@@ -101,9 +105,9 @@ def test_ranks_that_share_an_engine_ask_it_for_the_same(
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", all_gather_object)
     for process, own in [(2, ["p"]), (3, ["q"])]:
-        calls = ready_backend(process, processes=4, tensor_parallel_size=2, tp_group="2 and 3", problems=own)
+        calls = ready_backend(process, processes=4, share=2, tp_group="2 and 3", problems=own)
         for calls.step, calls.evaluation in [(3, True), (3, True)]:
-            calls._generate_keyed([{}, {}], None)
+            calls.generate([{}, {}], None, 1)
     assert all(request.problems == ["p", "q"] for request in requests)
     of_rank_2, of_rank_3 = ([list(request.seeds) for request in requests[at : at + 2]] for at in (0, 2))
     assert of_rank_2 == of_rank_3 == [[request_seed(7, 3, at, True) for at in call] for call in ([2, 3], [6, 7])]
@@ -253,12 +257,12 @@ def test_a_prompt_that_does_not_fit_is_named_before_the_start() -> None:
 
 
 def test_a_prompt_of_a_stream_that_does_not_fit_is_named(requests: list[RolloutRequest]) -> None:
-    announced = ready_backend(0, 1, engine=SimpleNamespace(max_model_len=100), problems=["p", "q"], step=3)
+    announced = ready_backend(0, 1, room=100, problems=["p", "q"], step=3)
     prompts = [{"prompt_token_ids": [1] * length} for length in (99, 100)]
     with pytest.raises(
         EngineError, match=r"^step 3: the prompt of response 1 \(problem q\) has 100 tokens, .* takes 99:"
     ):
-        announced._generate_keyed(prompts, None)
+        announced.generate(prompts, None, 1)
     assert not requests
 
 

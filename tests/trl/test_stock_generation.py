@@ -9,9 +9,9 @@ from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine.patches import weights
-from das.trl import colocated_generation
-from das.trl.colocated_generation import ColocatedGeneration
+from das.trl.engines import in_process
 from das.trl.engines.in_process import StockEngine
+from das.trl.generation import SpeculativeGeneration
 from das.trl.lag import Sync
 from das.weights.weight_check import WeightSample
 from experiments.training.trainer import SpeculativeGRPOTrainer
@@ -21,8 +21,8 @@ from experiments.training.trainer import SpeculativeGRPOTrainer
 def stock(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(VLLMGeneration, "sync_weights", lambda self: None)
     monkeypatch.setattr(weights, "repack_linear_layers", lambda model: None)
-    monkeypatch.setattr(colocated_generation, "logprob_difference", lambda *args: 0.001)
-    backend: Any = ColocatedGeneration.__new__(ColocatedGeneration)
+    monkeypatch.setattr(in_process, "logprob_difference", lambda *args: 0.001)
+    backend: Any = SpeculativeGeneration.__new__(SpeculativeGeneration)
     runner = SimpleNamespace(model=None)
     executor = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
     engine = SimpleNamespace(model_executor=executor, model_config=SimpleNamespace(dtype=torch.float32))
@@ -36,10 +36,11 @@ def stock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return backend
 
 
-def test_evaluations_take_no_check_from_the_training(stock: ColocatedGeneration) -> None:
+def test_evaluations_take_no_check_from_the_training(stock: SpeculativeGeneration) -> None:
+    request: Any = SimpleNamespace(step=0)
     found = []
     for _ in range(3):
-        stock.evaluate(None)  # type: ignore[arg-type]
+        stock.evaluate(request)
         stock.sync_weights()
         found.append(stock.sync.error)
     assert found == [0.001, 0.001, None], "the second has the first new weights; the third was not checked"

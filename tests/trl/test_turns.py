@@ -46,13 +46,13 @@ class Recorded:
     def __init__(self, process: int = 0, processes: int = 1):
         self.requests: list[RolloutRequest] = []
         self.ends: list[tuple[Any, ...]] = []
-        engines: Any = SimpleNamespace(roll_out_turn=self._turn, end_turns=self._end)
+        engines: Any = SimpleNamespace(roll_out=self._turn, end_turns=self._end, ranks_together=1, room=None)
         backend: Any = object.__new__(SpeculativeGeneration)
         self.backend, self.finished = backend, 0
         vars(backend).update(
             history_unit="step", rollouts=0, history_tick=0, num_drafted=0, num_accepted=0, schedule=None,
             engines=engines, _counted_in=(0, False), _requests=0, after_rollout=self._finish,
-            tensor_parallel_size=1, _logprobs_checked=True, engine=SimpleNamespace(max_model_len=None),
+            _logprobs_checked=True,
             accelerator=SimpleNamespace(process_index=process, num_processes=processes),
         )  # fmt: skip
 
@@ -71,7 +71,8 @@ class Recorded:
         """Roll out four rows as TRL does. going_on: the rows of each later turn. Returns the seeds of each turn."""
 
         def generate(prompts: Sequence[list[int]]) -> None:
-            self.backend._generate_keyed([{"prompt_token_ids": ids} for ids in prompts], None)
+            self.backend._asked = self.backend._problems_asked()
+            self.backend.answer([{"prompt_token_ids": ids} for ids in prompts], None)
 
         def loop(prompts: Any, prompt_ids: list[list[int]], completion_ids: list[list[int]]) -> str:
             for rows in going_on:
@@ -208,6 +209,6 @@ def test_refusals(trainer: dict[str, Any], message: str) -> None:
         vllm_mode=mode, vllm_tensor_parallel_size=size, vllm_enable_sleep_mode=trainer.pop("sleep", False)
     )
     accelerator = SimpleNamespace(num_processes=trainer.pop("processes", 1))
-    generation = SimpleNamespace(engines_of_all_ranks=trainer.pop("shared", False))
+    generation = SimpleNamespace(engines=SimpleNamespace(of_all_ranks=trainer.pop("shared", False)))
     with pytest.raises(EngineError, match=message):
         follow_turns(SimpleNamespace(args=args, accelerator=accelerator, vllm_generation=generation, **trainer))

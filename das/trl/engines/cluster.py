@@ -1,64 +1,168 @@
-"""The engines of a cluster (das/cluster), which belong to no rank.
+"""The engines of a cluster (das/cluster), many or one beside the trainer. They belong to no rank.
 
 Only the main rank talks to the engines. It rolls out the requests of all ranks, and hands each rank its responses.
 """
 
+import gc
+import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from das import ranks
 from das.cluster.cluster import Cluster
-from das.cluster.messages import ClusterError
-from das.cluster.weights import WeightsPart
+from das.cluster.messages import ClusterError, Response
+from das.cluster.pool import EnginePool
+from das.cluster.settings import ClusterSettings
+from das.cluster.weights import WeightsPart, packed
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError
+from das.trl.engines.engines import Result
 from das.trl.merge import divided
+from das.weights.sharding import whole
+from das.weights.weight_check import PROBE, WeightSample, logprob_problem, trainer_logprobs
+
+if TYPE_CHECKING:
+    from das.trl.generation import SpeculativeGeneration
+
+# One engine beside the trainer. Nothing else rolls out, so it may be silent for longer.
+BESIDE = ClusterSettings(engines=1, silent_s=600.0)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Copies of the weights that the trainer handed over, and the trainer's log-probs with these weights."""
+
+    parts: list[WeightsPart]  # the policy's weights, and those of a drafter that is trained beside it
+    logprobs: np.ndarray  # the trainer's log-probs of the tokens of PROBE after the first
 
 
 class ClusterEngines:
-    """A Cluster that the training ranks share. Implements das.trl.engines.engines.Engines. Gets copies of the weights.
+    """A Cluster that the training ranks share. Implements das.trl.engines.engines.Engines.
 
-    dtype: the type in which the engines compute.
+    What is submitted waits in a queue. One thread does it in order and speaks with the engines. It alone changes the
+    state that a rollout needs, so an outcome never depends on how far the training has come. Calls of TRL's own code do
+    not wait in the queue.
     """
 
-    def __init__(self, start: Callable[[], Cluster]):
-        """start: starts the cluster; called on the main rank. Raises EngineError, on all ranks, if it fails."""
-        self.cluster: Cluster  # on the main rank
-        self.dtype = getattr(torch, ranks.from_main(lambda: self._start(start)))
+    ranks_together = 1
+    of_all_ranks = True
+    keeps_history = True
+    compares_tensors = False  # each engine compares those that `load_weights` names
 
-    def _start(self, start: Callable[[], Cluster]) -> str:
+    def __init__(self, settings: ClusterSettings, generation: "SpeculativeGeneration"):
+        """Start the cluster, on the main rank. Raises EngineError, on all ranks, if it fails or TRL's arguments ask for
+        something else."""
+        for unwanted, why in (
+            (generation.enable_sleep_mode, "have no sleep mode: set vllm_enable_sleep_mode=False"),
+            (generation.tensor_parallel_size > 1, "are one process each: set vllm_tensor_parallel_size=1"),
+            (generation.mode == "server", 'are started by das: set vllm_mode="colocate"'),
+        ):
+            if unwanted:
+                raise EngineError(f"engines in processes of their own {why}")
+        self.llm: Any = SimpleNamespace(generate=partial(self._answered, generation.answer))
+        self.room = generation.engine.max_model_len
+        self.cluster: Cluster  # on the main rank
+        self._logprobs = np.empty(0)  # of the trainer, with the weights that were loaded last
+        self._responses: list[Response] = []  # those that TRL's own code has now
+        self._jobs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
+        self._dtype = getattr(torch, ranks.from_main(lambda: self._start(settings, generation)))
+
+    def _start(self, settings: ClusterSettings, generation: "SpeculativeGeneration") -> str:
         """Start the engines. Returns the name of the type in which they compute."""
+        kv_cache_gib = int(os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"))
         try:
-            self.cluster = start()
+            self.cluster = Cluster(EnginePool(settings, generation.engine, kv_cache_gib, torch.get_num_threads()))
         except ClusterError as error:
             raise EngineError(str(error)) from error
         dtype: str = next(iter(self.cluster.engines.call_all("dtype").values()))
         return dtype
 
-    def load_weights(self, parts: Sequence[WeightsPart], check: Sequence[str]) -> str:
-        """Load these weights into all engines. Returns, in words, which tensors did not arrive; empty if all did. Only
-        the main rank may call this.
+    # ---- weights ----
 
-        check: names of tensors. After loading, each engine checks that its copies of these tensors equal the sent ones.
-        """
-        return self.cluster.engines.load_weights(list(parts), check)
+    def copied(self, generation: "SpeculativeGeneration") -> Weights:
+        """See Engines. Only the main rank talks to engines, so only its result has tensors. All ranks must call this,
+        because they gather shards."""
+        parts: list[WeightsPart] = []
+        tensors = whole(generation._iter_named_params())
+        if ranks.is_main():
+            parts += packed(tensors)
+            if generation.head is not None:
+                parts += packed(generation.head.tensors(), drafter=True)
+        else:
+            deque(tensors, maxlen=0)
+        return Weights(parts, trainer_logprobs(generation.model))
 
-    def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """Returns the engines' log-probs, float32 [T - 1], of these tokens [T] after the first one."""
-        logprobs: np.ndarray = ranks.from_main(lambda: self.cluster.probe(tokens))
-        return logprobs
+    def load_weights(self, generation: "SpeculativeGeneration", copies: Weights) -> str:
+        """See Engines. Each engine compares a sample of the tensors with what was sent."""
+        self._logprobs = copies.logprobs
+        lost = ranks.from_main(lambda: self._lost(copies.parts, generation.weight_sample))
+        return f"the new weights did not reach the engine: {lost}" if lost else ""
 
-    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
+    def _lost(self, parts: Sequence[WeightsPart], sample: WeightSample) -> str:
+        names = [name for part in parts if not part.drafter for name, _, _ in part.tensors]
+        if not names:
+            return "none was loaded"
+        return self.cluster.engines.load_weights(list(parts), sample.chosen(names))
+
+    def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
+        """See Engines. The trainer's log-probs are those with the copied weights."""
+        logprobs: np.ndarray = ranks.from_main(lambda: self.cluster.probe(PROBE))
+        generation.sync.error = float(np.abs(logprobs - self._logprobs).max())
+        return logprob_problem(generation.sync.error, self._dtype)
+
+    # ---- rollouts ----
+
+    def submit(self, job: Callable[[], Result]) -> "Future[Result]":
+        """See Engines. The job waits in the queue."""
+        return self._jobs.submit(job)
+
+    def _answered(self, answer: Callable[..., Any], rows: Any, sampling_params: Any, use_tqdm: bool) -> list[Any]:
+        """Takes the place of llm.generate. Returns outputs without log-probs: TRL's own code would make an object of
+        each token."""
+        if any("multi_modal_data" in row for row in rows):
+            raise EngineError("engines in other processes get token ids only, and these prompts have images")
+        if sampling_params.logprobs not in (None, 0):
+            raise EngineError(
+                f"logprobs={sampling_params.logprobs}: engines in other processes return those of sampled tokens only"
+            )
+        self._responses = answer(rows, sampling_params)
+        return [
+            SimpleNamespace(
+                prompt_token_ids=row["prompt_token_ids"],
+                outputs=[SimpleNamespace(token_ids=response.tokens.tolist(), logprobs=None)],
+            )
+            for row, response in zip(rows, self._responses, strict=True)
+        ]
+
+    def completed(self, generation: "SpeculativeGeneration", generated: Any) -> Any:
+        """See Engines. Adds the log-probs of the sampled tokens."""
+        prompts, completions, logprobs, token_ids = generated
+        responses, self._responses = self._responses, []
+        start = time.thread_time()
+        if generation.logprobs is not None:
+            with _no_collection():
+                logprobs = [_column(response.logprobs) for response in responses]
+                token_ids = [response.tokens[:, None].tolist() for response in responses]
+        generation.hand_over(time.thread_time() - start)
+        return prompts, completions, logprobs, token_ids
+
+    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """Roll out the requests of all ranks, on the main rank. Each rank gets the responses to its own requests."""
+        if turn is not None:  # there is one rank only
+            return self.cluster.roll_out_turn(request, turn)
         asked = ranks.gather((request.prompts, list(request.problems), list(request.seeds)))
         parts: list[tuple[list[Any], Rollout]] = []
         ranks.from_main(lambda: parts.extend(self._roll_out_for(request, asked)))
@@ -78,10 +182,6 @@ class ClusterEngines:
         own = divided(rollout, [len(prompts) for prompts, _, _ in asked])
         waiting = iter(responses)
         return [(list(islice(waiting, len(part.responses))), part) for part in own]
-
-    def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
-        """See Engines. There is one rank only."""
-        return self.cluster.roll_out_turn(request, turn)
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """See Engines. There is one rank only."""
@@ -108,12 +208,34 @@ class ClusterEngines:
         if ranks.is_main():
             self.cluster.load_state(folder)
 
-    def stop(self) -> None:
-        """Make a rollout that runs in another thread raise an error, so that `close` can be called."""
+    def close(self) -> None:
+        """End the engines. Jobs that still wait are dropped, and a rollout that runs raises an error."""
+        self._jobs.shutdown(wait=False, cancel_futures=True)
         if ranks.is_main():
             self.cluster.engines.stop()
-
-    def close(self) -> None:
-        """See Engines."""
+        self._jobs.shutdown()
         if ranks.is_main():
             self.cluster.close()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Inside the `with` block, Python collects no garbage. The collector would look through all lists again and again
+    while a list for each token is made: 3 us a token instead of 0.15 for 64 responses of 1,024 tokens.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _column(logprobs: np.ndarray | None) -> list[list[float | None]]:
+    """Returns log-probs [T] in the form that TRL takes: a list for each token, with None in place of NaN."""
+    assert logprobs is not None
+    column: list[list[float | None]] = logprobs[:, None].tolist()
+    for at in np.flatnonzero(np.isnan(logprobs)).tolist():
+        column[at] = [None]
+    return column

@@ -1,26 +1,56 @@
-"""Protocols of the engines that a trainer rolls out on. Each other file of this folder has the engines of one place."""
+"""The protocol of the engines that a trainer rolls out on. Each other file of this folder has the engines of one
+place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-import torch
-
-from das.drafter.saved import SavedText
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
-from das.weights.weight_check import WeightSample
+
+if TYPE_CHECKING:
+    from das.trl.generation import SpeculativeGeneration
+
+Result = TypeVar("Result")
 
 
 class Engines(Protocol):
-    """One engine or several engines. They roll out, and their drafters learn from rollouts."""
+    """One engine or several engines. They get the trainer's weights, roll out, and their drafters learn from rollouts.
 
-    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
-        """Generate one response for each prompt. Returns the outputs in the order of prompts, and the rollout."""
+    generation: the trainer's, for which the engines were built.
+    """
 
-    def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
-        """Generate the responses of one turn of a rollout that has several turns. turn: its number, counted from 0."""
+    llm: Any  # what TRL calls `llm`: its own `generate` calls that of `llm`, which calls `generation.answer`
+    room: int | None  # the most tokens of a prompt and its response together; None if the trainer does not know it
+    ranks_together: int  # so many ranks ask in one request: TRL gathers their prompts
+    of_all_ranks: bool  # whether all ranks share the engines, and so must roll out together
+    keeps_history: bool  # whether `save_state` keeps the drafter's history; False: a server keeps it
+    compares_tensors: bool  # whether `load_weights` needs a sample of the tensors that TRL loads, one by one
+
+    def copied(self, generation: "SpeculativeGeneration") -> Any:
+        """Returns copies of the trainer's weights, which engines may load later; None if they take the trainer's own.
+        All ranks must call it."""
+
+    def load_weights(self, generation: "SpeculativeGeneration", copies: Any) -> str:
+        """Load the weights. Returns, in words, which of them did not arrive; empty if all did."""
+
+    def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
+        """Note in `generation.sync` the difference between the engines' and the trainer's log-probs. Returns an error
+        text if it is too large, else empty."""
+
+    def submit(self, job: Callable[[], Result]) -> "Future[Result]":
+        """Call `job`: at once, or once all that was submitted before is done. The future has its result."""
+
+    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
+        """Generate one response for each prompt. Returns the outputs in the order of prompts, and the rollout.
+
+        turn: the number of this turn, counted from 0, of a rollout that is over at `end_turns`; None: it has one."""
+
+    def completed(self, generation: "SpeculativeGeneration", generated: Any) -> Any:
+        """Complete what TRL's own `generate` returned to the trainer: prompt ids, completion ids, log-probs and their
+        token ids. Returns it."""
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """End a rollout of several turns: the drafters' windows move to `next_history_tick`. Returns a report of the
@@ -41,23 +71,3 @@ class Engines(Protocol):
 
     def close(self) -> None:
         """End threads and processes that would outlive the trainer."""
-
-
-class TrainersEngine(Engines, Protocol):
-    """An engine in the trainer's process. TRL loads weights into its `llm`."""
-
-    llm: Any  # vllm.LLM
-    generate: Any  # vLLM's own llm.generate
-    compares_tensors: bool  # whether a sample of the tensors is compared after each sync
-    logprob_checks: float  # number of first syncs in which log-probs are compared with the trainer's
-
-    def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
-        """Add responses that other engines finished to the drafter's history. history_tick: the window's tick."""
-
-    def take_weights(self, sample: WeightSample) -> str:
-        """Compute with the weights that TRL has loaded. Returns, in words, which tensors of the sample did not
-        arrive."""
-
-    def load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        """Load these weights of a head that is trained beside the policy. Returns, in words, which of them did not
-        arrive."""

@@ -1,52 +1,101 @@
-"""An engine in the trainer's process: an engine of das, or unmodified vLLM."""
+"""An engine in the trainer's process, for each rank or for ranks that share it: an engine of das, or unmodified vLLM.
+TRL's own code loads the weights into it."""
 
 import math
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from das.drafter import window_of
 from das.drafter.saved import SavedText
 from das.engine.build import EngineSettings, build_engine
+from das.engine.environment import nccl_variables_kept
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
 from das.engine.stock import build_stock, roll_out_stock
-from das.trl.engines.engines import TrainersEngine
-from das.weights.weight_check import WeightSample
+from das.errors import EngineError
+from das.trl.determinism import random_states_kept
+from das.trl.engines.engines import Result
+from das.trl.lag import done
+from das.trl.shared_history import SharedHistory
+from das.trl.support import invariance_problem
+from das.weights.weight_check import WeightSample, logprob_difference, logprob_problem
+
+if TYPE_CHECKING:
+    from das.trl.generation import SpeculativeGeneration
 
 
 class DasEngine:
-    """An engine of das in the trainer's process. Implements das.trl.engines.engines.TrainersEngine."""
+    """An engine of das in the trainer's process. Implements das.trl.engines.engines.Engines."""
 
+    room: int | None = None
+    ranks_together = 1
+    of_all_ranks = False
+    keeps_history = True
     compares_tensors = True
-    logprob_checks: float = math.inf
+    logprob_checks: float = math.inf  # number of first syncs in which log-probs are compared with the trainer's
 
-    def __init__(self, llm: Any, generate: Callable[..., Any]):
-        """generate: vLLM's original llm.generate, which the trainer replaces in `llm`."""
+    def __init__(self, llm: Any, llm_generate: Callable[..., Any]):
+        """llm_generate: vLLM's original llm.generate, which the trainer replaces in `llm`."""
         self.llm = llm
-        self.generate = generate
+        self.llm_generate = llm_generate
+
+    # ---- weights ----
+
+    def copied(self, generation: "SpeculativeGeneration") -> None:
+        """See Engines. The engine loads the weights before the training goes on."""
+
+    def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
+        """See Engines."""
+        from trl.generation.vllm_generation import VLLMGeneration  # here, because it imports vLLM
+
+        VLLMGeneration.sync_weights(generation)
+        loaded = time.perf_counter()
+        problem = self.take_weights(generation.weight_sample)
+        if self.compares_tensors:
+            generation.sync.check_s = time.perf_counter() - loaded
+        return problem or ("" if generation.head is None else self._load_head(generation.head.tensors()))
 
     def take_weights(self, sample: WeightSample) -> str:
-        """See TrainersEngine."""
+        """Compute with the weights that TRL has loaded. Returns, in words, which tensors of the sample did not
+        arrive."""
         self.llm.collective_rpc("das_use_new_weights")
         return sample.problem(self.llm)
 
-    def load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        """See TrainersEngine."""
+    def _load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
         for lost in self.llm.collective_rpc("das_load_head", args=(tensors,)):
             if lost:
                 return f"the new weights of the drafter did not reach the engine: {lost}"
         return ""
 
-    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
+    def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
         """See Engines."""
-        return roll_out(self.llm, request, self.generate)
+        if generation.weight_sample.syncs > self.logprob_checks:
+            return ""
+        generation.sync.error = logprob_difference(generation.model, self.llm_generate, step)
+        return logprob_problem(generation.sync.error, self.llm.llm_engine.model_config.dtype)
 
-    def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
+    # ---- rollouts ----
+
+    def submit(self, job: Callable[[], Result]) -> "Future[Result]":
+        """See Engines. The job is done when the method returns, and its error is raised here."""
+        return done(job())
+
+    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """See Engines."""
-        return roll_out_turn(self.llm, request, turn, self.generate)
+        if turn is None:
+            return roll_out(self.llm, request, self.llm_generate)
+        return roll_out_turn(self.llm, request, turn, self.llm_generate)
+
+    def completed(self, generation: "SpeculativeGeneration", generated: Any) -> Any:
+        """See Engines. Nothing is missing."""
+        return generated
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """See Engines."""
@@ -85,6 +134,50 @@ class DasEngine:
         self.llm.collective_rpc(method, args=args)
 
 
+class SharingEngine(DasEngine):
+    """An engine of one of several ranks, which give each other what they finished (das/trl/shared_history.py)."""
+
+    def __init__(self, llm: Any, llm_generate: Callable[..., Any], window: int, gives: bool):
+        """See DasEngine, and SharedHistory for `window` and `gives`."""
+        super().__init__(llm, llm_generate)
+        self._shared = SharedHistory(window, self.add_history, gives)
+
+    def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
+        """See Engines."""
+        self._shared.exchange()
+        sent = self._shared.last
+        generation.sync.exchange_s, generation.sync.exchange_bytes = sent.seconds, sent.bytes
+        return super().load_weights(generation, copies)
+
+    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
+        """See Engines. Evaluations neither learn from other ranks nor teach them."""
+        if request.evaluation:
+            return super().roll_out(request, turn)
+        if not turn:
+            self._shared.prepare(request.problems)
+        outputs, rollout = super().roll_out(request, turn)
+        self._shared.note(request, rollout)
+        if turn is None:
+            self._shared.end_rollout(request.next_history_tick)
+        return outputs, rollout
+
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
+        """See Engines."""
+        if not evaluation:
+            self._shared.end_rollout(next_history_tick)
+        return super().end_turns(step, next_history_tick, evaluation)
+
+    def save_state(self, folder: Path) -> None:
+        """See Engines."""
+        super().save_state(folder)
+        self._shared.save(folder)
+
+    def load_state(self, folder: Path) -> None:
+        """See Engines."""
+        super().load_state(folder)
+        self._shared.load(folder)
+
+
 class StockEngine(DasEngine):
     """Unmodified vLLM, without keyed verification and drafts. Its worker has no methods of das."""
 
@@ -93,24 +186,16 @@ class StockEngine(DasEngine):
     logprob_checks: float = 2
 
     def take_weights(self, sample: WeightSample) -> str:
-        """See TrainersEngine. On the CPU vLLM computes with packed weights, so the new weights are packed."""
+        """See DasEngine. On the CPU vLLM computes with packed weights, so the new weights are packed."""
         from das.engine.patches import weights  # here, because it imports vLLM, which some processes do without
 
         weights.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
         sample.take()
         return ""
 
-    def load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
-        """Raises NotImplementedError, because this engine has no drafter."""
-        raise NotImplementedError
-
-    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
+    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """See Engines."""
-        return roll_out_stock(self.llm, request, self.generate)
-
-    def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
-        """See Engines."""
-        return self.roll_out(request)
+        return roll_out_stock(self.llm, request, self.llm_generate)
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """See Engines."""
@@ -120,7 +205,7 @@ class StockEngine(DasEngine):
         """Do nothing: there is no DasWorker."""
 
 
-def build_in_process(settings: EngineSettings, trained: bool = False, **overrides: Any) -> TrainersEngine:
+def build_in_process(settings: EngineSettings, trained: bool = False, **overrides: Any) -> DasEngine:
     """Build an engine in this process, of das or stock as `settings.method` says. trained: whether the engine will get
     new weights. overrides: further arguments of vllm.LLM. Raises the errors of build_engine.
     """
@@ -129,3 +214,76 @@ def build_in_process(settings: EngineSettings, trained: bool = False, **override
         return DasEngine(llm, llm.generate)
     llm = build_stock(settings, trained, **overrides)
     return StockEngine(llm, llm.generate)
+
+
+def start_in_process(generation: "SpeculativeGeneration") -> DasEngine:
+    """Build this rank's engine, and put what TRL's own code needs into `generation`. All ranks must call it. Raises
+    EngineError if the engine cannot be built in the trainer's process."""
+    settings, accelerator, size = generation.engine, generation.accelerator, generation.tensor_parallel_size
+    overrides: dict[str, Any] = {}
+    if accelerator.num_processes > 1:
+        from trl.trainer.utils import ensure_master_addr_port
+
+        ensure_master_addr_port()
+        overrides["distributed_executor_backend"] = "external_launcher"
+    if size > 1:
+        overrides["tensor_parallel_size"] = size
+        generation.tp_group = tensor_parallel_group(size, accelerator.num_processes)
+    if generation.enable_sleep_mode:
+        require_sleep_mode()
+        if not settings.row.sleeps:
+            raise EngineError(
+                f"{settings.method}: sleep mode forgets the weights that draft: set vllm_enable_sleep_mode=False"
+            )
+        overrides["enable_sleep_mode"] = True
+    if problem := invariance_problem(gpu_capability(), os.environ.get("VLLM_BATCH_INVARIANT") == "1"):
+        raise EngineError(problem)
+    accelerator.wait_for_everyone()  # so the trainer's NCCL reads its variables before the engine pins them
+    # The engine in this process reseeds all global generators. The trainer must not notice.
+    with random_states_kept(), nccl_variables_kept() if size == 1 else nullcontext():
+        engine = build_in_process(settings, trained=True, **overrides)
+    llm = engine.llm
+    if not hasattr(llm.llm_engine.engine_core, "engine_core"):
+        raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")
+    if accelerator.num_processes > size and settings.row.proposes and settings.row.history:
+        first = accelerator.process_index % size == 0  # of the ranks that share this engine
+        engine = SharingEngine(llm, engine.llm_generate, window_of(settings.drafter), gives=first)
+    engine.ranks_together, engine.room = size, int(llm.llm_engine.model_config.max_model_len)
+    llm.generate = generation._generate_keyed
+    if generation.enable_sleep_mode:
+        llm.sleep(level=2)
+    # Sleep of level 2 drops the weights. With this flag TRL loads them before it rolls out.
+    generation._llm_weights_sleeping = generation.enable_sleep_mode
+    accelerator.wait_for_everyone()
+    return engine
+
+
+def tensor_parallel_group(size: int, num_processes: int) -> Any:
+    """Returns the group of the `size` ranks that share this rank's engine. All ranks must call it, as TRL does.
+
+    Raises EngineError if the ranks cannot be divided into such groups.
+    """
+    if num_processes % size:
+        raise EngineError(
+            f"vllm_tensor_parallel_size={size}: launch a multiple of {size} processes, not {num_processes}"
+        )
+    own, _ = torch.distributed.new_subgroups(size)
+    return own
+
+
+def require_sleep_mode() -> None:
+    """Raise EngineError with a one-line message if vLLM has no sleep mode on this device."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_sleep_mode_available():
+        raise EngineError(
+            f"vllm_enable_sleep_mode=True: vLLM has no sleep mode on a {current_platform.device_name}; set it to False"
+        )
+
+
+def gpu_capability() -> int | None:
+    """Returns the compute capability of this process's GPU, such as 90; None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor

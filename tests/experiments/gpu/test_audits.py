@@ -34,7 +34,7 @@ def test_an_engine_sleeps_and_wakes_as_in_trl(monkeypatch: pytest.MonkeyPatch) -
         wake_up=lambda tags: calls.append(*tags),
         collective_rpc=calls.append,
     )
-    monkeypatch.setattr("das.trl.colocated_generation.require_sleep_mode", lambda: None)
+    monkeypatch.setattr("das.trl.engines.in_process.require_sleep_mode", lambda: None)
     monkeypatch.setattr(audits, "_engine", lambda *args, **options: llm)
     monkeypatch.setattr(audits, "_roll_out", lambda *args: ([{"tokens": [1], "logits": [{1: 0.5}]}], {}))
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (len(calls) * 2**31, 0))

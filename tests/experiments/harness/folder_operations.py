@@ -52,6 +52,7 @@ class Engine(StockEngine):
         self.seen = 0
         inner = SimpleNamespace(
             engine_core=SimpleNamespace(engine_core=None),
+            model_config=SimpleNamespace(max_model_len=4096),
             model_executor=SimpleNamespace(
                 driver_worker=SimpleNamespace(
                     model_runner=SimpleNamespace(model=SimpleNamespace(load_weights=list)),
@@ -65,7 +66,7 @@ class Engine(StockEngine):
         sample.take()
         return ""
 
-    def roll_out(self, request: RolloutRequest) -> tuple[list[Any], Rollout]:
+    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         from vllm.logprobs import Logprob
 
         outputs, responses = [], []
@@ -288,9 +289,9 @@ def main(count: int, seed: int = 0) -> int:
     import vllm  # noqa: F401
     from trl import GRPOTrainer  # noqa: F401
 
-    from das.trl import colocated_generation
+    from das.trl.engines import in_process
 
-    colocated_generation.build_in_process = lambda *args, **kwargs: Engine()
+    in_process.build_in_process = lambda *args, **kwargs: Engine()
     done: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)

@@ -1,0 +1,114 @@
+"""A server that was started with das, on which TRL rolls out with `vllm_mode="server"`: one engine for all ranks."""
+
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from trl.generation.vllm_client import parse_logprobs
+from trl.generation.vllm_generation import VLLMGeneration
+
+from das import ranks
+from das.errors import EngineError
+from das.trl.engines.in_process import DasEngine
+from das.trl.engines.server_client import Completion, ServerClient, warn_if_exposed
+from das.weights.weight_check import logprob_difference, logprob_problem
+
+if TYPE_CHECKING:
+    from das.trl.generation import SpeculativeGeneration
+
+
+class ServerEngine(DasEngine):
+    """The server's engine. Only the main rank talks to the server, as in TRL.
+
+    The options of the server decide which drafter it uses and how its engine is built. Seeds and problem ids travel
+    with each request. Weights are checked by log-probs.
+    """
+
+    keeps_history = False
+    compares_tensors = False
+
+    def __init__(self, generation: "SpeculativeGeneration"):
+        """Connect to the server, on the main rank. Raises EngineError if it was not started with das."""
+        generation.enable_sleep_mode = False  # TRL ignores it here
+        self.ranks_together = generation.accelerator.num_processes
+        client: Any = None
+        generate: Any = None
+        dtype = ""
+        if generation.accelerator.is_main_process:
+            url = generation.server_base_url or f"http://{generation.server_host}:{generation.server_port}"
+            client = generation.vllm_client = ServerClient(
+                base_url=url, group_port=generation.group_port, connection_timeout=generation.server_timeout
+            )
+            warn_if_exposed(url)
+            dtype = client.require_das(generation.engine.method)
+            client.collective_rpc("das_meet_trainer")
+            client.init_communicator(device=generation.accelerator.device)
+            client.generate, generate = partial(_generate_for_trl, generation), client.generate_rows
+        super().__init__(client, generate)
+        self._dtype = getattr(torch, ranks.from_main(lambda: dtype))
+        generation.accelerator.wait_for_everyone()
+
+    def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
+        """See Engines. TRL's own code sends the weights by `update_named_params` of the client."""
+        VLLMGeneration.sync_weights(generation)
+        return ""
+
+    def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
+        """See Engines."""
+        generation.sync.error = logprob_difference(generation.model, self._probe, step)
+        return logprob_problem(generation.sync.error, self._dtype)
+
+    def _probe(self, prompts: list[Any], params: Any, use_tqdm: bool) -> list[Any]:
+        """Let the server generate for the check of log-probs. Returns its outputs on every rank, because all ranks
+        compute the log-probs of a sharded policy."""
+        outputs: list[Any] = []
+        if self.llm is not None:
+            body = {"temperature": params.temperature, "max_tokens": params.max_tokens, "logprobs": params.logprobs}
+            outputs = self.llm.generate_rows(prompts, [Completion(body, params.seed, params.extra_args)])
+            for output in (output.outputs[0] for output in outputs):
+                output.logprobs = [
+                    {token: SimpleNamespace(logprob=logprob)}
+                    for token, logprob in zip(output.token_ids, output.logprobs["token_logprobs"], strict=True)
+                ]
+        return list(ranks.from_main(lambda: outputs))
+
+    def completed(self, generation: "SpeculativeGeneration", generated: Any) -> Any:
+        """See Engines. On the main rank alone TRL's own code called `generate` of the client, `_generate_for_trl`."""
+        generation.last = ranks.from_main(lambda: generation.last)
+        if self.llm is None:
+            assert generation.last is not None
+            generation.count_drafts(generation.last)
+        return generated
+
+    def save_state(self, folder: Path) -> None:
+        """Do nothing: the server keeps the history."""
+
+    def load_state(self, folder: Path) -> None:
+        """Do nothing: the server has kept the history, unless it was started anew."""
+
+
+def _generate_for_trl(
+    generation: "SpeculativeGeneration",
+    prompts: list[list[int]],
+    features: Any,
+    n: int,
+    structured_outputs_regex: str | None,
+    generation_kwargs: dict[str, Any],
+    **sampling: Any,
+) -> dict[str, Any]:
+    """Takes the place of VLLMClient.generate. TRL asks for `n` responses to each prompt."""
+    if features is not None:
+        raise EngineError('vllm_mode="server": das sends token ids only, and these prompts have images')
+    if structured_outputs_regex is not None:
+        sampling["structured_outputs"] = {"regex": structured_outputs_regex}
+    rows = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
+    outputs = generation._generate_keyed(rows, Completion({**sampling, **generation_kwargs}))
+    logprobs, logprob_token_ids = parse_logprobs([output.outputs[0].logprobs for output in outputs])
+    return {
+        "prompt_ids": [output.prompt_token_ids for output in outputs[::n]],
+        "completion_ids": [output.outputs[0].token_ids for output in outputs],
+        "logprobs": logprobs,
+        "logprob_token_ids": logprob_token_ids,
+    }
