@@ -1,14 +1,13 @@
 """The policy's linear layers in fewer bits, in one of two formats, and the kernels that multiply such weights:
 
 w8a8  int8 weights, one scale for each output; activations are rounded to int8 row by row.
-w4    weights rounded to 4 bits, asymmetric, in groups of 128 inputs, as EfficientRollout rounds them (arXiv 2606.18967,
-      section 3); activations are not rounded.
+w4    weights rounded to 4 bits, asymmetric, in groups of 128 inputs (64 or 32 where 128 does not divide them), as
+      EfficientRollout rounds them (arXiv 2606.18967, section 3); activations are not rounded to integers.
 
 Embeddings, norms and the head that makes logits stay unchanged, as in that paper.
 
-On CPUs oneDNN multiplies w8a8. In w4 weights are rounded to 4 bits there, but the products are computed in full
-precision. vLLM's 4-bit kernel for CPUs takes 16-bit floats only, and is 2 to 6 times as slow as the full layer (2 rows,
-192 to 2,048 inputs, 2026-11-23). So on CPUs w4 shows how many drafts are accepted, but saves no time.
+On CPUs oneDNN multiplies w8a8, by vLLM's kernel, and torch's own kernel multiplies w4, in bfloat16, because in float32
+it is slow (times: docs/log.md#self-drafts-on-library-kernels-2026-11-27).
 
 On GPUs with CUDA the kernels are those that vLLM has for quantized checkpoints. No GPU has run this yet. The packing of
 w4 is tested on the CPU, with vLLM's 4-bit kernel for CPUs behind the same interface (tests/models/test_quantized.py).
@@ -30,6 +29,7 @@ VNNI = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"}
 KERNELS = 64  # oneDNN keeps a layer's kernels for at most so many different numbers of rows
 GROUPS = (128, 64, 32)  # how many inputs share a scale: the first of these that divides a layer's inputs
 IN_A_WORD = 8  # how many 4-bit values an int32 holds
+OUTPUTS = 16  # torch's 4-bit kernel takes multiples of so many outputs
 
 # (x [..., inputs], bias [outputs] or None) -> [..., outputs]
 Linear = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -81,6 +81,12 @@ def _rounded(weight: torch.Tensor, group: int) -> torch.Tensor:
     return (groups * scales[..., None]).flatten(1).to(weight.dtype)
 
 
+def group_of(num_inputs: int) -> int:
+    """Returns how many inputs share a scale in a kernel; 32 also if 32 does not divide the inputs, which no kernel
+    takes."""
+    return next((size for size in GROUPS if num_inputs % size == 0), GROUPS[-1])
+
+
 def linear_maker(weights: str) -> Callable[[torch.Tensor], Linear]:
     """Returns the function that makes a layer from a weight [outputs, inputs] on this device. weights: one of
     FORMATS."""
@@ -92,9 +98,25 @@ def linear_maker(weights: str) -> Callable[[torch.Tensor], Linear]:
 
 
 def cpu_w4(weight: torch.Tensor) -> Linear:
-    """Returns a layer with `weight` [outputs, inputs] rounded to 4 bits."""
-    rounded = rounded_to_4_bits(weight)
-    return lambda x, bias: torch.nn.functional.linear(x, rounded, bias)  # oneDNN has no bfloat16 without AVX-512
+    """Returns a layer with `weight` [outputs, inputs] in 4 bits. If torch's kernel does not take its shape, the weight
+    is only rounded, which saves no time."""
+    num_outputs, num_inputs = weight.shape
+    group = group_of(num_inputs)
+    if num_outputs % OUTPUTS or num_inputs % group:
+        rounded = rounded_to_4_bits(weight)
+        return lambda x, bias: torch.nn.functional.linear(x, rounded, bias)
+    values, scales, zeros = to_4_bits(weight, group)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values, 1)
+    # The kernel computes (value - 8) * scale + shift.
+    steps = torch.stack([scales, (8 - zeros) * scales], dim=2).transpose(0, 1).bfloat16().contiguous()
+
+    def linear(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        rows = x.reshape(-1, num_inputs).bfloat16().contiguous()
+        out: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, packed, group, steps)
+        out = out.to(x.dtype).reshape(*x.shape[:-1], num_outputs)
+        return out if bias is None else out.add_(bias)
+
+    return linear
 
 
 def cpu_w8a8(weight: torch.Tensor) -> Linear:
@@ -141,7 +163,7 @@ def gpu_w4(weight: torch.Tensor) -> Linear:
     from vllm.scalar_type import scalar_types
 
     num_outputs, num_inputs = weight.shape
-    group = next((size for size in GROUPS if num_inputs % size == 0), GROUPS[-1])
+    group = group_of(num_inputs)
     shape = (num_inputs, num_outputs)
     config = MPLinearLayerConfig(shape, shape, scalar_types.uint4, weight.dtype, group, zero_points=True)
     try:

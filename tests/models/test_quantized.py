@@ -81,9 +81,27 @@ def test_shape_without_a_kernel_is_refused_in_one_line() -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_layers_of_the_cpu_multiply_as_the_rounded_weights() -> None:
+@pytest.mark.parametrize(("outputs", "inputs", "group"), [(64, 256, 128), (64, 192, 64), (96, 96, 32)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_4_bits_on_the_cpu_multiply_as_the_rounded_weight(
+    outputs: int, inputs: int, group: int, dtype: torch.dtype
+) -> None:
+    weight, x = random(outputs, inputs).to(dtype), random(10, inputs, 1).reshape(2, 5, inputs).to(dtype)
+    bias = random(1, outputs, 2)[0].to(dtype)
+    expected = x.float() @ rounded_to_4_bits(weight.float(), group).t() + bias.float()
+    given_back = cpu_w4(weight)(x, bias)
+    assert given_back.dtype == dtype
+    assert (given_back.float() - expected).abs().max() < 0.01 * expected.abs().max()  # products are of bfloat16
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(40, 192), (64, 40)])
+def test_shape_without_a_kernel_on_the_cpu_is_rounded(outputs: int, inputs: int) -> None:
+    weight, x = random(outputs, inputs), random(5, inputs, 1)
+    torch.testing.assert_close(cpu_w4(weight)(x, None), x @ rounded_to_4_bits(weight).t())
+
+
+def test_8_bits_on_the_cpu_multiply_as_the_rounded_weight() -> None:
     weight, x, bias = random(64, 192), random(5, 192, 1), random(1, 64, 2)[0]
-    torch.testing.assert_close(cpu_w4(weight)(x, bias), x @ rounded_to_4_bits(weight).t() + bias)
     expected = x @ rounded_to_8_bits(weight).t() + bias
     error = (cpu_w8a8(weight)(x, bias) - expected).abs().max()
     assert error < 0.02 * expected.abs().max()  # activations are rounded as well
