@@ -47,7 +47,7 @@ class Recorded:
         self.requests: list[RolloutRequest] = []
         self.ends: list[tuple[Any, ...]] = []
         engines: Any = SimpleNamespace(
-            roll_out=self._turn, end_turns=self._end, ranks_together=1, room=None, of_all_ranks=False
+            roll_out=self._turn, end_turns=self._end, ranks_together=1, of_all_ranks=False, room=None
         )
         backend: Any = object.__new__(SpeculativeGeneration)
         self.backend, self.finished = backend, 0
