@@ -16,6 +16,7 @@ from das.engine import plugin, versions
 from das.engine.engine_config import WORKER
 from das.engine.patches import front_end
 from das.engine.patches.replace import required
+from das.errors import NotInstalled
 from das.verify.admission import LIMIT_KEY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +86,7 @@ def test_the_model_runner_that_has_no_hooks_is_refused(monkeypatch: pytest.Monke
         worker.vllm_config = vllm_config
 
     monkeypatch.setattr(worker.PlatformWorker, "__init__", build)
-    with pytest.raises(versions.NotInstalled, match=r"needs das.install\(\)"):
+    with pytest.raises(NotInstalled, match=r"needs das.install\(\)"):
         worker.DasWorker(
             SimpleNamespace(
                 additional_config={},
