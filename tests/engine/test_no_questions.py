@@ -61,7 +61,9 @@ def test_drafts_change_nothing_and_no_two_answers_are_equal(engines: Engines, ti
     sampled = [(tuple(PROMPTS[i]), tuple(tokens)) for answer in drafted[:4] for i, tokens in enumerate(answer)]
     assert len(set(sampled)) == len(sampled), "two requests drew the same noise"
     history_tokens, tick, passes = engines.llm.collective_rpc(history)[0]
-    assert history_tokens == 5 * 6 * 60 + 1  # the last batch joins with the next pass; the aborted request had a token
+    # The aborted request had a token. What ended in the last pass joins with the next one.
+    assert 5 * 6 * 60 + 1 <= history_tokens < 6 * 6 * 60
+    assert history_tokens % 60 == 1
     assert tick == 0
     assert passes < 3 * 60, "greedy answers that repeat were not drafted, or new weights did not end the rollout"
 
@@ -149,7 +151,7 @@ def test_a_rollout_that_ends_under_a_live_request_doubles_no_token(engines: Engi
     for _ in range(4):
         engine.step()
     part = llm.collective_rpc("das_end_rollout", args=(2,))[0]["history_tokens"] - before
-    assert 8 < part < 70
+    assert 4 < part < 70
     while engine.has_unfinished_requests():
         engine.step()
     whole = llm.collective_rpc("das_end_rollout", args=(3,))[0]["history_tokens"] - before
