@@ -56,7 +56,10 @@ def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
     policy = POLICIES[name] if name in POLICIES else load_class("budget", name, BudgetPolicy)
     if "over" in options:
         options["over"] = make_budget(options["over"])
-    return policy(**options)
+    built = policy(**options)
+    if policy.limits is BudgetPolicy.limits or not hasattr(built, "max_draft_tokens"):
+        raise ValueError(f"budget.name={name}: it needs limits and max_draft_tokens (docs/drafters_and_budgets.md)")
+    return built
 
 
 def longest_draft(settings: Mapping[str, Any]) -> int:

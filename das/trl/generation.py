@@ -162,6 +162,10 @@ class SpeculativeGeneration(VLLMGeneration):
         """
         self._load(self.engines.copied(self), self.step)
 
+    def push_weights(self) -> None:
+        """Send the trainer's weights to an engine by TRL's own code."""
+        super().sync_weights()
+
     def _load(self, copies: Any, step: int) -> None:
         """See sync_weights. copies: of the weights, if the engines take copies."""
         start, self.sync = time.perf_counter(), Sync()

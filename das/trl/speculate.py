@@ -37,7 +37,7 @@ PATIENCE = 3  # training rollouts that may pass without an accepted token before
 def speculate(
     method: str = "das",
     drafter: Mapping[str, Any] | None = None,
-    budget: Mapping[str, Any] | None = None,
+    budget: Mapping[str, Any] | str | None = None,
     engine: Mapping[str, Any] | None = None,
     cluster: Mapping[str, Any] | None = None,
     lag: int | None = None,
@@ -67,9 +67,10 @@ def speculate(
     method: the name of a drafting method in das/engine/methods.py, such as das, das_self or none; or off.
     drafter: options of HistoryDrafter that differ from the defaults, or the `name` and options of another drafter
     (docs/drafters_and_budgets.md), and `unit`: what its window counts, "epoch" or "step" (a rollout). budget: name and
-    options of a budget (it decides how many tokens to draft) in place of `marginal`. engine: fields of EngineSettings
-    in place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts that branch. A
-    server has its own drafter (except `unit`), budget and engine, so trainers with `vllm_mode="server"` refuse them.
+    options of a budget (it decides how many tokens to draft) in place of `marginal`, or a name alone. engine: fields of
+    EngineSettings in place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts
+    that branch. A server has its own drafter (except `unit`), budget and engine, so trainers with `vllm_mode="server"`
+    refuse them.
     cluster: roll out on several engines in processes of their own (docs/clusters.md): fields of ClusterSettings, such
     as {"engines": 4}. None: one engine in the trainer's process.
     lag: for GRPOTrainer: asynchronous rollouts. Step n trains on responses that the weights after n - `lag` updates
@@ -97,7 +98,7 @@ def speculate(
     fields = {
         "method": method,
         "drafter": options,
-        "budget": budget or DEFAULT_BUDGET,
+        "budget": {"name": budget} if isinstance(budget, str) else budget or DEFAULT_BUDGET,
         "enforce_eager": not gpu,  # on the CPU compiling costs more than it gains
         "exact": exact or ("distribution" if gpu else BITS),
         **(engine or {}),

@@ -1,5 +1,6 @@
 """Budget policies: limits, trimming, length classes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from made_drafts import batch
 from made_passes import latency_file
 
-from das.budget import LiveRequest, TargetPass, make_budget
+from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.classes import Classes
 from das.budget.marginal import Marginal, best_tokens
 from das.budget.policies import LengthClass
@@ -175,3 +176,18 @@ def test_tokens_after_a_stop_are_cut() -> None:
     request = LiveRequest(name="a", problem="p", max_tokens=9, stop_tokens=frozenset({3}))
     assert request.cut_at_stop([1, 2, 3, 4]) == [1, 2, 3]
     assert request.cut_at_stop([1, 2]) == [1, 2]
+
+
+class WithoutLimits(BudgetPolicy):
+    max_draft_tokens = 4
+
+
+class WithoutLongest(BudgetPolicy):
+    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        return [1] * len(live)
+
+
+@pytest.mark.parametrize("budget", [WithoutLimits, WithoutLongest])
+def test_a_budget_that_is_not_whole_is_one_line_at_the_start(budget: type[BudgetPolicy]) -> None:
+    with pytest.raises(ValueError, match=r"budget.name=\S+: it needs limits and max_draft_tokens"):
+        make_budget({"name": f"{__name__}:{budget.__name__}"})

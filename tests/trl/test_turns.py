@@ -46,7 +46,9 @@ class Recorded:
     def __init__(self, process: int = 0, processes: int = 1):
         self.requests: list[RolloutRequest] = []
         self.ends: list[tuple[Any, ...]] = []
-        engines: Any = SimpleNamespace(roll_out=self._turn, end_turns=self._end, ranks_together=1, room=None)
+        engines: Any = SimpleNamespace(
+            roll_out=self._turn, end_turns=self._end, ranks_together=1, of_all_ranks=False, room=None
+        )
         backend: Any = object.__new__(SpeculativeGeneration)
         self.backend, self.finished = backend, 0
         vars(backend).update(

@@ -53,9 +53,7 @@ class DasEngine:
 
     def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
         """See Engines."""
-        from trl.generation.vllm_generation import VLLMGeneration  # here, because it imports vLLM
-
-        VLLMGeneration.sync_weights(generation)
+        generation.push_weights()
         loaded = time.perf_counter()
         problem = self.take_weights(generation.weight_sample)
         if self.compares_tensors:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from trl.generation.vllm_client import parse_logprobs
-from trl.generation.vllm_generation import VLLMGeneration
 
 from das import ranks
 from das.errors import EngineError
@@ -52,7 +51,7 @@ class ServerEngine(DasEngine):
 
     def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
         """See Engines. TRL's own code sends the weights by `update_named_params` of the client."""
-        VLLMGeneration.sync_weights(generation)
+        generation.push_weights()
         return ""
 
     def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
