@@ -21,7 +21,8 @@ NOT_WHOLE = {
     "das/arrays.py",  # into its stream
     # Output of a process, as it comes.
     "experiments/run/output.py", "experiments/harness/failures.py", "experiments/harness/runs/one_by_one.py",
-    "experiments/gpu/child.py", "experiments/tasks/train.py", "das/cluster/rollout_engine.py",
+    "experiments/gpu/child.py", "experiments/tasks/train.py",
+    "das/cluster/rollout_engine.py",  # a checkpoint's files, into an engine's own folder
     "experiments/harness/resume.py", "das/engine/self_test.py",  # a lock
     "experiments/tasks/kill_test.py",  # damage, on purpose
     "rewards/forkserver.py", "rewards/isolation.py",  # the kernel's files
