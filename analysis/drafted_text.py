@@ -43,8 +43,9 @@ class DraftedText:
             for piece, drafted in zip(self.pieces, accepted, strict=True)
         )
         tokens, passes, hits = len(self.pieces), len(self.emitted), sum(accepted)
-        share = f", {hits} of {self.num_drafted} drafted tokens accepted ({hits / self.num_drafted:.0%})"
-        facts = f"{tokens} tokens in {passes} passes: {tokens / passes:.2f} a pass{share if self.num_drafted else ''}"
+        facts = f"{tokens} tokens in {passes} passes: {tokens / passes:.2f} a pass"
+        if self.num_drafted:
+            facts += f", {hits} of {self.num_drafted} drafted tokens accepted ({hits / self.num_drafted:.0%})"
         text = text.replace("</mark><mark>", "")  # neighbours are one run
         return f"<h3>{html.escape(self.title)}</h3><p class='facts'>{facts}</p><pre>{text}</pre>"
 
