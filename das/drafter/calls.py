@@ -32,14 +32,12 @@ def arguments(
 
 
 def chains(
-    lib: ctypes.CDLL,
-    core: int,
-    requests: Sequence[str],
-    call: Arguments,
-    given: tuple[array[int], array[int]] | None = None,
-) -> Drafts:
-    """Make chains (drafts without branches), one row for each request. given: hypothetical tokens that they continue,
-    as checks.flat_tokens returns them."""
+    lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments, packed: bool
+) -> tuple[array[int], array[float], array[int]]:
+    """Make chains (drafts without branches). Returns tokens, their probabilities, and each row's number of tokens.
+
+    Rows are as long as the highest limit, or follow each other without gaps if packed.
+    """
     handles, limits, floors, stride = call
     n = len(handles)
     tokens, probs, counts = (
@@ -51,23 +49,54 @@ def chains(
         core,
         n,
         handles.buffer_info()[0],
-        None if given is None else given[0].buffer_info()[0],
-        None if given is None else given[1].buffer_info()[0],
         limits.buffer_info()[0],
         None if floors is None else floors.buffer_info()[0],
         stride,
+        packed,
         tokens.buffer_info()[0],
         probs.buffer_info()[0],
         counts.buffer_info()[0],
     )
     if code:
         _refuse(code, requests)
-    shape = n, stride
+    return tokens, probs, counts
+
+
+def chains_as_arrays(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments) -> Drafts:
+    """Make chains. Returns them as arrays with one row for each request."""
+    tokens, probs, counts = chains(lib, core, requests, call, packed=False)
+    shape = len(counts), call[3]
     return Drafts(
         np.frombuffer(tokens, np.int32).reshape(shape),
         np.frombuffer(probs, np.float64).reshape(shape),
         np.frombuffer(counts, np.int64),
     )
+
+
+def chains_behind(
+    lib: ctypes.CDLL, core: int, requests: Sequence[str], given: tuple[array[int], array[int]], call: Arguments
+) -> Drafts:
+    """Make chains that continue hypothetical tokens, one row for each request. given: these tokens, as
+    checks.flat_tokens returns them."""
+    handles, limits, floors, stride = call
+    n = len(handles)
+    tokens, probs, counts = np.empty((n, stride), np.int32), np.empty((n, stride)), np.empty(n, np.int64)
+    code = lib.das_propose_behind(
+        core,
+        n,
+        handles.buffer_info()[0],
+        given[0].buffer_info()[0],
+        given[1].buffer_info()[0],
+        limits.buffer_info()[0],
+        None if floors is None else floors.buffer_info()[0],
+        stride,
+        tokens.ctypes.data,
+        probs.ctypes.data,
+        counts.ctypes.data,
+    )
+    if code:
+        _refuse(code, requests)
+    return Drafts(tokens, probs, counts)
 
 
 def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments, branch_floor: float) -> TreeDrafts:

@@ -14,6 +14,7 @@ import weakref
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -188,16 +189,18 @@ class HistoryDrafter(RememberingDrafter):
         floors: a draft ends before the probability that all of it is accepted falls below floors[i] or `min_prob`,
         whichever is higher. Raises ValueError for a request that is not live or named twice.
         """
-        drafts = self.propose_batch(requests, limits, floors)
-        rows = zip(drafts.tokens.tolist(), drafts.probs.tolist(), drafts.counts.tolist(), strict=True)
-        return [Draft(tokens[:count], probs[:count]) for tokens, probs, count in rows]
+        call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
+        tokens, probs, counts = calls.chains(self._lib, self._core, requests, call, packed=True)
+        ends = list(accumulate(counts, initial=0))
+        flat_tokens, flat_probs = tokens[: ends[-1]].tolist(), probs[: ends[-1]].tolist()
+        return [Draft(flat_tokens[start:end], flat_probs[start:end]) for start, end in pairwise(ends)]
 
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """Draft as `propose` does, and return the drafts as arrays."""
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
-        return calls.chains(self._lib, self._core, requests, call)
+        return calls.chains_as_arrays(self._lib, self._core, requests, call)
 
     def propose_behind(
         self,
@@ -213,7 +216,7 @@ class HistoryDrafter(RememberingDrafter):
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
         if checks.size(given) != len(requests):
             raise ValueError(f"given must be {len(requests)} token lists, one for each request")
-        return calls.chains(self._lib, self._core, requests, call, checks.flat_tokens(given))
+        return calls.chains_behind(self._lib, self._core, requests, checks.flat_tokens(given), call)
 
     def propose_tree(
         self,

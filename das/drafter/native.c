@@ -235,17 +235,28 @@ static int draft(Drafter *d, int32_t n, const int64_t *handles, const int64_t *l
 }
 
 /* Drafts chains for n different sequences. No limit exceeds stride. floors [n] or NULL: a chain ends before its
- * probability falls below its floor or min_prob, whichever is higher. given: NULL, or hypothetical tokens: request r's
- * text continues with tokens ends[r] to ends[r + 1], and learning still uses the drafts of the last call without them.
- * Writes tokens and probs [n][stride], and counts [n]. */
-int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int32_t *given, const int64_t *ends,
-                const int64_t *limits, const double *floors, int64_t stride, int32_t *tokens, double *probs,
-                int64_t *counts) {
+ * probability falls below its floor or min_prob, whichever is higher.
+ * Writes tokens and probs [n][stride], or rows without gaps if packed, and counts [n]. */
+int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
+                int64_t stride, int packed, int32_t *tokens, double *probs, int64_t *counts) {
+    int rc = draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts, 0.0}, NULL);
+    for (int64_t r = 0, end = 0; !rc && packed && stride && r < n; end += counts[r++]) {
+        memmove(tokens + end, tokens + r * stride, sizeof *tokens * (size_t)counts[r]);
+        memmove(probs + end, probs + r * stride, sizeof *probs * (size_t)counts[r]);
+    }
+    return rc;
+}
+
+/* Does what das_propose does, as if request r's text continued with tokens ends[r] to ends[r + 1]. Learning still uses
+ * the drafts of the last das_propose. Writes tokens and probs [n][stride]. */
+int das_propose_behind(Drafter *d, int32_t n, const int64_t *handles, const int32_t *given, const int64_t *ends,
+                       const int64_t *limits, const double *floors, int64_t stride, int32_t *tokens, double *probs,
+                       int64_t *counts) {
     int64_t longest = 0;
-    for (int32_t r = 0; given && r < n; r++)
+    for (int32_t r = 0; r < n; r++)
         if (ends[r + 1] - ends[r] > longest) longest = ends[r + 1] - ends[r];
     return draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts, 0.0},
-                 given ? &(Given){given, ends, longest} : NULL);
+                 &(Given){given, ends, longest});
 }
 
 /* Drafts trees of at most limits[i] nodes for n different sequences, best nodes first. No limit exceeds stride.
