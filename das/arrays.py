@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
@@ -50,6 +51,19 @@ def load_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
     if "kind" not in arrays or str(arrays["kind"]) != kind:
         raise ValueError(f"{path}: does not hold a {kind}")
     return arrays
+
+
+def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Compress arrays into one message."""
+    message = io.BytesIO()
+    np.savez_compressed(message, **arrays)  # type: ignore[arg-type]
+    return message.getvalue()
+
+
+def unpacked(message: bytes) -> dict[str, np.ndarray]:
+    """Undo `packed`."""
+    with np.load(io.BytesIO(message), allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
 
 
 def refuse_packed(stream: BinaryIO) -> None:

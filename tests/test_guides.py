@@ -112,7 +112,9 @@ def lines() -> list[Any]:
 
 
 @pytest.mark.parametrize("line", lines())
-def test_a_command_composes(line: str) -> None:
+def test_a_command_composes(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if found := re.search(r"PYTHONPATH=(\w+)", line):
+        monkeypatch.syspath_prepend(ROOT / found[1])
     words = list(dropwhile(lambda word: "=" in word, shlex.split(line, comments=True)))  # variables come first
     if "run.py" in words:
         overrides = [word for word in words[words.index("run.py") + 1 :] if "=" in word and not word.startswith("-")]

@@ -6,14 +6,13 @@ they finished since the last time. An engine gets a problem's responses of other
 again, as engines of a cluster do (das/cluster/history_store.py), and indexes no others.
 """
 
-import pickle
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from das import ranks
+from das.arrays import packed, unpacked
 from das.cluster.history_store import HistoryStore, finished_text
 from das.drafter import native
 from das.drafter.saved import SavedHistory, SavedText, read_history
@@ -71,10 +70,10 @@ class SharedHistory:
         start = time.perf_counter()
         arrays = SavedHistory(native.prior_weights(), self._store.history_tick, self._finished).arrays()
         self._finished = []
-        own = zlib.compress(pickle.dumps(arrays), level=1)
+        own = packed(arrays)
         for rank, given in enumerate(ranks.gather(own)):
             if rank != ranks.rank():
-                for text in SavedHistory.of_arrays(pickle.loads(zlib.decompress(given))).texts:
+                for text in SavedHistory.of_arrays(unpacked(given)).texts:
                     self._store.add(text, [])
         self.last = Exchange(time.perf_counter() - start, len(own))
 

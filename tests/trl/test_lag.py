@@ -6,6 +6,7 @@ That lag 0 equals a plain script of TRL is in test_one_integration.py.
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from lag_runs import STEPS, outcome, tokens_of_checkpoints, train_again, train_a
 from analysis import read
 from das.engine.rollouts.report import ClusterReport, RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout
-from das.trl.lag import FinishedRollout, Sync, ahead_problem, indexes_of_rollouts, load_ahead, save_ahead
+from das.trl.lag import FinishedRollout, Sync, ahead_problem, indexes_of_steps, load_ahead, save_ahead
 from experiments.tasks.kill_test import differing_files, timeless
 
 LAGS = (0, 1, 4)
@@ -179,14 +180,19 @@ def test_indexes_follow_the_sampler_epoch_after_epoch() -> None:
     epochs = [generator.sample(range(7), 6) for _ in range(3)]
 
     class Sampler:
-        def __init__(self) -> None:
-            self.epoch = -1
+        epoch = -1
 
         def __iter__(self) -> Any:
             self.epoch += 1
             return iter(epochs[self.epoch])
 
-    found = indexes_of_rollouts(Sampler(), 3)
+    class Trainer:
+        args = SimpleNamespace(generation_batch_size=3)
+
+        def _get_train_sampler(self) -> Sampler:
+            return Sampler()
+
+    found = indexes_of_steps(Trainer())
     assert [next(found) for _ in range(6)] == [epoch[first : first + 3] for epoch in epochs for first in (0, 3)]
 
 

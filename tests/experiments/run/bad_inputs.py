@@ -148,7 +148,7 @@ kind(
 kind(
     "zero",
     (["engine.max_num_seqs=0"], "engine.max_num_seqs=0"),
-    (["data=calculator", "data.weights=[0,0,0,0]"], "data.weights=[0, 0, 0, 0]"),
+    (["data=calculator", "data.weights=[0,0,0]"], "data.weights=[0, 0, 0]"),
     (["cluster=ray", "task=fault_test", "task.faults=0"], "task.faults=0: must be at least 1"),
     (["task=kill_test", "task.runs=0"], "task.runs=0: must be at least 1"),
     (["task=policy", "task.problems=0"], "task.problems=0: must be at least 1"),
@@ -477,7 +477,7 @@ kind(
         ["task=rollout", "arm=draft_model", "arm.speculative.model=/nowhere"],
         "/nowhere does not exist, or has no",
     ),
-)(lambda tmp, policy: (draft_model(policy), "a draft model is made for policy=small"))
+)(lambda tmp, policy: (draft_model(policy), "only policy=small on puzzles has a draft model"))
 kind("MTP layer that cannot draft so")(
     lambda tmp, policy: ([*MTP, f"policy.path={policy}", *SHORT], "has no MTP layer: take another method")
 )

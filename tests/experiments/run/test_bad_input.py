@@ -138,7 +138,7 @@ def test_an_evaluation_says_what_it_does_and_ends_in_one_line(tiny_policy: str, 
         "import runpy, sys; from experiments.run import progress; progress.SAY_S = 0.05; sys.argv[0] = 'run.py'; "
         "runpy.run_path('run.py', run_name='__main__')"
     )
-    arguments = ["task=evaluate", "arm=das", "task.problems=2000", "task.samples=4", *SIZES, f"out={tmp_path}"]
+    arguments = ["task=evaluate", "arm=das", "task.problems=200", "task.samples=16", *SIZES, f"out={tmp_path}"]
     process = subprocess.Popen(
         [sys.executable, "-c", program, f"policy.path={tiny_policy}", *arguments],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
