@@ -184,6 +184,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     if os.environ.get("WORLD_SIZE", "1") == "1":
         gc.unfreeze()
         gc.collect()
+    gc.freeze()  # vLLM collects garbage six times while an engine starts: each takes .4 s where all imports count
     try:
         if not settings.row.keyed:  # engines of das check it themselves, wherever they are built
             model_config = EngineArgs(settings.model).create_model_config()

@@ -121,6 +121,8 @@ def test_an_interrupt_names_the_command_that_resumes(
     number: int, code: int, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, where a launcher hands the signal to several ranks."""
+    if number == signal.SIGINT:  # shells let background jobs ignore it
+        signal.signal(number, signal.default_int_handler)
     with pytest.raises(SystemExit) as stopped, one_line_errors(lambda: "; to resume: python run.py resume=R"):
         signal.raise_signal(number)
     assert stopped.value.code == code
