@@ -12,6 +12,7 @@ RENAMED = {
 # A removed task or setting, as the user typed it -> what to use in its place.
 GONE = {
     "task=bench_rewards": "`make pytest ARGS=tests/rewards/test_whole_sets.py` does this now",
+    "task=bench_sampler": "`python run.py arms=[none,stock]` compares keyed sampling with vLLM as it comes",
     "task=calibrate_torch": "task=calibrate task.shape=8b times random weights of a model's shape, in the real engine",
     "task.profile": "`python -m cProfile run.py task=force ...` profiles the trainer's process",
     "arm=draft_model_online": "arm=draft_model drafts with the same model; eagle3_online has a head that learns",
