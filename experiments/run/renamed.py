@@ -15,6 +15,10 @@ GONE = {
     "task=bench_sampler": "`python run.py arms=[none,stock]` compares keyed sampling with vLLM as it comes",
     "task=calibrate_torch": "task=calibrate task.shape=8b times random weights of a model's shape, in the real engine",
     "task.profile": "`python -m cProfile run.py task=force ...` profiles the trainer's process",
+    **{
+        f"experiment=arm_{arm}": f"`python run.py task=train arm={arm} setting=maths_small` trains one arm alone"
+        for arm in ("none", "das", "das_fixed", "das_unlimited", "ngram", "suffix")
+    },
     "arm=draft_model_online": "arm=draft_model drafts with the same model; eagle3_online has a head that learns",
     "arm=mtp_online": "arm=mtp drafts with the same layer; eagle3_online has a head that learns",
     "budget.makespan": "leave it out: requests weighed by their chance to finish last took 1 to 4 % longer",
