@@ -68,7 +68,6 @@ TASKS = {
         Task("bench_drafter", "experiments.bench.drafter"),
         Task("bench_model_drafters", "experiments.bench.model_drafters"),
         Task("bench_self_draft", "experiments.bench.budgets.task"),
-        Task("bench_sampler", "experiments.bench.sampler"),
         # Robustness.
         Task("check_gpu", "experiments.tasks.check_gpu"),
         Task("kill_test", "experiments.tasks.kill_test"),

@@ -6,10 +6,9 @@ traces.NAME.tree_N: drafts that branch, of N nodes: tokens_per_pass, ratio (to a
 (tokens that a pass verifies if branches share no rows), query_us_per_request, query_ratio (to arctic's query),
 drafted_per_pass; traces.NAME.rows_N: trees cut at N rows; traces.NAME.distributions and
 distributions_tree_N: as das and tree_N, with a history that remembers distributions, if a run of das recorded the trace
-with them; traces.NAME.matches: of such a trace, a row for each length of match (experiments/recorded/matches.py);
-traces.NAME.ratio_to_generous: unbranched drafts of das relative to arctic at the better of two settings with long
-drafts (GENEROUS); batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; crafted: cost of a
-text that was crafted against the index's hash, and of its tokens in random order; array: comparison to a suffix array.
+with them; traces.NAME.ratio_to_generous: unbranched drafts of das relative to arctic at the better of two settings with
+long drafts (GENEROUS); batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array:
+comparison to a suffix array.
 """
 
 import resource
@@ -26,7 +25,6 @@ from omegaconf import DictConfig
 
 from analysis.drafter_figure import drafter_figure
 from das.drafter import HistoryDrafter
-from experiments.recorded.crafted import crafted_cost
 from experiments.recorded.drafter_replay import (
     Arctic,
     Das,
@@ -42,7 +40,6 @@ from experiments.recorded.drafter_replay import (
     replay_problem,
     request_name,
 )
-from experiments.recorded.matches import by_match_length
 from experiments.recorded.rollouts import sampled_responses_of
 from experiments.recorded.suffix_array import against_array
 from experiments.recorded.tree_replay import TreeTally
@@ -71,8 +68,6 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     result["sizes"] = [cost_by_size(int(tokens)) for tokens in task.sizes]
     for row in result["sizes"]:
         progress.note("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
-    result["crafted"] = crafted_cost(int(task.crafted), config.seed)
-    progress.note("crafted text: " + "  ".join(f"{key} {value:.4g}" for key, value in result["crafted"].items()))
     if not result["arctic"]:
         progress.note("arctic-inference is not installed (make peers): only das is measured")
     traces: dict[str, Problems] = {}
@@ -165,11 +160,7 @@ def bench_trace(
         row[f"rows_{rows}"] = {key: value for key, value in summary.items() if key not in TIMES}
     if "arctic" in row:
         add_ratios(row, problems, task)
-    shown = dict(row)
-    if "distributions" in row:
-        row["matches"] = by_match_length(problems, recorded, task.group)
-        shown |= {f"matches of {m['match']} tokens or more": m for m in row["matches"]}
-    for which, values in shown.items():
+    for which, values in row.items():
         numbers = "  ".join(f"{k} {v:.4g}" for k, v in values.items() if isinstance(v, float))
         progress.note(f"{name} {which}: {numbers}")
     return row

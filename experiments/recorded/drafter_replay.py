@@ -158,12 +158,10 @@ class Tally:
     """Counts of passes and of drafted and accepted tokens in a replay.
 
     by_epoch: epoch -> [tokens, passes].
-    rounds_by_epoch: epoch -> [passes that verified a drafted token or more, tokens accepted in them].
     bins: [20 bins of estimated probability, 3]: drafted tokens, sum of their estimates, accepted tokens.
     """
 
     by_epoch: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    rounds_by_epoch: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     num_drafted: int = 0
     num_accepted: int = 0
     queries: int = 0
@@ -197,9 +195,6 @@ class Tally:
         num_emitted = min(num_accepted + 1, len(coming))
         self.by_epoch[epoch][0] += num_emitted
         self.by_epoch[epoch][1] += 1
-        if num_drafted:
-            self.rounds_by_epoch[epoch][0] += 1
-            self.rounds_by_epoch[epoch][1] += num_accepted
         self.num_drafted += num_drafted
         self.num_accepted += num_accepted
         return num_emitted

@@ -12,11 +12,17 @@ RENAMED = {
 # A removed task or setting, as the user typed it -> what to use in its place.
 GONE = {
     "task=bench_rewards": "`make pytest ARGS=tests/rewards/test_whole_sets.py` does this now",
+    "task=bench_sampler": "`python run.py arms=[none,stock]` compares keyed sampling with vLLM as it comes",
     "task=calibrate_torch": "task=calibrate task.shape=8b times random weights of a model's shape, in the real engine",
     "task.profile": "`python -m cProfile run.py task=force ...` profiles the trainer's process",
+    **{
+        f"experiment=arm_{arm}": f"`python run.py task=train arm={arm} setting=maths_small` trains one arm alone"
+        for arm in ("none", "das", "das_fixed", "das_unlimited", "ngram", "suffix")
+    },
     "arm=draft_model_online": "arm=draft_model drafts with the same model; eagle3_online has a head that learns",
     "arm=mtp_online": "arm=mtp drafts with the same layer; eagle3_online has a head that learns",
     "budget.makespan": "leave it out: requests weighed by their chance to finish last took 1 to 4 % longer",
+    "task.crafted": "`make pytest ARGS=tests/drafter/test_breakage.py` does this now",
     "task.engine_run": "experiment=das_fig2, das_fig10 and das_fig12 show the numbers of the real engine",
 }
 

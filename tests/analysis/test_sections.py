@@ -25,7 +25,6 @@ from analysis.sections import (
     das_fig11,
     das_fig12,
     das_fig13,
-    one_arm,
     settings_table,
 )
 
@@ -218,15 +217,11 @@ def test_structures_and_latency(tmp_path: Path) -> None:
     assert verdicts(section) == [False]
 
 
-def test_ablation_and_one_arm(maths: Path, tmp_path: Path) -> None:
+def test_ablation(maths: Path, tmp_path: Path) -> None:
     table = settings_table.section("A", {"a": maths, "b": maths}, PUBLISHED, tmp_path).table
     assert table is not None
     assert len(table.rows) == 6
     assert table.rows[0][:5] == ["a, das", "0.500", "0.500", "1.33", "0.80"]  # 400 tokens in 300 passes, 240 drafted
-    alone = comparison(tmp_path / "alone", {"das": 1.0})
-    section = one_arm.section("Arm", {"training": alone}, PUBLISHED, tmp_path)
-    assert section.table is not None
-    assert list(section.table.rows[0]) == ["rollout_s", "1", "0", "1", "1"]
 
 
 def test_report_as_text_and_page(tmp_path: Path) -> None:

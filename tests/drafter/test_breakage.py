@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from das.drafter import HistoryDrafter, native
-from experiments.recorded.crafted import FACTOR, START, crafted_text, shuffled, structured_texts
 from tests.drafter.counted import counted_core
+from tests.drafter.crafted import FACTOR, START, crafted_text, shuffled, structured_texts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +25,6 @@ def run_script(script: str) -> subprocess.CompletedProcess[str]:
 ENDED_AND_REUSED = """
 from collections import UserList
 from das.drafter import HistoryDrafter, native
-from experiments.recorded.crafted import FACTOR, START, crafted_text, shuffled, structured_texts
 drafter = HistoryDrafter()
 class Meanwhile(UserList):  # what a caller's own sequence may do while propose runs
     def __iter__(self):

@@ -104,14 +104,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "trainer.num_generations=1",
         "trainer.max_completion_length=24",
     ),
-    "bench_sampler": (
-        TINY,
-        "task.vocabularies=[64]",
-        "task.batches=[2]",
-        "task.repeats=2",
-        "task.rounds=1",
-        "task.steps=8",
-    ),
     # Two parts of sixteen; tests/experiments/tasks/test_check_gpu.py runs most.
     "check_gpu": ("task.device=cpu", "task.parts=[sampler,pass_times]", "task.folder={made}/check_gpu"),
     # Two stops of seven; the settings of the run that is killed go before the user's, which win.
@@ -134,7 +126,6 @@ TESTED = {
     "agent": "tests/experiments/harness/test_agent_setting.py",
     "train": "tests/trl/test_survival.py",
     "audit": "tests/experiments/tasks/test_audit.py",
-    "bench_sampler": "tests/experiments/tasks/test_audit.py",
     "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
     "soak": "tests/experiments/tasks/test_soak_run.py",
     "recordings": "tests/experiments/recorded/test_recordings.py",
@@ -148,7 +139,7 @@ NIGHTLY = ("kill_test", "fault_test", "experiment", "every_arm")
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
 # before the tasks that read its run.
 ALONE = ("every_arm", "compare", "agent")
-LONG = ("experiment", "kill_test", "fault_test", "bench_sampler", "bench_budgets", "audit", "soak")
+LONG = ("experiment", "kill_test", "fault_test", "bench_budgets", "audit", "soak")
 
 
 def with_needed(names: list[str]) -> list[str]:

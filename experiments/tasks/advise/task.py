@@ -21,7 +21,6 @@ from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Form
-from experiments.replay.predicted import INVARIANCE_COST
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.tasks.advise.case import MARGINAL, Case, build
@@ -30,6 +29,9 @@ from experiments.tasks.advise.models import HYBRID, acceptances, hybrid_steps, m
 WORTH = 0.03  # a smaller gain of rollout time is not worth a change of settings
 LIVE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # requests per engine that are considered
 ASKED = (16, 64, 256)  # requests per engine of which the break-even is printed
+# Throughput that vLLM's flag for batch invariance costs, as shares: .13 measured with an 8B shape and 64 requests on an
+# H200 (docs/benchmarks.md), .35 upstream with a 1.7B policy on an H20.
+INVARIANCE_COST = (0.13, 0.35)
 FIXED = {"name": "fixed", "tokens": 16}
 # Name -> settings of the budget, options of the history drafter, and both as overrides for run.py. The first is this
 # project's default.

@@ -5,16 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from composed import composed
 
 from das.drafter import Draft
-from das.drafter.distributions import Distributions, packed
-from das.replay.workload import Sampling
-from das.verify.noise import keyed_argmax
+from das.drafter.distributions import Distributions
 from experiments.bench import drafter as bench_drafter
-from experiments.recorded.drafter_replay import PROMPT, Tally, made_up_problems, replay_problem, request_name
-from experiments.recorded.matches import by_match_length
+from experiments.recorded.drafter_replay import PROMPT, Tally, made_up_problems, replay_problem
 
 
 class Oracle:
@@ -50,7 +46,7 @@ def test_replay_counts_passes_drafted_and_accepted() -> None:
 
 
 def test_result_has_its_keys(tmp_path: Path) -> None:
-    small = "problems=2 group=2 sizes=[20000] array_sizes=[2000] batches=[1,4] min_probs=[0.2] crafted=2000"
+    small = "problems=2 group=2 sizes=[20000] array_sizes=[2000] batches=[1,4] min_probs=[0.2]"
     config = composed("task=bench_drafter", *(f"task.{option}" for option in small.split()))
     bench_drafter.run(config, [], str(tmp_path))
     result = json.loads((tmp_path / "result.json").read_text())
@@ -73,7 +69,6 @@ def test_result_has_its_keys(tmp_path: Path) -> None:
         assert row["ratio_to_generous"]["tokens_per_pass"] > 0.9
     assert set(result["batches"]) == {"1", "4"}
     assert result["sizes"][0]["tokens"] == 20000
-    assert result["crafted"].keys() == {"tokens", "crafted_us_per_token", "shuffled_us_per_token", "ratio"}
     assert (tmp_path / "drafter.png").exists()
 
 
@@ -90,25 +85,3 @@ def test_a_trace_with_distributions_is_also_replayed_with_them(tmp_path: Path) -
     assert row["distributions"]["tokens"] == row["das"]["tokens"] == 800
     assert row["distributions_tree_4"]["tokens"] == 800
     assert 1.2 < row["distributions"]["tokens_per_pass"] != row["das"]["tokens_per_pass"]
-    assert sum(m["positions"] for m in row["matches"]) > 500
-    assert all(m["coupled"] == m["likeliest"] == m["came"] for m in row["matches"])  # each distribution has one token
-
-
-def test_tokens_drawn_from_the_true_distributions_are_foretold_by_the_noise_alone() -> None:
-    """Texts whose every token is drawn from the same two: with the noise all are known, without it half of them."""
-    count, group = 400, 2
-    pairs = np.tile(packed(np.array([[1, 2, 0, 0]]), np.log([[0.5, 0.5, 1e-9, 1e-9]])), (count, 1))
-    logits = torch.full((count, 3), -torch.inf)
-    logits[:, 1:] = np.log(0.5)
-    texts, recorded = [], {}
-    for i in range(2 * group):
-        drawn = keyed_argmax(logits, np.full(count, i), np.arange(count)).numpy().astype(np.int32)
-        texts.append(drawn)
-        recorded[request_name("p", group, i)] = (drawn, Sampling(Distributions.of(drawn, pairs), seed=i))
-    rows = by_match_length([("p", texts)], recorded, group)
-    assert [row["match"] for row in rows] == [32, 16, 8, 4, 2, 1]
-    assert sum(row["positions"] for row in rows) > 3 * count
-    for row in rows:
-        if row["positions"] > 100:
-            assert row["coupled"] == 1
-            assert 0.4 < row["likeliest"] < 0.6

@@ -1,4 +1,4 @@
-"""task=audit and task=bench_sampler end to end on a tiny policy, and the audit's eye for differences."""
+"""task=audit end to end on a tiny policy, and the audit's eye for differences."""
 
 import json
 from pathlib import Path
@@ -54,18 +54,3 @@ def test_differences_are_counted_up_to_the_first_divergence() -> None:
     assert (sample["positions"], sample["positions_with_equal_logits"]) == (4, 2)
     assert sample["largest_logit_difference"] == sample["largest_logit_difference_at_first_divergence"] == 0.25
     assert "3 of 5 tokens, 1 of 2 sequences agree" in describe_sample({**sample, "accepted": 1})
-
-
-def test_bench_sampler_reports_ratios(tmp_path: Path) -> None:
-    printed = run_script(
-        "run.py",
-        "task=bench_sampler",
-        f"out={tmp_path}",
-        "task.vocabularies=[64]",
-        "task.batches=[2]",
-        "task.repeats=3",
-        "task.rounds=0",
-    )
-    result = result_of(printed)
-    for part in ("sampling", "verification"):
-        assert 0 < result[part]["64x2"]["low"] <= result[part]["64x2"]["ratio"] <= result[part]["64x2"]["high"]

@@ -1,15 +1,13 @@
-"""A text whose bigrams all fall into one 64th of a hash table, for whoever knows the key of the hash.
+"""Texts that hurt a hash table.
 
 The drafter's index (das/drafter/index.h) hashes n-grams with a key that is random for each drafter. Against the key
-that is assumed here, each token of such a text costs a walk through the bigrams before it.
+that is assumed here, each token of a crafted text costs a walk through the bigrams before it, which all fall into one
+64th of the slots.
 """
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
-
-from das.drafter import HistoryDrafter
 
 VOCAB = 50_000
 SHARE = 64  # the table's part that the bigrams fall into is 1 / SHARE
@@ -51,22 +49,3 @@ def structured_texts(tokens: int) -> Iterator[np.ndarray]:
     yield np.where(at % 2, at, 0)  # every other token is the same
     yield np.where(at % 2, at << 16, at)
     yield at % 128 * 128 + at // 128 % 128
-
-
-def crafted_cost(tokens: int, seed: int) -> dict[str, float]:
-    """Returns the time in us for each token that a drafter spends on a crafted text and on the same tokens in random
-    order, each the best of three, and the ratio of the two."""
-    crafted = crafted_text(tokens, seed)
-    texts = {"crafted": crafted, "shuffled": shuffled(crafted, seed)}
-    times: dict[str, list[float]] = {name: [] for name in texts}
-    for _ in range(3):
-        for name, text in texts.items():
-            drafter = HistoryDrafter(remember="tokens")
-            drafter.begin("r", "p", [])
-            start = time.perf_counter()
-            for at in range(0, tokens, 100):
-                drafter.observe("r", text[at : at + 100])
-                drafter.propose(["r"], [16])
-            times[name].append((time.perf_counter() - start) / tokens * 1e6)
-    best = {f"{name}_us_per_token": min(took) for name, took in times.items()}
-    return {"tokens": tokens, **best, "ratio": best["crafted_us_per_token"] / best["shuffled_us_per_token"]}
