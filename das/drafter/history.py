@@ -33,7 +33,7 @@ from das.drafter.constants import (
 )
 from das.drafter.distributions import Distributions
 from das.drafter.draft import Draft, Drafts, TreeDrafts
-from das.drafter.drafter import RememberingDrafter
+from das.drafter.drafter import Drafter
 from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.drafter.texts import IndexedRequest, SharedTexts, Stores, private_part
@@ -41,7 +41,7 @@ from das.drafter.texts import IndexedRequest, SharedTexts, Stores, private_part
 __all__ = ["HistoryDrafter"]
 
 
-class HistoryDrafter(RememberingDrafter):
+class HistoryDrafter(Drafter):
     """Drafts from past trajectories of the problem, its live siblings, the request's own text and other problems.
 
     window          history ticks (steps or epochs) for which finished requests are kept, including the current tick;
@@ -237,7 +237,7 @@ class HistoryDrafter(RememberingDrafter):
         return calls.trees(self._lib, self._core, requests, call, checks.branch_floor(branch_floor))
 
     def remembered(self, request: str) -> Distributions | None:
-        """See RememberingDrafter. Raises ValueError if the request is not live."""
+        """See Drafter. Raises ValueError if the request is not live."""
         return self._stores.read(self._one(request))[1]
 
     def end(self, request: str, keep: bool = True) -> None:
