@@ -18,7 +18,7 @@ GONE = {
     "arm=mtp_online": "arm=mtp drafts with the same layer; eagle3_online has a head that learns",
     "budget.makespan": "leave it out: requests weighed by their chance to finish last took 1 to 4 % longer",
     "drafter.scope": "leave it out; with drafter.window=0 drafter.cross_problem_tokens=0 siblings and own text draft",
-    "experiment=das_fig6": "task=replay shows DAS Fig 6, on recorded text",
+    "experiment=das_fig6": "`task=reproduce paper=das` replays DAS Fig 6 on recorded text",
     "task.engine_run": "experiment=das_fig2, das_fig10 and das_fig12 show the numbers of the real engine",
 }
 

@@ -83,7 +83,7 @@ kind(
     (["arms=[none,none]"], "name each arm once"),
     (["drafter.remember=everything"], "remember must be one of"),
     (["drafter.scope=own"], "drafter.scope: leave it out"),
-    (["experiment=das_fig6"], "task=replay shows DAS Fig 6"),
+    (["experiment=das_fig6"], "`task=reproduce paper=das` replays DAS Fig 6"),
     (["arms=[stock,das]"], "stock samples other tokens, so it cannot be the baseline"),
     (["task=audit", "arm=stock"], "arm=stock drafts nothing, so there is nothing to audit"),
     (["task=audit", "arm=none"], "nothing to audit"),
