@@ -11,7 +11,7 @@ from itertools import repeat
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
-from das.drafter import Drafter, Drafts, RememberingDrafter, TreeDrafts
+from das.drafter import Drafter, Drafts, TreeDrafts
 from das.models.hybrid import Hybrid
 from das.set_aside import SetAsideTokens
 
@@ -75,10 +75,7 @@ class DraftRound:
         """Note that a request joins the batch. earlier_tokens: the response tokens that it already has, if it decoded
         elsewhere before. seed: the seed of the noise with which its tokens are sampled; None: unknown, or no noise.
         """
-        if isinstance(self.drafter, RememberingDrafter):
-            self.drafter.begin(request.name, request.problem, prompt, seed)
-        else:
-            self.drafter.begin(request.name, request.problem, prompt)
+        self.drafter.begin(request.name, request.problem, prompt, seed)
         self.budget.begin(request)
         if request.set_aside:
             self.set_aside.begin(request, earlier_tokens, self.drafter.vocab)
@@ -116,10 +113,8 @@ class DraftRound:
         names = [request.name for request in requests]
         if names and self.hybrid is not None:
             self.hybrid.observe(names, tokens)
-        if names and isinstance(self.drafter, RememberingDrafter):
+        if names:
             self.drafter.observe_batch(names, tokens, remembered)
-        elif names:
-            self.drafter.observe_batch(names, tokens)
 
     def propose(self, requests: Sequence[LiveRequest], room: Sequence[int] | None = None) -> Proposal | None:
         """Returns drafts for the next pass, one for each request; None if no request may draft.

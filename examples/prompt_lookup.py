@@ -20,7 +20,7 @@ class PromptLookup(Drafter):
         self.probability = probability  # that a drafted token is accepted: budgets weigh a draft by it
         self.texts: dict[str, list[int]] = {}
 
-    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
         """A request begins with its prompt."""
         self.texts[request] = list(prompt)
 

@@ -15,8 +15,8 @@ OLD = list(range(100, 120))
 
 
 def started(set_aside: Any, earlier: tuple[int, ...] = ()) -> tuple[DraftRound, LiveRequest]:
-    """A round with one request, whose drafter knows no text."""
-    drafter = HistoryDrafter(scope="problem")
+    """A round with one request, whose drafter knows no other text."""
+    drafter = HistoryDrafter()
     drafter.vocab = 1000
     draft_round = DraftRound(drafter, make_budget({"name": "fixed", "tokens": 8}))
     request = LiveRequest("a", "p", max_tokens=400, set_aside=set_aside)

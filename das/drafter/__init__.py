@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from das.drafter.draft import Draft, Drafts, TreeDraft, TreeDrafts
-from das.drafter.drafter import Drafter, RememberingDrafter
+from das.drafter.drafter import Drafter
 from das.drafter.history import HistoryDrafter
 from das.drafter.options import DEFAULT_UNIT, UNITS, DrafterOptions
 from das.named_class import load_class
@@ -18,7 +18,6 @@ __all__ = [
     "DrafterOptions",
     "Drafts",
     "HistoryDrafter",
-    "RememberingDrafter",
     "TreeDraft",
     "TreeDrafts",
     "check_drafter",

@@ -48,8 +48,8 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
                        int32_t *ctx) {
     const Seq *q = &d->x.seqs[seq];
     w->seq = seq; w->ctx = ctx; w->t = q->trace; w->cand = w->t->cand; w->is_traced = 1; w->t->n = w->t->n_nodes = 0;
-    w->own.s = &d->x.stores[q->store]; w->own.cross_problem = 0; w->own.skip = d->c.exclude_own ? seq : -1;
-    w->shared.s = &d->x.stores[d->shared_store]; w->shared.cross_problem = 1; w->shared.skip = -1;
+    w->own.s = &d->x.stores[q->store]; w->own.cross_problem = 0;
+    w->shared.s = &d->x.stores[d->shared_store]; w->shared.cross_problem = 1;
     w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
     w->pairs = w->t->pairs; w->position = (int64_t)q->len - w->t->context;
     w->limit = limit; w->reach = 1.0;

@@ -27,7 +27,7 @@ class Drafter(ABC):
 
     window: for how many history ticks (steps or epochs) the drafter uses finished responses; 0: it uses none. vocab:
     the policy's token ids are 0 to vocab - 1; the engine sets this attribute.
-    remembers: whether it remembers the distributions from which tokens were sampled (RememberingDrafter).
+    remembers: whether it wants the distributions from which tokens were sampled, and the seeds of their noise.
     """
 
     remembers: bool = False
@@ -53,8 +53,9 @@ class Drafter(ABC):
     # ---- methods that a drafter must implement ----
 
     @abstractmethod
-    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
-        """Note that a request of this problem begins. prompt: its token ids."""
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
+        """Note that a request of this problem begins. prompt: its token ids. seed: the seed of the noise with which its
+        tokens are sampled; None: unknown, or no noise."""
 
     @abstractmethod
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
@@ -85,10 +86,25 @@ class Drafter(ABC):
         """The number of tokens of finished responses from which this drafter copies."""
         return 0
 
-    def observe_batch(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
-        """Note the tokens that many requests emitted: call `observe` for each."""
+    def observe_batch(
+        self,
+        requests: Sequence[str],
+        tokens: Sequence[Sequence[int] | np.ndarray],
+        remembered: np.ndarray | None = None,
+    ) -> None:
+        """Note the tokens that many requests emitted: call `observe` for each.
+
+        remembered: the distribution from which each token was sampled, uint32 [tokens, PAIRS]
+        (das.drafter.distributions). Its rows follow the tokens of the first request, then those of the second, and so
+        on. None: the distributions are unknown.
+        """
         for request, own in zip(requests, tokens, strict=True):
             self.observe(request, own)
+
+    def remembered(self, request: str) -> Distributions | None:
+        """Returns the distributions of a live request's tokens, for records and for the histories of other engines.
+        None: the drafter does not hand them out."""
+        return None
 
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
@@ -141,29 +157,3 @@ class Drafter(ABC):
     @property
     def _name(self) -> str:
         return type(self).__name__
-
-
-class RememberingDrafter(Drafter):
-    """A drafter that can remember the distributions from which tokens were sampled, and use the sampling noise."""
-
-    @abstractmethod
-    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
-        """See Drafter. seed: the seed of the noise with which the request's tokens are sampled; None: unknown, or no
-        noise."""
-
-    @abstractmethod
-    def observe_batch(
-        self,
-        requests: Sequence[str],
-        tokens: Sequence[Sequence[int] | np.ndarray],
-        remembered: np.ndarray | None = None,
-    ) -> None:
-        """See Drafter. remembered: the distribution from which each token was sampled, uint32 [tokens, PAIRS]
-        (das.drafter.distributions). Its rows follow the tokens of the first request, then those of the second, and so
-        on. None: the distributions are unknown.
-        """
-
-    def remembered(self, request: str) -> Distributions | None:
-        """Returns the distributions of a live request's tokens, for records and for the histories of other engines.
-        None: the drafter does not hand them out."""
-        return None

@@ -33,31 +33,24 @@ from das.drafter.constants import (
 )
 from das.drafter.distributions import Distributions
 from das.drafter.draft import Draft, Drafts, TreeDrafts
-from das.drafter.drafter import RememberingDrafter
+from das.drafter.drafter import Drafter
 from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.saved import SavedHistory, SavedText, read_history
-from das.drafter.texts import IndexedRequest, SharedTexts, Stores, private_part
+from das.drafter.texts import IndexedRequest, SharedTexts, Stores
 
 __all__ = ["HistoryDrafter"]
 
 
-class HistoryDrafter(RememberingDrafter):
+class HistoryDrafter(Drafter):
     """Drafts from past trajectories of the problem, its live siblings, the request's own text and other problems.
 
     window          history ticks (steps or epochs) for which finished requests are kept, including the current tick;
                     0: finished requests are forgotten at once
-    scope           where occurrences are looked up:
-                    "problem+request"  history and live siblings of the problem, and the request's own text and prompt
-                    "problem"          the same without the request's own text and prompt
-                    "global+request"   like "problem+request", but all problems count as one
-                    "siblings"         live siblings, and the request's own text and prompt; no history
-                    "own"              only the request's own text and prompt
     min_prob        a draft ends before the estimated probability that all of it is accepted falls below this; in
                     a tree, no path is less probable
     max_candidates  occurrences in the problem considered for each drafted token, at most 256
     cross_problem_tokens  as a fallback, problems see up to this many tokens of each other's finished texts, at most
                     eight texts per problem; 0: none. The texts are copied, so they take memory for as many tokens.
-                    Used only by the scopes "problem+request" and "problem"
     remember        what is stored of a past token: "tokens": only the token; "distributions": also the likeliest tokens
                     of the distribution from which it was sampled, if the caller passes them. Drafts then use the noise
                     of the request's seed
@@ -73,25 +66,22 @@ class HistoryDrafter(RememberingDrafter):
         self,
         *,
         window: int = DEFAULTS.window,
-        scope: str = DEFAULTS.scope,
         min_prob: float = DEFAULTS.min_prob,
         max_candidates: int = DEFAULTS.max_candidates,
         cross_problem_tokens: int = DEFAULTS.cross_problem_tokens,
         remember: str = DEFAULTS.remember,
         warm: str | Path | None = DEFAULTS.warm,
     ) -> None:
-        options = DrafterOptions(window, scope, min_prob, max_candidates, cross_problem_tokens, remember, warm)
+        DrafterOptions(window, min_prob, max_candidates, cross_problem_tokens, remember, warm)
         self.remembers = remember == "distributions"
-        self.window = options.history_window
-        self.scope = scope
-        self.cross_problem_tokens = options.shared_tokens
+        self.window = window
+        self.cross_problem_tokens = cross_problem_tokens
         self._tick = 0
         self._lib = native.lib()
         self._config = native.Config(
             max_match=MAX_MATCH,
             max_candidates=int(max_candidates),
             fallback_visits=FALLBACK_VISITS,
-            exclude_own=scope == "problem",
             cross_problem_candidates=CROSS_PROBLEM_CANDIDATES if self.cross_problem_tokens else 0,
             places=PLACES,
             agreeing=AGREEING,
@@ -120,7 +110,7 @@ class HistoryDrafter(RememberingDrafter):
     @classmethod
     def window_of(cls, options: Mapping[str, Any]) -> int:
         """Returns the window of a drafter with these options. See Drafter."""
-        return DrafterOptions(**options).history_window
+        return DrafterOptions(**options).window
 
     def _restart(self, weights: np.ndarray) -> None:
         """Forget all texts and continue with these weights."""
@@ -144,10 +134,9 @@ class HistoryDrafter(RememberingDrafter):
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
         tokens = token_array(prompt)
-        key = self._store_key(request, problem)
-        prompt_key = self._stores.begin_prompt(key, tokens) if self.scope != "problem" and len(tokens) else None
+        prompt_key = self._stores.begin_prompt(problem, tokens) if len(tokens) else None
         context = tokens[-PROMPT_CONTEXT:]
-        self._requests[request] = self._stores.new_response(problem, key, context, prompt_key, seed=seed)
+        self._requests[request] = self._stores.new_response(problem, context, prompt_key, seed=seed)
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray, remembered: np.ndarray | None = None) -> None:
         """Append newly emitted tokens. The request's siblings may draft from them at once.
@@ -237,7 +226,7 @@ class HistoryDrafter(RememberingDrafter):
         return calls.trees(self._lib, self._core, requests, call, checks.branch_floor(branch_floor))
 
     def remembered(self, request: str) -> Distributions | None:
-        """See RememberingDrafter. Raises ValueError if the request is not live."""
+        """See Drafter. Raises ValueError if the request is not live."""
         return self._stores.read(self._one(request))[1]
 
     def end(self, request: str, keep: bool = True) -> None:
@@ -249,11 +238,11 @@ class HistoryDrafter(RememberingDrafter):
         del self._requests[request]
         self._live_tokens -= live.length
         if live.prompt is not None:
-            self._stores.end_prompt(live.store_key, live.prompt)
+            self._stores.end_prompt(live.problem, live.prompt)
         if keep and self.window:
             self._remember(live, self.history_tick)
         else:
-            self._stores.forget(live.store_key, live.handle)
+            self._stores.forget(live.problem, live.handle)
 
     # ---- history ----
 
@@ -270,7 +259,7 @@ class HistoryDrafter(RememberingDrafter):
         for evicted in [tick for tick in self._history if tick <= history_tick - self.window]:
             for finished in self._history.pop(evicted):
                 self._history_tokens -= finished.length
-                self._stores.forget(finished.store_key, finished.handle)
+                self._stores.forget(finished.problem, finished.handle)
                 self._shared.drop(finished)
         native.check(self._lib.das_set_tick(self._core, history_tick))
 
@@ -317,8 +306,7 @@ class HistoryDrafter(RememberingDrafter):
         if tick <= self.history_tick - self.window:
             return
         context = text.tokens[: text.context]
-        key = self._store_key("", text.problem)
-        finished = self._stores.new_response(text.problem, key, context, None, drafts=False)
+        finished = self._stores.new_response(text.problem, context, None, drafts=False)
         finished.length = len(text.tokens) - text.context
         response = text.tokens[text.context :]
         beside = None
@@ -366,13 +354,6 @@ class HistoryDrafter(RememberingDrafter):
 
     def _handles(self, requests: Sequence[str]) -> list[int]:
         return [r.handle for r in self._live(requests)]
-
-    def _store_key(self, request: str, problem: str) -> str:
-        """Returns the key of the store of texts in which a request looks up its context. With scope "own" each request
-        has its own store."""
-        if self.scope == "own":
-            return f"request {request}"
-        return f"all {private_part(problem)}" if self.scope == "global+request" else f"problem {problem}"
 
     def _remember(self, finished: IndexedRequest, history_tick: int) -> None:
         """Add a finished response to the history of a tick, and make its copy for other problems."""

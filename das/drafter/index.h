@@ -42,7 +42,6 @@ typedef struct { uint32_t next[N_ORDERS]; } Links;     /* by order: the next old
 typedef struct {
     int32_t *toks;                   /* [position] */
     Links *links;                    /* [position] */
-    Links *others;                   /* [position]: next older positions of other sequences; NULL unless skip_own */
     Block *blocks;                   /* [position / BLOCK] */
     uint8_t *heads;                  /* [position]: head of the token's distribution; NULL unless they are remembered */
     uint32_t **pairs;                /* [position / BLOCK]: the pairs of its positions, one after the other */
@@ -69,7 +68,6 @@ typedef struct {
     Seq *seqs; int32_t n_seqs, cap_seqs, free_seq;     /* the free list is threaded through Seq.store */
     int32_t generation;              /* generation of the newest sequence */
     Key key;                         /* of all stores */
-    int skip_own;                    /* 1: stores have `others` */
     int remembers;                   /* 1: stores have `heads` and `pairs` */
 } Index;
 
@@ -161,7 +159,7 @@ static int table_reserve(Store *s, int o) {
 static void store_clear(Store *s) {
     for (int o = 0; o < N_ORDERS; o++) free(s->tables[o].slots);
     for (uint32_t b = 0; s->pairs && b < s->n_blocks; b++) free(s->pairs[b]);
-    free(s->toks); free(s->links); free(s->others); free(s->blocks); free(s->heads); free(s->pairs);
+    free(s->toks); free(s->links); free(s->blocks); free(s->heads); free(s->pairs);
     *s = (Store){.free_block = NONE};
 }
 
@@ -223,10 +221,6 @@ static uint32_t block_new(Index *x, Store *s, int32_t seq) {
             s->toks = p;
             if (!(p = realloc(s->links, (size_t)cap * BLOCK * sizeof(Links)))) return NONE;
             s->links = p;
-            if (x->skip_own) {
-                if (!(p = realloc(s->others, (size_t)cap * BLOCK * sizeof(Links)))) return NONE;
-                s->others = p;
-            }
             if (!(p = realloc(s->blocks, cap * sizeof(Block)))) return NONE;
             s->blocks = p;
             if (x->remembers) {
@@ -274,7 +268,6 @@ static int append(Index *x, int32_t seq, const int32_t *toks, const uint32_t *pa
     Seq *q = &x->seqs[seq];
     Store *s = &x->stores[q->store];
     if (q->len + n > INT32_MAX) return TOO_LONG;
-    const int skip_own = x->skip_own;
     int32_t context[2 * MAX_ORDER];                    /* the last tokens; when full, they are moved to its start */
     int64_t available = tail(s, q, MAX_ORDER, context);
     for (int64_t i = 0; i < n; i++) {
@@ -294,8 +287,6 @@ static int append(Index *x, int32_t seq, const int32_t *toks, const uint32_t *pa
             uint32_t *slot = find(s, o, h[o], context + available);
             s->tables[o].used += *slot == NONE;
             s->links[pos].next[o] = *slot;
-            if (skip_own)
-                s->others[pos].next[o] = *slot != NONE && seq_at(s, *slot) == seq ? s->others[*slot].next[o] : *slot;
             *slot = pos;
         }
         if (available == 2 * MAX_ORDER) {
@@ -307,16 +298,6 @@ static int append(Index *x, int32_t seq, const int32_t *toks, const uint32_t *pa
         s->alive++;
     }
     return 0;
-}
-
-/* Sets `others` for all positions of a chain. head: its newest position. */
-static void link_others(Store *s, int o, uint32_t head) {
-    uint32_t run = head;                               /* the newest of some positions of one sequence in a row */
-    while (run != NONE) {
-        uint32_t pos = run;
-        while (pos != NONE && seq_at(s, pos) == seq_at(s, run)) pos = s->links[pos].next[o];
-        for (; run != pos; run = s->links[run].next[o]) s->others[run].next[o] = pos;
-    }
 }
 
 /* Frees the pairs of a block. */
@@ -340,7 +321,6 @@ static int sweep(Index *x, Store *s) {
                 if (x->seqs[seq_at(s, *link)].state == DEAD) *link = *next;
                 else link = next;
             }
-            if (x->skip_own) link_others(s, o, t->slots[i]);
             used += t->slots[i] != NONE;
         }
         t->used = used;
@@ -386,10 +366,9 @@ static int sweep_all(Index *x) {
 
 static uint64_t index_bytes(const Index *x) {
     uint64_t total = sizeof(Seq) * (uint64_t)x->cap_seqs + sizeof(Store) * (uint64_t)x->n_stores;
-    uint64_t per_position = sizeof(Links) * (x->skip_own ? 2 : 1);
     for (int32_t i = 0; i < x->n_stores; i++) {
         const Store *s = &x->stores[i];
-        total += (uint64_t)s->cap_blocks * (sizeof(Block) + BLOCK * (sizeof(int32_t) + per_position));
+        total += (uint64_t)s->cap_blocks * (sizeof(Block) + BLOCK * (sizeof(int32_t) + sizeof(Links)));
         for (int o = 0; o < N_ORDERS; o++) total += sizeof(uint32_t) * (uint64_t)s->tables[o].size;
         if (x->remembers) total += s->cap_blocks * (BLOCK + sizeof(uint32_t *)) + sizeof(uint32_t) * s->pair_room;
     }

@@ -12,7 +12,6 @@ typedef struct {
     int32_t max_candidates;          /* candidates that a lookup in the problem may give, at the start of a draft */
     int32_t fallback_visits;         /* occurrences visited per order in a fallback lookup; after a drafted token, also
                                         the most candidates that a lookup in the problem may give */
-    int32_t exclude_own;             /* 1: a request's own text gives no candidates */
     int32_t cross_problem_candidates;  /* candidates that a lookup in other problems may give; 0: no such lookups */
     int32_t visits[N_ORDERS];        /* occurrences visited per order, at most MAX_VISITS */
     int32_t places;                  /* max_candidates of drafts that use the noise, unless that is smaller */
@@ -98,7 +97,6 @@ typedef struct {
     const Store *s;
     const int32_t *end;              /* end of the context */
     int32_t limit;                   /* longest match in tokens */
-    int32_t skip;                    /* the sequence that gives no candidates, or -1 */
     int cross_problem;               /* 1: a lookup in the shared store, where order 1 is not looked up */
     int32_t max_visits;              /* occurrences visited per order, even where Config.visits allows more */
     uint32_t hash[N_ORDERS];
@@ -149,12 +147,6 @@ static int32_t visits(const Drafter *d, const Lookup *l, int o) {
     return d->c.visits[o] < l->max_visits ? d->c.visits[o] : l->max_visits;
 }
 
-/* Returns the next older position of a chain. At most every second position of the skipped sequence is visited. */
-static uint32_t older(const Lookup *l, uint32_t pos, int o) {
-    const Links *links = l->skip >= 0 && seq_at(l->s, pos) == l->skip ? l->s->others : l->s->links;
-    return links[pos].next[o];
-}
-
 /* Stage 4, once for each i: takes step i along every chain. Returns whether any chain continues. */
 static int lookup_step(const Drafter *d, Lookup *l, int i) {
     int goes_on = 0;
@@ -163,7 +155,7 @@ static int lookup_step(const Drafter *d, Lookup *l, int i) {
         if (w->next == NONE || i >= visits(d, l, o)) continue;
         w->pos[i] = w->next;
         w->n = i + 1;
-        w->next = older(l, w->next, o);
+        w->next = l->s->links[w->next].next[o];
         if (w->next == NONE) continue;
         goes_on = 1;
         prefetch_pos(l->s, w->next);
@@ -187,11 +179,11 @@ static int lookup_collect(const Drafter *d, Lookup *l, int32_t seq, Candidate *c
             else {                                     /* some visits did not count: continue from the walk's end */
                 if (w->next == NONE) break;
                 pos = w->next;
-                w->next = older(l, pos, o);
+                w->next = s->links[pos].next[o];
             }
             int32_t id = seq_at(s, pos);
             const Seq *q = &d->x.seqs[id];
-            if (q->state == DEAD || id == l->skip) continue;
+            if (q->state == DEAD) continue;
             n_visited++;
             if (l->cross_problem && q->origin == problem) continue;
             /* An occurrence that matches enough tokens for a longer order was already found through that order. */

@@ -16,8 +16,8 @@ static void clear(Drafter *d) {
     for (int32_t i = 0; i < d->x.n_seqs; i++) if (d->x.seqs[i].state != FREE) trace_free(d->x.seqs[i].trace);
     for (int32_t i = 0; i < d->x.n_stores; i++) store_clear(&d->x.stores[i]);
     free(d->x.stores); free(d->x.seqs);
-    d->x = (Index){.free_seq = -1, .free_store = -1, .generation = d->x.generation, .skip_own = d->c.exclude_own,
-                   .remembers = d->c.remembers, .key = d->c.key};
+    d->x = (Index){.free_seq = -1, .free_store = -1, .generation = d->x.generation, .remembers = d->c.remembers,
+                   .key = d->c.key};
 }
 
 void das_free(Drafter *d) { clear(d); free(d); }

@@ -37,7 +37,6 @@ class Config(ctypes.Structure):
         ("max_match", ctypes.c_int32),
         ("max_candidates", ctypes.c_int32),
         ("fallback_visits", ctypes.c_int32),
-        ("exclude_own", ctypes.c_int32),
         ("cross_problem_candidates", ctypes.c_int32),
         ("visits", ctypes.c_int32 * 3),
         ("places", ctypes.c_int32),

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from das.drafter import checks
 
-SCOPES = ("problem+request", "problem", "global+request", "siblings", "own")
 REMEMBERED = ("tokens", "distributions")
 UNITS = ("epoch", "step")  # units of a history tick; the caller chooses, because it moves the window
 DEFAULT_UNIT = "epoch"
@@ -23,7 +22,6 @@ class DrafterOptions:
     """Options of `HistoryDrafter`. Raises ValueError with a one-line message if a value is outside its range."""
 
     window: int = 16  # number of history ticks (steps or epochs) kept, current one included; 0: no history
-    scope: str = "problem+request"  # where occurrences are looked up: one of SCOPES
     min_prob: float = 0.02  # a draft ends before the probability that all of it is accepted falls below this
     max_candidates: int = 64  # occurrences in the problem considered for each drafted token, at most 256
     cross_problem_tokens: int = 65536  # tokens of finished texts that problems may see of each other; 0: none
@@ -32,8 +30,6 @@ class DrafterOptions:
 
     def __post_init__(self) -> None:
         checks.whole_number(self.window, "window", 0, checks.MAX_TICK)
-        if self.scope not in SCOPES:
-            raise ValueError(f"scope must be one of {', '.join(SCOPES)}; got {self.scope!r}")
         if self.remember not in REMEMBERED:
             raise ValueError(f"remember must be one of {', '.join(REMEMBERED)}; got {self.remember!r}")
         if not isinstance(self.min_prob, Real) or not 0.0 <= self.min_prob <= 1.0:
@@ -42,17 +38,6 @@ class DrafterOptions:
         checks.whole_number(self.cross_problem_tokens, "cross_problem_tokens", 0, checks.MAX_TICK)
         if self.warm is not None:
             checks.file_path(self.warm, "warm")
-
-    @property
-    def history_window(self) -> int:
-        """The window that the drafter uses: `window`, but 0 for scopes that look up nothing in the history."""
-        return 0 if self.scope in ("siblings", "own") else self.window
-
-    @property
-    def shared_tokens(self) -> int:
-        """The limit that the drafter uses: `cross_problem_tokens`, but 0 for scopes that use no texts of other
-        problems."""
-        return self.cross_problem_tokens if self.scope in ("problem+request", "problem") else 0
 
 
 DEFAULTS = DrafterOptions()

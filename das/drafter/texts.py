@@ -54,7 +54,6 @@ class IndexedRequest:
     """A request's text in the core. It stays in the history after the request has finished."""
 
     problem: str
-    store_key: str
     handle: int  # the handle of its sequence
     context: int  # number of prompt tokens stored before its response
     prompt: bytes | None  # key of its prompt in Store.prompts; None if prompts are not indexed
@@ -97,7 +96,6 @@ class Stores:
     def new_response(
         self,
         problem: str,
-        key: str,
         context: np.ndarray,
         prompt: bytes | None,
         drafts: bool = True,
@@ -105,13 +103,13 @@ class Stores:
     ) -> IndexedRequest:
         """Start an empty response. context: the last prompt tokens, which are stored before it but not indexed. drafts:
         whether the request may get drafts."""
-        store = self._store(key)
+        store = self._store(problem)
         alone = bool(private_part(problem))
         noise = (seed is not None, int(np.uint64((seed or 0) & 2**64 - 1).view(np.int64)))
         handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts, alone, *noise, len(context)))
         store.sequences += 1
         self.extend(handle, context, indexed=False)
-        return IndexedRequest(problem, key, handle, len(context), prompt)
+        return IndexedRequest(problem, handle, len(context), prompt)
 
     def extend(self, handle: int, tokens: np.ndarray, indexed: bool, remembered: np.ndarray | None = None) -> None:
         """Append tokens to a sequence. remembered: their distributions (das.drafter.distributions), if known."""
@@ -164,13 +162,13 @@ class SharedTexts:
         """
         if private_part(finished.problem):
             return
-        shared = self._by_problem.get(finished.store_key, [])
+        shared = self._by_problem.get(finished.problem, [])
         if finished.length > self._max_tokens or sum(tick == history_tick for tick, _ in shared) == SHARED_TEXTS:
             return
         finished.copy = native.check(self._lib.das_share(self._core, finished.handle, finished.context))
         native.check(self._lib.das_end(self._core, finished.copy, 1, history_tick))
         shared.append((history_tick, finished))
-        self._by_problem[finished.store_key] = shared
+        self._by_problem[finished.problem] = shared
         self._by_copy[finished.copy] = finished
         self._tokens += finished.length
         if len(shared) > SHARED_TEXTS:
@@ -186,8 +184,8 @@ class SharedTexts:
         del self._by_copy[finished.copy]
         self._tokens -= finished.length
         finished.copy = -1
-        remaining = [entry for entry in self._by_problem[finished.store_key] if entry[1] is not finished]
+        remaining = [entry for entry in self._by_problem[finished.problem] if entry[1] is not finished]
         if remaining:
-            self._by_problem[finished.store_key] = remaining
+            self._by_problem[finished.problem] = remaining
         else:
-            del self._by_problem[finished.store_key]
+            del self._by_problem[finished.problem]

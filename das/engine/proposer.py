@@ -11,8 +11,7 @@ from das.budget import DraftWork, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.remaining import RemainingLength
 from das.draft_round import DraftRound
-from das.drafter import RememberingDrafter, TreeDrafts, make_drafter
-from das.drafter.distributions import Distributions
+from das.drafter import TreeDrafts, make_drafter
 from das.drafter.draft import num_branches
 from das.drafter.saved import SavedText
 from das.engine.branching.tree import in_runs, is_chain
@@ -278,18 +277,13 @@ class DasProposer:
         record = self._record
         remembered = record.remembered.get(name)
         if remembered is None and name in record.seeds and name in self.requests.live:
-            remembered = self._remembered(name)
+            remembered = self.draft_round.drafter.remembered(name)
         return replace(
             cost,
             predicted_length=record.predicted_length.get(name),
             distributions=None if remembered is None else remembered.text(),
             seed=None if remembered is None else record.seeds[name],
         )
-
-    def _remembered(self, name: str) -> Distributions | None:
-        """The distributions of a live request's tokens, if the drafter hands them out."""
-        drafter = self.draft_round.drafter
-        return drafter.remembered(name) if isinstance(drafter, RememberingDrafter) else None
 
     def begin_step(self, num_requests: int) -> None:
         """Note that a rollout of this many requests begins."""
@@ -416,7 +410,7 @@ class DasProposer:
             request = self.requests.end(name)
             if request.untracked:
                 continue
-            if name in self._record.seeds and (remembered := self._remembered(name)) is not None:
+            if name in self._record.seeds and (remembered := self.draft_round.drafter.remembered(name)) is not None:
                 self._record.remembered[name] = remembered
             self.draft_round.end(request)
             self.lengths.observe(request.problem, request.generated)

@@ -57,7 +57,7 @@ class ChainModel(Protocol):
 class NoHistory(Drafter):
     """Takes the place of the history where a model drafts alone: it drafts nothing."""
 
-    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
         """Do nothing, as the other methods."""
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:

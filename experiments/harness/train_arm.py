@@ -280,7 +280,7 @@ def check_drafted(config: RunConfig, folder: Path) -> None:
     if config.arm.drafts and not any(row["drafted"] for row in read.metrics(folder)):
         raise RunFailed(
             f"arm {config.arm.name} drafted nothing in {config.trainer.max_steps} steps: speculation was silently off; "
-            "check drafter.min_prob, drafter.scope and the budget"
+            "check drafter.min_prob, drafter.window and the budget"
         )
 
 

@@ -4,16 +4,17 @@ similarity of text over training (Fig 2), lengths of a problem's responses (Fig 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from analysis.report import Line, Section, points
 from analysis.sections.shared import percent
+from das.drafter import HistoryDrafter
 from das.replay.cluster import Step
 from das.replay.workload import Workload
 from experiments.papers.replayed import MAX_TOKENS, Setting, simulate_arm
 from experiments.recorded.rollouts import grouped, read_rollouts
+from experiments.recorded.scopes import OneProblem, OwnText
 from experiments.run.errors import UserError
 
 GRAMS = (2, 4, 8)  # tokens; the paper does not say which n its Fig 2 is about
@@ -31,15 +32,15 @@ def cold_start(setting: Setting) -> Section:
     epochs."""
     works = ablation_epochs(setting)
     none = simulate_arm(works, setting.times, None, 1)
-    variants: dict[str, dict[str, Any]] = {
-        "own text only": {"scope": "own"},
-        "own text and siblings": {"scope": "siblings"},
-        "the same, and other problems": {"window": 1},
-        "+ history of past epochs (the default)": {},
+    variants = {
+        "own text only": OwnText(),
+        "own text and siblings": HistoryDrafter(window=0, cross_problem_tokens=0),
+        "the same, and other problems": HistoryDrafter(window=1),
+        "+ history of past epochs (the default)": HistoryDrafter(),
     }
     lines = []
-    for name, options in variants.items():
-        steps = simulate_arm(works, setting.times, FIXED, 1, **options)
+    for name, drafter in variants.items():
+        steps = simulate_arm(works, setting.times, FIXED, 1, drafter=drafter)
         lines.append(_by_epoch(name, steps, none))
         setting.progress.note(f"cold start, {name}: {lines[-1].replay}")
     warm = simulate_arm([works[-1], *works[:-1]], setting.times, FIXED, 1)[1:]
@@ -60,33 +61,39 @@ def _by_epoch(name: str, steps: Sequence[Step], none: Sequence[Step]) -> Line:
     return Line(name, replay=" ".join(f"{s.tokens_per_pass:.2f}" for s in steps) + f", {percent(saved)}")
 
 
-def late_accepted(setting: Setting, works: Sequence[Workload], **options: Any) -> str:
+def late_accepted(setting: Setting, works: Sequence[Workload], name: str, drafter: HistoryDrafter) -> str:
     """Return as text the accepted tokens per pass in the last half of the steps, with drafts of 16 tokens. works: the
-    steps. options: options of HistoryDrafter."""
-    steps = simulate_arm(works, setting.times, FIXED, 1, **options)[len(works) // 2 :]
+    steps. name: the drafter's name, for the progress."""
+    steps = simulate_arm(works, setting.times, FIXED, 1, drafter=drafter)[len(works) // 2 :]
     accepted = f"{sum(s.num_accepted for s in steps) / sum(s.passes for s in steps):.2f}"
-    setting.progress.note(f"accepted per pass, {options}: {accepted}")
+    setting.progress.note(f"accepted per pass, {name}: {accepted}")
     return accepted
 
 
 def draft_scope(setting: Setting) -> Section:
-    """Make the section of Fig 6: compare drafts from the problem's texts, from these and the request's own text, and
-    from the texts of all problems."""
+    """Make the section of Fig 6: compare drafts from the problem's texts alone, from these and a few of other problems,
+    and from the texts of all problems."""
     paper = setting.published["das_fig6"]["data"]["accepted"]
     works = ablation_epochs(setting)
-    problem, both, everything = (
-        late_accepted(setting, works, scope=scope) for scope in ("problem", "problem+request", "global+request")
+    drafters = {
+        "problem": HistoryDrafter(cross_problem_tokens=0),
+        "default": HistoryDrafter(),
+        "global": OneProblem(),
+    }
+    problem, default, everything = (
+        late_accepted(setting, works, f"scope {name}", drafter) for name, drafter in drafters.items()
     )
     return Section(
         "Fig 6: scope",
         f"{setting.task.ablation_problems} problems x 8 x 4 epochs, as for the cold start; accepted tokens per pass in "
         "the last two epochs, fixed drafts of 16.",
         [
-            Line("problem only", f"{paper['problem_only']['mean']}", "", problem),
-            Line("problem + request", "3.05 (gap at most .03)", "", both),
+            Line("problem + request", "3.05 (gap at most .03)", "", problem),
+            Line("the same, and a little of other problems (the default)", "", "", default),
             Line("global + request", f"{paper['global_plus_request']['mean']}", "", everything),
         ],
-        "The request's own text is worth more here than in the paper.",
+        "Every drafter here sees the request's own text. The paper's drafter of the problem alone "
+        f"({paper['problem_only']['mean']}) does not.",
     )
 
 
@@ -107,7 +114,10 @@ def history_window(setting: Setting) -> Section:
     for past in (0, 1, 4, 8, ALL_EPOCHS):
         key = "window_all" if past == ALL_EPOCHS else f"window_{past}"
         plotted = paper[key]["mean"] if past in (4, ALL_EPOCHS) else ""
-        accepted = [late_accepted(setting, works, window=past + 1) for works in works_of.values()]
+        accepted = [
+            late_accepted(setting, works, f"window {past + 1}", HistoryDrafter(window=past + 1))
+            for works in works_of.values()
+        ]
         lines.append(Line("all" if past == ALL_EPOCHS else f"{past}", str(plotted), "", " / ".join(accepted)))
     sizes = " and ".join(f"{len(set(works[0].problems))} problems ({name})" for name, works in works_of.items())
     return Section(

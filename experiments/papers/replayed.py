@@ -59,16 +59,21 @@ def simulate_arm(
     steps_per_epoch: int,
     max_tokens: int = MAX_TOKENS,
     branch_blocks: int = 0,
-    **drafter: Any,
+    drafter: HistoryDrafter | None = None,
 ) -> list[Step]:
-    """Simulate an arm on one engine, and return its steps. drafter: options of the history drafter.
+    """Simulate an arm on one engine, and return its steps. drafter: None for the history drafter with its defaults.
 
     budget: None for no speculation. The history's clock (its tick) moves once per epoch.
     """
     engine: Engine = PlainEngine(times, MAX_NUM_SEQS)
     if budget is not None:
         engine = TextEngine(
-            times, MAX_NUM_SEQS, HistoryDrafter(**drafter), make_budget(budget), max_tokens, branch_blocks=branch_blocks
+            times,
+            MAX_NUM_SEQS,
+            drafter or HistoryDrafter(),
+            make_budget(budget),
+            max_tokens,
+            branch_blocks=branch_blocks,
         )
     return [
         simulate_rollout(work, [engine], [range(len(work))], (i + 1) // steps_per_epoch) for i, work in enumerate(works)

@@ -23,6 +23,8 @@ GONE = {
     "arm=mtp_online": "arm=mtp drafts with the same layer; eagle3_online has a head that learns",
     "budget.makespan": "leave it out: requests weighed by their chance to finish last took 1 to 4 % longer",
     "task.crafted": "`make pytest ARGS=tests/drafter/test_breakage.py` does this now",
+    "drafter.scope": "leave it out; with drafter.window=0 drafter.cross_problem_tokens=0 siblings and own text draft",
+    "experiment=das_fig6": "`task=reproduce paper=das` replays DAS Fig 6 on recorded text",
     "task.engine_run": "experiment=das_fig2, das_fig10 and das_fig12 show the numbers of the real engine",
 }
 
@@ -35,7 +37,7 @@ def renamed(override: str) -> str | None:
 
 def gone(override: str) -> str | None:
     """Return advice in place of the removed task or setting that `override` names; None if it names none of these."""
-    return GONE.get(override, GONE.get(override.lstrip("+~").split("=", 1)[0]))
+    return GONE.get(override, GONE.get(override.lstrip("+~").removeprefix("vary.").split("=", 1)[0]))
 
 
 def with_new_names(config: DictConfig) -> DictConfig:

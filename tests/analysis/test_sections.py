@@ -17,7 +17,6 @@ from analysis.sections import (
     das_fig2,
     das_fig4,
     das_fig5,
-    das_fig6,
     das_fig7,
     das_fig8,
     das_fig9,
@@ -178,10 +177,7 @@ def test_acceptance_over_training(maths: Path, tmp_path: Path) -> None:
     assert verdicts(section) == [True, True]
 
 
-def test_scope_and_window(tmp_path: Path) -> None:
-    scopes = {"none": 2.0, "scope_problem": 1.0, "scope_problem+request": 1.1, "scope_global+request": 1.2}
-    section = das_fig6.section("Fig", {"s": comparison(tmp_path / "s", scopes)}, PUBLISHED, tmp_path)
-    assert verdicts(section) == [True, True]  # acceptance is equal, and the cost rises with the rollout time here
+def test_window(tmp_path: Path) -> None:
     windows = {"none": 2.0, "window_1": 1.2, "window_16": 1.0}
     section = das_fig7.section("Fig", {"w": comparison(tmp_path / "w", windows, 8)}, PUBLISHED, tmp_path)
     assert verdicts(section) == [False, False]  # acceptance is equal, and the cost falls here

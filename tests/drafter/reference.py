@@ -67,19 +67,17 @@ class ReferenceDrafter:
         self,
         *,
         window: int = DEFAULTS.window,
-        scope: str = DEFAULTS.scope,
         min_prob: float = DEFAULTS.min_prob,
         max_candidates: int = DEFAULTS.max_candidates,
         cross_problem_tokens: int = DEFAULTS.cross_problem_tokens,
         remember: str = DEFAULTS.remember,
     ) -> None:
-        options = DrafterOptions(window, scope, min_prob, max_candidates, cross_problem_tokens, remember)
+        DrafterOptions(window, min_prob, max_candidates, cross_problem_tokens, remember)
         self.remembers = remember == "distributions"
-        self.window = options.history_window
-        self.scope = scope
+        self.window = window
         self.min_prob = min_prob
         self.max_candidates = max_candidates
-        self.cross_problem_tokens = options.shared_tokens
+        self.cross_problem_tokens = cross_problem_tokens
         self.history_tick = 0
         self._stores: dict[str, _Store] = {}
         self._requests: dict[str, _Request] = {}
@@ -89,12 +87,9 @@ class ReferenceDrafter:
     def begin(self, request: str, problem: str, prompt: Sequence[int], seed: int | None = None) -> None:
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
-        store_key = {"own": f"request {request}", "global+request": f"all {part_of(problem)}"}.get(
-            self.scope, f"problem {problem}"
-        )
-        store = self._stores.setdefault(store_key, _Store())
+        store = self._stores.setdefault(problem, _Store())
         prompt_key = tuple(int(t) for t in prompt)
-        if self.scope != "problem" and prompt_key:
+        if prompt_key:
             if prompt_key not in store.prompts:
                 text = Text(list(prompt_key), 0)
                 store.prompts[prompt_key] = (text, 0)
@@ -102,11 +97,11 @@ class ReferenceDrafter:
             text, users = store.prompts[prompt_key]
             store.prompts[prompt_key] = (text, users + 1)
         context = list(prompt_key[-constants.PROMPT_CONTEXT :])
-        text = Text(context, len(context), store_key)
+        text = Text(context, len(context), problem)
         if not self.remembers:
             seed = None
         mixture = self._mixture if seed is None else self._noisy
-        self._requests[request] = _Request(store_key, text, prompt_key, mixture, seed, bool(part_of(problem)))
+        self._requests[request] = _Request(problem, text, prompt_key, mixture, seed, bool(part_of(problem)))
 
     def observe(self, request: str, tokens: Sequence[int], remembered: Sequence[list[int]] | None = None) -> None:
         live = self._requests[request]
@@ -312,7 +307,6 @@ class ReferenceDrafter:
         matches = [
             Occurrence(text, i, match_length(text.tokens[:i], context), self._source(request, text), False)
             for text, i in reversed(self._stores[request.store_key].log)
-            if not (self.scope == "problem" and text is request.text)
         ]
         chosen: list[Occurrence] = []
         above = constants.MAX_MATCH + 1

@@ -62,25 +62,6 @@ def test_a_request_named_twice_is_refused() -> None:
 # ---- costs, in basic blocks that the core executes: no clock ----
 
 
-def test_a_query_costs_the_same_however_long_the_own_text_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In scope "problem" the own text is skipped. It loops, so that all its occurrences lie in few chains."""
-    core = counted_core(monkeypatch)
-    costs = []
-    for own_tokens in (8_000, 48_000):
-        drafter = HistoryDrafter(scope="problem")
-        loop = list(range(10)) * 40
-        drafter.begin("past", "p", [])
-        drafter.observe("past", loop)
-        drafter.end("past")
-        drafter.begin("r", "p", [])
-        drafter.observe("r", np.arange(own_tokens) % 10)
-        before = core.executed()
-        (draft,) = drafter.propose(["r"], [16])
-        costs.append(core.executed() - before)
-        assert len(draft.tokens) == 16
-    assert costs[1] < 1.05 * costs[0]
-
-
 def test_begin_costs_the_same_however_many_problems_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     core = counted_core(monkeypatch)
     drafter = HistoryDrafter(window=2)
@@ -180,7 +161,6 @@ def test_wrong_arguments_are_one_line_and_change_nothing(method: str, arguments:
     ("option", "values"),
     [
         ("window", (-1, 2.5, "8", None)),
-        ("scope", ("global", None)),
         ("min_prob", (1.5, "x", None, float("nan"))),
         ("max_candidates", (0, 2.5, None)),
         ("cross_problem_tokens", (-1, "x")),

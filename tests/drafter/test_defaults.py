@@ -73,5 +73,5 @@ def test_the_default_budget_is_that_of_the_default_config() -> None:
 
 
 def test_an_unknown_option_is_named_with_those_that_exist() -> None:
-    with pytest.raises(TypeError, match=r"drafter: no option windw; choose from window, scope"):
+    with pytest.raises(TypeError, match=r"drafter: no option windw; choose from window, min_prob"):
         check_drafter({"windw": 4})

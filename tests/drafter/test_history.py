@@ -1,4 +1,4 @@
-"""The history drafter keeps its window and scopes, learns, saves and loads, and refuses misuse."""
+"""The history drafter keeps its window, learns, saves and loads, and refuses misuse."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,23 +68,17 @@ def test_dropped_requests_and_window_zero_leave_no_history() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "history", "sibling", "own"),
-    [
-        ("problem+request", True, True, True),
-        ("problem", True, True, False),
-        ("siblings", False, True, True),
-        ("own", False, False, True),
-    ],
+    ("options", "history"), [({}, True), ({"window": 0, "cross_problem_tokens": 0}, False)], ids=["all", "siblings"]
 )
-def test_scopes(scope: str, history: bool, sibling: bool, own: bool) -> None:
-    past = HistoryDrafter(scope=scope)
+def test_drafts_come_from_history_siblings_and_the_own_prompt(options: dict, history: bool) -> None:
+    past = HistoryDrafter(**options)
     finish(past)
     assert drafts_text(past) == history
-    live = HistoryDrafter(scope=scope)
+    live = HistoryDrafter(**options)
     live.begin("sibling", "p", [])
     live.observe("sibling", TEXT)
-    assert drafts_text(live) == sibling
-    assert drafts_text(HistoryDrafter(scope=scope), prompt=TEXT) == own
+    assert drafts_text(live)
+    assert drafts_text(HistoryDrafter(**options), prompt=TEXT)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +86,7 @@ def test_scopes(scope: str, history: bool, sibling: bool, own: bool) -> None:
     [
         ({}, True),
         ({"cross_problem_tokens": 0}, False),
-        ({"scope": "global+request"}, True),
-        ({"scope": "siblings"}, False),
+        ({"window": 0}, False),
     ],
 )
 def test_other_problems_are_a_fallback(options: dict, seen: bool) -> None:
@@ -106,12 +99,11 @@ def test_other_problems_are_a_fallback(options: dict, seen: bool) -> None:
     assert not drafts_text(drafter)
 
 
-@pytest.mark.parametrize("scope", ["problem+request", "global+request"])
-def test_private_problems_see_and_show_only_texts_of_their_own_part(scope: str) -> None:
+def test_private_problems_see_and_show_only_texts_of_their_own_part() -> None:
     """Also after they were saved and loaded, where they meet other problems' texts again."""
     ids = {"p": "p", "of a": private_id("a", "p"), "of b": private_id("b", "p")}
     for problem in ids.values():
-        drafter = HistoryDrafter(scope=scope)
+        drafter = HistoryDrafter()
         drafter.begin("done", problem, [])
         drafter.observe("done", TEXT)
         drafter.end("done")
@@ -122,7 +114,7 @@ def test_private_problems_see_and_show_only_texts_of_their_own_part(scope: str) 
                 (draft,) = drafter.propose(["probe"], [1])
                 drafter.end("probe", keep=False)
                 assert bool(draft.tokens) == (other == problem)
-            drafter = reloaded(drafter, scope=scope)
+            drafter = reloaded(drafter)
 
 
 def test_the_oldest_texts_of_other_problems_make_room() -> None:

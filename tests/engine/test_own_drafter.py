@@ -24,7 +24,7 @@ class Own(Drafter):
     def __init__(self, tokens: Sequence[int] = (), probs: Sequence[float] = ()):
         self.draft = Draft(list(tokens), list(probs))
 
-    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
         pass
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
@@ -42,7 +42,7 @@ class Own(Drafter):
 class Unfinished(Drafter):
     """Lacks three methods."""
 
-    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray) -> None:
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
         pass
 
 

@@ -54,7 +54,11 @@ def test_any_interruption_point(settings: dict[str, Any], undrafted: Any, engine
     (old, _, _), (new, new_logprobs, none_report) = undrafted
     assert old != new
     assert any(a[:9] == b[:9] for a, b in zip(old, new, strict=True))
-    history = {"window": 0, "scope": "own", **settings.pop("drafter", {})}  # drafts hardly come from elsewhere
+    history = {
+        "window": 0,
+        "cross_problem_tokens": 0,
+        **settings.pop("drafter", {}),
+    }  # drafts hardly come from elsewhere
     llm = engines.build(tiny_policy, method="das", drafter=history, **settings)
     assert rolled(llm, 1, max_tokens=POINTS[-2])[0] == [tokens[: POINTS[-2]] for tokens in old]
     train(llm, 1.02)

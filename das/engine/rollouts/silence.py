@@ -45,6 +45,6 @@ class SilenceWatch:
             self._warn_at *= 2
             logger.warning(
                 "speculation: nothing was drafted in the last %d passes, though requests may draft: do prompts or "
-                "das_problem ids ever come back? Look at drafter.scope, drafter.min_prob and the budget too",
+                "das_problem ids ever come back? Look at drafter.window, drafter.min_prob and the budget too",
                 self._silent_passes,
             )

@@ -59,14 +59,13 @@ class Case:
         their times."""
         return [simulate_rollout(work, [engine], [range(len(work))], i + 1) for i, work in enumerate(self.works)]
 
-    def with_history(self, budget: dict[str, Any], **drafter: Any) -> tuple[list[Step], TextEngine]:
+    def with_history(self, budget: dict[str, Any], drafter: HistoryDrafter) -> tuple[list[Step], TextEngine]:
         """Simulate all steps with a drafter that copies from the history of past responses.
 
-        budget: settings of the draft budget. drafter: options of HistoryDrafter. Returns the simulated steps, and the
+        budget: settings of the draft budget. Returns the simulated steps, and the
         engine in its state after the last step.
         """
-        history = HistoryDrafter(**drafter)
-        engine = TextEngine(self.times(), self.simulated_max_num_seqs, history, make_budget(budget), self.max_tokens)
+        engine = TextEngine(self.times(), self.simulated_max_num_seqs, drafter, make_budget(budget), self.max_tokens)
         return self.simulate(engine), engine
 
     def stock_engine(self) -> PlainEngine:

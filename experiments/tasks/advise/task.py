@@ -17,10 +17,12 @@ import numpy as np
 from omegaconf import DictConfig
 
 from analysis import advice_page as page
+from das.drafter import HistoryDrafter
 from das.replay.cluster import Step
 from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Form
+from experiments.recorded.scopes import OwnText
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.tasks.advise.case import MARGINAL, Case, build
@@ -121,18 +123,18 @@ def history_arms(case: Case) -> HistoryArms:
     expected = {
         "none": case.simulate(PlainEngine(case.times(), case.simulated_max_num_seqs)),
         **({} if case.stock is None else {"stock": case.simulate(case.stock_engine())}),
-        "ngram": case.with_history({"name": "fixed", "tokens": 4}, scope="own")[0],
-        "suffix-like": case.with_history(FIXED, scope="problem+request", min_prob=0.1)[0],
+        "ngram": case.with_history({"name": "fixed", "tokens": 4}, OwnText())[0],
+        "suffix-like": case.with_history(FIXED, HistoryDrafter(min_prob=0.1))[0],
     }
     dearer: dict[str, list[Step]] = {}
     engines: dict[str, TextEngine] = {}
     for name, (budget, drafter, _) in SETTINGS.items():
         if len(case.works) > drafter.get("window", 0):  # otherwise the window forgets nothing, so the arm equals das
-            expected[name], engines[name] = case.with_history(budget, **drafter)
-            dearer[name], _ = case.dearer().with_history(budget, **drafter)
+            expected[name], engines[name] = case.with_history(budget, HistoryDrafter(**drafter))
+            dearer[name], _ = case.dearer().with_history(budget, HistoryDrafter(**drafter))
     chosen = choose_setting({name: (seconds(expected[name]), seconds(dearer[name])) for name in dearer})
     budget, drafter, _ = SETTINGS[chosen]
-    cheaper, _ = case.cheaper().with_history(budget, **drafter)
+    cheaper, _ = case.cheaper().with_history(budget, HistoryDrafter(**drafter))
     return HistoryArms(expected, dearer, cheaper, chosen, engines)
 
 

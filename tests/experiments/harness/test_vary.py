@@ -28,10 +28,10 @@ def test_an_arm_for_every_combination() -> None:
 
 
 def test_varied_arms_replace_das() -> None:
-    configs = arms("arms=[ngram,das,none]", "+vary.drafter.scope=[problem+request,own]", "drafter.window=3")
-    assert list(configs) == ["ngram", "scope_problem+request", "scope_own", "none"]
-    assert configs["scope_own"].drafter.options["scope"] == "own"
-    assert configs["scope_own"].drafter.options["window"] == 3
+    configs = arms("arms=[ngram,das,none]", "+vary.drafter.remember=[distributions,tokens]", "drafter.window=3")
+    assert list(configs) == ["ngram", "remember_distributions", "remember_tokens", "none"]
+    assert configs["remember_tokens"].drafter.options["remember"] == "tokens"
+    assert configs["remember_tokens"].drafter.options["window"] == 3
 
 
 def test_without_das_varied_arms_replace_the_last() -> None:
