@@ -162,6 +162,17 @@ def hold(folder: Path) -> IO[str]:
                 return file
 
 
+def start_again(folder: Path, unless: Callable[[], object]) -> None:
+    """Empty the folder of a run that no process does, unless `unless` says that something in it is still needed.
+
+    Raises UserError if a process does the run.
+    """
+    with hold(folder):
+        for path in () if unless() else folder.iterdir():
+            if path.name != LOCK:  # it is held
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
 def hint(folder: Path) -> str:
     """Return the command that resumes the run, as the end of an error line. Empty if the run has no checkpoint yet."""
     saved = [*folder.glob(f"{CHECKPOINTS}/step_*"), *folder.glob(f"arms/*/{CHECKPOINTS}/step_*")]

@@ -103,7 +103,9 @@ def kill_once(kind: str, arguments: Sequence[str], folder: Path, row: int, rng: 
     time.sleep(rng.random() * (0.05 if kind == "checkpoint" else 1.0))
     wrong = []
     offspring = victim.children(recursive=True) if process.poll() is None else []
-    if kind in ("run", "checkpoint", "damage"):
+    if process.poll() is not None and kind not in FROM_INSIDE:
+        wrong.append("it ended before the strike")
+    elif kind in ("run", "checkpoint", "damage"):
         os.killpg(process.pid, signal.SIGKILL)
     elif kind == "parent":
         victim.kill()

@@ -5,14 +5,14 @@ user may also run arms by hand, on several machines.
 """
 
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from analysis import read
 from experiments.harness.config import RunConfig
-from experiments.harness.resume import arguments, hint, hold, interleaved, set_rows
+from experiments.harness.resume import arguments, hint, interleaved, set_rows, start_again
 from experiments.run import child
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
@@ -39,10 +39,7 @@ def run_arms(
             progress.note(f"{name} is finished already")
             continue
         progress.note(f"{name}:")
-        hold(path).close()  # raises if the arm is still running
-        if not hint(path):
-            shutil.rmtree(path)  # files of a run that was stopped before its first checkpoint
-            path.mkdir(parents=True)
+        start_again(path, unless=partial(hint, path))
         train(config, own_command(config, overrides[name], path, folder.name), path, progress)
     set_rows(folder / "metrics.jsonl", interleaved([read.metrics(folder / "arms" / name) for name in arms]))
 

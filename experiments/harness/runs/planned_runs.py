@@ -10,7 +10,6 @@ import itertools
 import json
 import re
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -161,10 +160,8 @@ def _make_one(run: Run, store: Path) -> str:
     Raises UserError if another process is doing this run.
     """
     folder = run.folder(store).absolute()
-    resume.hold(folder).close()
-    if not resume.hint(folder) and compose_config(list(run.overrides)).task.get("lock_step", True):
-        shutil.rmtree(folder)  # where arms run one by one, the finished arms are kept
-        folder.mkdir()
+    one_by_one = not compose_config(list(run.overrides)).task.get("lock_step", True)  # the finished arms are kept
+    resume.start_again(folder, unless=lambda: one_by_one or resume.hint(folder))
     last = ""
 
     def pass_on(line: str) -> None:

@@ -221,3 +221,21 @@ def test_the_command_line_is_remembered(tmp_path: Path) -> None:
         again, overrides = resume.recall(tmp_path, [f"resume={tmp_path}", "seed=4"])
         assert (again.task.name, again.seed, again.resume) == ("train", 4, str(tmp_path))
         assert "arms=[none,das]" in overrides
+
+
+def test_a_run_without_a_checkpoint_is_emptied_while_it_is_locked(tmp_path: Path) -> None:
+    (tmp_path / "rollouts").mkdir()
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+
+    def needed() -> bool:
+        with pytest.raises(UserError, match="still running"):
+            resume.hold(tmp_path)
+        return False
+
+    resume.start_again(tmp_path, unless=needed)
+    assert [path.name for path in tmp_path.iterdir()] == [resume.LOCK]
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    resume.start_again(tmp_path, unless=lambda: True)
+    assert (tmp_path / "metrics.jsonl").exists()
+    with resume.hold(tmp_path), pytest.raises(UserError, match="still running"):
+        resume.start_again(tmp_path, unless=lambda: False)

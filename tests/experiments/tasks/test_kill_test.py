@@ -2,12 +2,17 @@
 
 import gzip
 import random
+import subprocess
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 from das.files import add_rows, write_bytes
 from experiments.harness.resume import CHECKPOINTS, whole_steps
 from experiments.run.errors import CheckpointError
 from experiments.run.run_folder import responses_file, write_timeline
+from experiments.tasks import kill_test
 from experiments.tasks.kill_test import damage
 from experiments.training import checkpoint
 
@@ -52,3 +57,12 @@ def test_damage_leaves_the_older_checkpoint_usable(tmp_path: Path) -> None:
 def test_a_run_that_has_not_begun_is_left_alone(tmp_path: Path) -> None:
     damage(tmp_path, random.Random(0))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_ends_before_its_strike_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        kill_test, "start", lambda *given: subprocess.Popen(["true"], stderr=subprocess.PIPE, text=True)
+    )
+    for kind in ("run", "parent", "arm"):
+        kill = kill_test.kill_once(kind, [], tmp_path, 1, random.Random(0))
+        assert "it ended before the strike" in kill.wrong
