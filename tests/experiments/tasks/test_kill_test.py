@@ -3,7 +3,6 @@
 import gzip
 import random
 import subprocess
-from functools import partial
 from pathlib import Path
 
 import pytest
