@@ -82,7 +82,7 @@ kind(
     (["arms=[none,das]", "++arm.online=true"], "arm.online=true: only an EAGLE-3 head learns in the run"),
     (["arms=[none,none]"], "name each arm once"),
     (["drafter.remember=everything"], "remember must be one of"),
-    (["drafter.scope=own"], "drafter.scope: leave it out"),
+    (["drafter.scope=own"], "drafter.scope=own: leave it out"),
     (["experiment=das_fig6"], "`task=reproduce paper=das` replays DAS Fig 6"),
     (["arms=[stock,das]"], "stock samples other tokens, so it cannot be the baseline"),
     (["task=audit", "arm=stock"], "arm=stock drafts nothing, so there is nothing to audit"),
