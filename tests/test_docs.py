@@ -69,9 +69,9 @@ def test_links_resolve(page: Path) -> None:
             assert anchor in anchors(target), f"{page.name}: {link}"
 
 
-def test_the_api_page_names_the_public_names() -> None:
+def test_the_reference_names_the_public_names() -> None:
     """The site renders their docstrings (make docs)."""
-    named = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    named = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
     items = [
         getattr(importlib.import_module(module), name) for module, _, name in (path.rpartition(".") for path in named)
     ]
