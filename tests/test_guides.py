@@ -23,7 +23,7 @@ from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS
 
 ROOT = CONFIGS.parent
-GUIDES = ("trl", "vllm", "drafters_and_budgets", "clusters", "reproduce", "model_drafters", "reference", "install")
+GUIDES = ("index", "install", "trl", "vllm", "drafters_and_budgets", "clusters", "data_and_rewards", "reproduce", "reference")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in GUIDES))
 # What the paragraph before a block says if the block cannot run here.
 ELSEWHERE = re.compile(r"needs (a GPU|\d+ GPUs|several machines|conda)")
