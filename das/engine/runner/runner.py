@@ -236,7 +236,11 @@ class Runner:
         else:
             self.settle()
         # In vLLM's warm-up all requests draft the longest draft, so that the kernels for it are compiled.
-        return original(scheduled if self.is_warming_up else self._known.shortened(scheduled), *args, **kwargs)
+        if not self.is_warming_up:
+            planned = scheduled.total_num_scheduled_tokens
+            scheduled = self._known.shortened(scheduled)
+            self.meter.undrafted_rows += planned - scheduled.total_num_scheduled_tokens
+        return original(scheduled, *args, **kwargs)
 
     def _may_rest(self, scheduled: Any) -> bool:
         """Whether the pass that begins needs no token of the one before: nobody drafts, and nobody drafted before."""
