@@ -37,12 +37,14 @@ STYLE = {
 
 
 SMOOTH = 4  # steps of a moving mean
-ARMS = {path.stem for path in (Path(__file__).parents[1] / "configs" / "arm").glob("*.yaml")}
 
 
-def label(name: str) -> str:
-    """Return the name of an arm for a legend. A variant of das, such as branch_blocks_64, says that it is one."""
-    return name if name in ARMS else f"das, {name.replace('_', ' ')}"
+def label(name: str, variant_of: Mapping[str, str]) -> str:
+    """Return the name of an arm for a legend. A variant, such as branch_blocks_64 of das, says that it is one.
+
+    variant_of: variant -> its arm, as the run recorded it.
+    """
+    return f"{variant_of[name]}, {name.replace('_', ' ')}" if name in variant_of else name
 
 
 def colour(name: str) -> str:

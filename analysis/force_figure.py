@@ -21,7 +21,7 @@ def force_figure(result: dict[str, Any], path: Path) -> None:
     with figure(path, 2, (10, 3.6)) as (ratios, passes):
         for i, arm in enumerate(arms):
             at = places + (i - (len(arms) - 1) / 2) * width
-            shown = {"width": width, "color": colours[arm], "label": label(arm)}
+            shown = {"width": width, "color": colours[arm], "label": label(arm, result.get("variant_of", {}))}
             ratios.bar(at, [result["ratio_to_none"][arm]["rollout_s"]["by_live"][n] for n in live], **shown)
             passes.bar(at, [result["arms"][arm]["by_live"][n] for n in live], **shown)
         ratios.axhline(1.0, color="0.4", linewidth=1, linestyle="--")

@@ -18,8 +18,8 @@ from analysis.distribution import (
     standard_error,
     visible_from,
 )
-from analysis.sections import settings_table
-from analysis.sections.shared import identity_text, is_identical
+from analysis.record import Record
+from analysis.settings_table import HEADER, drafting_arms, settings_rows
 
 
 def write_comparison(folder: Path, *names: str) -> Path:
@@ -111,11 +111,11 @@ def test_ablations_have_a_column_of_stock_only_where_it_was_run(tmp_path: Path) 
     with_stock, without = tmp_path / "a", tmp_path / "b"
     for folder, names in ((with_stock, ("none", "stock", "das")), (without, ("none", "das"))):
         write_result(write_comparison(folder, *names), names)
-    both = settings_table.settings_rows([("a", with_stock, "das"), ("b", without, "das")])
+    both = settings_rows([("a", Record(with_stock), "das"), ("b", Record(without), "das")])
     assert both.header[-1] == "of stock"
     assert [row[-2:] for row in both.rows] == [["yes", "0.667"], ["yes", ""]]
-    assert settings_table.drafting_arms(with_stock) == settings_table.drafting_arms(without) == ["das"]
-    assert settings_table.settings_rows([("b", without, "das")]).header == settings_table.HEADER
+    assert drafting_arms(Record(with_stock)) == drafting_arms(Record(without)) == ["das"]
+    assert settings_rows([("b", Record(without), "das")]).header == HEADER
 
 
 def test_kolmogorov_smirnov_is_scipys() -> None:
@@ -140,5 +140,5 @@ def test_nothing_compared_is_not_called_equal(tmp_path: Path) -> None:
         (("none", "stock", "das"), "equal in every bit", True),
     ):
         run = write_result(write_comparison(tmp_path / str(len(names)), *names), names)
-        assert identity_text(run).startswith(text)
-        assert is_identical(run) == identical
+        assert Record(run).identity.startswith(text)
+        assert Record(run).identical == identical
