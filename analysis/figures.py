@@ -2,9 +2,9 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 import matplotlib
 import numpy as np
@@ -62,16 +62,23 @@ def colours_of(names: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def figure(path: Path, panels: int = 1, size: tuple[float, float] | None = None) -> Iterator[Any]:
-    """Make a figure in the common style, and save it to `path` when the block ends. Gives its axes, one or an array.
+def figure(
+    to: Path | BinaryIO | TextIO,
+    panels: int = 1,
+    size: tuple[float, float] | None = None,
+    rows: int = 1,
+    form: str = "png",
+) -> Iterator[Any]:
+    """Make a figure in the common style, and save it when the block ends. Gives its axes, one or an array.
 
-    panels: number of axes side by side. size: width and height in inches; None: depends on the number of panels.
+    to: a file, or a stream, of text for svg. panels: number of axes side by side. size: width and height in inches;
+    None: depends on the number of panels. form: png or svg.
     """
     with plt.rc_context(STYLE):
-        drawing, axes = plt.subplots(1, panels, figsize=size or (5.6 * panels, 3.6), layout="constrained")
+        drawing, axes = plt.subplots(rows, panels, figsize=size or (5.6 * panels, 3.6), layout="constrained")
         yield axes
-        with replacing(path) as file:
-            drawing.savefig(file)
+        with replacing(to) if isinstance(to, Path) else nullcontext(to) as file:
+            drawing.savefig(file, format=form)
         plt.close(drawing)
 
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from analysis.force_figure import force_figure
 from analysis.force_table import force_table
+from analysis.task_figures import force_figure
 from das.engine.build import EngineSettings
 from das.engine.methods import METHODS, find_method
 from das.replay.workload import Workload
