@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import quantities
+from analysis import quantities, read
 from analysis.figures import colours_of, figure
 from analysis.orderings import Ordering
 from analysis.record import Record
@@ -53,13 +53,12 @@ def section(
 ) -> Section:
     """Make the section that `declaration` states, and draw its pictures into `folder`.
 
-    declaration: a text is the name of a module of analysis, whose function `section` makes it. runs: label -> folder of
-    a run. published: the content of published.json. Raises BadFigure.
+    declaration: a text is the name of a file of this folder that holds it, for figures that are alike. runs: label ->
+    folder of a run. published: the content of published.json. Raises BadFigure.
     """
-    records = {label: Record(path) for label, path in runs.items()}
     if isinstance(declaration, str):
-        made: Section = importlib.import_module(f"analysis.{declaration}").section(title, records, folder)
-        return made
+        declaration = read.settings(Path(__file__).with_name(f"{declaration}.yaml"))
+    records = {label: Record(path) for label, path in runs.items()}
     scope = _Scope({"published": published, "runs": records, "run": next(iter(records.values())), **records})
     for module in (quantities, *(importlib.import_module(f"analysis.{name}") for name in declaration.get("uses", []))):
         scope.names |= {name: getattr(module, name) for name in module.__all__}
