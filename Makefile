@@ -16,7 +16,7 @@ PARALLEL := --numprocesses 2 --dist loadfile
 run: env
 	$(BIN)/python run.py
 
-# Make every figure, table and ablation, with the papers' numbers beside ours (67 minutes by the configs; it resumes where it stopped).
+# Make every figure, table and ablation, with the papers' numbers beside ours (it says how long that takes, and resumes where it stopped).
 reproduce: env
 	$(BIN)/python run.py task=reproduce
 

@@ -18,6 +18,7 @@ from rich.text import Text
 from analysis import evaluations, read
 from analysis.cluster_engines import cluster_result
 from analysis.distribution import compare_distributions, distribution_verdict, is_stock, keeps_bits
+from analysis.identity import FINAL, first_differences
 
 SUMMARISED = (
     "rollout_s",
@@ -33,13 +34,6 @@ SUMMARISED = (
 )
 OF_MODELS = ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s", "head_train_s")  # if a model drafts
 WIDEST_TABLE = 400  # characters; so wide that no table is cut to the width of the terminal
-IDENTITY = {
-    "completions": "completions_digest",
-    "rewards": "rewards_digest",
-    "losses": "loss",
-    "grad_norms": "grad_norm",
-}
-OF_ROLLOUTS = ("completions", "rewards")  # of these, what an arm has that does not train (task.train_once)
 
 
 def summary(values: Sequence[float | None]) -> dict[str, Any]:
@@ -163,24 +157,15 @@ def identity_checks(
 ) -> dict[str, bool | int | None]:
     """Compare the results of two arms. Returns name of a result -> whether its bits are equal at every step.
 
-    The result `eval` is compared only if policies were evaluated. `first_difference` is the first step at which any
-    result differs, or None. once: the arm did not train, so it has no losses, gradient norms and optimizer.
+    `first_difference` is the first step at which any result differs, or None. once: the arm did not train, so it has no
+    losses, gradient norms and optimizer.
     """
-    checks: dict[str, bool | int | None] = {}
-    all_differing_steps = []
-    for what in OF_ROLLOUTS if once else IDENTITY:
-        key = IDENTITY[what]
-        steps = [base["step"] for base, arm in zip(baseline_rows, arm_rows, strict=True) if base[key] != arm[key]]
-        checks[what] = not steps
-        all_differing_steps += steps
-    if evaluations.evaluations(baseline_rows) or evaluations.evaluations(arm_rows):
-        step = evaluations.first_difference(arm_rows, baseline_rows)
-        checks["eval"] = step is None
-        all_differing_steps += [] if step is None else [step]
+    first = first_differences(arm_rows, baseline_rows, once)
+    checks: dict[str, bool | int | None] = {what: step is None for what, step in first.items()}
     arm_final, baseline_final = (read.final(folder / "arms" / arm) for arm in (name, baseline))
-    for what in ("final_weights",) if once else ("final_weights", "optimizer"):
+    for what in FINAL[:1] if once else FINAL:
         checks[what] = arm_final[what] == baseline_final[what]
-    checks["first_difference"] = min(all_differing_steps) if all_differing_steps else None
+    checks["first_difference"] = min((step for step in first.values() if step is not None), default=None)
     return checks
 
 

@@ -2,9 +2,9 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 import matplotlib
 import numpy as np
@@ -37,12 +37,14 @@ STYLE = {
 
 
 SMOOTH = 4  # steps of a moving mean
-ARMS = {path.stem for path in (Path(__file__).parents[1] / "configs" / "arm").glob("*.yaml")}
 
 
-def label(name: str) -> str:
-    """Return the name of an arm for a legend. A variant of das, such as branch_blocks_64, says that it is one."""
-    return name if name in ARMS else f"das, {name.replace('_', ' ')}"
+def label(name: str, variant_of: Mapping[str, str]) -> str:
+    """Return the name of an arm for a legend. A variant, such as branch_blocks_64 of das, says that it is one.
+
+    variant_of: variant -> its arm, as the run recorded it.
+    """
+    return f"{variant_of[name]}, {name.replace('_', ' ')}" if name in variant_of else name
 
 
 def colour(name: str) -> str:
@@ -60,16 +62,23 @@ def colours_of(names: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def figure(path: Path, panels: int = 1, size: tuple[float, float] | None = None) -> Iterator[Any]:
-    """Make a figure in the common style, and save it to `path` when the block ends. Gives its axes, one or an array.
+def figure(
+    to: Path | BinaryIO | TextIO,
+    panels: int = 1,
+    size: tuple[float, float] | None = None,
+    rows: int = 1,
+    form: str = "png",
+) -> Iterator[Any]:
+    """Make a figure in the common style, and save it when the block ends. Gives its axes, one or an array.
 
-    panels: number of axes side by side. size: width and height in inches; None: depends on the number of panels.
+    to: a file, or a stream, of text for svg. panels: number of axes side by side. size: width and height in inches;
+    None: depends on the number of panels. form: png or svg.
     """
     with plt.rc_context(STYLE):
-        drawing, axes = plt.subplots(1, panels, figsize=size or (5.6 * panels, 3.6), layout="constrained")
+        drawing, axes = plt.subplots(rows, panels, figsize=size or (5.6 * panels, 3.6), layout="constrained")
         yield axes
-        with replacing(path) as file:
-            drawing.savefig(file)
+        with replacing(to) if isinstance(to, Path) else nullcontext(to) as file:
+            drawing.savefig(file, format=form)
         plt.close(drawing)
 
 

@@ -4,7 +4,8 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from analysis.arms import IDENTITY, OF_ROLLOUTS, identity_verdict
+from analysis.arms import identity_verdict
+from analysis.identity import first_differences
 
 WIDTH = 100  # columns of the box and of the table at the end, so that they fit a terminal
 
@@ -20,7 +21,7 @@ class SoFar:
         self._baseline = arms[0]
         self._compared = [name for name in arms[1:] if name not in other_tokens]
         self._arms, self._responses = list(arms), responses
-        self._keys = [IDENTITY[what] for what in (OF_ROLLOUTS if once else IDENTITY)]
+        self._once = once
         self._rows: dict[str, Mapping[str, Any]] = {}  # of the step that is under way
         self._seconds = dict.fromkeys(arms, 0.0)
         self._checked = 0  # responses that were compared with the baseline's
@@ -34,7 +35,7 @@ class SoFar:
             return None
         base = self._rows[self._baseline]
         for name in self._compared:
-            if not self._differs and any(base.get(key) != self._rows[name].get(key) for key in self._keys):
+            if not self._differs and any(first_differences([self._rows[name]], [base], self._once).values()):
                 self._differs = f"NO, {name} differs since step {row['step']}"
             self._checked += self._responses
         self._rows = {}
