@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from analysis.figures import draw_live_requests, draw_time_and_reward
-from analysis.force_figure import force_figure
+from analysis.task_figures import force_figure
 
 DOCS = Path(__file__).parents[1] / "docs"
 
