@@ -85,6 +85,18 @@ def test_code_and_configs_name_pages_and_anchors_that_exist() -> None:
         assert not anchor or anchor in anchors(target), f"{page}.md#{anchor}"
 
 
+def test_files_that_pages_name_exist() -> None:
+    """Of folders of the repository; a name in capitals, such as configs/task/NAME.yaml, stands for any."""
+    tops = r"das|experiments|analysis|rewards|tests|configs|launch|examples|requirements"
+    for page in PAGES:
+        if page in (LOG, ROOT / "CHANGELOG.md"):
+            continue
+        for name in re.findall(rf"`((?:{tops})/[\w/.-]+\.\w+)`", page.read_text()):
+            assert (ROOT / name).exists() or "NAME" in name, f"{page.name}: {name}"
+        for name in re.findall(r"`(test_\w+\.py)`", page.read_text()):
+            assert list((ROOT / "tests").rglob(name)), f"{page.name}: {name}"
+
+
 def test_the_reference_names_the_public_names() -> None:
     """The site renders their docstrings (make docs)."""
     named = re.findall(r"^::: (\S+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
