@@ -13,7 +13,7 @@ from analysis.verdict import verdict_lines
 from das.files import write_text
 
 WIDE = "body{max-width:75rem}.wide svg{min-width:48rem}"  # on a phone the panels scroll sideways, to be read
-MEANINGS = (  # of the columns of the long table; docs/metrics.md has the rest
+MEANINGS = (  # of the columns of the long table; docs/reference.md has the rest
     "drafted, accepted: tokens that a drafter proposed, and those of them that equalled the policy's own. tokens/pass: "
     "emitted tokens of a request per pass of the policy. draft share: the part of the rollout time that drafting took. "
     "tail passes: passes with at most 4 live requests. The derived column computes the ratio to none with the pass "

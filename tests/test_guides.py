@@ -23,8 +23,8 @@ from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS
 
 ROOT = CONFIGS.parent
-GUIDES = ("trl", "vllm", "drafters_and_budgets", "clusters", "reproduce", "model_drafters", "settings", "install")
-PAGES = ("README.md", *(f"docs/{name}.md" for name in GUIDES))
+LOG = ROOT / "docs" / "log.md"  # dated: what it names may be gone
+PAGES = ("README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md") if page != LOG))
 # What the paragraph before a block says if the block cannot run here.
 ELSEWHERE = re.compile(r"needs (a GPU|\d+ GPUs|several machines|conda)")
 KNOWN = {"das": das, "GRPOConfig": trl.GRPOConfig, "GRPOTrainer": trl.GRPOTrainer, "LLM": vllm.LLM}
