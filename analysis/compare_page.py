@@ -21,6 +21,18 @@ MEANINGS = (  # of the columns of the long table; docs/metrics.md has the rest
 )
 
 
+FILES = {  # of a comparison's folder -> what they are
+    "result.json": "every number of this page, with n, mean, spread",
+    "metrics.jsonl": "a row for each step and arm",
+    "rollout_and_reward.png": "rollout time and reward, the first picture above",
+    "live_requests.png": "how many requests still run, over the longest rollout",
+    "budget_*.png": "the drafted tokens of that rollout, pass by pass, for each arm that drafts",
+    "config.yaml": "all settings; meta.json: commit, versions, machine and command; overrides.json: what was typed",
+    "arms/*/rollouts": "every response of an arm with its times: what task=replay reads",
+    "arms/*/checkpoints": "where resume=FOLDER goes on",
+}
+
+
 def write(
     path: Path,
     table: Sequence[Sequence[str]],
@@ -60,6 +72,10 @@ def write_comparison(
         "mean of its responses, the median over problems: where it is large, one response keeps an engine busy alone."
         "</p>",
         *_panels(runs),
+        "<h2>Files of this folder</h2>",
+        page.table(
+            ["file", "content"], [[name, words] for name, words in FILES.items() if any(path.parent.glob(name))]
+        ),
     ]
     write_text(path, page.document(f"Comparison of {', '.join(runs)}", body, WIDE))
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from analysis.figures import draw_live_requests, draw_time_and_reward
-from analysis.force_figure import force_figure
 from analysis.panels import Panel, draw
+from analysis.task_figures import force_figure
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Names as W&B has them: transformers puts train/ before each of TRL's.

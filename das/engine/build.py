@@ -49,7 +49,9 @@ class EngineSettings(DraftOptions):
         {}, 'JSON, of self_draft and das_self, such as {"weights": "w4", "passes": 4} (docs/model_drafters.md)'
     )
     speculative: Mapping[str, Any] = option(
-        {}, 'JSON, of methods other than das, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}'
+        {},
+        'JSON, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}; das takes this number alone, its longest '
+        "draft (default: the budget's; on a GPU with exact=distribution 8)",
     )
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, without code
 

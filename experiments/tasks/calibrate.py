@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from omegaconf import DictConfig
 
-from analysis.latency_figure import calibration_figure
+from analysis.task_figures import calibration_figure
 from das.engine.methods import find_method
 from experiments.harness.config import RunConfig, run_config
 from experiments.harness.engine import engine_settings, prepare_process

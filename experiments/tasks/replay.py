@@ -13,7 +13,7 @@ import numpy as np
 from omegaconf import DictConfig
 
 from analysis import read
-from analysis.replay_figure import validation_figure
+from analysis.task_figures import validation_figure
 from das.engine.methods import find_method
 from das.replay.cluster import Step
 from das.replay.times import Times

@@ -97,6 +97,8 @@ def test_asynchronous_scheduling_changes_nothing(engines: Engines, tiny_policy: 
     *texts, num_accepted = two_rollouts(llm)
     assert tuple(texts) == undrafted
     assert (num_accepted > 100) or name in ("marginal", "none")
+    report = roll(llm, PROMPTS, parameters()[:4], PROBLEMS[:4], 3)[2]
+    assert report["undrafted_rows"] > report["decode_steps"] // 2, "planned for drafts that nobody made"
 
 
 class NowAndThen(Fixed):
