@@ -148,9 +148,9 @@ def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pat
             minutes = (
                 np.cumsum([row.get("step_s", np.nan) for row in steps]) / 60
             )  # an arm that does not train has none
-            for axes, numbers in ((reward_axes, [row["step"] for row in steps]), (clock_axes, minutes)):
+            for axes, places in ((reward_axes, np.array(numbers)), (clock_axes, minutes)):
                 axes.plot(
-                    np.asarray(numbers)[rewarded],
+                    places[rewarded],
                     smoothed([row["reward"] for row in steps if row["reward"] is not None]),
                     color=colour(name),
                     label=name,

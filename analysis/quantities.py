@@ -5,7 +5,7 @@ verifies a draft of a request.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import mean, median
 from typing import Any
 
@@ -18,8 +18,8 @@ from analysis.report import Line
 
 __all__ = [
     "ACCEPTED", "arrow", "change", "drafters", "last_half", "listed", "mean", "median", "named", "np", "numbers",
-    "over", "pairwise", "percent", "plotted_reduction", "read", "reduction", "reduction_lines", "same_training",
-    "saves_time", "speedup", "total", "training_panels",
+    "over", "pairwise", "percent", "plotted_reduction", "product", "read", "reduction", "reduction_lines",
+    "same_training", "saves_time", "speedup", "total", "training_panels",
 ]  # fmt: skip
 
 ACCEPTED = "accepted / passes"  # accepted draft tokens per target pass: tokens per pass - 1. The paper reports this

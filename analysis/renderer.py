@@ -18,10 +18,11 @@ the key `paper` names), the words of analysis/quantities.py, those of the module
                label, color: texts; colorbar: its text; all others: arguments of the method}
 
 Of `rows`, x (by default `step`) and y are expressions over each row. An item of a list may say `each: NAMES in
-EXPRESSION`, and is repeated. In place of an item, a text is an expression that gives items.
+EXPRESSION [if CONDITION]`, and is repeated. In place of an item, a text is an expression that gives items.
 """
 
 import importlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,9 +123,8 @@ class _Scope:
             if isinstance(item, str):
                 yield from ((self, made) for made in self.value(item))
             elif isinstance(item, Mapping) and "each" in item:
-                targets, _, of = item["each"].partition(" in ")
-                bound = ", ".join(f"{name.strip()}={name.strip()}" for name in targets.split(","))
-                for names in self.value(f"[dict({bound}) for {targets} in {of}]"):
+                bound = ", ".join(f"{name}={name}" for name in re.findall(r"\w+", item["each"].partition(" in ")[0]))
+                for names in self.value(f"[dict({bound}) for {item['each']}]"):
                     yield _Scope({**self.names, **names}), item
             else:
                 yield self, item
