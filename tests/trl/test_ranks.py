@@ -131,19 +131,20 @@ def test_processes_must_be_as_configured(
         check_processes(config)
 
 
-def commands() -> list[str]:
-    """The arguments that docs/reproduce.md gives to run.py after a launcher."""
-    text = (ROOT / "docs" / "reproduce.md").read_text().replace("\\\n", " ")
-    return [line.split(" run.py ")[1] for line in text.splitlines() if "num_processes" in line and " run.py " in line]
+def launches() -> list[tuple[str, str]]:
+    """What the pages of paper scale give to accelerate and to run.py."""
+    texts = [(ROOT / "docs" / page).read_text().replace("\\\n", " ") for page in ("reproduce.md", "eight_gpus.md")]
+    lines = [line for text in texts for line in text.splitlines() if "num_processes" in line and " run.py " in line]
+    return [(launcher, command) for launcher, _, command in (line.partition(" run.py ") for line in lines)]
 
 
 def test_the_documented_launches_compose() -> None:
-    assert len(commands()) == 2
-    for command in commands():
+    assert len(launches()) >= 3
+    for launcher, command in launches():
         overrides = [word for word in shlex.split(command) if not word.startswith("hydra.")]
         with initialize_config_dir(str(CONFIGS), version_base=None):
             config = run_config(compose_config(overrides))
-        assert f"--num_processes {config.engine.processes}" in (ROOT / "docs" / "reproduce.md").read_text()
+        assert f"--num_processes {config.engine.processes} " in f"{launcher} "
         assert config.problems_per_step % config.engine.processes == 0
         assert not config.task["lock_step"]
 
