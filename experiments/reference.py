@@ -61,10 +61,12 @@ def _head(path: Path) -> str:
     return re.split(r"(?<=[.:]) ", words)[0].rstrip(".:")
 
 
-def _rows(prefix: str, settings: list[Setting], at: str = "") -> Iterator[str]:
-    for name, value, meaning in settings:
-        shown = f"`{value}`" if value else ""
-        yield f"| `{prefix}{name}`{at} | {shown} | {_text(meaning)} |"
+def _row(name: str, value: str, meaning: str) -> str:
+    return f"| `{name}` | {value} | {_text(meaning)} |"
+
+
+def _code(value: str) -> str:
+    return f"`{value}`" if value else ""
 
 
 def choices(group: str) -> str:
@@ -75,23 +77,28 @@ def choices(group: str) -> str:
 
 
 def of_group(group: str) -> str:
-    """Return the keys of all files of a group; a key that several files have with one value stands once."""
-    seen: set[tuple[str, str]] = set()
-    rows: list[str] = []
-    files = sorted((CONFIGS / group).glob("*.yaml"))
+    """Return the keys of all files of a group. Where files differ, a cell has the default file's value first."""
     default = re.search(rf"^  - {group}: (\w+)", (CONFIGS / "config.yaml").read_text(), re.MULTILINE)
-    files.sort(key=lambda path: path.stem != (default[1] if default else ""))
+    files = sorted(
+        (CONFIGS / group).glob("*.yaml"), key=lambda path: (path.stem != (default and default[1]), path.stem)
+    )
+    values: dict[str, list[str]] = {}
+    meanings: dict[str, str] = {}
     for path in files:
-        new = [each for each in _settings(path) if each[:2] not in seen]
-        seen |= {each[:2] for each in new}
-        at = "" if len(files) == 1 or path is files[0] else f" ({path.stem})"
-        rows += _rows(f"{group}.", new, at)
+        for name, value, meaning in _settings(path):
+            others = values.setdefault(name, [])
+            if path is files[0]:
+                others.append(_code(value))
+            elif _code(value) not in others:
+                others.append(f"{path.stem}: {_code(value)}".rstrip(": "))
+            meanings.setdefault(name, meaning)
+    rows = [_row(f"{group}.{name}", ", ".join(values[name]), meanings[name]) for name in values]
     return "\n".join([f"#### {group}", "", choices(group), "", "| key | value | meaning |", "|---|---|---|", *rows])
 
 
 def settings() -> str:
     """Return the keys of configs/config.yaml, and those of the groups."""
-    own = _rows("", list(_settings(CONFIGS / "config.yaml")))
+    own = [_row(name, _code(value), meaning) for name, value, meaning in _settings(CONFIGS / "config.yaml")]
     return "\n\n".join(
         ["\n".join(["| key | value | meaning |", "|---|---|---|", *own]), *(of_group(group) for group in GROUPS)]
     )
