@@ -170,36 +170,34 @@ def identity_checks(
 
 
 SHORT_KEY = (  # of short_table
-    "rollout s: seconds a step. of none: share of none's rollout time; epoch 2+: from the second epoch.\n"
-    "tok/pass: tokens that a request gets from a pass. step: whole steps, as a share of none's."
+    "saved: of none's rollout time. reward: its mean over the first and the last quarter of the steps."
 )
 
 
 def short_table(result: Mapping[str, Any]) -> list[list[str]]:
-    """Return the table that a comparison prints at its end, the header first: so few columns that it fits a terminal.
+    """Return the table that a comparison prints at its end, the header first. The page has all numbers (full_table).
 
     result: the result of compare_arms.
     """
-    of_stock = "ratio_to_stock" in result
-    header = ["arm", "rollout s", "of none", "epoch 2+", *["of stock"] * of_stock]
-    lines = [[*header, "tok/pass", "accepted", "step", "reward"]]
+    header = ["arm", "rollouts, min", "in all, min", "saved", *["of stock"] * ("ratio_to_stock" in result), "reward"]
+    lines = [header]
     for name, arm in result["arms"].items():
         ratio = result["ratio_to_none"].get(name)
-        drafted = arm["drafted"]["mean"]
         lines.append(
             [
                 name,
-                f"{arm['rollout_s']['mean']:.2f} ± {arm['rollout_s']['std']:.2f}",
-                _ratio(ratio, "rollout_s"),
-                _optional(ratio["rollout_s"]["from_second_epoch"]) if ratio else "1",
+                _minutes(arm["rollout_s"]),
+                _minutes(arm["step_s"]) if ratio is None or "step_s" in ratio else "-",
+                f"{1 - ratio['rollout_s']['overall']:.0%}" if ratio and ratio["rollout_s"]["overall"] else "-",
                 *_of_stock(result, name)[:1],
-                f"{arm['tokens_per_pass']['overall']:.2f}",
-                f"{arm['accepted']['mean'] / drafted:.0%}" if drafted else "-",
-                _ratio(ratio, "step_s"),
                 " → ".join(_optional(arm["reward"][quarter], 2) for quarter in ("first_quarter", "last_quarter")),
             ]
         )
     return lines
+
+
+def _minutes(of_steps: Mapping[str, Any]) -> str:
+    return f"{of_steps['n'] * of_steps['mean'] / 60:.2f}"
 
 
 def full_table(result: Mapping[str, Any]) -> list[list[str]]:

@@ -119,14 +119,15 @@ def smoothed(values: Sequence[float], steps: int = SMOOTH) -> np.ndarray:
 
 
 def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
-    """Draw rollout time, reward and, if policies were evaluated, accuracy by step. rows: arm -> rows of metrics.
+    """Draw rollout time by step, reward by step and by the clock and, if policies were evaluated, accuracy by step.
+    rows: arm -> rows of metrics.
 
     The area between the baseline and the drafting arm is the time that drafts save.
     """
     evaluated = [name for name in rows if evaluations(rows[name])]
-    width = 3 if evaluated else 2
+    width = 4 if evaluated else 3
     names = shown_arms(list(rows))
-    with figure(path, width, (5 * width, 3.6)) as (time_axes, reward_axes, *more):
+    with figure(path, width, (5 * width, 3.6)) as (time_axes, reward_axes, clock_axes, *more):
         means = {name: smoothed([row["rollout_s"] for row in rows[name]]) for name in names}
         numbers = [row["step"] for row in rows[names[0]]]
         for name in names:
@@ -143,15 +144,19 @@ def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pat
             )
         for order, (name, steps) in enumerate((name, rows[name]) for name in names):
             # Later arms are dashed and thinner, because equal curves would hide each other.
-            rewarded = [row for row in steps if row["reward"] is not None]
-            reward_axes.plot(
-                [row["step"] for row in rewarded],
-                smoothed([row["reward"] for row in rewarded]),
-                color=colour(name),
-                label=name,
-                linewidth=max(1.0, 3.0 - 1.2 * order),
-                linestyle="-" if order == 0 else (0, (4, 2 + order)),
-            )
+            rewarded = [row["reward"] is not None for row in steps]
+            minutes = (
+                np.cumsum([row.get("step_s", np.nan) for row in steps]) / 60
+            )  # an arm that does not train has none
+            for axes, places in ((reward_axes, np.array(numbers)), (clock_axes, minutes)):
+                axes.plot(
+                    places[rewarded],
+                    smoothed([row["reward"] for row in steps if row["reward"] is not None]),
+                    color=colour(name),
+                    label=name,
+                    linewidth=max(1.0, 3.0 - 1.2 * order),
+                    linestyle="-" if order == 0 else (0, (4, 2 + order)),
+                )
         for order, name in enumerate(evaluated):
             draw_accuracy(more[0], rows[name], colour(name), name, order)
         time_axes.set(
@@ -161,7 +166,8 @@ def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pat
             title=f"Rollout time, mean of {SMOOTH} steps",
         )
         reward_axes.set(xlabel="training step", ylabel="reward", ylim=(0, 1), title=f"Reward, mean of {SMOOTH} steps")
-        for axes in (time_axes, reward_axes):
+        clock_axes.set(xlabel="minutes of training", ylim=(0, 1), title="The same, by the clock")
+        for axes in (time_axes, reward_axes, clock_axes):
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4)  # below, where no curve is
 
 

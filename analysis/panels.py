@@ -1,4 +1,4 @@
-"""Draw the panels (charts of metrics) that figures, the HTML page and W&B share. docs/metrics.md explains the
+"""Draw the panels (charts of metrics) that figures, the HTML page and W&B share. docs/reference.md explains the
 metrics."""
 
 from collections.abc import Mapping, Sequence

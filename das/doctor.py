@@ -121,7 +121,7 @@ def judge_gpu(gpu: str, capability: int) -> Check:
         return Check(
             "device", "note", f'{gpu}: exact="bits" for rollouts only: below SM90 its kernels break a backward pass'
         )
-    return Check("device", "note", f"{gpu}: what was measured says docs/compatibility.md; `task=check_gpu` measures it")
+    return Check("device", "note", f"{gpu}: what was measured says docs/exactness.md; `task=check_gpu` measures it")
 
 
 def nvidia_driver() -> str | None:

@@ -18,7 +18,7 @@ from experiments.harness.config import RunConfig
 ANSWER_S = 30.0  # seconds the server gets to answer at the start
 UPLOAD_S = 120.0  # seconds for the upload at the end; what remains stays on disk for `wandb sync`
 
-# Metric -> the summaries of it that W&B shows in its table of runs. docs/metrics.md explains the metrics.
+# Metric -> the summaries of it that W&B shows in its table of runs. docs/reference.md explains the metrics.
 SUMMARY = {
     "reward": "mean,max,last",
     "rollout_s": "mean,min,max,last",
@@ -92,7 +92,7 @@ class Tracker:
         self.run = run
 
     def log(self, row: dict[str, Any]) -> list[str]:
-        """Send one step to W&B: its numbers, its digests as text, and how many alarms it has. row: see docs/metrics.md.
+        """Send one step to W&B: its numbers, its digests as text, and how many alarms it has. row: docs/reference.md.
 
         Returns a line for each problem with W&B since the last call.
         """

@@ -1,6 +1,6 @@
 """Exactness level 2 in the real engine: token ids and log-probs equal those of the run without drafts, to the last bit.
 
-Bugs made on purpose with which these tests were seen to fail are listed in docs/exactness.md.
+Bugs made on purpose with which these tests were seen to fail are listed in docs/log.md#faults-made-on-purpose.
 """
 
 import multiprocessing

@@ -50,7 +50,7 @@ class RequestCost:
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """The costs of a cluster that no report of its engines contains (names: docs/metrics.md)."""
+    """The costs of a cluster that no report of its engines contains (names: docs/reference.md)."""
 
     engines: int
     lost_requests: int
@@ -119,7 +119,7 @@ class RolloutReport:
         return replace(self, **counts)
 
     def timeline(self) -> dict[str, Sequence[float]]:
-        """Returns the lists that have a number for each pass, by their names in timeline files (docs/metrics.md)."""
+        """Returns the lists that have a number for each pass, by their names in timeline files (docs/reference.md)."""
         return {name: value for name, value in self.plain().items() if name.startswith(("step_", "pass_"))}
 
     def plain(self) -> Plain:

@@ -153,6 +153,8 @@ def _check(task: DictConfig) -> None:
     for name in ("draft_us", "prompt", "group", "rest_s"):
         if task[name] is not None and task[name] < 0:
             raise UserError(f"task.{name}={task[name]}: must not be negative")
+    if task.visits is not None and not task.visits > 0:
+        raise UserError(f"task.visits={task.visits}: must be above 0, such as 1.2")
     if task.step_ms is not None and task.latency is not None:
         raise UserError("task.step_ms and task.latency are both given: give one")
 

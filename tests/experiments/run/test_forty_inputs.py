@@ -1,4 +1,4 @@
-"""Bad input of the kinds in docs/reliability.md: each ends in one clear line that names it, and exit code 2.
+"""Bad input of the kinds in docs/exactness.md: each ends in one clear line that names it, and exit code 2.
 
 All go through run.py (or analysis.compare) as a user starts it, but in this process: refused input is only read.
 tests/experiments/run/test_bad_input.py does the same in processes of their own.
