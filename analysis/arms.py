@@ -18,7 +18,7 @@ from rich.text import Text
 from analysis import evaluations, read
 from analysis.cluster_engines import cluster_result
 from analysis.distribution import compare_distributions, distribution_verdict, is_stock, keeps_bits
-from analysis.identity import FINAL, first_differences
+from analysis.identity import FINAL, differing, first_differences
 
 SUMMARISED = (
     "rollout_s",
@@ -280,12 +280,10 @@ def identity_verdict(result: dict[str, Any]) -> str:
     differ and since which step. For an arm that does not keep bits, the line compares distributions instead."""
     lines = []
     for name, checks in result["identical"].items():
-        first_step = checks["first_difference"]
-        differing = [what for what, equal in checks.items() if what != "first_difference" and not equal]
         answer = "yes"
-        if differing:
-            first = "" if first_step is None else f", first at step {first_step}"
-            answer = f"NO: {', '.join(differing)} differ{first}"
+        if names := differing(checks):
+            first = f", first at step {step}" if (step := checks["first_difference"]) is not None else ""
+            answer = f"NO: {', '.join(names)} differ{first}"
         evaluated = ", evaluations" if "eval" in checks else ""
         what = f"completions, rewards, losses, gradient norms, final weights, optimizer state{evaluated}"
         if result.get("trained_once"):

@@ -22,6 +22,11 @@ def equal(a: Any, b: Any) -> bool:
     return bool(a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)))
 
 
+def differing(checks: Mapping[str, Any]) -> list[str]:
+    """Return which results differ. checks: an arm's entry `identical` of result.json."""
+    return [what for what, same in checks.items() if what != "first_difference" and not same]
+
+
 def first_differences(rows: Rows, others: Rows, once: bool = False) -> dict[str, int | None]:
     """Return name of a result -> the first step at which it differs between two runs, or None.
 

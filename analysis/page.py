@@ -35,10 +35,10 @@ def box(lines: Sequence[str]) -> str:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], classes: Mapping[str, str] | None = None) -> str:
     """Return a table, which scrolls sideways where the page is too narrow. classes: text of a cell -> its CSS class."""
-    classes = classes or {}
     cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    attributes = {cell: f" class='{name}'" for cell, name in (classes or {}).items()}
     lines = [
-        "".join(f"<td class='{classes.get(cell, '')}'>{html.escape(cell)}</td>" for cell in row).join(("<tr>", "</tr>"))
+        "".join(f"<td{attributes.get(cell, '')}>{html.escape(cell)}</td>" for cell in row).join(("<tr>", "</tr>"))
         for row in rows
     ]
     return f"<div class='wide'><table><tr>{cells}</tr>{''.join(lines)}</table></div>"

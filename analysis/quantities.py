@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from analysis import read
+from analysis.identity import differing
 from analysis.orderings import Ordering
 from analysis.record import Record, Rows
 from analysis.report import Line
 
 __all__ = [
-    "ACCEPTED", "arrow", "change", "drafters", "last_half", "listed", "mean", "median", "named", "np", "numbers",
-    "over", "pairwise", "percent", "plotted_reduction", "product", "read", "reduction", "reduction_lines",
+    "ACCEPTED", "arrow", "change", "differing", "drafters", "last_half", "listed", "mean", "median", "named", "np",
+    "numbers", "over", "pairwise", "percent", "plotted_reduction", "product", "read", "reduction", "reduction_lines",
     "same_training", "saves_time", "speedup", "total", "training_panels",
 ]  # fmt: skip
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
+from analysis.identity import differing
 
 Rows = list[dict[str, Any]]
 
@@ -55,14 +56,8 @@ class Record:
         compared = self.result["identical"]
         if not compared:
             return "not compared: no arm has to be identical"
-        differing = [
-            f"{name}: {what}"
-            for name, checks in compared.items()
-            for what, equal in checks.items()
-            if what != "first_difference" and not equal
-        ]
-        if differing:
-            return "differ: " + ", ".join(differing)
+        if found := [f"{name}: {what}" for name, checks in compared.items() for what in differing(checks)]:
+            return "differ: " + ", ".join(found)
         if self.result.get("trained_once"):
             return "equal completions and rewards; weights: trained once"
         return "equal in every bit, also the optimizer's state"

@@ -42,6 +42,7 @@ def test_head_names_claim_paper_minutes_and_command(name: str) -> None:
     assert any(re.match(r"# smoke: \d+ min\. paper: ", line) for line in head)
     assert all(run.minutes > 0 for run in planned_runs.load(name, "small", []).runs.values())
     assert f"# python run.py experiment={name}" in head
+    assert f"\n  name: {name}\n" in text
 
 
 def test_runs_are_shared_between_experiments() -> None:
