@@ -21,7 +21,6 @@ from das.files import write_text
 from experiments import rank_folders
 from experiments.digests import weights_digest
 from experiments.harness import resume
-from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset, tools_of
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process, without_distributions
 from experiments.harness.evaluation.evaluation import TrainingEvaluation
@@ -33,6 +32,7 @@ from experiments.harness.tracking import Tracker
 from experiments.harness.validate_memory import check_memory
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 from experiments.training import checkpoint
 from experiments.training.barrier import Barrier
 from rewards.conversations import ConversationReward

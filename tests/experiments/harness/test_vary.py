@@ -4,14 +4,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments.harness.arm_configs import arm_configs, arm_overrides
-from experiments.harness.config import RunConfig
 from experiments.run.errors import CONFIGS, UserError
+from experiments.settings.config import RunConfig, run_config
 
 
 def arms(*overrides: str) -> dict[str, RunConfig]:
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        composed = compose("config", overrides=list(overrides))
-        return arm_configs(arm_overrides(composed, composed.arms, list(overrides)))
+        config = run_config(compose("config", overrides=list(overrides)))
+        return arm_configs(arm_overrides(config, config.arms, list(overrides)))
 
 
 def test_nothing_to_vary() -> None:
