@@ -1,6 +1,6 @@
 """The metrics of a training step: one table (metrics.yaml) for W&B's summaries, result.json and the docs.
 
-`python -m analysis.metrics` prints the table for docs/metrics.md.
+`python -m analysis.metrics` prints the table for docs/reference.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,7 +67,7 @@ def timeless(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table() -> str:
-    """Return the metrics in Markdown, for docs/metrics.md."""
+    """Return the metrics in Markdown, for docs/reference.md."""
     lines = ["| name | unit | meaning |", "|---|---|---|"]
     for metric in METRICS:
         of = f" (of {metric.of})" if metric.of else ""

@@ -44,7 +44,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], classes: Mapping
     return f"<div class='wide'><table><tr>{cells}</tr>{''.join(lines)}</table></div>"
 
 
-def picture(path: Path, title: str) -> str:
+def picture(png: Path | bytes, title: str) -> str:
     """Return a figure that embeds a PNG file."""
-    data = base64.b64encode(path.read_bytes()).decode()
+    data = base64.b64encode(png if isinstance(png, bytes) else png.read_bytes()).decode()
     return f"<figure><img alt='{html.escape(title, quote=True)}' src='data:image/png;base64,{data}'></figure>"

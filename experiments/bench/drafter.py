@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.drafter_figure import drafter_figure
+from analysis.task_figures import drafter_figure
 from das.drafter import HistoryDrafter
 from experiments.recorded.drafter_replay import (
     Arctic,

@@ -26,13 +26,13 @@ def arm_configs(overrides_of_arms: Mapping[str, list[str]]) -> dict[str, RunConf
 def arm_overrides(config: RunConfig, names: Sequence[str], overrides: list[str]) -> dict[str, list[str]]:
     """Return arm -> the overrides that make its config, in the order of `names`.
 
-    config: read for `vary`. With `vary`, variants replace one arm: das, or the last if das is not named.
+    config: read for `vary`. With `vary`, variants replace one arm.
     Raises UserError for arms that are named twice or do not exist, and for settings that cannot be varied.
     """
     if len(set(names)) != len(names) or not names:
         raise UserError(f"arms={list(names)}: name each arm once, the baseline first")
     overrides_of_variants = variants(config.vary)
-    varied_arm = VARIED if VARIED in names else names[-1]
+    varied_arm = varies(names)
     if overrides_of_variants and varied_arm == names[0]:
         raise UserError(f"arms={list(names)}: vary replaces the arm {VARIED} or else the last one; add the one to vary")
     arms = {}
@@ -43,6 +43,11 @@ def arm_overrides(config: RunConfig, names: Sequence[str], overrides: list[str])
         for label, varied in overrides_of_variants.items():
             arms[label] = own_overrides(name, [*overrides, *varied, f"arm.name='{label}'"])
     return arms
+
+
+def varies(names: Sequence[str]) -> str:
+    """Return the arm that variants replace: das, or the last if das is not named."""
+    return VARIED if VARIED in names else names[-1]
 
 
 def arm_config(name: str, overrides: list[str]) -> RunConfig:

@@ -1,4 +1,4 @@
-"""What a run folder that somebody else made may not do: run code, or lead out of the folder (docs/reliability.md)."""
+"""What a run folder that somebody else made may not do: run code, or lead out of the folder (docs/exactness.md)."""
 
 import hashlib
 import hmac

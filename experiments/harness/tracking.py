@@ -79,7 +79,7 @@ class Tracker:
         self.run = run
 
     def log(self, row: dict[str, Any]) -> list[str]:
-        """Send one step to W&B: its numbers, its digests as text, and how many alarms it has. row: see docs/metrics.md.
+        """Send one step to W&B: its numbers, its digests as text, and how many alarms it has. row: docs/reference.md.
 
         Returns a line for each problem with W&B since the last call.
         """

@@ -245,7 +245,7 @@ class StepLog:
         self._tracker = Tracker(recorded, run.group, run.folder) if run_folder is not None else None
 
     def on_step(self, row: dict[str, Any], rollout: Rollout, rewards: Sequence[float | None]) -> None:
-        """Record one finished step. row: its metrics (docs/metrics.md)."""
+        """Record one finished step. row: its metrics (docs/reference.md)."""
         assert self._run_folder is not None
         assert self._tracker is not None
         row = {"arm": self._arm, **row, **self._reward.take_counts()}

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from analysis.quantities import percent
 from analysis.report import Line, Section
-from analysis.sections.shared import percent
 from das.replay.times import Times
 from experiments.papers import das_drafts, das_hybrids, das_prices, das_rollouts
 from experiments.papers.replayed import Setting

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from analysis.quantities import percent
 from analysis.report import Line, curves
-from analysis.sections.shared import percent
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step, simulate_rollout

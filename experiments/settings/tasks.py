@@ -28,7 +28,7 @@ TASKS: dict[str, Mapping[Any, str]] = {
         list[list[float]] | None: "step_ms",
         Count: "engines batch max_num_seqs max_tokens tokens copy_tokens eagle_tokens mtp_tokens",
         float: "draft_us",
-        float | None: "rest_s eagle_tau",
+        float | None: "rest_s eagle_tau visits",
         Literal["published", "measured"]: "acceptance",
         Share | None: "w8_rate w4_rate",
         list[Share] | None: "mtp_rates",

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from datasets import Dataset
 
-from analysis.evaluate_figure import evaluate_figure
+from analysis.task_figures import evaluate_figure
 from das import stages
 from das.engine.rollouts.rollout import Rollout, rollout_row
 from das.trl.engines.in_process import build_in_process

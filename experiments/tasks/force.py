@@ -8,6 +8,7 @@ of past responses for each number of live requests.
 result.json:
 forced.{tokens, equal}: for all arms but stock, how many tokens were emitted, and whether all are the recorded ones.
 arms.NAME.{rollout_s, tokens_per_pass, drafted, accepted}.
+variant_of.NAME: the arm that a variant (+vary) replaces.
 ratio_to_none.NAME.{rollout_s, processor_s}.{overall, by_live}; and ratio_to_stock if the arm stock was run. processor_s
 is the CPU time of the engine's process. It says more than rollout_s if other programs use the cores, too.
 replay_error.NAME: relative error of the simulator's rollout times. It is fitted to odd epochs and judged on even ones.
@@ -21,12 +22,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from analysis.force_figure import force_figure
 from analysis.force_table import force_table
+from analysis.task_figures import force_figure
 from das.engine.build import EngineSettings
 from das.engine.methods import METHODS, find_method
 from das.replay.workload import Workload
-from experiments.harness.arm_configs import arm_overrides
+from experiments.harness.arm_configs import arm_overrides, varies
 from experiments.harness.engine import engine_settings
 from experiments.harness.replays.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
 from experiments.harness.replays.forced_replay import BASELINE, replay
@@ -80,6 +81,8 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         engines.close()
     stock = next((name for name in arms if not settings[name].row.keyed), None)
     result = measured(results, live, stock) | replay(results, works, settings)
+    varied_arm = varies(list(task.arms))
+    result["variant_of"] = {name: varied_arm for name in arms if name not in task.arms}
     force_figure(result, Path(folder) / "force.png")
     progress.note(force_table(result))
     progress.note(f"result: {run_folder.write_result(result)}")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from analysis import read
-from analysis.replay_figure import validation_figure
+from analysis.task_figures import validation_figure
 from das.engine.methods import find_method
 from das.replay.cluster import Step
 from das.replay.times import Times

@@ -80,9 +80,8 @@ def everything(config: RunConfig, overrides: list[str], store: Path) -> None:
     progress = Progress(0)
     began = time.perf_counter()
     runs = [planned for experiment in experiments for planned in experiment.runs.values()]
-    failed = planned_runs.make(runs, store, progress)
     replays = {} if profile == "smoke" else replay_runs(config, overrides, progress)
-    failed |= planned_runs.make(list(replays.values()), store, progress)
+    failed = planned_runs.make([*runs, *replays.values()], store, progress)
     chapters = {
         "Figures of DAS, real engine": sections_of(experiments, "das_", store, profile, failed),
         "Ablations, real engine": sections_of(experiments, "ablation_", store, profile, failed),

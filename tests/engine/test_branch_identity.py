@@ -3,7 +3,7 @@ engines whose requests are stopped amid their drafts.
 
 Each pass gives each request a random tree of up to 24 nodes, in which what it will emit is hidden.
 
-Bugs made on purpose with which this test was seen to fail are listed in docs/exactness.md.
+Bugs made on purpose with which this test was seen to fail are listed in docs/log.md#faults-made-on-purpose.
 """
 
 import random

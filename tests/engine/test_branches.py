@@ -1,6 +1,6 @@
 """Exactness level 2 with drafts that branch: tokens and log-probs equal those of an engine without drafts, bit for bit.
 
-Bugs made on purpose with which these tests were seen to fail are listed in docs/exactness.md.
+Bugs made on purpose with which these tests were seen to fail are listed in docs/log.md#faults-made-on-purpose.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Exactness level 2 in the real engine: token ids and log-probs equal those of the run without drafts, to the last bit.
 
-Bugs made on purpose with which these tests were seen to fail are listed in docs/exactness.md.
+Bugs made on purpose with which these tests were seen to fail are listed in docs/log.md#faults-made-on-purpose.
 """
 
 import multiprocessing
@@ -97,6 +97,8 @@ def test_asynchronous_scheduling_changes_nothing(engines: Engines, tiny_policy: 
     *texts, num_accepted = two_rollouts(llm)
     assert tuple(texts) == undrafted
     assert (num_accepted > 100) or name in ("marginal", "none")
+    report = roll(llm, PROMPTS, parameters()[:4], PROBLEMS[:4], 3)[2]
+    assert report["undrafted_rows"] > report["decode_steps"] // 2, "planned for drafts that nobody made"
 
 
 class NowAndThen(Fixed):

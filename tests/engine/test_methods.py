@@ -78,6 +78,20 @@ def test_an_unknown_method_is_one_line() -> None:
         EngineSettings("", method="guess")
 
 
+def test_the_longest_draft_that_is_planned_can_be_chosen() -> None:
+    def planned(**options: Any) -> int:
+        arguments = engine_arguments("das", budget={"name": "fixed", "tokens": 7}, **options)
+        return int(arguments["speculative_config"]["num_speculative_tokens"])
+
+    assert (planned(), planned(speculative={"num_speculative_tokens": 3})) == (7, 3)
+    assert planned(speculative={"num_speculative_tokens": 30}) == 7, "the budget never gives more"
+    for wrong in (0, True, "8"):
+        with pytest.raises(EngineError, match="the longest draft is a whole number, 1 or more"):
+            planned(speculative={"num_speculative_tokens": wrong})
+    with pytest.raises(EngineError, match="das takes num_speculative_tokens alone"):
+        planned(speculative={"model": "x"})
+
+
 def test_no_budget_is_built_to_read_a_number_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Front end, worker and runner each read the options, in engines with more than one process each time anew."""
     settings = {"name": "fixed", "tokens": 7}

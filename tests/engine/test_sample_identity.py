@@ -4,7 +4,7 @@ The baseline engine lives in a process of its own. Each engine under test answer
 history, with the same answers in its history (long drafts are accepted), and in another order. Every pass gives every
 request a random draft limit: 0, 1, 2, 8, 32 or 64 tokens.
 
-Bugs made on purpose with which this test was seen to fail are listed in docs/exactness.md.
+Bugs made on purpose with which this test was seen to fail are listed in docs/log.md#faults-made-on-purpose.
 """
 
 import multiprocessing

@@ -7,7 +7,8 @@ import pytest
 from composed import composed
 from smoke_tasks import ARMS, SMOKE, TESTED
 
-from experiments.commands import markdown, usage
+from experiments.commands import usage
+from experiments.reference import GROUPS, PAGE, PARTS, filled
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS
 from experiments.settings.compose import explain_config_error
@@ -47,8 +48,12 @@ def test_the_comparison_of_all_arms_leaves_out_only_what_needs_more() -> None:
     assert set(ARMS.split(",")) <= arms
 
 
-def test_the_page_of_commands_is_generated_from_the_registry() -> None:
-    assert (ROOT / "docs" / "commands.md").read_text() == markdown() + "\n"
+def test_the_reference_is_made_from_the_registry_and_the_configs() -> None:
+    page = PAGE.read_text()
+    assert filled(page) == page, "python -m experiments.reference"
+    assert all(f"<!-- made: {part} -->" in page for part in PARTS)
+    assert all(f"| `{name}` |" in page for name in TASKS)
+    assert all(f"#### {group}" in page for group in GROUPS)
 
 
 def test_help_lists_every_task() -> None:

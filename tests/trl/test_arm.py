@@ -58,7 +58,7 @@ def test_arms_are_identical(compared: tuple[Path, str]) -> None:
     assert any(epoch["accepted_per_round"] for epoch in result["regime"]["by_epoch"])
     assert 0 < result["regime"]["rollout_share_none"] < 1
     assert result["derived"]["h100_7b"]["ratio_to_none"].keys() == {"das"}
-    assert "computed, not measured: das" in printed
+    assert "Same tokens, same weights." in printed
     assert "ratio, derived" in (folder / "comparison.html").read_text()
     assert re.search(rf"step +{STEPS}/{STEPS} · identical so far: yes \(\d+ responses\) · stock ", printed)
     table_and_box = printed[printed.index("arm ") : printed.index("page: ")]
@@ -132,7 +132,7 @@ def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
 
 
 def test_every_name_a_run_logs_is_documented_and_the_reverse(compared: tuple[Path, str]) -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "reference.md").read_text()
     names = {metric.name for metric in METRICS if metric.logged and not metric.of}
     assert {key for row in read.metrics(compared[0]) for key in row} == names
     assert all(f"`{name}`" in page or f"`{name.rsplit('_', 1)[0]}_CLASS`" in page for name in names)

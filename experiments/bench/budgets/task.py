@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from analysis.budgets_figure import budgets_figure
+from analysis.task_figures import budgets_figure
 from experiments.bench.budgets.cost import cost_us
 from experiments.bench.budgets.engines import (
     BASELINE,

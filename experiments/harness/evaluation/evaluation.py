@@ -112,7 +112,7 @@ class TrainingEvaluation:
         self._evaluation = Evaluation(config, policy, rows, judge, config.eval.samples)
 
     def __call__(self, generation: "SpeculativeGeneration", step: int) -> dict[str, Any] | None:
-        """Evaluate the policy after `step` steps (names: docs/metrics.md). Returns None if no evaluation is due."""
+        """Evaluate the policy after `step` steps (names: docs/reference.md). Returns None if no evaluation is due."""
         if step % self._every and step != self._last:
             return None
         began = time.perf_counter()

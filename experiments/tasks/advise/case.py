@@ -147,6 +147,8 @@ def _check(task: Any) -> None:
             "task.rollouts=PATH is missing: give a run's folder, a JSONL file or a folder of them "
             "(experiments/recorded/rollouts.py)"
         )
+    if task.visits is not None and not task.visits > 0:
+        raise UserError(f"task.visits={task.visits}: must be above 0, such as 1.2")
 
 
 def sample(steps: list[Workload], tokens: int, requests: int, epochs: int = 4) -> list[Workload]:

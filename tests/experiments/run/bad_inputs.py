@@ -1,5 +1,4 @@
-"""Bad input by the kinds of docs/reliability.md: that of bad_inputs.txt, and bad policies. Bad files and runs are in
-bad_records.py."""
+"""Bad input by kinds: that of bad_inputs.txt, and bad policies. Bad files and runs are in bad_records.py."""
 
 import json
 import os
@@ -17,7 +16,7 @@ from experiments.harness import resume
 
 Made = tuple[list[str], str]  # a command line, and words that the error line must contain
 Make = Callable[[Path, Path], Made]  # makes a case from an empty folder and a policy
-CASES: dict[str, list[Made | Make]] = {}  # kind of input, as in docs/reliability.md
+CASES: dict[str, list[Made | Make]] = {}  # kind of input -> its cases
 WEIGHTS = "model.safetensors"
 SHORT = ("engine.max_model_len=320", "trainer.max_completion_length=64")  # what the tests' policy can hold
 

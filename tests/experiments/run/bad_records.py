@@ -1,4 +1,4 @@
-"""Bad data files, rollouts, histories and checkpoints, by the kinds of docs/reliability.md."""
+"""Bad data files, rollouts, histories and checkpoints, by the kinds of docs/exactness.md."""
 
 import gzip
 import json

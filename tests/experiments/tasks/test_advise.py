@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +37,7 @@ def test_advise_samples_problems_wherever_they_were() -> None:
 def test_advise_writes_a_page(tmp_path: Path) -> None:
     write_run(tmp_path / "mine", 4)
     overrides = [f"task.rollouts={tmp_path / 'mine'}", "task.engines=2", "task.batch=64", "task.max_tokens=200"]
+    overrides += ["task.visits=1"]
     advise.run(composed_run("task=advise", *overrides), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     arms = {"none", "ngram", "suffix-like", "das", "w8", "w4", "eagle", "mtp", "das + w4"}
@@ -45,6 +48,7 @@ def test_advise_writes_a_page(tmp_path: Path) -> None:
     assert das["low_s"] <= das["rollout_s"] <= das["high_s"]
     assert result["arms"]["mtp"]["tokens_per_pass"] == pytest.approx(3.3, rel=0.1)
     assert set(result["acceptance"].values()) == {"published"}
+    assert result["change_over_visits"] == result["changes_by_step"][0]
     page = (tmp_path / "out" / "advice.html").read_text()
     assert page.count("<td>published</td>") == 5
     assert page.count("data:image/png;base64,") == 3
@@ -104,6 +108,23 @@ def test_derived_times_hold_the_host_and_those_of_vllm_as_it_comes(tmp_path: Pat
     assert float(measured.dearer().form.predict(live, live, context)) == float(
         measured.form.predict(live, live, context)
     )
+
+
+@pytest.mark.parametrize(
+    ("visits", "change"),
+    [
+        (0.5, -0.1),  # each problem at most once
+        (1, -0.1),
+        (1.5, -3 / 20),  # 10 s and half of 20 s without drafts; 9 and half of 16 with them
+        (2, -5 / 30),
+        (4, -13 / 70),  # the third and fourth like the second
+    ],
+)
+def test_the_change_over_visits_by_hand(visits: float, change: float) -> None:
+    plain: list[Any]
+    drafted: list[Any]
+    plain, drafted = ([SimpleNamespace(rollout_s=seconds) for seconds in times] for times in ((10, 20), (9, 16)))
+    assert advise.change_over_visits(drafted, plain, visits) == pytest.approx(change)
 
 
 def arm(change: float, high: float) -> dict[str, float]:
@@ -203,6 +224,7 @@ def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
         (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,5],[2,6]]", "task.latency=x"], "give one"),
         (["task.rollouts=ROLLOUTS", "task.latency=nowhere.json"], "No such file"),
         (["task.rollouts=ROLLOUTS", "task.model=70B"], "unknown model size"),
+        (["task.rollouts=ROLLOUTS", "task.visits=0"], "must be above 0, such as 1.2"),
         (["task.rollouts=ROLLOUTS", "task.rest_s=-2"], "must be a number from 0"),
         (["task.rollouts=ROLLOUTS", "task.w4_rate=1.5"], "must be a number from 0 to 1 or null"),
         (["task.rollouts=ROLLOUTS", "task.eagle_tau=9"], "impossible"),
