@@ -5,7 +5,7 @@ the library's own settings: a drafter's, a budget's, a cluster's and the limits 
 their classes. Tasks' settings are in tasks.py.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from omegaconf import DictConfig
@@ -200,7 +200,18 @@ REWARD = Named(
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerConfig:
+class StepConfig:
+    """The settings of configs/trainer that TRL does not know; experiments.training.trainer explains them."""
+
+    trim_padding: bool
+    lag: Annotated[int, Range(0, 8)]  # training steps
+    partial: Annotated[int, Range(0, 2**16)]  # groups
+    partial_tokens: Annotated[int, Range(0, 2**22)]  # tokens of a response
+    dynamic_sampling: Annotated[int, Range(0, 1000)]  # draws; 1,000 find a group that differs among 1,000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig(StepConfig):
     """The settings of configs/trainer: those that the harness reads, and arguments of TRL's GRPOConfig."""
 
     max_steps: Annotated[int, Range(1, 10**7)]
@@ -214,21 +225,20 @@ class TrainerConfig:
     max_completion_length: Tokens
     temperature: Temperature
     chat_template_kwargs: Settings
-    trim_padding: bool  # leave padding out of forward passes (experiments.training.trimmed)
-    lag: Annotated[int, Range(0, 8)]  # steps between the weights that sample and the update that uses the responses
-    partial: Annotated[int, Range(0, 2**16)]  # groups that roll out beside those of a step
-    partial_tokens: Annotated[int, Range(0, 2**22)]  # tokens that a step grants to each response; 0: no limit
-    dynamic_sampling: Annotated[int, Range(0, 1000)]  # draws of further groups; 1,000 find one that differs in 1,000
     given: Given
 
     FURTHER: ClassVar = trl.TAKEN
     ADVICE: ClassVar = staticmethod(trl.instead)
-    OURS: ClassVar = ("trim_padding", "lag", "partial", "partial_tokens", "dynamic_sampling")  # TRL does not know them
 
     @property
     def arguments(self) -> Settings:
         """The arguments of GRPOConfig."""
-        return {key: value for key, value in self.given.items() if key not in self.OURS}
+        return {key: value for key, value in self.given.items() if key not in self.of_steps}
+
+    @property
+    def of_steps(self) -> Settings:
+        """The settings that TRL does not know: arguments of the harness's trainer."""
+        return {each.name: getattr(self, each.name) for each in fields(StepConfig)}
 
 
 @dataclass(frozen=True, kw_only=True)
