@@ -15,29 +15,10 @@ from experiments.small_policy.problems import make_problems
 from experiments.small_policy.solutions import MANNERS, solution
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["reward=code"], "cannot judge data=puzzles"),
-        (["data=programs"], "reward=maths cannot judge data=programs"),
-        (["data=math500", "reward=code"], "reward=code cannot judge data=math500: choose maths or brevity"),
-        (["data=deepcoder"], "reward=maths cannot judge data=deepcoder: choose code or brevity"),
-        (["data.judged_by=taste"], "data.judged_by=taste: must be one of maths, code, reasoning_gym"),
-        (["data=programs", "reward=code", "reward.isolation=none"], "must be one of full, weak"),
-        (["data=programs", "reward=code", "reward.limits.cpu_s=0"], "reward.limits.cpu_s=0"),
-        (["data=programs", "reward=code", "reward.limits.cpu_s=1.5"], "reward.limits.cpu_s=1.5"),
-        (["data=programs", "reward=code", "reward.limits.wall_s=inf"], "reward.limits.wall_s=inf"),
-        (
-            ["data=programs", "reward=code", "+reward.limits.disk_mb=1"],
-            "disk_mb: there is no such setting",
-        ),
-        (["data=programs", "reward=code", "reward.parallel=0"], "reward.parallel=0"),
-        (["data=programs", "reward=code", "reward.isolation=weak", "reward.limits.memory_mb=8"], "does not pass"),
-    ],
-)
-def test_refused(overrides: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        check_reward(composed_run(*overrides))
+def test_limits_under_which_no_solution_passes_are_refused() -> None:
+    config = composed_run("data=programs", "reward=code", "reward.isolation=weak", "reward.limits.memory_mb=8")
+    with pytest.raises(UserError, match="does not pass"):
+        check_reward(config)
 
 
 def test_programs_are_rewarded() -> None:
