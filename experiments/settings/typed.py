@@ -2,7 +2,8 @@
 
 What a setting may be is said by the annotation of its field: bool, int, float, str, Literal, list[...], dict[str, ...],
 X | None, a dataclass (a group of settings), Any. Annotated adds the Range of a number, or the table of the groups among
-which a group's `name` chooses (Named).
+which a group's `name` chooses (Named). A class may have FURTHER, kinds of settings that it takes without a field, and
+ADVICE.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -148,8 +149,9 @@ def _unknown(name: str, kind: Kind, prefix: str, named: Named | None) -> str:
     having = [choice for choice, other in (named.kinds.items() if named else ()) if name in arguments(other)[0]]
     if named is not None and having:
         return f"only {named.group}={' or '.join(having)} has this setting"
-    if advice := getattr(kind, "ADVICE", str)(name if hasattr(kind, "ADVICE") else ""):
-        return str(advice)
+    advice = getattr(kind, "ADVICE", None)  # a function: name -> what is known about it
+    if advice is not None and (line := advice(name)):
+        return str(line)
     close = get_close_matches(name, [*arguments(kind)[0], *getattr(kind, "FURTHER", ())], n=1)
     where = f"look at configs/{named.group if named else prefix.split('.')[0] or 'config.yaml'}"
     return f"there is no such setting; {f'did you mean {prefix}{close[0]}?' if close else where}"
