@@ -9,64 +9,23 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis import evaluations, read
+from analysis import evaluations, metrics, read
 from analysis.cluster_engines import cluster_result
 from analysis.distribution import compare_distributions, distribution_verdict, is_stock, keeps_bits
 from analysis.identity import FINAL, differing, first_differences
+from analysis.metrics import summary
 
-SUMMARISED = (
-    "rollout_s",
-    "step_s",
-    "tokens",
-    "passes",
-    "tokens_per_pass",
-    "drafted",
-    "accepted",
-    "draft_share",
-    "reward",
-    "length_max",
-)
-OF_MODELS = ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s", "head_train_s")  # if a model drafts
 WIDEST_TABLE = 400  # characters; so wide that no table is cut to the width of the terminal
 
 
-def summary(values: Sequence[float | None]) -> dict[str, Any]:
-    """Return n, mean, sample standard deviation, min and max of the values of all steps that have one."""
-    array = np.asarray([value for value in values if value is not None], float)
-    if not len(array):
-        return {"n": 0, **dict.fromkeys(("mean", "std", "min", "max"))}
-    return {
-        "n": len(array),
-        "mean": float(array.mean()),
-        "std": float(array.std(ddof=1)) if len(array) > 1 else 0.0,
-        "min": float(array.min()),
-        "max": float(array.max()),
-    }
-
-
-def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Summarise an arm's metrics over its steps.
-
-    Tokens per pass, the time share of drafting, and `tail_share` (the share of passes with few live requests) also have
-    `overall`, a ratio of totals. The reward also has the means of the first and the last quarter of the steps.
-    """
-    summaries = {key: summary([row[key] for row in rows]) for key in SUMMARISED}
-    for key in OF_MODELS:
-        if any(key in row for row in rows):
-            summaries[key] = summary([row.get(key, 0.0) for row in rows])
-    summaries["tokens_per_pass"]["overall"] = sum(r["tokens"] for r in rows) / sum(r["passes"] for r in rows)
-    summaries["draft_share"]["overall"] = sum(r["draft_s"] for r in rows) / sum(r["rollout_s"] for r in rows)
-    if all("exposed_s" in row for row in rows):
-        summaries["exposed_s"] = summary([row["exposed_s"] for row in rows])
-    if all("tail_steps" in row for row in rows):
-        tail_share = sum(row["tail_steps"] for row in rows) / sum(row["decode_steps"] for row in rows)
-        summaries["tail_share"] = {"overall": tail_share}
+def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Summarise an arm's metrics over its steps. The reward also has the means of the first and the last quarter."""
+    summaries = metrics.summarised(rows)
     rewards, quarter = [row["reward"] for row in rows], max(1, len(rows) // 4)
     summaries["reward"]["first_quarter"] = summary(rewards[:quarter])["mean"]
     summaries["reward"]["last_quarter"] = summary(rewards[-quarter:])["mean"]
@@ -84,7 +43,7 @@ def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 
 def arm_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return an arm's entry in result.json. The entry has the metrics OF_MODELS only if a model drafts in the arm."""
+    """Return an arm's entry in result.json."""
     turns = by_turn(rows)
     return {**summarised(rows), "by_turn": turns} if turns else {**summarised(rows)}
 

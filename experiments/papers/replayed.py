@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from analysis.quantities import percent
 from analysis.report import Line, curves
@@ -30,7 +29,7 @@ STEPS_PER_EPOCH = 9  # steps of an epoch of maths: 1,209 problems / 128 per step
 class Setting:
     """The settings and inputs that the simulations of all figures share."""
 
-    task: DictConfig
+    task: Any
     budget: dict[str, Any]
     recorded: Workload
     synthesis: Synthesis

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from analysis.arms import SHORT_KEY, SUMMARISED, aligned, arm_result, full_table, short_table
+from analysis.arms import SHORT_KEY, aligned, arm_result, full_table, short_table
+from analysis.metrics import METRICS
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 
 DIGESTS = {"completions_digest": "a", "rewards_digest": "b", "loss": 0.1, "grad_norm": 0.2}
@@ -81,7 +82,10 @@ def test_the_verdict_begins_with_times_and_with_what_is_the_same() -> None:
 
 def test_steps_without_a_reward_leave_its_mean() -> None:
     """The user's function may abstain from all responses of a step, or of all steps."""
-    some = [{**dict.fromkeys((*SUMMARISED, "draft_s"), 1.0), "reward": reward} for reward in (None, 0.25, 0.75, None)]
+    some = [
+        {**dict.fromkeys((metric.name for metric in METRICS), 1.0), "reward": reward}
+        for reward in (None, 0.25, 0.75, None)
+    ]
     none = [{**row, "reward": None} for row in some]
     result = {"arms": {"some": arm_result(some), "none": arm_result(none)}, "ratio_to_none": {}}
     reward = result["arms"]["some"]["reward"]

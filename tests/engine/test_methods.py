@@ -42,7 +42,7 @@ def test_a_row_alone_makes_a_method_that_drafts_and_changes_no_token(engines: En
 
 @pytest.mark.usefixtures("toy")
 def test_the_harness_takes_the_row() -> None:
-    from experiments.harness.config import ArmConfig
+    from experiments.settings.config import ArmConfig
 
     arm = ArmConfig("mine", "toy", {})
     assert arm.drafts

@@ -10,10 +10,10 @@ from smoke_tasks import ARMS, SMOKE, TESTED
 from experiments.commands import usage
 from experiments.reference import GROUPS, PAGE, PARTS, filled
 from experiments.registry import TASKS
-from experiments.run.checks import check_values
-from experiments.run.compose import explain_config_error
 from experiments.run.errors import CONFIGS
-from experiments.run.renamed import RENAMED
+from experiments.settings.compose import explain_config_error
+from experiments.settings.config import run_config
+from experiments.settings.renamed import RENAMED
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,7 +32,7 @@ def test_smoke_settings_compose(name: str) -> None:
     chosen = [] if any(setting.startswith("experiment=") for setting in filled) else [f"task={name}"]
     config = composed(*chosen, *filled)
     assert config.task.name == name
-    check_values(config)
+    run_config(config)
 
 
 def test_a_task_left_out_of_the_smoke_runs_has_a_test_file_that_names_it() -> None:

@@ -16,8 +16,8 @@ from scripts import SIZES
 from analysis import read
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.config import RunConfig
 from experiments.run.errors import CONFIGS
+from experiments.settings.config import RunConfig
 from experiments.training.barrier import Barrier
 
 STEPS = 6

@@ -13,11 +13,10 @@ from scripts import ROOT, SIZES, run_script
 
 from analysis import compare as curves
 from analysis import read
+from analysis.metrics import METRICS
 from analysis.panels import PANELS
 from analysis.runs import find
 from das.drafter import HistoryDrafter
-from das.engine.rollouts.rollout import CLASSES
-from experiments.harness.tracking import SUMMARY
 
 pytestmark = pytest.mark.slow
 
@@ -134,15 +133,9 @@ def test_a_run_leaves_what_the_design_lists(compared: tuple[Path, str]) -> None:
 
 def test_every_name_a_run_logs_is_documented_and_the_reverse(compared: tuple[Path, str]) -> None:
     page = (ROOT / "docs" / "reference.md").read_text()
-    rows = [line for line in page.split("\n## Metrics\n")[1].split("\n### ")[0].splitlines() if line.startswith("| `")]
-    names = {
-        name.replace("CLASS", length_class)
-        for line in rows
-        for name in re.findall(r"`([^`]+)`", line.split("|")[1])
-        for length_class in CLASSES
-    }
+    names = {metric.name for metric in METRICS if metric.logged and not metric.of}
     assert {key for row in read.metrics(compared[0]) for key in row} == names
-    assert set(SUMMARY) <= names
+    assert all(f"`{name}`" in page or f"`{name.rsplit('_', 1)[0]}_CLASS`" in page for name in names)
     assert {metric for panel in PANELS for metric in panel.metrics} <= names
     for panel in PANELS:
         assert f"| {panel.title} | {', '.join(f'`{metric}`' for metric in panel.metrics)} |" in page

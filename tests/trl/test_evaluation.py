@@ -13,10 +13,9 @@ from scripts import run_script
 from analysis import compare as curves
 from analysis import read
 from analysis.evaluations import evaluations
+from analysis.metrics import timeless
 
 pytestmark = pytest.mark.slow
-
-TIMES = {"rollout_s", "step_s", "sync_s", "check_s", "draft_s", "draft_share", "pass_time_error", "exposed_s"}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +29,7 @@ def plain(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def rows_without_times(folder: Path, *others: str) -> list[dict[str, Any]]:
-    return [{key: row[key] for key in row if key not in {*TIMES, *others}} for row in read.metrics(folder)]
+    return [{key: row[key] for key in row if key not in others} for row in timeless(read.metrics(folder))]
 
 
 def test_the_training_is_the_same_without_evaluations(evaluated: Path, plain: Path) -> None:

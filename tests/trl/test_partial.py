@@ -28,7 +28,6 @@ from experiments.training.groups import (
     divide,
     load_groups,
     longer,
-    partial_problem,
     save_groups,
     shared,
     verified,
@@ -212,17 +211,3 @@ def test_old_tokens_stay_unless_another_came(old: list[int], new: list[int], exp
 def test_what_is_put_aside_is_kept(tmp_path: Path, groups: list[Group]) -> None:
     save_groups(tmp_path, groups, 10)
     assert load_groups(tmp_path) == (groups, 10)
-
-
-def test_impossible_combinations_are_refused_in_one_line() -> None:
-    assert not partial_problem({"gradient_accumulation_steps": 4}, 0, tools=False, beside=False)
-    for arguments, lag, tools, beside, words in (
-        ({}, 1, False, False, "trainer.lag=0"),
-        ({}, 0, True, False, "several turns"),
-        ({}, 0, False, True, "cluster=none"),
-        ({"vllm_enable_sleep_mode": True}, 0, False, False, "vllm_enable_sleep_mode=false"),
-        ({"num_iterations": 2}, 0, False, False, "2 micro-batches share one"),
-    ):
-        problem = partial_problem(arguments, lag, tools, beside)
-        assert words in problem
-        assert "\n" not in problem

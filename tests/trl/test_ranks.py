@@ -12,12 +12,11 @@ from scripts import ROOT, SIZES, run_script
 
 from analysis import read
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.config import run_config
 from experiments.harness.runs import one_by_one
 from experiments.harness.validate import check_processes
-from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError
-from experiments.tasks import compare
+from experiments.settings.compose import compose_config
+from experiments.settings.config import run_config
 
 pytestmark = pytest.mark.slow
 
@@ -126,7 +125,7 @@ def test_processes_must_be_as_configured(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(launched))
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", overrides)
+        config = arm_config("das", ["task=train", *overrides])
     with pytest.raises(UserError, match=message):
         check_processes(config)
 
@@ -146,14 +145,7 @@ def test_the_documented_launches_compose() -> None:
             config = run_config(compose_config(overrides))
         assert f"--num_processes {config.engine.processes} " in f"{launcher} "
         assert config.problems_per_step % config.engine.processes == 0
-        assert not config.task["lock_step"]
-
-
-def test_a_policy_that_fills_the_devices_is_not_compared_in_lock_step(tmp_path: Path) -> None:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = compose_config(["engine.processes=2"])
-        with pytest.raises(UserError, match=r"with engine\.processes=2 set task\.lock_step=false"):
-            compare.run(config, ["engine.processes=2"], str(tmp_path))
+        assert not config.task.lock_step
 
 
 def test_the_launcher_takes_its_config() -> None:

@@ -22,14 +22,13 @@ from analysis import renderer
 from analysis.report import Section
 from das.files import write_text
 from experiments.harness import resume
-from experiments.harness.config import run_config
-from experiments.harness.validate import check_ahead, check_cluster, refuse_one_arm
+from experiments.harness.validate import check_cluster, check_rollouts, refuse_one_arm
 from experiments.run import child
-from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
+from experiments.settings.compose import compose_config
+from experiments.settings.config import run_config
 
-PROFILES = ("small", "smoke", "paper")
 SMOKE_MINUTES = 0.6  # of a run in profile smoke: two steps, and the start of its engines
 RUN = re.compile(r"run:(\w+)")  # in an override: the folder of another run
 OURS = ("task", "experiment", "profile", "paper", "hydra", "out", "resume")  # keys that are not passed on to the runs
@@ -89,8 +88,6 @@ def names() -> list[str]:
 def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
     """Read the experiment `name`. overrides: the user's overrides, for each of its runs. Raises UserError with a
     one-line message."""
-    if profile not in PROFILES:
-        raise UserError(f"profile={profile}: choose {', '.join(PROFILES)}")
     path = CONFIGS / "experiment" / f"{name}.yaml"
     if not path.exists():
         raise UserError(f"experiment={name} is not in configs/experiment")
@@ -120,9 +117,9 @@ def check_runs(experiments: Sequence[Experiment]) -> None:
     """
     for experiment in experiments:
         for run in experiment.runs.values():
-            config = run_config(compose_config(list(run.overrides)))
             try:
-                check_ahead(config)
+                config = run_config(compose_config(list(run.overrides)))
+                check_rollouts(config)
                 check_cluster(config)
                 refuse_one_arm(config, run.overrides)
             except UserError as error:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from analysis import advice_page as page
 from das.drafter import HistoryDrafter
@@ -26,6 +25,7 @@ from das.replay.times import Form
 from experiments.recorded.scopes import OwnText
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 from experiments.tasks.advise.case import MARGINAL, Case, build
 from experiments.tasks.advise.models import HYBRID, acceptances, hybrid_steps, model_steps
 
@@ -56,12 +56,12 @@ class HistoryArms:
     engines: dict[str, TextEngine]  # arm of SETTINGS -> its engine after the last step
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Simulate every arm on a sample of the rollouts. Prints a table and one line of advice, and writes the page."""
     start = time.perf_counter()
     progress = Progress(0)
     case, facts = build(config.task)
-    run_folder = RunFolder(Path(folder), config)  # after the input was checked: a failure leaves no folder
+    run_folder = RunFolder(Path(folder), config.resolved)  # after the input was checked: a failure leaves no folder
     for line in facts:
         progress.note(line)
     # The drafters that are models come first: they report bad settings at once, and the others take longer.
@@ -185,7 +185,7 @@ def choose_setting(times: Mapping[str, tuple[float, float]]) -> str:
     return best if sum(times[best]) < 0.99 * sum(times["das"]) else "das"
 
 
-def rest_share(task: DictConfig, plain: Sequence[Step]) -> float:
+def rest_share(task: Any, plain: Sequence[Step]) -> float:
     """Return the time of a step outside the rollout, divided by the time of the rollout without speculation."""
     if task.rest_s is not None:
         return float(task.rest_s) / seconds(plain)

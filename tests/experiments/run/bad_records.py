@@ -198,12 +198,6 @@ for each, files in ROLLOUTS.items():
     for one in files:
         rollouts(each, *one)
 
-kind("rollouts that are missing", (["task=advise"], "task.rollouts=PATH is missing"))
-kind("rollouts that are missing", (["task=replay"], "task.run=FOLDER is missing"))
-kind("rollouts that are missing", (["task=advise", "task.rollouts=no/such.jsonl"], "no/such.jsonl does not exist"))
-kind("rollouts that are missing", (["task=bench_drafter", "task.traces=[no/such.gz]"], "no/such.gz does not exist"))
-kind("rollouts that are missing", (["task=replay", "task.run=no/such"], "no/such holds no run"))
-
 
 def recorded_run(tmp: Path) -> tuple[list[str], Path]:
     """A run of two steps that can be replayed, to be damaged, and the command line that replays it."""

@@ -13,10 +13,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from experiments.registry import TASKS
-from experiments.run.checks import check_values
 from experiments.run.errors import CONFIGS, USER_ERROR, UserError, stop
-from experiments.run.known_keys import check_present
-from experiments.run.renamed import gone, renamed
+from experiments.settings.config import run_config
+from experiments.settings.renamed import gone, renamed
 
 _NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # what compose raises
 _CHOICE = re.compile(
@@ -28,11 +27,9 @@ def compose_config(overrides: list[str]) -> DictConfig:
     """Return the config with these overrides. Raises UserError with a one-line message if a key or a choice is
     unknown."""
     try:
-        config = compose("config", overrides=overrides)
+        return compose("config", overrides=overrides)
     except _NO_CONFIG as error:
         raise UserError(config_error_line(error, overrides)) from error
-    check_present(config)
-    return config
 
 
 def config_error_line(error: Exception, overrides: list[str]) -> str:
@@ -57,7 +54,7 @@ def _unknown_key(key: str, hydra_line: str, overrides: list[str]) -> str:
     added = [f"+{override}" if override.split("=")[0] == key else override for override in overrides]
     try:
         config = compose("config", overrides=added)
-        check_values(config)
+        run_config(config)
     except UserError as refusal:
         return str(refusal)
     except _NO_CONFIG as error:
@@ -93,14 +90,11 @@ def explain_config_error(arguments: list[str]) -> None:
     with initialize_config_dir(str(CONFIGS), version_base=None):
         try:
             config = compose("config", overrides=arguments, return_hydra_config=True)
-            check_present(config)
             folder = Path(config.hydra.run.dir)
-        except UserError as error:
-            stop(str(error), USER_ERROR)
         except _NO_CONFIG as error:
             stop(config_error_line(error, arguments), USER_ERROR)
-    if config.resume is not None and not Path(str(config.resume)).is_dir():  # Hydra would create it
-        stop(f"resume={config.resume}: no such folder", USER_ERROR)
+    if (resumed := config.get("resume")) is not None and not Path(str(resumed)).is_dir():  # Hydra would create it
+        stop(f"resume={resumed}: no such folder", USER_ERROR)
     _require_writable(folder)
 
 
