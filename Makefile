@@ -30,7 +30,6 @@ nightly: smoke verl env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test every_arm
 	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/experiments/harness/folder_operations.py 500
 	$(PYTEST) $(PARALLEL) -m nightly
-	IDENTITY_EXAMPLES=48 $(PYTEST) $(wildcard tests/engine/test_*_identity.py)
 	$(PYTEST) tests/in_verl
 
 # Everything that only a GPU can tell, in nine minutes, in the Python that is active (docs/install.md). Without a GPU

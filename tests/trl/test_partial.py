@@ -1,7 +1,7 @@
 """Groups that are put aside: how they are divided and kept, and two processes, each with its own engine and groups.
 
 Trainings of one process are in test_equal_runs.py; that tokens are equal wherever a response was interrupted is in
-tests/engine/test_set_aside_identity.py.
+tests/identity/.
 """
 
 import shutil
