@@ -11,12 +11,12 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: run reproduce smoke nightly smoke-tasks check test pytest lint env env-test peers reasoning-gym verl \
-	real-policy docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
+.PHONY: run reproduce smoke nightly nightly-runs nightly-tests nightly-searches nightly-verl smoke-tasks check test \
+	pytest lint env env-test peers reasoning-gym verl real-policy docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
 
-# Make every figure, table and ablation, with the papers' numbers beside ours (67 minutes by the configs; it resumes where it stopped).
+# Make every figure, table and ablation, with the papers' numbers beside ours (it says how long that takes, and resumes where it stopped).
 reproduce: env
 	$(BIN)/python run.py task=reproduce
 
@@ -24,12 +24,22 @@ reproduce: env
 smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
 
-# What CI leaves out: every experiment, the tasks that kill runs and engines again and again, longer searches for settings
-# that end in a traceback, for a folder in which runs mix and for a request that drafts change, further cases, and verl.
-nightly: smoke verl env-test
+# What CI leaves out, in four jobs: every experiment, and the tasks that kill runs and engines again and again; further
+# cases of what CI shows, and longer searches for settings that end in a traceback and for a folder in which runs mix;
+# longer searches for a request that drafts change; verl.
+nightly: nightly-runs nightly-tests nightly-searches nightly-verl
+
+nightly-runs: smoke
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test every_arm
+
+nightly-tests: env-test
+	$(PYTEST) $(PARALLEL) -m nightly --ignore=tests/identity/test_search.py
 	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/experiments/harness/folder_operations.py 500
-	$(PYTEST) $(PARALLEL) -m nightly
+
+nightly-searches: env-test
+	$(PYTEST) $(PARALLEL) tests/identity/test_search.py
+
+nightly-verl: verl env-test
 	$(PYTEST) tests/in_verl
 
 # Everything that only a GPU can tell, in nine minutes, in the Python that is active (docs/install.md). Without a GPU

@@ -23,9 +23,9 @@ from experiments import rank_folders
 from experiments.commands import usage
 from experiments.harness import foreign, resume
 from experiments.registry import TASKS
-from experiments.run import checks
-from experiments.run.compose import explain_config_error
 from experiments.run.errors import UserError, one_line_errors
+from experiments.settings.compose import explain_config_error
+from experiments.settings.config import run_config
 
 
 def now() -> str:
@@ -72,12 +72,12 @@ def main(config: DictConfig) -> None:
             config.resume = str(folder)
         if config.resume is not None:
             config, overrides = resume.recall(folder, overrides)
-        if ranks.count() > 1 and config.task.name != "train":
-            with rank_folders.main_first():
-                raise UserError(f"task={config.task.name} runs in one process: start it with python run.py")
-        checks.check_values(config)
-        foreign.refuse_modules(config, folder)
-        TASKS[config.task.name].load()(config, overrides, str(folder))
+        with rank_folders.main_first():
+            settings = run_config(config)
+            if ranks.count() > 1 and settings.task.name != "train":
+                raise UserError(f"task={settings.task.name} runs in one process: start it with python run.py")
+        foreign.refuse_modules(settings, folder)
+        TASKS[settings.task.name].load()(settings, overrides, str(folder))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """Write the page of task=advise, as one self-contained HTML file."""
 
-import base64
 import html
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis.page import box, document
+from matplotlib.axes import Axes
+
+from analysis.figures import COLOURS, figure
+from analysis.page import box, document, picture, table
 from das.files import write_text
 
 HEADER = ("drafts", "acceptance", "rollout (s)", "change", "range of change", "step (s)", "change", "tokens per pass")
@@ -32,13 +34,19 @@ def write(
     end of each pass, in seconds) and live (requests in it). scale: the number of requests that each simulated request
     stands for. derived: whether pass times are derived from data sheets instead of measured.
     """
-    rows = "".join(
-        f"<tr><td>{html.escape(name)}</td><td>{acceptance.get(name, '')}</td>"
-        f"<td>{row['rollout_s']:.1f}</td><td>{row['rollout_change']:+.1%}</td>"
-        f"<td>{span(row).lstrip(', ')}</td><td>{row['step_s']:.1f}</td>"
-        f"<td>{row['step_change']:+.1%}</td><td>{row['tokens_per_pass']:.2f}</td></tr>"
+    rows = [
+        [
+            name,
+            acceptance.get(name, ""),
+            f"{row['rollout_s']:.1f}",
+            f"{row['rollout_change']:+.1%}",
+            span(row).lstrip(", "),
+            f"{row['step_s']:.1f}",
+            f"{row['step_change']:+.1%}",
+            f"{row['tokens_per_pass']:.2f}",
+        ]
         for name, row in arms.items()
-    )
+    ]
     host = " The host's part of a pass is as it was measured on one H200." if derived else ""
     notes = [
         f"The range is the change if drafted tokens cost 30 % less or 30 % more than the latency model says.{host} "
@@ -53,9 +61,11 @@ def write(
     body = [
         box([advice]),
         f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in facts)}</ul>",
-        f"<div class='wide'><table><tr>{''.join(f'<th>{name}</th>' for name in HEADER)}</tr>{rows}</table></div>",
+        table(HEADER, rows),
         *(f"<p>{note}</p>" for note in notes),
-        *(f"<p>{_image(figure)}</p>" for figure in (_bars(arms), _live_requests(timelines, scale), _speedup(curve))),
+        _picture(_bars, arms),
+        _picture(_live_requests, timelines, scale),
+        _picture(_speedup, curve),
     ]
     write_text(path, document("Will speculation pay for these rollouts?", body))
 
@@ -67,38 +77,25 @@ def span(row: Mapping[str, float]) -> str:
     return f", {row['low_change']:+.1%} to {row['high_change']:+.1%}"
 
 
-def _figure() -> tuple[Any, Any]:
-    import matplotlib  # imported here, because the import takes a second and only the page needs it
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    return plt.subplots(figsize=(8, 3.4), layout="constrained")
-
-
-def _image(figure: Any) -> str:
-    from matplotlib import pyplot as plt
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    plt.close(figure)
-    title = html.escape(figure.axes[0].get_title(), quote=True)
-    return f"<img alt='{title}' src='data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}'>"
+def _picture(draw: Callable[..., None], *given: Any) -> str:
+    """Return what `draw` draws on axes, as a picture of a page."""
+    png = io.BytesIO()
+    with figure(png, size=(8, 3.4)) as axes:
+        draw(axes, *given)
+        title = axes.get_title()
+    return picture(png.getvalue(), title)
 
 
-def _bars(arms: Mapping[str, Mapping[str, float]]) -> Any:
-    figure, axes = _figure()
-    axes.barh(list(arms), [row["rollout_s"] for row in arms.values()], color="#2b6cb0")
+def _bars(axes: Axes, arms: Mapping[str, Mapping[str, float]]) -> None:
+    axes.barh(list(arms), [row["rollout_s"] for row in arms.values()], color=COLOURS["das"])
     for name, row in arms.items():
         if row["low_s"] != row["high_s"]:
             axes.plot([row["low_s"], row["high_s"]], [name, name], "|-", color="black")
     axes.invert_yaxis()
     axes.set(xlabel="rollout time (s)", title="Expected rollout time and its range")
-    return figure
 
 
-def _live_requests(timelines: Mapping[str, Mapping[str, Any]], scale: float) -> Any:
-    figure, axes = _figure()
+def _live_requests(axes: Axes, timelines: Mapping[str, Mapping[str, Any]], scale: float) -> None:
     for name, line in timelines.items():
         axes.step(line["time_s"], line["live"] * scale, where="post", label=name)
     axes.set(
@@ -108,11 +105,9 @@ def _live_requests(timelines: Mapping[str, Mapping[str, Any]], scale: float) -> 
         ylim=(0, None),
     )
     axes.legend()
-    return figure
 
 
-def _speedup(curve: Sequence[tuple[int, float, float]]) -> Any:
-    figure, axes = _figure()
+def _speedup(axes: Axes, curve: Sequence[tuple[int, float, float]]) -> None:
     live = [point[0] for point in curve]
     axes.plot(live, [point[1] for point in curve], "o-", label="expected")
     axes.plot(live, [point[2] for point in curve], "o--", label="if drafts are dearer")
@@ -126,4 +121,3 @@ def _speedup(curve: Sequence[tuple[int, float, float]]) -> Any:
         title="Speedup of decoding at the best draft limit",
     )
     axes.legend()
-    return figure

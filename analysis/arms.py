@@ -9,70 +9,23 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis import evaluations, read
+from analysis import evaluations, metrics, read
 from analysis.cluster_engines import cluster_result
 from analysis.distribution import compare_distributions, distribution_verdict, is_stock, keeps_bits
+from analysis.identity import FINAL, differing, first_differences
+from analysis.metrics import summary
 
-SUMMARISED = (
-    "rollout_s",
-    "step_s",
-    "tokens",
-    "passes",
-    "tokens_per_pass",
-    "drafted",
-    "accepted",
-    "draft_share",
-    "reward",
-    "length_max",
-)
-OF_MODELS = ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s", "head_train_s")  # if a model drafts
 WIDEST_TABLE = 400  # characters; so wide that no table is cut to the width of the terminal
-IDENTITY = {
-    "completions": "completions_digest",
-    "rewards": "rewards_digest",
-    "losses": "loss",
-    "grad_norms": "grad_norm",
-}
-OF_ROLLOUTS = ("completions", "rewards")  # of these, what an arm has that does not train (task.train_once)
 
 
-def summary(values: Sequence[float | None]) -> dict[str, Any]:
-    """Return n, mean, sample standard deviation, min and max of the values of all steps that have one."""
-    array = np.asarray([value for value in values if value is not None], float)
-    if not len(array):
-        return {"n": 0, **dict.fromkeys(("mean", "std", "min", "max"))}
-    return {
-        "n": len(array),
-        "mean": float(array.mean()),
-        "std": float(array.std(ddof=1)) if len(array) > 1 else 0.0,
-        "min": float(array.min()),
-        "max": float(array.max()),
-    }
-
-
-def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Summarise an arm's metrics over its steps.
-
-    Tokens per pass, the time share of drafting, and `tail_share` (the share of passes with few live requests) also have
-    `overall`, a ratio of totals. The reward also has the means of the first and the last quarter of the steps.
-    """
-    summaries = {key: summary([row[key] for row in rows]) for key in SUMMARISED}
-    for key in OF_MODELS:
-        if any(key in row for row in rows):
-            summaries[key] = summary([row.get(key, 0.0) for row in rows])
-    summaries["tokens_per_pass"]["overall"] = sum(r["tokens"] for r in rows) / sum(r["passes"] for r in rows)
-    summaries["draft_share"]["overall"] = sum(r["draft_s"] for r in rows) / sum(r["rollout_s"] for r in rows)
-    if all("exposed_s" in row for row in rows):
-        summaries["exposed_s"] = summary([row["exposed_s"] for row in rows])
-    if all("tail_steps" in row for row in rows):
-        tail_share = sum(row["tail_steps"] for row in rows) / sum(row["decode_steps"] for row in rows)
-        summaries["tail_share"] = {"overall": tail_share}
+def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Summarise an arm's metrics over its steps. The reward also has the means of the first and the last quarter."""
+    summaries = metrics.summarised(rows)
     rewards, quarter = [row["reward"] for row in rows], max(1, len(rows) // 4)
     summaries["reward"]["first_quarter"] = summary(rewards[:quarter])["mean"]
     summaries["reward"]["last_quarter"] = summary(rewards[-quarter:])["mean"]
@@ -90,7 +43,7 @@ def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 
 
 def arm_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return an arm's entry in result.json. The entry has the metrics OF_MODELS only if a model drafts in the arm."""
+    """Return an arm's entry in result.json."""
     turns = by_turn(rows)
     return {**summarised(rows), "by_turn": turns} if turns else {**summarised(rows)}
 
@@ -163,58 +116,47 @@ def identity_checks(
 ) -> dict[str, bool | int | None]:
     """Compare the results of two arms. Returns name of a result -> whether its bits are equal at every step.
 
-    The result `eval` is compared only if policies were evaluated. `first_difference` is the first step at which any
-    result differs, or None. once: the arm did not train, so it has no losses, gradient norms and optimizer.
+    `first_difference` is the first step at which any result differs, or None. once: the arm did not train, so it has no
+    losses, gradient norms and optimizer.
     """
-    checks: dict[str, bool | int | None] = {}
-    all_differing_steps = []
-    for what in OF_ROLLOUTS if once else IDENTITY:
-        key = IDENTITY[what]
-        steps = [base["step"] for base, arm in zip(baseline_rows, arm_rows, strict=True) if base[key] != arm[key]]
-        checks[what] = not steps
-        all_differing_steps += steps
-    if evaluations.evaluations(baseline_rows) or evaluations.evaluations(arm_rows):
-        step = evaluations.first_difference(arm_rows, baseline_rows)
-        checks["eval"] = step is None
-        all_differing_steps += [] if step is None else [step]
+    first = first_differences(arm_rows, baseline_rows, once)
+    checks: dict[str, bool | int | None] = {what: step is None for what, step in first.items()}
     arm_final, baseline_final = (read.final(folder / "arms" / arm) for arm in (name, baseline))
-    for what in ("final_weights",) if once else ("final_weights", "optimizer"):
+    for what in FINAL[:1] if once else FINAL:
         checks[what] = arm_final[what] == baseline_final[what]
-    checks["first_difference"] = min(all_differing_steps) if all_differing_steps else None
+    checks["first_difference"] = min((step for step in first.values() if step is not None), default=None)
     return checks
 
 
 SHORT_KEY = (  # of short_table
-    "rollout s: seconds a step. of none: share of none's rollout time; epoch 2+: from the second epoch.\n"
-    "tok/pass: tokens that a request gets from a pass. step: whole steps, as a share of none's."
+    "saved: of none's rollout time. reward: its mean over the first and the last quarter of the steps."
 )
 
 
 def short_table(result: Mapping[str, Any]) -> list[list[str]]:
-    """Return the table that a comparison prints at its end, the header first: so few columns that it fits a terminal.
+    """Return the table that a comparison prints at its end, the header first. The page has all numbers (full_table).
 
     result: the result of compare_arms.
     """
-    of_stock = "ratio_to_stock" in result
-    header = ["arm", "rollout s", "of none", "epoch 2+", *["of stock"] * of_stock]
-    lines = [[*header, "tok/pass", "accepted", "step", "reward"]]
+    header = ["arm", "rollouts, min", "in all, min", "saved", *["of stock"] * ("ratio_to_stock" in result), "reward"]
+    lines = [header]
     for name, arm in result["arms"].items():
         ratio = result["ratio_to_none"].get(name)
-        drafted = arm["drafted"]["mean"]
         lines.append(
             [
                 name,
-                f"{arm['rollout_s']['mean']:.2f} ± {arm['rollout_s']['std']:.2f}",
-                _ratio(ratio, "rollout_s"),
-                _optional(ratio["rollout_s"]["from_second_epoch"]) if ratio else "1",
+                _minutes(arm["rollout_s"]),
+                _minutes(arm["step_s"]) if ratio is None or "step_s" in ratio else "-",
+                f"{1 - ratio['rollout_s']['overall']:.0%}" if ratio and ratio["rollout_s"]["overall"] else "-",
                 *_of_stock(result, name)[:1],
-                f"{arm['tokens_per_pass']['overall']:.2f}",
-                f"{arm['accepted']['mean'] / drafted:.0%}" if drafted else "-",
-                _ratio(ratio, "step_s"),
                 " → ".join(_optional(arm["reward"][quarter], 2) for quarter in ("first_quarter", "last_quarter")),
             ]
         )
     return lines
+
+
+def _minutes(of_steps: Mapping[str, Any]) -> str:
+    return f"{of_steps['n'] * of_steps['mean'] / 60:.2f}"
 
 
 def full_table(result: Mapping[str, Any]) -> list[list[str]]:
@@ -297,12 +239,10 @@ def identity_verdict(result: dict[str, Any]) -> str:
     differ and since which step. For an arm that does not keep bits, the line compares distributions instead."""
     lines = []
     for name, checks in result["identical"].items():
-        first_step = checks["first_difference"]
-        differing = [what for what, equal in checks.items() if what != "first_difference" and not equal]
         answer = "yes"
-        if differing:
-            first = "" if first_step is None else f", first at step {first_step}"
-            answer = f"NO: {', '.join(differing)} differ{first}"
+        if names := differing(checks):
+            first = f", first at step {step}" if (step := checks["first_difference"]) is not None else ""
+            answer = f"NO: {', '.join(names)} differ{first}"
         evaluated = ", evaluations" if "eval" in checks else ""
         what = f"completions, rewards, losses, gradient norms, final weights, optimizer state{evaluated}"
         if result.get("trained_once"):

@@ -17,19 +17,12 @@ import numpy as np
 from analysis import compare_page, evaluations, panels
 from analysis.arms import aligned
 from analysis.distribution import METHOD as STOCK
-from analysis.runs import FINAL, NotARun, Run, find
+from analysis.identity import EXACT, FINAL, equal
+from analysis.runs import NotARun, Run, find
 from das.files import replacing
 
-# Results that drafts must not change by one bit, and costs that drafts are meant to change.
-EXACT = {
-    "completions": "completions_digest",
-    "rewards": "rewards_digest",
-    "mean reward": "reward",
-    "loss": "loss",
-    "gradient norm": "grad_norm",
-    "tokens": "tokens",
-    "longest response": "length_max",
-}
+# What follows from the digests, for runs that recorded none; and the costs that drafts are meant to change.
+FOLLOWS = {"mean reward": "reward", "tokens": "tokens", "longest response": "length_max"}
 MEASURED = {"rollout time (s/step)": "rollout_s", "step time (s)": "step_s", "target passes per step": "passes"}
 MAX_CONFIG_KEYS = 8  # a line names at most so many differing config keys, and counts the others
 
@@ -93,11 +86,11 @@ def difference(base: Run, run: Run) -> Difference:
         if extra:
             lines.append(f"  only in {name}: {len(extra)} steps, {extra[0]} to {extra[-1]}; they are not compared")
     verdicts: list[bool | None] = []
-    for label, key in EXACT.items():
+    for label, key in {**EXACT, **FOLLOWS}.items():
         values = [(step, base_rows[step].get(key), run_rows[step].get(key)) for step in common]
         verdict, text = compare_exactly(values, base, run)
         verdicts.append(verdict)
-        lines.append(f"  {label:<24s} {text}")
+        lines.append(f"  {label.replace('_', ' '):<24s} {text}")
     if all(evaluations.evaluations(each.rows) for each in (base, run)):
         values = [(s, evaluations.exact(base_rows[s]), evaluations.exact(run_rows[s])) for s in common]
         verdict, text = compare_exactly(values, base, run)
@@ -139,11 +132,6 @@ def compare_exactly(values: Sequence[tuple[int, Any, Any]], base: Run, run: Run)
             return False, f"first difference at step {step} ({shown(base_value)}, {shown(run_value)})"
     not_finite = [step for step, value, _ in values if isinstance(value, float) and not math.isfinite(value)]
     return True, "identical" + (f", but not finite from step {not_finite[0]} on" if not_finite else "")
-
-
-def equal(a: Any, b: Any) -> bool:
-    """Return whether two values are equal. NaN equals NaN."""
-    return bool(a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)))
 
 
 def shown(value: Any) -> str:

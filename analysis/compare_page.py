@@ -13,12 +13,24 @@ from analysis.verdict import verdict_lines
 from das.files import write_text
 
 WIDE = "body{max-width:75rem}.wide svg{min-width:48rem}"  # on a phone the panels scroll sideways, to be read
-MEANINGS = (  # of the columns of the long table; docs/metrics.md has the rest
+MEANINGS = (  # of the columns of the long table; docs/reference.md has the rest
     "drafted, accepted: tokens that a drafter proposed, and those of them that equalled the policy's own. tokens/pass: "
     "emitted tokens of a request per pass of the policy. draft share: the part of the rollout time that drafting took. "
     "tail passes: passes with at most 4 live requests. The derived column computes the ratio to none with the pass "
     "times that a 7B policy would have on one H100; nothing of it was measured."
 )
+
+
+FILES = {  # of a comparison's folder -> what they are
+    "result.json": "every number of this page, with n, mean, spread",
+    "metrics.jsonl": "a row for each step and arm",
+    "rollout_and_reward.png": "rollout time and reward, the first picture above",
+    "live_requests.png": "how many requests still run, over the longest rollout",
+    "budget_*.png": "the drafted tokens of that rollout, pass by pass, for each arm that drafts",
+    "config.yaml": "all settings; meta.json: commit, versions, machine and command; overrides.json: what was typed",
+    "arms/*/rollouts": "every response of an arm with its times: what task=replay reads",
+    "arms/*/checkpoints": "where resume=FOLDER goes on",
+}
 
 
 def write(
@@ -60,6 +72,10 @@ def write_comparison(
         "mean of its responses, the median over problems: where it is large, one response keeps an engine busy alone."
         "</p>",
         *_panels(runs),
+        "<h2>Files of this folder</h2>",
+        page.table(
+            ["file", "content"], [[name, words] for name, words in FILES.items() if any(path.parent.glob(name))]
+        ),
     ]
     write_text(path, page.document(f"Comparison of {', '.join(runs)}", body, WIDE))
 

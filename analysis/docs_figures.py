@@ -7,18 +7,26 @@ import json
 from pathlib import Path
 
 from analysis.figures import draw_live_requests, draw_time_and_reward
-from analysis.force_figure import force_figure
+from analysis.panels import Panel, draw
+from analysis.task_figures import force_figure
 
 DOCS = Path(__file__).parents[1] / "docs"
+# Names as W&B has them: transformers puts train/ before each of TRL's.
+IN_WANDB = tuple(
+    Panel(f"train/{name}", unit, (f"train/{name}",))
+    for name, unit in (("das/rollout_s", "s"), ("das/tokens_per_pass", "tokens"), ("reward", "mean reward"))
+)
 
 
 def main(to: Path = DOCS) -> None:
-    """Draw rollout_and_reward.png, live_requests.png and forced.png into the folder `to`."""
+    """Draw rollout_and_reward.png, live_requests.png, forced.png and wandb_panel.png into the folder `to`."""
     data = DOCS / "benchmarks" / "data"
     kept = json.loads((data / "default_experiment.json").read_text())
     draw_time_and_reward(kept["rows"], to / "rollout_and_reward.png")
     lines = {name: (line["time_s"], line["live"]) for name, line in kept["live"].items()}
     draw_live_requests(lines, kept["live_step"], to / "live_requests.png")
+    with (to / "wandb_panel.png").open("wb") as file:
+        draw(json.loads((data / "wandb_panel.json").read_text())["runs"], IN_WANDB, file)
     force_figure(json.loads((data / "forced.json").read_text()), to / "forced.png")
 
 

@@ -2,9 +2,9 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 import matplotlib
 import numpy as np
@@ -37,12 +37,14 @@ STYLE = {
 
 
 SMOOTH = 4  # steps of a moving mean
-ARMS = {path.stem for path in (Path(__file__).parents[1] / "configs" / "arm").glob("*.yaml")}
 
 
-def label(name: str) -> str:
-    """Return the name of an arm for a legend. A variant of das, such as branch_blocks_64, says that it is one."""
-    return name if name in ARMS else f"das, {name.replace('_', ' ')}"
+def label(name: str, variant_of: Mapping[str, str]) -> str:
+    """Return the name of an arm for a legend. A variant, such as branch_blocks_64 of das, says that it is one.
+
+    variant_of: variant -> its arm, as the run recorded it.
+    """
+    return f"{variant_of[name]}, {name.replace('_', ' ')}" if name in variant_of else name
 
 
 def colour(name: str) -> str:
@@ -60,16 +62,23 @@ def colours_of(names: Sequence[str]) -> dict[str, str]:
 
 
 @contextmanager
-def figure(path: Path, panels: int = 1, size: tuple[float, float] | None = None) -> Iterator[Any]:
-    """Make a figure in the common style, and save it to `path` when the block ends. Gives its axes, one or an array.
+def figure(
+    to: Path | BinaryIO | TextIO,
+    panels: int = 1,
+    size: tuple[float, float] | None = None,
+    rows: int = 1,
+    form: str = "png",
+) -> Iterator[Any]:
+    """Make a figure in the common style, and save it when the block ends. Gives its axes, one or an array.
 
-    panels: number of axes side by side. size: width and height in inches; None: depends on the number of panels.
+    to: a file, or a stream, of text for svg. panels: number of axes side by side. size: width and height in inches;
+    None: depends on the number of panels. form: png or svg.
     """
     with plt.rc_context(STYLE):
-        drawing, axes = plt.subplots(1, panels, figsize=size or (5.6 * panels, 3.6), layout="constrained")
+        drawing, axes = plt.subplots(rows, panels, figsize=size or (5.6 * panels, 3.6), layout="constrained")
         yield axes
-        with replacing(path) as file:
-            drawing.savefig(file)
+        with replacing(to) if isinstance(to, Path) else nullcontext(to) as file:
+            drawing.savefig(file, format=form)
         plt.close(drawing)
 
 
@@ -110,14 +119,15 @@ def smoothed(values: Sequence[float], steps: int = SMOOTH) -> np.ndarray:
 
 
 def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
-    """Draw rollout time, reward and, if policies were evaluated, accuracy by step. rows: arm -> rows of metrics.
+    """Draw rollout time by step, reward by step and by the clock and, if policies were evaluated, accuracy by step.
+    rows: arm -> rows of metrics.
 
     The area between the baseline and the drafting arm is the time that drafts save.
     """
     evaluated = [name for name in rows if evaluations(rows[name])]
-    width = 3 if evaluated else 2
+    width = 4 if evaluated else 3
     names = shown_arms(list(rows))
-    with figure(path, width, (5 * width, 3.6)) as (time_axes, reward_axes, *more):
+    with figure(path, width, (5 * width, 3.6)) as (time_axes, reward_axes, clock_axes, *more):
         means = {name: smoothed([row["rollout_s"] for row in rows[name]]) for name in names}
         numbers = [row["step"] for row in rows[names[0]]]
         for name in names:
@@ -134,15 +144,19 @@ def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pat
             )
         for order, (name, steps) in enumerate((name, rows[name]) for name in names):
             # Later arms are dashed and thinner, because equal curves would hide each other.
-            rewarded = [row for row in steps if row["reward"] is not None]
-            reward_axes.plot(
-                [row["step"] for row in rewarded],
-                smoothed([row["reward"] for row in rewarded]),
-                color=colour(name),
-                label=name,
-                linewidth=max(1.0, 3.0 - 1.2 * order),
-                linestyle="-" if order == 0 else (0, (4, 2 + order)),
-            )
+            rewarded = [row["reward"] is not None for row in steps]
+            minutes = (
+                np.cumsum([row.get("step_s", np.nan) for row in steps]) / 60
+            )  # an arm that does not train has none
+            for axes, places in ((reward_axes, np.array(numbers)), (clock_axes, minutes)):
+                axes.plot(
+                    places[rewarded],
+                    smoothed([row["reward"] for row in steps if row["reward"] is not None]),
+                    color=colour(name),
+                    label=name,
+                    linewidth=max(1.0, 3.0 - 1.2 * order),
+                    linestyle="-" if order == 0 else (0, (4, 2 + order)),
+                )
         for order, name in enumerate(evaluated):
             draw_accuracy(more[0], rows[name], colour(name), name, order)
         time_axes.set(
@@ -152,7 +166,8 @@ def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pat
             title=f"Rollout time, mean of {SMOOTH} steps",
         )
         reward_axes.set(xlabel="training step", ylabel="reward", ylim=(0, 1), title=f"Reward, mean of {SMOOTH} steps")
-        for axes in (time_axes, reward_axes):
+        clock_axes.set(xlabel="minutes of training", ylim=(0, 1), title="The same, by the clock")
+        for axes in (time_axes, reward_axes, clock_axes):
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4)  # below, where no curve is
 
 

@@ -35,16 +35,16 @@ def box(lines: Sequence[str]) -> str:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], classes: Mapping[str, str] | None = None) -> str:
     """Return a table, which scrolls sideways where the page is too narrow. classes: text of a cell -> its CSS class."""
-    classes = classes or {}
     cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    attributes = {cell: f" class='{name}'" for cell, name in (classes or {}).items()}
     lines = [
-        "".join(f"<td class='{classes.get(cell, '')}'>{html.escape(cell)}</td>" for cell in row).join(("<tr>", "</tr>"))
+        "".join(f"<td{attributes.get(cell, '')}>{html.escape(cell)}</td>" for cell in row).join(("<tr>", "</tr>"))
         for row in rows
     ]
     return f"<div class='wide'><table><tr>{cells}</tr>{''.join(lines)}</table></div>"
 
 
-def picture(path: Path, title: str) -> str:
+def picture(png: Path | bytes, title: str) -> str:
     """Return a figure that embeds a PNG file."""
-    data = base64.b64encode(path.read_bytes()).decode()
+    data = base64.b64encode(png if isinstance(png, bytes) else png.read_bytes()).decode()
     return f"<figure><img alt='{html.escape(title, quote=True)}' src='data:image/png;base64,{data}'></figure>"

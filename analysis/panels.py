@@ -1,4 +1,4 @@
-"""Draw the panels (charts of metrics) that figures, the HTML page and W&B share. docs/metrics.md explains the
+"""Draw the panels (charts of metrics) that figures, the HTML page and W&B share. docs/reference.md explains the
 metrics."""
 
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, TextIO
 import matplotlib.pyplot as plt
 
 from analysis import evaluations
-from analysis.figures import COLOURS, OTHER_COLOURS, STYLE
+from analysis.figures import COLOURS, OTHER_COLOURS, figure
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def draw(
     if any(evaluations.evaluations(rows) for rows in runs.values()):
         panels = [*panels, ACCURACY]
     num_rows = -(-len(panels) // 3)
-    with plt.rc_context({**STYLE, "axes.titlesize": 10, "axes.labelsize": 9}):
-        figure, axes = plt.subplots(num_rows, 3, figsize=(12, 2.9 * num_rows), layout="constrained", squeeze=False)
+    small = plt.rc_context({"axes.titlesize": 10, "axes.labelsize": 9})
+    with small, figure(to, 3, (12, 2.9 * num_rows), num_rows, form) as axes:
         for panel, chart in zip(panels, axes.flat, strict=False):
             for order, (name, rows) in enumerate(runs.items()):
                 for rank, metric in enumerate(panel.metrics):
@@ -92,9 +92,7 @@ def draw(
         for chart in axes.flat[len(panels) :]:
             chart.set_axis_off()
         handles, labels = axes.flat[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(6, max(1, len(labels))))
-        figure.savefig(to, format=form)
-        plt.close(figure)
+        axes.flat[0].figure.legend(handles, labels, loc="outside upper center", ncols=min(6, max(1, len(labels))))
 
 
 def _points(rows: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, float]]:

@@ -60,7 +60,12 @@ def result(folder: Path) -> dict[str, Any]:
 
 def config(folder: Path) -> dict[str, Any]:
     """Read the run's resolved config, config.yaml."""
-    container = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+    return settings(folder / "config.yaml")
+
+
+def settings(path: Path) -> dict[str, Any]:
+    """Read a YAML file of named values."""
+    container = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(container, dict)
     return {str(key): value for key, value in container.items()}
 

@@ -1,7 +1,7 @@
 """Describe the rollouts of a comparison: the lengths of responses, how unequal these are, and how predictable text is.
 
 Drafts gain most if a few responses are much longer than the others and repeat text. So a ratio of times means little
-without these statistics. docs/metrics.md defines them.
+without these statistics. docs/reference.md defines them.
 """
 
 from collections.abc import Mapping, Sequence

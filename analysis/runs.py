@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from yaml import YAMLError
 
 from analysis import evaluations, read
+from analysis.identity import FINAL
 
-FINAL = ("final_weights", "optimizer")  # digests that a run writes at its end
 WANDB_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # W&B writes these as text
 
 

@@ -4,16 +4,10 @@ figure."""
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 
-from das.files import replacing
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from analysis import read
-from analysis.figures import STYLE
+from analysis.figures import figure
 
 BINS = 100  # samples are reduced to this number of medians, because slopes between all pairs would take long
 
@@ -90,8 +84,7 @@ def soak_figure(folder: Path, warm_up_minutes: float, path: Path) -> None:
     """Draw memory, step time, open files and history over time. A dashed line marks the end of the warm-up."""
     rows = read.lines(folder / "soak.jsonl")
     minutes, named = np.array([row["minutes"] for row in rows]), series(rows)
-    with plt.rc_context(STYLE):
-        figure, ((memory, roles), (steps, rest)) = plt.subplots(2, 2, figsize=(11, 7.5), layout="constrained")
+    with figure(path, 2, (11, 7.5), rows=2) as ((memory, roles), (steps, rest)):
         for name in ("resident_mib", "anonymous_mib"):
             memory.plot(minutes, named[name], label=name.removesuffix("_mib"))
         memory.set(title="Memory of all processes (MiB)", ylim=(0, None))
@@ -111,6 +104,3 @@ def soak_figure(folder: Path, warm_up_minutes: float, path: Path) -> None:
             axes.set(xlabel="minutes")
             # Below the axes, where no curve is. The points of `steps` are too small for a legend.
             axes.legend(markerscale=4 if axes is steps else 1, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
-        with replacing(path) as file:
-            figure.savefig(file)
-        plt.close(figure)

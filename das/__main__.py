@@ -6,6 +6,7 @@ import sys
 
 from das import run, serve
 from das.doctor import as_json, as_text, examine, healthy
+from das.engine.engine_config import EXACT
 
 
 def main() -> int:
@@ -13,7 +14,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m das", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="check versions, device and compiler; compare tokens (20 seconds)")
-    doctor.add_argument("model", nargs="?", help="compare this model's tokens; without it, a tiny random model's")
+    doctor.add_argument(
+        "model", nargs="?", help="compare this model's tokens, and time it; without it, a tiny random model's tokens"
+    )
+    doctor.add_argument("--exact", choices=EXACT, help="of the engines that are timed (docs/exactness.md)")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of words")
     server = commands.add_parser(
         "serve", help="start vLLM's server with drafts; further options are vLLM's", allow_abbrev=False
@@ -33,7 +37,7 @@ def main() -> int:
         return run.run(arguments)
     if further:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
-    checks = examine(arguments.model)
+    checks = examine(arguments.model, arguments.exact)
     print(as_json(checks) if arguments.json else as_text(checks))
     return 0 if healthy(checks) else 1
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from das.engine.checked_policies import CHECKED, advice
 from das.engine.self_test import run_apart
+from das.engine.speed_test import arms_apart
 from das.engine.versions import UnsupportedVersion, installed, require_trl, require_vllm, unchecked_vllm
 from das.errors import reason_of
 
@@ -30,10 +31,12 @@ class Check:
     line: str
 
 
-def examine(model: str | None = None) -> list[Check]:
-    """Run all checks. The last one builds two engines in a separate process.
+def examine(model: str | None = None, exact: str | None = None) -> list[Check]:
+    """Run all checks. The last ones build engines in processes of their own: two that compare tokens and, of a given
+    model, three that are timed.
 
     model: directory or hub id of the model that they roll out; None: a tiny one. Only a hub id is ever downloaded.
+    exact: of the engines that are timed; None: the device's default.
     """
     checks = [check_python()]
     if sys.platform != "linux":  # the other checks read what only Linux has
@@ -45,7 +48,12 @@ def examine(model: str | None = None) -> list[Check]:
         check_device(),
         check_compiler(),
     ]
-    return [*checks, check_engine(model) if healthy(checks) else Check("identity", "note", "not tried: see above")]
+    if not healthy(checks):
+        return [*checks, Check("identity", "note", "not tried: see above")]
+    checks.append(check_engine(model))
+    if model is not None and healthy(checks):
+        checks.append(check_speed(model, exact))
+    return checks
 
 
 def healthy(checks: list[Check]) -> bool:
@@ -113,7 +121,7 @@ def judge_gpu(gpu: str, capability: int) -> Check:
         return Check(
             "device", "note", f'{gpu}: exact="bits" for rollouts only: below SM90 its kernels break a backward pass'
         )
-    return Check("device", "note", f"{gpu}: what was measured says docs/compatibility.md; `task=check_gpu` measures it")
+    return Check("device", "note", f"{gpu}: what was measured says docs/exactness.md; `task=check_gpu` measures it")
 
 
 def nvidia_driver() -> str | None:
@@ -150,6 +158,33 @@ def check_engine(model: str | None = None) -> Check:
         ended = f"the process with the two engines {found.ended}{advice(found.ended)}"
         return Check("identity" if model is None else MODEL, "FAIL", found.refused or ended)
     return judge_identity(found.identity, model)
+
+
+def check_speed(model: str, exact: str | None) -> Check:
+    """Time stock, none and das with the model (das/engine/speed_test.py)."""
+    arms = dict(arms_apart(model, exact))
+    for found in arms.values():
+        if isinstance(found, str):
+            return Check("speed", "note", f"not measured: {found}{advice(found)}")
+    return judge_speed(arms)
+
+
+def judge_speed(arms: dict[str, Any]) -> Check:
+    """Judge the results of das/engine/speed_test.py, by arm. A user asks: is das faster than vLLM as it comes?"""
+    das = arms["das"]["visits"]
+    rates = {name: [visit["tokens_per_s"] for visit in found["visits"]] for name, found in arms.items()}
+    stock = sum(rates["stock"]) / len(rates["stock"])
+    gains = [rate / stock for rate in rates["das"]]
+    drafted, accepted = (sum(visit[name] for visit in das) for name in ("drafted", "accepted"))
+    line = (
+        f"{arms['das']['live']} requests at once, up to {arms['das']['longest']} tokens each, tokens a second: "
+        f"stock {stock:,.0f}; none {sum(rates['none']) / len(rates['none']):,.0f}; das {rates['das'][0]:,.0f} at a "
+        f"problem's first visit, {rates['das'][1]:,.0f} at the second ({gains[0]:.2f} and {gains[1]:.2f} of stock; "
+    )
+    if not drafted:
+        return Check("speed", "note", line + "the budget drafted nothing, because it would not have paid)")
+    line += f"{accepted} of {drafted} drafted tokens accepted)"
+    return Check("speed", "ok" if gains[1] > 1 else "note", line)
 
 
 def folder_problem(model: str) -> str:

@@ -34,6 +34,8 @@ class DraftRound:
     drafter           several rounds may share one drafter (engines with one history)
     budget            belongs to this round alone
     max_draft_tokens  the longest draft that the caller can verify; None: the budget's maximum
+    max_rows          the most rows (requests and drafted tokens) of a pass; drafts are the shorter the more requests
+                      there are; None: no such limit
     branch_blocks     KV blocks for branches. Drafts branch (are trees) while there are BLOCKS_A_TREE blocks for each
                       request, so the last requests of a rollout get trees, and the bulk gets chains
     hybrid            lets a model extend the drafter's drafts, which are chains then; None: no model drafts
@@ -53,12 +55,14 @@ class DraftRound:
         max_draft_tokens: int | None = None,
         branch_blocks: int = 0,
         hybrid: Hybrid | None = None,
+        max_rows: int | None = None,
     ) -> None:
         self.drafter = drafter
         self.budget = budget
         self.max_draft_tokens = budget.max_draft_tokens if max_draft_tokens is None else max_draft_tokens
         self.branch_blocks = branch_blocks
         self.hybrid = hybrid
+        self.max_rows = UNLIMITED if max_rows is None else max_rows
         self.set_aside = SetAsideTokens()
 
     def begin_step(self, num_requests: int) -> None:
@@ -152,9 +156,9 @@ class DraftRound:
     def _cap(self, wanted: Sequence[int], requests: Sequence[LiveRequest], room: Sequence[int] | None) -> list[int]:
         """Returns the longest draft allowed for each request, in tokens: the smallest of the budget's limit (`wanted`),
         the request's remaining tokens, its own draft limit, its `room`, and the longest draft that the caller can
-        verify."""
+        verify beside those of the other requests."""
         limits = []
-        longest = self.max_draft_tokens
+        longest = min(self.max_draft_tokens, self.max_rows // len(requests) - 1)
         # These are comparisons, because min() of five values takes twice as long, and this runs in every pass.
         for limit, request, free in zip(wanted, requests, repeat(UNLIMITED) if room is None else room, strict=False):
             remaining = request.max_tokens - request.generated - 1

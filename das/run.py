@@ -38,7 +38,7 @@ ISOLATED = "-I, -E and -S hide das from Python: leave them out"
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `python -m das run`."""
-    parser.add_argument("--method", default="das", help="what drafts (docs/model_drafters.md; default: das)")
+    parser.add_argument("--method", default="das", help="what drafts (docs/drafters_and_budgets.md; default: das)")
     parser.add_argument(
         "--set",
         action="append",

@@ -1,4 +1,4 @@
-"""Parts of the site (make docs) that lie outside docs/: the README as front page, and files that pages link to."""
+"""Parts of the site (make docs) that lie outside docs/: the README, and files that pages link to."""
 
 import posixpath
 import re
@@ -8,7 +8,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md"}
+PAGES = {"README.md": "overview.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md"}
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 
 

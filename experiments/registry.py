@@ -1,6 +1,6 @@
 """This module lists the tasks that `python run.py task=NAME` can run.
 
-The comment at the top of configs/task/NAME.yaml describes a task. `python run.py --help`, docs/commands.md and the
+The comment at the top of configs/task/NAME.yaml describes a task. `python run.py --help`, docs/reference.md and the
 error for an unknown task are made from this list. tests/experiments/smoke_tasks.py can run each task in seconds.
 """
 

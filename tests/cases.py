@@ -113,8 +113,8 @@ def answers(
     history_tick: int = 0,
     set_aside: Mapping[int, Sequence[int]] | None = None,
     aborted: Collection[int] = (),
-) -> tuple[list[Any], int]:
-    """Everything the engine returns for each request, in the batch's order, and the number of accepted draft tokens.
+) -> tuple[list[Any], dict[str, Any]]:
+    """Everything the engine returns for each request, in the batch's order, and the rollout's report.
 
     order: the permutation in which the requests are handed to the engine. history_tick: the time at which the drafter's
     history receives the responses. set_aside: the tokens set aside of some requests. aborted: requests that are given
@@ -145,7 +145,7 @@ def answers(
     in_background = engine.vllm_config.scheduler_config.async_scheduling
     if not (aborted or (in_background and any("stop" in case.arguments for case in batch))):
         assert report["accepted"] == emitted - report["passes"]
-    return responses, report["accepted"]
+    return responses, report
 
 
 def plain(sample: Any) -> dict[str, Any]:

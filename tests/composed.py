@@ -4,8 +4,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.config import RunConfig, run_config
 from experiments.run.errors import CONFIGS
+from experiments.settings.config import RunConfig, run_config
 
 
 def composed(*overrides: str) -> DictConfig:

@@ -22,11 +22,12 @@ from scripts import SIZES
 
 from analysis import read
 from analysis.evaluations import evaluations
+from analysis.metrics import timeless
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.config import RunConfig
 from experiments.run.errors import CONFIGS
-from experiments.tasks.kill_test import differing_files, timeless
+from experiments.settings.config import RunConfig
+from experiments.tasks.kill_test import differing_files
 from experiments.training.barrier import Barrier
 
 STEPS = 6

@@ -5,6 +5,7 @@ The last test was seen to fail (2026-11-22) with das/engine/self_test.py compari
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -128,6 +129,34 @@ def test_a_model_gets_one_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         verdict = doctor.check_engine("some/model")
         assert (verdict.name, verdict.state) == ("model", state)
         assert words in verdict.line
+
+
+@pytest.mark.slow
+def test_a_model_is_timed_with_stock_none_and_das() -> None:
+    found = checks(run_doctor("--json", str(ROOT / "experiments" / "small_policy" / "shipped" / "puzzles")))
+    assert found["model"]["state"] == "ok"
+    numbers = (
+        r"16 requests at once, .*: stock [\d,]+; none [\d,]+; das [\d,]+ at a problem's first visit, [\d,]+ at the"
+    )
+    assert re.match(numbers, found["speed"]["line"])
+    assert "accepted" in found["speed"]["line"] or "drafted nothing" in found["speed"]["line"]
+
+
+@pytest.mark.parametrize(
+    ("second", "drafted", "state", "end"),
+    [
+        (150.0, 80, "ok", "(0.90 and 1.50 of stock; 60 of 80 drafted tokens accepted)"),
+        (90.0, 80, "note", "(0.90 and 0.90 of stock; 60 of 80 drafted tokens accepted)"),
+        (90.0, 0, "note", "the budget drafted nothing, because it would not have paid)"),
+    ],
+)
+def test_speed_is_judged_by_stock(second: float, drafted: int, state: str, end: str) -> None:
+    def arm(*rates: float, drafted: int = 0) -> dict[str, Any]:
+        visits = [{"tokens_per_s": rate, "drafted": drafted // 2, "accepted": drafted * 3 // 8} for rate in rates]
+        return {"live": 64, "longest": 256, "visits": visits}
+
+    found = doctor.judge_speed({"stock": arm(90, 110), "none": arm(95, 95), "das": arm(90, second, drafted=drafted)})
+    assert (found.state, found.line.endswith(end)) == (state, True), found.line
 
 
 @pytest.mark.slow

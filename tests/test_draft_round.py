@@ -107,6 +107,7 @@ def make_proposer(budget: dict[str, Any], remember: str) -> proposer.DasProposer
     return proposer.DasProposer(
         SimpleNamespace(
             additional_config={"das": {"drafter": {"min_prob": 0.02, "remember": remember}, "budget": budget}},
+            compilation_config=SimpleNamespace(max_cudagraph_capture_size=None),
             speculative_config=SimpleNamespace(num_speculative_tokens=make_budget(budget).max_draft_tokens),
             model_config=SimpleNamespace(max_model_len=10_000, get_vocab_size=lambda: 2**15),
             parallel_config=SimpleNamespace(worker_cls=WORKER),
@@ -254,6 +255,16 @@ def test_a_draft_is_cut_to_what_may_still_come() -> None:
     assert proposal.drafts[0].tokens == list(range(12))
     assert draft_round.propose(requests, room=[0] * 5) is None
     assert draft_round.propose(requests[-1:]) is None
+
+
+@pytest.mark.parametrize(("live", "longest"), [(1, 8), (64, 8), (65, 7), (128, 3), (288, 1), (289, 0)])
+def test_drafts_end_where_a_pass_has_no_more_rows(live: int, longest: int) -> None:
+    draft_round = DraftRound(HistoryDrafter(min_prob=0.0), Greedy(), max_draft_tokens=8, max_rows=576)
+    requests = [LiveRequest(str(i), "p", 1000) for i in range(live)]
+    for request in requests:
+        draft_round.begin(request, [7, 8], earlier_tokens=list(range(50)) * 2)
+    proposal = draft_round.propose(requests)
+    assert (0 if proposal is None else max(proposal.counts)) == longest
 
 
 def test_who_is_not_kept_leaves_no_trace() -> None:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine.servers import running
 from safetensors.torch import load_file
-from scripts import SIZES, scripts
+from scripts import SIZES, TWO_RANKS, run_script, scripts
 
+from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.trl.speculate import LOGGED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,6 +108,62 @@ def test_partial_rollouts(repetitive_policy: str) -> None:
     assert drafted == none
     kept, old = map(sum, zip(*(map(int, re.findall(r"(\d+) of (\d+)", line)[0]) for line in none[:-1]), strict=True))
     assert kept == old > 0
+
+
+TINY = (  # the sizes of a training of two ranks in which eight GPUs would train 8B
+    *("--max_completion_length", "24", "--vllm_max_model_length", "128", "--gradient_accumulation_steps", "4"),
+    *("--per_device_train_batch_size", "2", "--num_generations", "4", "--max_steps", "3", "--learning_rate", "0.01"),
+    *("--use_cpu", "--bf16", "False", "--gradient_checkpointing", "False", "--vllm_enable_sleep_mode", "False"),
+    *("--vllm_gpu_memory_utilization", "0.1", "--disable_tqdm", "True"),
+    *("--save_strategy", "steps", "--save_steps", "3"),
+)
+CALCULATIONS = (("what is 3 + 4?", 7), ("what is 12 - 5?", 7), ("add 7 to 15", 22), ("take 2 from 9", 7))
+
+
+def of_two_ranks(example: str, policy: str, data: Path, out: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Run an example for eight GPUs on two ranks, and return TRL's logs of its steps."""
+    given = ("--model", policy, "--data", data, "--output_dir", out, *TINY, *arguments)
+    run_script(*TWO_RANKS, FIXED, f"examples/{example}.py", *given)
+    state = json.loads((out / "checkpoint-3" / "trainer_state.json").read_text())
+    rows: list[dict[str, Any]] = state["log_history"]
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    return rows
+
+
+@pytest.mark.slow
+def test_qwen3_8b_dapo(repetitive_policy: str, tmp_path: Path) -> None:
+    """Two ranks with an engine each: drafts are accepted, ranks share what they finished, and no weight changes."""
+    data = tmp_path / "data"
+    data.mkdir()
+    head = {"configs": [{"config_name": "all", "data_files": "train.jsonl"}]}
+    (data / "README.md").write_text(f"---\n{json.dumps(head)}\n---\n")
+    rows = [{"prompt": q, "solution": str(a), "extra_info": {"index": q}} for q, a in CALCULATIONS]
+    (data / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    none, das = (
+        of_two_ranks("qwen3_8b_dapo", repetitive_policy, data, tmp_path / method, "--method", method)
+        for method in METHODS
+    )
+    assert sum(row["das/accepted"] for row in das) > 0
+    assert das[-1]["das/exchange_mb"] > 0
+    assert all(row["das/tokens_per_pass"] == 1 for row in none)
+    assert [row["loss"] for row in das] == [row["loss"] for row in none]
+    files = [tmp_path / method / "checkpoint-3" / "model.safetensors" for method in METHODS]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_qwen3_8b_deepscaler(repetitive_policy: str, tmp_path: Path) -> None:
+    """Two ranks, and a server of their own, as docs/eight_gpus.md places it."""
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = [{"problem": q, "answer": str(a)} for q, a in CALCULATIONS]
+    (data / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    further = ("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}), "--budget", '{"name": "fixed"}')
+    with running(repetitive_policy, tmp_path, "das", further=further) as servers:
+        server = ("--vllm_mode", "server", "--vllm_server_base_url", servers["das"].url)
+        das = of_two_ranks("qwen3_8b_deepscaler", repetitive_policy, data, tmp_path / "das", *server)
+    assert sum(row["das/accepted"] for row in das) > 0
+    assert all(row["das/tokens_per_pass"] >= 1 for row in das)
 
 
 def test_prompt_lookup(repetitive_policy: str) -> None:

@@ -14,17 +14,20 @@ import pytest
 import trl
 import vllm
 import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.commands.launch import launch_command_parser
 from hydra import compose, initialize_config_dir
+from transformers import HfArgumentParser
 
 import das
-from das import serve
+from das import run, serve
 from das.engine.engine_config import DasOptions
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS
 
 ROOT = CONFIGS.parent
-GUIDES = ("trl", "vllm", "drafters_and_budgets", "clusters", "reproduce", "model_drafters", "settings", "install")
-PAGES = ("README.md", *(f"docs/{name}.md" for name in GUIDES))
+LOG = ROOT / "docs" / "log.md"  # dated: what it names may be gone
+PAGES = ("README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md") if page != LOG))
 # What the paragraph before a block says if the block cannot run here.
 ELSEWHERE = re.compile(r"needs (a GPU|\d+ GPUs|several machines|conda)")
 KNOWN = {"das": das, "GRPOConfig": trl.GRPOConfig, "GRPOTrainer": trl.GRPOTrainer, "LLM": vllm.LLM}
@@ -111,6 +114,17 @@ def lines() -> list[Any]:
     return found
 
 
+def check_launch(words: list[str]) -> None:
+    """accelerate's own parser takes a launch, its config names FSDP 2, and TRL's config has the script's arguments."""
+    given = launch_command_parser().parse_args(words[2:])
+    if given.config_file is not None:
+        launched = load_config_from_file(str(ROOT / given.config_file))
+        assert launched.fsdp_config["fsdp_version"] == 2
+    if "/" in given.training_script:
+        assert (ROOT / given.training_script).exists()
+    HfArgumentParser(trl.GRPOConfig).parse_args(given.training_script_args)
+
+
 @pytest.mark.parametrize("line", lines())
 def test_a_command_composes(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if found := re.search(r"PYTHONPATH=(\w+)", line):
@@ -131,9 +145,18 @@ def test_a_command_composes(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         given, further = parser.parse_known_args(words[4:])
         options = {name: value for name, value in vars(given).items() if name != "print"}
         assert serve.command_line(**options, further=further)
+    elif words[1:4] == ["-m", "das", "run"]:
+        parser = ArgumentParser()
+        run.add_arguments(parser)
+        given = parser.parse_args(words[4:])
+        assert run.options(given.method, given.set)
+        if "accelerate" in given.words:
+            check_launch(given.words[given.words.index("accelerate") :])
     elif words[1:2] == ["-m"]:
         assert importlib.util.find_spec(words[2])
-    elif words[0].endswith("python") or words[0] in ("accelerate", "pip"):
+    elif words[0] == "accelerate":
+        check_launch(words)
+    elif words[0].endswith("python") or words[0] == "pip":
         scripts = [word for word in words if word.endswith(".py") and "/" in word]
         assert all((ROOT / script).exists() for script in scripts)
     else:

@@ -32,7 +32,8 @@ class EngineSettings(DraftOptions):
     """
 
     model: str  # directory or hub id
-    method: str = option("none", "what drafts (docs/model_drafters.md; default: das)")  # a row of METHODS (methods.py)
+    # a row of METHODS (methods.py)
+    method: str = option("none", "what drafts (docs/drafters_and_budgets.md; default: das)")
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32  # requests that decode at once
@@ -46,10 +47,12 @@ class EngineSettings(DraftOptions):
     seed: int = 0
     # weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
     self_draft: Mapping[str, Any] = option(
-        {}, 'JSON, of self_draft and das_self, such as {"weights": "w4", "passes": 4} (docs/model_drafters.md)'
+        {}, 'JSON, of self_draft and das_self, such as {"weights": "w4", "passes": 4} (docs/drafters_and_budgets.md)'
     )
     speculative: Mapping[str, Any] = option(
-        {}, 'JSON, of methods other than das, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}'
+        {},
+        'JSON, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}; das takes this number alone, its longest '
+        "draft (default: the budget's; on a GPU with exact=distribution 8)",
     )
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, without code
 

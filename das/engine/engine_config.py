@@ -49,7 +49,7 @@ class DraftOptions:
     # None: on a GPU, if das drafts chains from texts, and a pass has room for the longest draft of every request
     asynchronous: bool | None = option(
         None,
-        "vLLM plans a pass before it knows the tokens of the one before (docs/model_runner.md; default: on a GPU, "
+        "vLLM plans a pass before it knows the tokens of the one before (docs/vllm.md; default: on a GPU, "
         "where it can)",
     )
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from das.budget import longest_draft
+from das.engine.patches.gpu import longest_on_device
 from das.errors import EngineError
 from das.models import head_files
 
@@ -67,11 +68,14 @@ class Method:
 
 
 def _own(settings: "EngineSettings") -> SpeculativeConfig:
-    return {
-        "method": "custom_class",
-        "model": PROPOSER,
-        "num_speculative_tokens": longest_draft(settings.budget),
-    }
+    most, planned = longest_draft(settings.budget), dict(settings.speculative).pop("num_speculative_tokens", None)
+    if unknown := set(settings.speculative) - {"num_speculative_tokens"}:
+        raise EngineError(f"speculative.{min(unknown)}: {settings.method} takes num_speculative_tokens alone")
+    if planned is None:
+        planned = longest_on_device(settings.exact) or most
+    elif type(planned) is not int or planned < 1:
+        raise EngineError(f"num_speculative_tokens={planned!r}: the longest draft is a whole number, 1 or more")
+    return {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": min(most, planned)}
 
 
 def _suffix(settings: "EngineSettings") -> SpeculativeConfig:

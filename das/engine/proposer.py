@@ -16,6 +16,7 @@ from das.drafter.draft import num_branches
 from das.drafter.saved import SavedText
 from das.engine.branching.tree import in_runs, is_chain
 from das.engine.engine_config import WORKER, DasOptions, das_options
+from das.engine.patches.gpu import rows_of_graphs
 from das.engine.rollouts.alarm import Alarm
 from das.engine.rollouts.history_clock import HistoryClock
 from das.engine.rollouts.live_requests import LiveRequests, live_request
@@ -77,6 +78,7 @@ class DasProposer:
             int(vllm_config.speculative_config.num_speculative_tokens),
             of_engine.branch_blocks,  # not `options`, because the KV cache of the engine has this many of these blocks
             hybrid,
+            rows_of_graphs(vllm_config),
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.requests = LiveRequests()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
-# 0.32.0 is what make run installs; tests of identity passed with 0.31.0, too (docs/compatibility.md). 0.33.0 has no
+# 0.32.0 is what make run installs; tests of identity passed with 0.31.0, too (docs/install.md). 0.33.0 has no
 # build for CPUs, and was only read.
 VLLM = ("0.32.0", "0.31.0", "0.33.0")
 OLDEST_VLLM = (0, 31)  # older ones lack what das replaces

@@ -21,9 +21,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
-from analysis.drafter_figure import drafter_figure
+from analysis.task_figures import drafter_figure
 from das.drafter import HistoryDrafter
 from experiments.recorded.drafter_replay import (
     Arctic,
@@ -46,6 +45,7 @@ from experiments.recorded.tree_replay import TreeTally
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 
 # Times are medians over repeated runs. Everything else does not depend on the clock and is equal in every run.
 TIMES = ("query_us_per_request", "update_us_per_token", "build_us_per_token", "evict_us_per_trajectory")
@@ -53,16 +53,14 @@ GENEROUS = ((4.0, 0.05), (100.0, 0.0))  # arctic's longest drafts: factor and mi
 MIN_PROB = 0.005  # for the measurements without a trace; earlier records were measured with this value
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Measure costs by size and batch, and replay every trace with both drafters. Writes result.json and a figure."""
     task = config.task
-    if not 1 <= int(task.group) <= 1024 or int(task.tokens) < 1 or int(task.runs) < 1:
-        raise UserError("task.group, task.tokens and task.runs must be at least 1")
     for path in task.traces:
         if not Path(path).exists():  # checked now, because traces are read after minutes of measurements
             raise UserError(f"task.traces: {path} does not exist")
     progress = Progress(0)
-    run_folder = RunFolder(Path(folder), config)
+    run_folder = RunFolder(Path(folder), config.resolved)
     result: dict[str, Any] = {"arctic": has_arctic(), "traces": {}}
     # This comes first, because the index could take memory that other measurements have freed, and so look too small.
     result["sizes"] = [cost_by_size(int(tokens)) for tokens in task.sizes]
@@ -108,7 +106,7 @@ class Arm:
     tally: Callable[[], Tally] = Tally
 
 
-def arms_of(task: DictConfig, problems: Problems, recorded: Recorded) -> dict[str, Arm]:
+def arms_of(task: Any, problems: Problems, recorded: Recorded) -> dict[str, Arm]:
     """Return the drafters that take turns, problem by problem.
 
     Arctic is among them only if it is installed, and the drafter that remembers distributions only if all responses
@@ -126,12 +124,12 @@ def arms_of(task: DictConfig, problems: Problems, recorded: Recorded) -> dict[st
     return arms
 
 
-def tree_arm(task: DictConfig, nodes: int, tally: Callable[[], Tally]) -> Arm:
+def tree_arm(task: Any, nodes: int, tally: Callable[[], Tally]) -> Arm:
     """Return the drafter whose drafts branch and have at most `nodes` nodes."""
     return Arm(partial(DasTrees, min_prob=task.min_prob, window=task.window), nodes, tally)
 
 
-def replay(problems: Problems, task: DictConfig, arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
+def replay(problems: Problems, task: Any, arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
     """Replay a trace with a new drafter of each arm; they take turns, problem by problem. Returns arm -> summary."""
     drafters = {name: arm.make() for name, arm in arms.items()}
     tallies = {name: arm.tally() for name, arm in arms.items()}
@@ -141,9 +139,7 @@ def replay(problems: Problems, task: DictConfig, arms: dict[str, Arm]) -> dict[s
     return {name: tally.summary() for name, tally in tallies.items()}
 
 
-def bench_trace(
-    problems: Problems, task: DictConfig, progress: Progress, name: str, recorded: Recorded
-) -> dict[str, Any]:
+def bench_trace(problems: Problems, task: Any, progress: Progress, name: str, recorded: Recorded) -> dict[str, Any]:
     """Measure one trace: replays with all drafters, and the cost of building a history and of evicting it."""
     arms = arms_of(task, problems, recorded)
     runs: dict[str, list[dict[str, Any]]] = {which: [] for which in arms}
@@ -166,7 +162,7 @@ def bench_trace(
     return row
 
 
-def add_ratios(row: dict[str, Any], problems: Problems, task: DictConfig) -> None:
+def add_ratios(row: dict[str, Any], problems: Problems, task: Any) -> None:
     """Add to `row`, the results of a trace, the ratios of das's results to arctic's."""
     arctic = row["arctic"]
     for which in [w for w in row if w.startswith(("tree_", "rows_"))]:
@@ -182,7 +178,7 @@ def add_ratios(row: dict[str, Any], problems: Problems, task: DictConfig) -> Non
     row["ratio_to_generous"] = {"tokens_per_pass": row["das"]["tokens_per_pass"] / best}
 
 
-def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) -> float | None:
+def drafted_at_equal(problems: Problems, task: Any, row: dict[str, Any]) -> float | None:
     """Return the ratio of drafted tokens, das to arctic, at a min_prob for which both have equal tokens per pass.
 
     Interpolates between replays with the values of task.min_probs. None if no two of them enclose arctic's value.
@@ -203,7 +199,7 @@ def drafted_at_equal(problems: Problems, task: DictConfig, row: dict[str, Any]) 
 # ---- cost of history ----
 
 
-def das_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
+def das_history_costs(problems: Problems, task: Any) -> dict[str, float]:
     """Measure the cost of indexing all responses, and of evicting them later. Nothing is copied for other problems."""
     drafter = HistoryDrafter(cross_problem_tokens=0, window=1, remember="tokens")
     tokens = trajectories = 0
@@ -226,7 +222,7 @@ def das_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
     }
 
 
-def arctic_history_costs(problems: Problems, task: DictConfig) -> dict[str, float]:
+def arctic_history_costs(problems: Problems, task: Any) -> dict[str, float]:
     """Measure the same for arctic's suffix trees as das_history_costs. The memory is an estimate by arctic itself."""
     from arctic_inference.suffix_decoding._C import SuffixTree
 
@@ -252,13 +248,13 @@ def arctic_history_costs(problems: Problems, task: DictConfig) -> dict[str, floa
     }
 
 
-HISTORY_COSTS: dict[str, Callable[[Problems, DictConfig], dict[str, float]]] = {
+HISTORY_COSTS: dict[str, Callable[[Problems, Any], dict[str, float]]] = {
     "das": das_history_costs,
     "arctic": arctic_history_costs,
 }
 
 
-def cost_by_batch(problems: Problems, task: DictConfig) -> dict[str, float]:
+def cost_by_batch(problems: Problems, task: Any) -> dict[str, float]:
     """Return batch size -> processor time per request, in us of this thread, for the query that the engine makes.
 
     Requests of all problems decode at once. Each problem has one group of responses as its history.

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from omegaconf import DictConfig
 from transformers import AutoModelForCausalLM
 
 from analysis.arms import aligned
@@ -33,17 +32,16 @@ from das.models.coupled import SCALES
 from das.models.quantized import rounded_to_4_bits, rounded_to_8_bits
 from das.verify.noise import keyed_argmax
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.config import run_config
 from experiments.harness.data import dataset
 from experiments.harness.draft_counts import LIKELIEST, Counts, Drafts
 from experiments.harness.heads import with_head
 from experiments.harness.policies import draft_model_directory, policy_directory
 from experiments.harness.rollout_steps import tokenized_rows
 from experiments.harness.validate import check
-from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 from experiments.small_policy.measure import sample
 
 if TYPE_CHECKING:
@@ -65,24 +63,19 @@ class Text:
 Drafter = Callable[[Text, int], Drafts]  # (response, most tokens of a draft) -> the drafts at all its positions
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Sample responses and measure the drafters, for each temperature. Prints tables and writes result.json."""
-    at_least_one(composed.task, "problems", "samples", "tokens", "max_tokens")
-    config = run_config(composed)
     check(config, in_steps=False)
-    temperatures = [float(value) for value in config.task["temperatures"]]
-    if not temperatures or min(temperatures) <= 0:
-        raise UserError(f"task.temperatures={temperatures}: give one or more numbers above 0")
-    known = [*COPIES, "draft_model", "eagle3"]
-    if unknown := set(config.task["drafters"]) - set(known):
-        raise UserError(f"task.drafters: unknown {sorted(unknown)}; choose from {', '.join(known)}")
-    if config.task["trained"] is not None:
-        check_trained(Path(config.task["trained"]), config.task["drafters"])
+    temperatures = [float(value) for value in config.task.temperatures]
+    if not temperatures:
+        raise UserError("task.temperatures=[]: give one or more numbers above 0")
+    if config.task.trained is not None:
+        check_trained(Path(config.task.trained), config.task.drafters)
     torch.set_num_threads(config.engine.threads)
     progress = Progress(len(temperatures))
     run_folder = RunFolder(Path(folder), config.resolved)
     folder_of_policy = policy_directory(config, progress.note)
-    problems = config.with_problems(config.task["problems"])
+    problems = config.with_problems(config.task.problems)
     prompts = [
         prompt["prompt_token_ids"]
         for _, prompt in tokenized_rows(config, folder_of_policy, dataset(problems, folder_of_policy))
@@ -90,8 +83,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     policy, drafters = drafters_of(config.task, folder_of_policy, overrides, progress.note)
     result: dict[str, Any] = {}
     for temperature in temperatures:
-        texts = sampled(policy, prompts, config.task["samples"], temperature, config.task["max_tokens"])
-        found = measured(policy, drafters, texts, temperature, config.task["tokens"])
+        texts = sampled(policy, prompts, config.task.samples, temperature, config.task.max_tokens)
+        found = measured(policy, drafters, texts, temperature, config.task.tokens)
         positions = sum(len(text.response) for text in texts)
         result[f"{temperature:g}"] = {"positions": positions, "drafters": found}
         lines = [[f"T={temperature:g}, {positions} positions", *COLUMNS]]

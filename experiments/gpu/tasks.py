@@ -11,9 +11,9 @@ from analysis.arms import identity_verdict
 from das.files import write_text
 from experiments.gpu.verdict import Scale, Verdict
 from experiments.registry import TASKS
-from experiments.run.checks import check_values
-from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS
+from experiments.settings.compose import compose_config
+from experiments.settings.config import run_config
 
 
 def run_task(name: str, overrides: list[str], scale: Scale) -> dict[str, Any]:
@@ -23,9 +23,7 @@ def run_task(name: str, overrides: list[str], scale: Scale) -> dict[str, Any]:
     folder.mkdir(parents=True)
     overrides = [f"task={name}", *overrides, "wandb=off", f"cache={scale.cache}", f"out={scale.folder}"]
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = compose_config(overrides)
-        check_values(config)
-        TASKS[name].load()(config, overrides, str(folder))
+        TASKS[name].load()(run_config(compose_config(overrides)), overrides, str(folder))
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return result
 

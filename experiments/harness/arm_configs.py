@@ -8,14 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf import DictConfig
-
-from experiments.harness.config import RunConfig, run_config
-from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError
-from experiments.run.known_keys import leaves
-from experiments.run.plain import plain
-from experiments.run.renamed import gone
+from experiments.settings.compose import compose_config
+from experiments.settings.config import RunConfig, run_config
+from experiments.settings.renamed import gone
+from experiments.settings.typed import leaves
 
 VARIABLE = ("drafter", "head", "budget", "arm", "engine", "schedule")  # arms may differ in these
 VARIED = "das"  # `vary` varies this arm; if it is not in the comparison, the last of several arms
@@ -26,16 +23,16 @@ def arm_configs(overrides_of_arms: Mapping[str, list[str]]) -> dict[str, RunConf
     return {name: run_config(compose_config(overrides)) for name, overrides in overrides_of_arms.items()}
 
 
-def arm_overrides(composed: DictConfig, names: Sequence[str], overrides: list[str]) -> dict[str, list[str]]:
+def arm_overrides(config: RunConfig, names: Sequence[str], overrides: list[str]) -> dict[str, list[str]]:
     """Return arm -> the overrides that make its config, in the order of `names`.
 
-    composed: the config, read for `vary`. With `vary`, variants replace one arm: das, or the last if das is not named.
+    config: read for `vary`. With `vary`, variants replace one arm.
     Raises UserError for arms that are named twice or do not exist, and for settings that cannot be varied.
     """
     if len(set(names)) != len(names) or not names:
         raise UserError(f"arms={list(names)}: name each arm once, the baseline first")
-    overrides_of_variants = variants(plain(composed.vary))
-    varied_arm = VARIED if VARIED in names else names[-1]
+    overrides_of_variants = variants(config.vary)
+    varied_arm = varies(names)
     if overrides_of_variants and varied_arm == names[0]:
         raise UserError(f"arms={list(names)}: vary replaces the arm {VARIED} or else the last one; add the one to vary")
     arms = {}
@@ -46,6 +43,11 @@ def arm_overrides(composed: DictConfig, names: Sequence[str], overrides: list[st
         for label, varied in overrides_of_variants.items():
             arms[label] = own_overrides(name, [*overrides, *varied, f"arm.name='{label}'"])
     return arms
+
+
+def varies(names: Sequence[str]) -> str:
+    """Return the arm that variants replace: das, or the last if das is not named."""
+    return VARIED if VARIED in names else names[-1]
 
 
 def arm_config(name: str, overrides: list[str]) -> RunConfig:

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from datasets import Dataset
 
-from experiments.harness.config import DataConfig, RunConfig
 from experiments.problems import load, reasoning_gym
 from experiments.run.errors import UserError
+from experiments.settings.config import Chains, DataConfig, Puzzles, RunConfig, Words
 from experiments.small_policy.problems import PUZZLES, calculator, make_problems
 
 Split = Literal["training", "evaluation"]
@@ -54,7 +54,7 @@ def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -
 def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]]:
     """Make the rows of generated problems. Raises ValueError if more are asked for than exist."""
     assert data.problems is not None
-    mix: dict[Any, float] = weight_of_kinds(data) if data.name == "puzzles" else weight_of_chain_steps(data)
+    mix = frequencies(data)
     problems: Sequence[Any]
     if data.name == "words":
         from experiments.real_policy.words import make_word_problems
@@ -78,19 +78,20 @@ def tools_of(data: DataConfig) -> list[Callable[..., Any]] | None:
     return [calculator] if data.name == AGENT else None
 
 
-def weight_of_kinds(data: DataConfig) -> dict[str, float]:
-    """Return kind of puzzle -> relative frequency. Raises UserError for a kind that does not exist."""
-    kinds = {str(kind): float(weight) for kind, weight in (data.kinds or {}).items()}
-    if unknown := sorted(kinds.keys() - PUZZLES.keys()):
-        raise UserError(f"data.kinds: there is no kind {unknown[0]!r}, choose among {', '.join(PUZZLES)}")
-    if not any(kinds.values()):
-        raise UserError(f"data.kinds={kinds}: at least one must be above 0")
-    return kinds
-
-
-def weight_of_chain_steps(data: DataConfig) -> dict[int, float]:
-    """Number of steps or events of a generated problem -> relative frequency. Raises UserError for unequal lists."""
-    key, lengths = ("events", data.events) if data.name == "words" else ("chain_steps", data.chain_steps)
-    if len(lengths) != len(data.weights):
-        raise UserError(f"data.{key} and data.weights must be equally long: a weight for each length of problem")
-    return {int(length): float(weight) for length, weight in zip(lengths, data.weights, strict=True)}
+def frequencies(data: DataConfig) -> dict[Any, float]:
+    """Return kind, or number of steps or events, of a generated problem -> relative frequency. Raises UserError for a
+    kind that does not exist, for lists of unequal length, and if all are 0."""
+    if isinstance(data, Puzzles):
+        if unknown := sorted(data.kinds.keys() - PUZZLES.keys()):
+            raise UserError(f"data.kinds: there is no kind {unknown[0]!r}, choose among {', '.join(PUZZLES)}")
+        key, found = "kinds", dict[Any, float](data.kinds)
+    else:
+        assert isinstance(data, Chains | Words)
+        name = "events" if isinstance(data, Words) else "chain_steps"
+        lengths: list[int] = getattr(data, name)
+        if len(lengths) != len(data.weights):
+            raise UserError(f"data.{name} and data.weights must be equally long: a weight for each length of problem")
+        key, found = "weights", dict(zip(lengths, data.weights, strict=True))
+    if not any(found.values()):
+        raise UserError(f"data.{key}={data.settings[key]}: at least one must be above 0")
+    return found

@@ -8,11 +8,11 @@ from das.engine.build import DEFAULT_SELF_DRAFT, EngineSettings
 from das.engine.environment import set_environment
 from das.engine.install import install
 from experiments import rank_folders
-from experiments.harness.config import RunConfig
 from experiments.harness.data import tools_of
 from experiments.harness.policies import draft_model_directory
 from experiments.harness.validate_policy import check_history
 from experiments.run.errors import UserError, reading
+from experiments.settings.config import RunConfig
 
 
 def prepare_process(config: RunConfig) -> None:
@@ -36,10 +36,6 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
     drafter = dict(config.drafter.options)
     if config.drafter.warm is not None:
         drafter["warm"] = str(rank_folders.own_file(Path(config.drafter.warm)))
-    if config.drafter.unit not in ("epoch", "step"):
-        raise UserError(f"drafter.unit={config.drafter.unit}: choose epoch or step")
-    if config.arm.row.self_drafts and not config.arm.row.history and config.drafter.warm is not None:
-        raise UserError(f"drafter.warm={config.drafter.warm}: self_draft drafts without a history; use arm=das_self")
     budget = config.arm.budget or config.budget
     engine = dict(config.engine.settings)
     engine["extra"] = {"load_format": "safetensors", **engine.get("extra", {})}  # vLLM would also take pickles
@@ -91,10 +87,5 @@ def without_distributions(config: RunConfig) -> list[str]:
 
 
 def make_schedule(name: str) -> LongestFirst | None:
-    """Return the order in which the engine gets requests; None for the given order. name: longest_first or given.
-
-    Raises UserError for another name.
-    """
-    if name not in ("longest_first", "given"):
-        raise UserError(f"schedule={name}: choose longest_first or given")
+    """Return the order in which the engine gets requests; None for the given order. name: longest_first or given."""
     return LongestFirst() if name == "longest_first" else None

@@ -1,4 +1,4 @@
-"""What a run folder that somebody else made may not do: run code, or lead out of the folder (docs/reliability.md)."""
+"""What a run folder that somebody else made may not do: run code, or lead out of the folder (docs/exactness.md)."""
 
 import hashlib
 import hmac
@@ -18,6 +18,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
+from experiments.settings.config import RunConfig
 
 _NAMED = re.compile(r"([^\W\d]\w*(?:\.\w+)*):\w+")  # module:Class
 _WANDB = "wandb"  # W&B's own folder; its links to its logs lead out of the run folder
@@ -67,13 +68,13 @@ def _key(make: bool) -> bytes:
 # ---- code ----
 
 
-def refuse_modules(config: DictConfig, folder: Path) -> None:
+def refuse_modules(config: RunConfig, folder: Path) -> None:
     """Refuse a setting module:Class whose module lies in the run folder or among run folders: whoever made the folder
     wrote it. Nothing is imported. Raises UserError."""
     home = CONFIGS.parent
-    among = (folder, home / "outputs", Path(str(config.out)))
+    among = (folder, home / "outputs", Path(config.out))
     places = [each for place in among for each in {place.absolute(), place.resolve()} if not home.is_relative_to(each)]
-    for key, text in _texts(plain(config)):
+    for key, text in _texts(config.resolved):
         named = _NAMED.fullmatch(text)
         for path in _files(named[1]) if named else ():
             if any(each.is_relative_to(place) for each in (path.absolute(), path.resolve()) for place in places):

@@ -13,14 +13,13 @@ import experiments.heads
 from das.files import write_text
 from das.models import head_files
 from experiments.cache import cached_folder
-from experiments.harness.config import HeadConfig, RunConfig, data_config
 from experiments.harness.data import split_rows
 from experiments.run.errors import CONFIGS, UserError
+from experiments.settings.config import HeadConfig, RunConfig, data_config
 
 if TYPE_CHECKING:
     from experiments.heads.training import OnlineHead
 
-WARM = ("in_domain", "general")
 SIBLINGS = 4  # responses to each problem, for the first training of a head
 REPORT = "warm_up.json"
 CHAINS = ("calculator", "programs")  # with head.warm=general, their heads learn from puzzles, others from sums
@@ -29,30 +28,19 @@ CHAINS = ("calculator", "programs")  # with head.warm=general, their heads learn
 def check_head(config: RunConfig) -> None:
     """Check the settings of an EAGLE-3 arm before its head is made. Raises UserError with a one-line message."""
     settings = config.head
-    if settings.warm not in WARM:
-        raise UserError(f"head.warm={settings.warm}: choose {' or '.join(WARM)}")
     if problem := head_files.depth_problem(config.arm.speculative.get("num_speculative_tokens")):
         raise UserError(f"head.tokens: {problem}")
     if problem := head_files.depth_problem(settings.depth):
         raise UserError(f"head.depth: {problem}")
     given = config.arm.speculative.get("model")
-    if given is None and config.task["name"] not in ("compare", "train"):
-        raise UserError(f"head.path=null: task={config.task['name']} makes no head; give a head's folder")
+    if given is None and config.task.name not in ("compare", "train"):
+        raise UserError(f"head.path=null: task={config.task.name} makes no head; give a head's folder")
     policy = config.policy.path
     if given is None and policy is not None and not Path(policy).is_dir():
         raise UserError(f"head.path=null: a head is made for policies in folders only, not for {policy}")
     folder = None if policy is None else Path(policy)
     if given is not None and (problem := head_files.head_problem(Path(given), folder)):
         raise UserError(problem)
-
-
-def check_online(config: RunConfig) -> None:
-    """Check the setting arm.online, which trains a drafter during the run. Raises UserError if the drafter is no
-    EAGLE-3 head, or if the run has several processes."""
-    if config.arm.online and config.arm.row.model != "head":
-        raise UserError(f"arm.online=true: only an EAGLE-3 head learns in the run, and arm {config.arm.name} has none")
-    if config.arm.online and config.engine.processes > 1:
-        raise UserError(f"arm {config.arm.name} trains what drafts in one process: set engine.processes=1")
 
 
 def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lambda line: None) -> RunConfig:

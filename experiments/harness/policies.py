@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.harness.config import RunConfig
 from experiments.harness.data import AGENT
 from experiments.run.errors import UserError
+from experiments.settings.config import RunConfig
 from experiments.small_policy import SHIPPED
 
 SMOLLM2 = "smollm2"  # a pretrained language model
-COLD_STARTS = ("words",)  # texts on which SmolLM2 can be fine-tuned
 
 
 def small_kind(config: RunConfig) -> str:
@@ -51,13 +50,6 @@ def check_mtp(config: RunConfig) -> None:
     if config.arm.row.model == "mtp layer" and config.policy.path is None:
         name = config.policy.name
         raise UserError(f"arm {config.arm.name}: policy={name} has no MTP layer; name one that has by policy.path")
-
-
-def check_cold_start(config: RunConfig) -> None:
-    """Refuse a cold start on texts that do not exist. Raises UserError."""
-    texts = config.policy.cold_start
-    if texts is not None and texts not in COLD_STARTS:
-        raise UserError(f"policy.cold_start={texts}: choose {', '.join(COLD_STARTS)}, or null for none")
 
 
 def _smollm2(config: RunConfig, progress: Callable[[str], None]) -> Path:

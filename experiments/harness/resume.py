@@ -19,13 +19,13 @@ from analysis import read
 from das import ranks
 from das.files import write_text
 from experiments.harness import foreign
-from experiments.harness.config import RunConfig
-from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, CheckpointError, UserError, reading
-from experiments.run.known_keys import leaves
 from experiments.run.progress import Progress
-from experiments.run.renamed import RENAMED, renamed
 from experiments.run.run_folder import ENGINES, versions
+from experiments.settings.compose import compose_config
+from experiments.settings.config import RunConfig
+from experiments.settings.renamed import RENAMED, renamed
+from experiments.settings.typed import leaves
 from experiments.training import checkpoint
 
 TASKS = ("train", "compare")
@@ -199,7 +199,7 @@ def identity(config: RunConfig) -> dict[str, Any]:
     """
     named = json.loads(json.dumps({key: value for key, value in config.resolved.items() if key not in FREE}))
     settings = {key: value for key, value in leaves(named) if key not in FREE_KEYS and value != {}}
-    if config.task.get("train_once"):
+    if getattr(config.task, "train_once", False):
         settings["task.train_once"] = True  # the checkpoints of arms that do not train have no optimizer state
     return {"config": settings}
 

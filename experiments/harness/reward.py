@@ -1,16 +1,14 @@
 """Make the configured reward, and the sandbox in which it runs code."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
-from experiments.harness.config import RewardConfig
 from experiments.run.errors import UserError
+from experiments.settings.config import CodeConfig, JudgeConfig, OwnConfig, RewardConfig
 from rewards import maths
 from rewards.code import CodeReward
 from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations, OwnConversations
-from rewards.isolation import Limits
 from rewards.library import LibraryReward
 from rewards.maths import MathsReward
 from rewards.sandbox import Sandbox
@@ -18,30 +16,16 @@ from rewards.workers import JudgeError
 
 
 def make_reward(config: RewardConfig) -> ConversationReward:
-    """Make the reward function that TRL calls. Its worker processes start at the first call.
-
-    Raises UserError for an unknown name.
-    """
-
-    def maths_workers() -> MathsReward:
-        return MathsReward(config.parallel, config.timeout_s)
-
-    def judges() -> CodeReward:
-        return CodeReward(make_sandbox(config, config.parallel))
-
-    def library_workers() -> LibraryReward:
-        return LibraryReward(config.parallel, config.timeout_s)
-
-    rewards: dict[str, Callable[[], ConversationReward]] = {
-        "maths": lambda: JudgedConversations(maths_workers, "answer"),
-        "code": lambda: JudgedConversations(judges, "tests"),
-        "reasoning_gym": lambda: JudgedConversations(library_workers, "entry"),
-        "brevity": BrevityConversations,
-        "own": lambda: OwnConversations(load_function(config.function), f"reward.function={config.function}"),
-    }
-    if config.name not in rewards:
-        raise UserError(f"reward={config.name}: choose {', '.join(rewards)}")
-    return rewards[config.name]()
+    """Make the reward function that TRL calls. Its worker processes start at the first call."""
+    if isinstance(config, OwnConfig):
+        return OwnConversations(load_function(config.function), f"reward.function={config.function}")
+    if isinstance(config, CodeConfig):
+        return JudgedConversations(lambda: CodeReward(make_sandbox(config, config.parallel)), "tests")
+    if not isinstance(config, JudgeConfig):
+        return BrevityConversations()
+    if config.name == "maths":
+        return JudgedConversations(lambda: MathsReward(config.parallel, config.timeout_s), "answer")
+    return JudgedConversations(lambda: LibraryReward(config.parallel, config.timeout_s), "entry")
 
 
 def load_function(name: str) -> Callable[..., Any]:
@@ -60,24 +44,18 @@ def load_function(name: str) -> Callable[..., Any]:
 def check_judge(config: RewardConfig) -> None:
     """Raise UserError if this machine does not allow the sandbox of reward=code, if math-verify does not work for
     reward=maths, or if there is no function for reward=own. Other rewards need no check."""
-    if config.name == "own":
+    if isinstance(config, OwnConfig):
         load_function(config.function)
     try:
         if config.name == "maths":
             maths.check()
-        if config.name == "code":
+        if isinstance(config, CodeConfig):
             make_sandbox(config, parallel=1).close()
     except JudgeError as error:
         raise UserError(str(error)) from error
 
 
-def make_sandbox(config: RewardConfig, parallel: int) -> Sandbox:
-    """Make the sandbox of reward=code, for `parallel` solutions at a time.
-
-    Raises UserError for an unknown limit, SandboxError if this machine does not allow the isolation.
-    """
-    limits = config.limits or {}
-    known = [field.name for field in fields(Limits)]
-    if unknown := limits.keys() - set(known):
-        raise UserError(f"reward.limits has no {', '.join(sorted(unknown))}: it has {', '.join(known)}")
-    return Sandbox(parallel, Limits(**limits), config.isolation)
+def make_sandbox(config: CodeConfig, parallel: int) -> Sandbox:
+    """Make the sandbox of reward=code, for `parallel` solutions at a time. Raises SandboxError if this machine does not
+    allow the isolation."""
+    return Sandbox(parallel, config.limits, config.isolation)

@@ -11,11 +11,11 @@ from das.engine.rollouts.rollout import RolloutRequest, request_seed, rollout_ro
 from das.trl.dataset_rows import history_tick
 from das.trl.engines.engines import Engines
 from das.trl.engines.in_process import build_in_process
-from experiments.harness.config import RunConfig, steps_per_epoch
 from experiments.harness.data import dataset
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig, steps_per_epoch
 
 Prompt = dict[str, list[int]]  # {"prompt_token_ids": token ids}, as vLLM takes it
 

@@ -12,26 +12,12 @@ from typing import Any
 
 import psutil
 
+from analysis.metrics import METRICS
 from das.side_output import side_output
-from experiments.harness.config import RunConfig
+from experiments.settings.config import RunConfig
 
 ANSWER_S = 30.0  # seconds the server gets to answer at the start
 UPLOAD_S = 120.0  # seconds for the upload at the end; what remains stays on disk for `wandb sync`
-
-# Metric -> the summaries of it that W&B shows in its table of runs. docs/metrics.md explains the metrics.
-SUMMARY = {
-    "reward": "mean,max,last",
-    "rollout_s": "mean,min,max,last",
-    "step_s": "mean,min,max,last",
-    "sync_s": "mean,max,last",
-    "tokens_per_pass": "mean,min,max,last",
-    "draft_share": "mean,max,last",
-    "length_mean": "mean,last",
-    "length_max": "mean,max,last",
-    "sync_error": "max,last",
-    "sampling_logp_difference": "max,last",
-    "alarms": "max,last",
-}
 
 
 class Tracker:
@@ -62,7 +48,7 @@ class Tracker:
             resume=None if run_id is None else "allow",
             group=group,
             name=f"{group}/{config.arm.name}",
-            job_type=config.task["name"],
+            job_type=config.task.name,
             tags=[config.arm.name, config.policy.name, config.data.name, config.reward.name, config.budget["name"]],
             dir=str(folder),
             config={**config.resolved, "meta": meta},
@@ -87,12 +73,13 @@ class Tracker:
             run = start(mode="offline")
         run.define_metric("step", hidden=True)
         run.define_metric("*", step_metric="step")
-        for name, summary in SUMMARY.items():
-            run.define_metric(name, step_metric="step", summary=summary)
+        for metric in METRICS:
+            if metric.wandb:
+                run.define_metric(metric.name, step_metric="step", summary=metric.wandb)
         self.run = run
 
     def log(self, row: dict[str, Any]) -> list[str]:
-        """Send one step to W&B: its numbers, its digests as text, and how many alarms it has. row: see docs/metrics.md.
+        """Send one step to W&B: its numbers, its digests as text, and how many alarms it has. row: docs/reference.md.
 
         Returns a line for each problem with W&B since the last call.
         """

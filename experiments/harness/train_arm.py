@@ -21,7 +21,6 @@ from das.files import write_text
 from experiments import rank_folders
 from experiments.digests import weights_digest
 from experiments.harness import resume
-from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset, tools_of
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process, without_distributions
 from experiments.harness.evaluation.evaluation import TrainingEvaluation
@@ -33,6 +32,7 @@ from experiments.harness.tracking import Tracker
 from experiments.harness.validate_memory import check_memory
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 from experiments.training import checkpoint
 from experiments.training.barrier import Barrier
 from rewards.conversations import ConversationReward
@@ -200,11 +200,7 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
         barrier=run.barrier,
         schedule=make_schedule(config.schedule),
         history_unit=config.drafter.unit,
-        trim_padding=config.trainer.trim_padding,
-        lag=config.trainer.lag,
-        partial=config.trainer.partial,
-        partial_tokens=config.trainer.partial_tokens,
-        dynamic_sampling=config.trainer.dynamic_sampling,
+        **config.trainer.of_steps,
         own_process=config.engine.own_process,
         cluster=config.cluster,
         tools=tools_of(config.data),
@@ -245,7 +241,7 @@ class StepLog:
         self._tracker = Tracker(recorded, run.group, run.folder) if run_folder is not None else None
 
     def on_step(self, row: dict[str, Any], rollout: Rollout, rewards: Sequence[float | None]) -> None:
-        """Record one finished step. row: its metrics (docs/metrics.md)."""
+        """Record one finished step. row: its metrics (docs/reference.md)."""
         assert self._run_folder is not None
         assert self._tracker is not None
         row = {"arm": self._arm, **row, **self._reward.take_counts()}

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from experiments.harness.config import RunConfig
 from experiments.run.errors import UserError
+from experiments.settings.config import RunConfig
 
 GIB = 2**30
 # Numbers that a layer keeps of each token for the backward pass, in units of the policy's hidden and intermediate size.
@@ -35,8 +35,8 @@ def check_memory(arms: Sequence[RunConfig], policy: str) -> None:
     shape = json.loads((folder / "config.json").read_text())
     if "intermediate_size" not in shape:
         return
-    held = len(arms) if first.task.get("lock_step") else 1
-    trained = 1 if first.task.get("train_once") else held
+    held = len(arms) if getattr(first.task, "lock_step", False) else 1
+    trained = 1 if getattr(first.task, "train_once", False) else held
     at_once = min(trained, os.cpu_count() or 1)  # arms that train at the same time
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     room = psutil.virtual_memory().total - held * (_HELD * weights + _PROGRAM) - trained * _TRAINED * weights

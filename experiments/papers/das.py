@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
+from analysis.quantities import percent
 from analysis.report import Line, Section
-from analysis.sections.shared import percent
 from das.replay.times import Times
 from experiments.papers import das_drafts, das_hybrids, das_prices, das_rollouts
 from experiments.papers.replayed import Setting
@@ -25,8 +24,8 @@ from experiments.replay.synthesis import Synthesis
 from experiments.replay.tables import Table
 from experiments.run.errors import UserError
 from experiments.run.parallel import in_processes
-from experiments.run.plain import plain
 from experiments.run.progress import Progress
+from experiments.settings.typed import Settings
 
 PREFACE = (
     "Text: recorded chains of thought, because no recording of the paper's own runs exists. Where a trace has too few "
@@ -49,9 +48,7 @@ PARTS: tuple[Callable[[Setting], list[Section]], ...] = (
 )
 
 
-def sections(
-    task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
-) -> list[Section]:
+def sections(task: Any, budget: Settings, published: dict[str, Any], folder: Path, progress: Progress) -> list[Section]:
     """Simulate the paper's experiments. Returns all sections of the report; their figures are in `folder`. Raises
     UserError for bad settings."""
     check(task)
@@ -61,7 +58,7 @@ def sections(
         Table(tuple(points["tokens"]), tuple(t / 1e3 for t in points["latency_ms"])), draft_request=task.draft_us * 1e-6
     )
     synthesis = Synthesis(recorded, float(task.run_length))
-    setting = Setting(task, plain(budget), recorded, synthesis, times, published, folder, progress)
+    setting = Setting(task, dict(budget), recorded, synthesis, times, published, folder, progress)
     parts = in_processes(
         [partial(part, setting) for part in PARTS],
         lambda done: progress.note(f"{done} of {len(PARTS)} parts are simulated"),
@@ -69,7 +66,7 @@ def sections(
     return [pass_latency(points), *chain(*parts)]
 
 
-def check(task: DictConfig) -> None:
+def check(task: Any) -> None:
     """Raise UserError for bad settings of the task, before anything is simulated."""
     counts = ("problems", "maths_steps", "maths_batch", "code_steps", "ablation_problems", "window_problems")
     for name in (*counts, "window_epochs", "similarity_problems", "run_length"):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from analysis.quantities import percent
 from analysis.report import Line, Section, points
-from analysis.sections.shared import percent
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step
 from das.replay.workload import Workload

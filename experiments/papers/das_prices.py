@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from analysis.quantities import percent
 from analysis.report import Line, Section
-from analysis.sections.shared import percent
 from das.draft_round import BLOCKS_A_TREE
 from das.replay.times import Form, Times
 from experiments.papers.replayed import (

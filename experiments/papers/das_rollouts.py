@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from analysis.quantities import percent
 from analysis.report import Line, Section, curves
-from analysis.sections.shared import percent
 from das.replay.cluster import Step
 from das.replay.workload import Workload
 from experiments.papers.replayed import (

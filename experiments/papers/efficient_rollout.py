@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from analysis.report import Line, Section, curves
 from das.budget.latency import Array
@@ -20,6 +19,7 @@ from experiments.recorded.model_profiles import read_profiles
 from experiments.replay.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
 from experiments.replay.roofline import PassWork, SelfDraftRoofline
 from experiments.run.progress import Progress
+from experiments.settings.typed import Settings
 
 PREFACE = (
     "Times: the paper's published roofline constants (A100, TP1). Lengths: drawn between guessed quantiles, because "
@@ -109,9 +109,7 @@ def _constant(seconds: float, live: float, context: float) -> float:
     return seconds
 
 
-def sections(
-    task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
-) -> list[Section]:
+def sections(task: Any, budget: Settings, published: dict[str, Any], folder: Path, progress: Progress) -> list[Section]:
     """Recompute the paper's results. Returns all sections of the report; their figures are in `folder`."""
     constants = published["er_constants"]["data"]
     models = {name: roofline(constants[name]) for name in MODELS}

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from analysis.report import Line, Section, curves
 from das.files import replacing
 from experiments.recorded.model_profiles import read_profiles
 from experiments.replay.hardware import HEAD_PASS, derived
 from experiments.run.progress import Progress
+from experiments.settings.typed import Settings
 
 PREFACE = (
     "The paper's numbers are second-hand (three public summaries that agree). Ours are computed from a model with "
@@ -25,9 +25,7 @@ def step_speedup(share: float, rollout: float) -> float:
     return 1 / (1 - share + share / rollout)
 
 
-def sections(
-    task: DictConfig, budget: DictConfig, published: dict[str, Any], folder: Path, progress: Progress
-) -> list[Section]:
+def sections(task: Any, budget: Settings, published: dict[str, Any], folder: Path, progress: Progress) -> list[Section]:
     """Recompute the paper's results. Returns all sections of the report; their figures are in `folder`."""
     return [step_times(published), drafters(published), async_lag(published), simulated_235b(published, folder)]
 

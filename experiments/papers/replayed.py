@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
+from analysis.quantities import percent
 from analysis.report import Line, curves
-from analysis.sections.shared import percent
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step, simulate_rollout
@@ -30,7 +29,7 @@ STEPS_PER_EPOCH = 9  # steps of an epoch of maths: 1,209 problems / 128 per step
 class Setting:
     """The settings and inputs that the simulations of all figures share."""
 
-    task: DictConfig
+    task: Any
     budget: dict[str, Any]
     recorded: Workload
     synthesis: Synthesis

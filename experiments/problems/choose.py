@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from experiments.problems.problem_set import Problem
 
-PARTS = ("train", "eval")
 _HASHES = 1 << 64
 
 

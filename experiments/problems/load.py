@@ -17,15 +17,8 @@ from experiments.run.errors import UserError
 def check(data: Mapping[str, Any]) -> None:
     """Raise UserError for a config whose data cannot be loaded. Call it before any work."""
     name = data["name"]
-    if data["part"] not in choose.PARTS:
-        raise UserError(f"data.part={data['part']}: choose {' or '.join(choose.PARTS)}")
-    if not isinstance(data["held_out"], int | float) or not 0 <= data["held_out"] < 1:
-        raise UserError(f"data.held_out={data['held_out']}: must be a share of the problems, at least 0 and below 1")
     if data["part"] == "eval" and not data["held_out"]:
         raise UserError("data.part=eval: no problems are held out; also set data.held_out, for example to 0.1")
-    for key in ("problems", "max_tests", "max_prompt_tokens"):
-        if data[key] is not None and (not isinstance(data[key], int) or data[key] < 1):
-            raise UserError(f"data.{key}={data[key]}: must be a whole number above 0, or null")
     if data["path"] is not None:
         if not Path(data["path"]).is_file():
             raise UserError(f"data.path={data['path']} does not exist, or is no file")

@@ -10,7 +10,8 @@ from typing import TextIO
 
 @contextmanager
 def quiet_into(path: Path) -> Iterator[TextIO]:
-    """Send this process's output, that of C libraries included, to a log file. Yields a stream to the terminal."""
+    """Send this process's output, that of C libraries included, to a log file. Yields a stream to the terminal. If
+    there was no output, no file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     saved = os.dup(1), os.dup(2)
     with path.open("a", buffering=1) as log, os.fdopen(os.dup(1), "w", buffering=1) as terminal:
@@ -28,3 +29,5 @@ def quiet_into(path: Path) -> Iterator[TextIO]:
             os.dup2(saved[1], 2)
             os.close(saved[0])
             os.close(saved[1])
+    if not path.stat().st_size:
+        path.unlink()

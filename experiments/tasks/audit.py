@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from analysis import arms as arm_analysis
 from das.trl.engines.in_process import build_in_process
 from experiments.harness.agreement import (
@@ -22,33 +20,32 @@ from experiments.harness.agreement import (
     sample_agreement,
 )
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.config import RunConfig, run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.failures import in_own_process
 from experiments.harness.policies import policy_directory
 from experiments.harness.rollout_steps import RolloutRun, requests, tokenized
 from experiments.harness.runs import lock_step
-from experiments.harness.validate import check, require_bits
+from experiments.harness.validate import check
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Audit the config's arm at the three levels. Prints a line for each level, and writes result.json."""
-    config, path = run_config(composed), Path(folder)
+    path = Path(folder)
     check(config)
     if not config.arm.drafts:
         raise UserError(
             f"arm={config.arm.name} drafts nothing, so there is nothing to audit: name another arm, such as arm=das"
         )
-    require_bits(config.engine.exact, "audit")
-    progress = Progress(int(config.task["train_steps"]), 2)
+    progress = Progress(int(config.task.train_steps), 2)
     policy = policy_directory(config, progress.note)
     run_folder = RunFolder(path, config.resolved)
     arms = {"none": arm_config("none", overrides), config.arm.name: config}
     result: dict[str, Any] = {}
-    draws = int(config.task["draws"])
+    draws = int(config.task.draws)
     plain = in_own_process("none", path, rollouts, arms["none"], policy)
     drafted = in_own_process(config.arm.name, path, rollouts, config, policy, draws)
     result["distribution"] = drafted["distribution"]
@@ -61,8 +58,8 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     result["sample"] = sample_agreement(plain["responses"], drafted["responses"])
     result["sample"]["accepted"] = drafted["accepted"]
     progress.note(describe_sample(result["sample"]))
-    if config.task["train_steps"]:
-        short = [*overrides, f"trainer.max_steps={config.task['train_steps']}", "wandb=off"]
+    if config.task.train_steps:
+        short = [*overrides, f"trainer.max_steps={config.task.train_steps}", "wandb=off"]
         trained = {name: arm_config(name, short) for name in arms}
         result["training"] = training_agreement(trained, policy, run_folder, progress)
     progress.note(f"result: {run_folder.write_result(result)}")
@@ -87,7 +84,7 @@ def rollouts(config: RunConfig, policy: str, draws: int | None = None) -> dict[s
     """
     prepare_process(config)
     engine = build_in_process(engine_settings(config, policy), logprobs_mode="raw_logits", max_logprobs=LISTED)
-    steps = RolloutRun(config, policy, int(config.task["steps"]), logprobs=LISTED)
+    steps = RolloutRun(config, policy, int(config.task.steps), logprobs=LISTED)
     responses: list[dict[str, Any]] = []
     accepted = 0
     for request in requests(steps, tokenized(config, policy)):

@@ -10,13 +10,12 @@ import random
 import sys
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
-from analysis.latency_figure import calibration_figure
+from analysis.task_figures import calibration_figure
 from das.engine.methods import find_method
-from experiments.harness.config import RunConfig, run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.pass_timing import WARM_UP, RandomDrafter, add_requests, made_up_prompts, timed_passes
 from experiments.harness.policies import policy_directory
@@ -24,20 +23,21 @@ from experiments.harness.rollout_steps import tokenized
 from experiments.harness.validate import check
 from experiments.replay.latency_files import write_latency
 from experiments.replay.latency_forms import Drafting
-from experiments.run.compose import compose_config
 from experiments.run.errors import UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, device_name
+from experiments.settings.compose import compose_config
+from experiments.settings.config import RunConfig, run_config
 from experiments.small_policy.shapes import shape_of, weightless_policy
 
 VOCABULARY = 1024  # tokens in the vocabulary, for shapes that do not set it
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Time the passes, fit the forms, and print their errors. Writes latency.json, result.json and a figure."""
-    task = composed.task
-    _check(composed)
+    task = config.task
+    _check(config)
     others = [override for override in overrides if not override.startswith(("arm=", "budget"))]
     max_draft_tokens = max(1, *task.drafts)
     drafting = compose_config([*others, "arm=das", "budget=fixed", f"budget.tokens={max_draft_tokens}"])
@@ -63,14 +63,12 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(f"latency model: {path}  (budget.latency={path}, or task.latency={path} of replay, advise)")
 
 
-def _check(config: DictConfig) -> None:
+def _check(config: RunConfig) -> None:
     task = config.task
     if not find_method(config.arm.method).keyed:
         raise UserError(f"arm={config.arm.name}: task=calibrate times passes that verify drafts; leave arm= out")
-    if min(*task.live, *task.drafts, task.passes, task.rounds) < 0 or min(task.live) < 1 or task.passes < 1:
-        raise UserError("task.live and task.passes must be 1 or more, task.drafts 0 or more")
-    if task.shape is not None and (not task.contexts or min(task.contexts) < 1):
-        raise UserError(f"task.contexts={task.contexts}: name one or more numbers of tokens, 1 or more")
+    if not (task.live and task.drafts and task.contexts):
+        raise UserError("task.live, task.drafts, task.contexts: name one or more numbers for each")
     needed = _response(task)
     if config.trainer.max_completion_length < needed:
         raise UserError(
@@ -79,7 +77,7 @@ def _check(config: DictConfig) -> None:
         )
 
 
-def _response(task: DictConfig) -> int:
+def _response(task: Any) -> int:
     """The most tokens that a request takes beside its prompt while its passes are timed."""
     return 2 * (WARM_UP + int(task.passes)) + int(max(task.drafts))
 
@@ -94,7 +92,7 @@ def shaped_policy(config: RunConfig, name: str) -> str:
     return str(weightless_policy(name, shape.vocabulary or VOCABULARY, dtype, Path(config.cache) / "policies"))
 
 
-def measure(config: RunConfig, task: DictConfig, policy: str, progress: Progress) -> list[list[float]]:
+def measure(config: RunConfig, task: Any, policy: str, progress: Progress) -> list[list[float]]:
     """Time the passes. Returns a row for each: live requests, tokens in the pass, tokens of context, seconds.
 
     task: the settings of this task.

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from analysis import arms as arm_analysis
 from analysis import compare_page, figures, read
 from analysis.regime import regime
@@ -13,7 +11,6 @@ from das.engine.engine_config import BITS, EXACT
 from das.side_output import side_output
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
-from experiments.harness.config import RunConfig, run_config
 from experiments.harness.replays.recorded_arms import derived_ratios
 from experiments.harness.runs import lock_step, one_by_one
 from experiments.harness.train_arm import make_parts
@@ -21,25 +18,21 @@ from experiments.harness.validate import check, refuse_one_arm
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Train every arm of the setting `arms` from the same start, and print and write the comparison."""
-    config, path = run_config(composed), Path(folder)
+    path = Path(folder)
     refuse_one_arm(config, overrides)
-    overrides_of_arms = arm_overrides(composed, composed.arms, overrides)
+    overrides_of_arms = arm_overrides(config, config.arms, overrides)
     arms = arm_configs(overrides_of_arms)
     for arm in arms.values():
         check(arm)
     check_stock(arms)
-    in_lock_step, train_once = config.task["lock_step"], config.task["train_once"]
+    in_lock_step, train_once = config.task.lock_step, config.task.train_once
     if train_once:
-        check_train_once(config, arms)
-    if in_lock_step and config.engine.processes > 1:
-        raise UserError(
-            f"task.lock_step=true runs all arms at once, a process each; with engine.processes="
-            f"{config.engine.processes} set task.lock_step=false"
-        )
+        check_train_once(arms)
     steps = config.trainer.max_steps
     other_tokens = [name for name, arm in arms.items() if not arm.arm.row.keyed or arm.engine.exact != BITS]
     so_far = SoFar(list(arms), other_tokens, config.responses_per_step, train_once)
@@ -59,7 +52,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     result = arm_analysis.compare_arms(path, list(arms))
     run_folder.write_result(result)  # written now, because an error in the lines below must not lose hours of work
     result["regime"] = regime(path, list(arms))
-    if config.task["derived"]:
+    if config.task.derived:
         result["derived"] = derived_ratios({name: path / "arms" / name for name in arms})
     drawn: list[Path] = []
     with side_output("the pictures of the comparison", progress.note):
@@ -83,14 +76,8 @@ def check_stock(arms: Mapping[str, RunConfig]) -> None:
         raise UserError(f"arms={list(arms)}: {stock[0]} samples other tokens, so it cannot be the baseline")
 
 
-def check_train_once(config: RunConfig, arms: Mapping[str, RunConfig]) -> None:
-    """Refuse task.train_once if the arms run one after the other, or if an arm would have to learn from the training.
-    Raises UserError.
-    """
-    if not config.task["lock_step"]:
-        raise UserError(
-            "task.train_once=true: the arms need the first arm's weights of each step; set task.lock_step=true"
-        )
+def check_train_once(arms: Mapping[str, RunConfig]) -> None:
+    """Refuse task.train_once if an arm would have to learn from the training. Raises UserError."""
     learning = [name for name, arm in list(arms.items())[1:] if arm.arm.online]
     if learning:
         raise UserError(

@@ -12,13 +12,11 @@ from pathlib import Path
 
 import numpy as np
 from datasets import Dataset
-from omegaconf import DictConfig
 
-from analysis.evaluate_figure import evaluate_figure
+from analysis.task_figures import evaluate_figure
 from das import stages
 from das.engine.rollouts.rollout import Rollout, rollout_row
 from das.trl.engines.in_process import build_in_process
-from experiments.harness.config import RunConfig, data_config, run_config
 from experiments.harness.data import MADE, split_rows
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.evaluation.evaluation import Evaluation, Judged
@@ -27,21 +25,20 @@ from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.policies import policy_directory
 from experiments.harness.reward import make_reward
 from experiments.harness.validate import check
-from experiments.run.checks import at_least_one
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig, data_config
 
 GENERATED_PROBLEMS = 128  # number of problems if no setting says how many
 FULL = 4  # a rollout has 4 times the requests that decode at once, so that its slow end costs little
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Sample and judge responses. Prints a line for each rollout and each k; writes result.json and pass_at_k.png."""
-    at_least_one(composed.task, "samples", *(["problems"] if composed.task.problems is not None else []))
-    config = _judged_by_its_own(run_config(composed))
-    samples = int(config.task["samples"])
-    ks = ks_of(config.task["k"], samples, "task")
+    config = _judged_by_its_own(config)
+    samples = int(config.task.samples)
+    ks = ks_of(config.task.k, samples, "task")
     check(config, in_steps=False)
     policy = policy_directory(config, print)
     rows, summary, left_out = _rows(config, policy)
@@ -101,7 +98,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
 
 def _judged_by_its_own(config: RunConfig) -> RunConfig:
     """Return the config with this task's number of problems, and with the reward that fits the set of problems."""
-    problems = config.task["problems"]
+    problems = config.task.problems
     if problems is None:
         problems = GENERATED_PROBLEMS if config.data.name in MADE else config.data.problems
     data = data_config({**config.data.settings, "problems": problems})
@@ -110,7 +107,7 @@ def _judged_by_its_own(config: RunConfig) -> RunConfig:
 
 def _rows(config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
     """Return the result of `split_rows`. An error about the number of problems names the key that the user set."""
-    published = config.data.name not in MADE and config.task["problems"] is None
+    published = config.data.name not in MADE and config.task.problems is None
     key = "data.problems" if published else "task.problems"
     with renamed_keys({"data.problems": key, "eval.problems": key}):
         return split_rows(config.data, "evaluation", config, policy)
@@ -134,7 +131,7 @@ def _roll_out(
     A seed depends on the problem and the sample only, so the division into parts changes no response.
     """
     prepare_process(config)
-    evaluation = Evaluation(config, policy, rows, make_reward(config.reward), int(config.task["samples"]))
+    evaluation = Evaluation(config, policy, rows, make_reward(config.reward), int(config.task.samples))
     engine = build_in_process(engine_settings(config, policy))
     with closing(evaluation):
         for part in parts:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from analysis import report_page
 from analysis.orderings import summary
 from analysis.report import markdown
@@ -12,16 +10,17 @@ from das.files import write_text
 from experiments.harness.runs import planned_runs
 from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress
+from experiments.settings.config import RunConfig
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Do the runs that are missing, then write the section with its figures to outputs/reproduce/NAME/report.html and
     report.md.
 
     Raises RunFailed with the reason of the first run that failed.
     """
-    profile = str(composed.profile)
-    experiment = planned_runs.load(str(composed.experiment.name), profile, planned_runs.passed_on(overrides))
+    profile = str(config.profile)
+    experiment = planned_runs.load(str(config.experiment["name"]), profile, planned_runs.passed_on(overrides))
     planned_runs.check_runs([experiment])
     progress = Progress(0)
     store = Path(folder)

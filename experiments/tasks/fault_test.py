@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from omegaconf import DictConfig
 
 from analysis import read
 from experiments.harness.resume import CHECKPOINTS
 from experiments.harness.runs.struck_runs import ORPHAN_S, finish, leave_alone, plan, start, wait_until
-from experiments.harness.validate import require_bits
-from experiments.run.checks import at_least_one
-from experiments.run.errors import RunFailed, UserError
+from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 from experiments.training import checkpoint
 
 # Kind of fault here -> its kind in experiments/faults/sitecustomize.py, and the range from which the number of the pass
@@ -54,25 +52,21 @@ class Fault:
     orphans: list[str]  # names of processes that were left behind
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Train once in one process, undisturbed. Then disturb `task.faults` runs on a cluster, and write result.json.
 
     Raises RunFailed unless every run was struck, ended with identical results or one error line, and left no process.
     """
-    if composed.cluster.name == "none":
-        raise UserError("cluster=none: task=fault_test strikes engines of a cluster; set cluster=ray")
-    at_least_one(composed.task, "faults")
-    require_bits(composed.engine.exact, "fault_test")
     progress, path = Progress(0), Path(folder)
-    kinds, arguments = plan(composed, overrides, KINDS, "train")
-    run_folder = RunFolder(path, composed)
+    kinds, arguments = plan(config, overrides, KINDS, "train")
+    run_folder = RunFolder(path, config.resolved)
     whole = path / "whole"
     leave_alone([argument for argument in arguments if not argument.startswith("cluster")], whole)
-    rng = random.Random(composed.seed)
+    rng = random.Random(config.seed)
     faults: list[Fault] = []
     counts = {"tried": 0, "survived": 0, "one_line": 0, "orphans": 0}
     order: list[str] = []  # kinds in random order, each once before one comes again
-    for number in range(composed.task.faults):
+    for number in range(config.task.faults):
         order = order or rng.sample(kinds, len(kinds))
         fault = strike(order.pop(), arguments, path / f"struck_{number}", whole, rng)
         missed = "" if fault.struck else "not struck, "

@@ -8,6 +8,7 @@ of past responses for each number of live requests.
 result.json:
 forced.{tokens, equal}: for all arms but stock, how many tokens were emitted, and whether all are the recorded ones.
 arms.NAME.{rollout_s, tokens_per_pass, drafted, accepted}.
+variant_of.NAME: the arm that a variant (+vary) replaces.
 ratio_to_none.NAME.{rollout_s, processor_s}.{overall, by_live}; and ratio_to_stock if the arm stock was run. processor_s
 is the CPU time of the engine's process. It says more than rollout_s if other programs use the cores, too.
 replay_error.NAME: relative error of the simulator's rollout times. It is fitted to odd epochs and judged on even ones.
@@ -21,29 +22,29 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from analysis.force_figure import force_figure
 from analysis.force_table import force_table
+from analysis.task_figures import force_figure
 from das.engine.build import EngineSettings
 from das.engine.methods import METHODS, find_method
 from das.replay.workload import Workload
-from experiments.harness.arm_configs import arm_overrides
-from experiments.harness.config import run_config
+from experiments.harness.arm_configs import arm_overrides, varies
 from experiments.harness.engine import engine_settings
 from experiments.harness.replays.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
 from experiments.harness.replays.forced_replay import BASELINE, replay
 from experiments.harness.replays.recorded_arms import tokens_only
 from experiments.recorded.forced_works import forced_works, with_end
-from experiments.run.compose import compose_config
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.compose import compose_config
+from experiments.settings.config import RunConfig, run_config
 from experiments.small_policy.shapes import Shape, random_policy, shape_of, weightless_policy
 
 Results = dict[str, dict[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Roll out all responses with all arms, then simulate them. Prints a table; writes result.json and a figure."""
     task = config.task
     path = check(task)
@@ -55,7 +56,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     cut = forced_works(path, live, int(task.siblings), int(task.epochs), int(task.tokens), int(task.prompt))
     works, end, vocabulary = with_end(cut, shape.vocabulary, path)
     progress = Progress(len(live) * int(task.epochs), len(arms))
-    run_folder = RunFolder(Path(folder), config)
+    run_folder = RunFolder(Path(folder), config.resolved)
     dtype = settings[BASELINE].dtype if settings[BASELINE].dtype != "auto" else shape.dtype
     with quiet_into(Path(folder) / "log.txt"):
         make = random_policy if task.kv_gib is None else weightless_policy
@@ -80,12 +81,14 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         engines.close()
     stock = next((name for name in arms if not settings[name].row.keyed), None)
     result = measured(results, live, stock) | replay(results, works, settings)
+    varied_arm = varies(list(task.arms))
+    result["variant_of"] = {name: varied_arm for name in arms if name not in task.arms}
     force_figure(result, Path(folder) / "force.png")
     progress.note(force_table(result))
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
-def check(task: DictConfig) -> Path:
+def check(task: Any) -> Path:
     """Check the task's settings and return the path of the recording. Raises UserError with a one-line message."""
     if task.rollouts is None:
         raise UserError("task.rollouts=PATH is missing: their form: experiments/recorded/rollouts.py")
@@ -93,14 +96,14 @@ def check(task: DictConfig) -> Path:
         raise UserError(f"task.arms={list(task.arms)}: {BASELINE} must be among them, all times are relative to it")
     if len(set(task.arms)) != len(task.arms):
         raise UserError(f"task.arms={list(task.arms)}: name each arm once")
-    if not task.live or min(*task.live, task.siblings, task.tokens) < 1 or task.epochs < 2 or task.prompt < 1:
-        raise UserError("task.live, task.siblings, task.tokens, task.prompt must be 1 or more, task.epochs 2 or more")
+    if not task.live:
+        raise UserError("task.live=[]: name one or more numbers of requests")
     if not Path(task.rollouts).exists():
         raise UserError(f"task.rollouts={task.rollouts}: no such file or folder")
     return Path(task.rollouts)
 
 
-def check_live(shape: Shape, task: DictConfig) -> None:
+def check_live(shape: Shape, task: Any) -> None:
     """Refuse more live requests than a CPU serves with weights of this shape. Raises UserError."""
     import torch  # here, because it takes a second to import
 
@@ -112,7 +115,7 @@ def check_live(shape: Shape, task: DictConfig) -> None:
         )
 
 
-def arm_configs(config: DictConfig, shape: Shape, overrides: Sequence[str]) -> dict[str, DictConfig]:
+def arm_configs(config: RunConfig, shape: Shape, overrides: Sequence[str]) -> dict[str, DictConfig]:
     """Return the config of every arm or variant. The weights have the shape's data type unless the user names another.
 
     Raises UserError for an arm that is unknown or drafts with a model, EngineError for an arm whose package is missing.

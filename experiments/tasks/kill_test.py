@@ -12,22 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from omegaconf import DictConfig
 
 from analysis import read
+from analysis.metrics import timeless
 from experiments.harness.resume import CHECKPOINTS, SCRATCH
 from experiments.harness.runs.struck_runs import ORPHAN_S, finish, leave_alone, plan, start, wait_until
-from experiments.harness.validate import require_bits
-from experiments.run.checks import at_least_one
 from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, responses_file
+from experiments.settings.config import RunConfig
 from experiments.training import checkpoint
 
 # "engine" kills nothing: the engine raises an error. "damage" is "run", and then a file is damaged.
 KINDS = ("run", "parent", "arm", "checkpoint", "sync", "engine", "damage")
 FROM_INSIDE = ("sync", "engine")  # experiments/faults/sitecustomize.py does these, inside the process
-CLOCK = ("draft_share", "pass_time_error")  # metrics that depend on times, beside those whose names end in _s
 BYTES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # of the last checkpoint
 # Files that a checkpoint may have too: a draft head with its optimizers, the noise scales that drafts learned, and the
 # history of past responses.
@@ -43,25 +41,23 @@ class Kill:
     wrong: list[str]
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Do one undisturbed run. Then stop each of `task.runs` runs once in every way of `task.kinds`, and resume it each
     time. Writes result.json.
 
     Raises RunFailed unless all of them end with identical results and leave no process.
     """
-    at_least_one(composed.task, "runs")
-    require_bits(composed.engine.exact, "kill_test")
-    kinds, arguments = plan(composed, overrides, KINDS, "compare")
+    kinds, arguments = plan(config, overrides, KINDS, "compare")
     progress = Progress(0)
     path = Path(folder)
-    run_folder = RunFolder(path, composed)
+    run_folder = RunFolder(path, config.resolved)
     undisturbed = path / "whole"
     leave_alone(arguments, undisturbed)
-    rng = random.Random(composed.seed)
+    rng = random.Random(config.seed)
     runs: list[dict[str, Any]] = []
     num_equal, began = 0, time.monotonic()
     for number in count():
-        if number >= composed.task.runs and time.monotonic() - began >= composed.task.minutes * 60:
+        if number >= config.task.runs and time.monotonic() - began >= config.task.minutes * 60:
             break
         killed = path / f"killed_{number}"
         order = rng.sample(kinds, len(kinds))
@@ -220,8 +216,3 @@ def differing_files(first: Path, second: Path) -> Iterator[str]:
             yield f"{name} of the last checkpoint"
     if checkpoint.steps(first / CHECKPOINTS) != checkpoint.steps(second / CHECKPOINTS):
         yield "other checkpoints"
-
-
-def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows of metrics without the numbers that depend on the clock."""
-    return [{key: value for key, value in row.items() if not key.endswith("_s") and key not in CLOCK} for row in rows]

@@ -7,29 +7,24 @@ result.json: correct, truncated, entropy_nats, and lengths of the responses.
 import time
 from pathlib import Path
 
-from omegaconf import DictConfig
-
-from experiments.harness.config import RunConfig, run_config
 from experiments.harness.data import split_rows
 from experiments.harness.evaluation.held_out import renamed_keys
 from experiments.harness.policies import policy_directory
 from experiments.harness.validate import check
-from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Sample responses to the training's problems, and print their statistics. With task.kind, train and write a
     policy."""
-    at_least_one(composed.task, "problems", "samples")
-    config = run_config(composed)
-    if config.task["kind"] is not None:
+    if config.task.kind is not None:
         _train(config, RunFolder(Path(folder), config.resolved))
         return
     check(config, in_steps=False)
-    problems, samples = config.task["problems"], config.task["samples"]
+    problems, samples = config.task.problems, config.task.samples
     if config.data.judged_by != "maths":
         raise UserError(f"data={config.data.name}: task=policy judges answers, not programs: choose a set for maths")
     config = config.with_problems(problems)
@@ -63,7 +58,7 @@ def _train(config: RunConfig, run_folder: RunFolder) -> None:
 
     from experiments.small_policy.train import RECIPES, ship
 
-    kind, progress = config.task["kind"], Progress(0)
+    kind, progress = config.task.kind, Progress(0)
     if kind not in RECIPES:
         raise UserError(f"task.kind={kind}: choose {', '.join(RECIPES)}, or null to measure a policy")
     torch.set_num_threads(config.engine.threads)

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from experiments.recorded.recordings import fetch, recordings
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
+from experiments.settings.config import RunConfig
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Write a file for each recording that the folder lacks. Prints a line for each: source, licence, size."""
     task, progress, target = config.task, Progress(0), Path(config.task.folder)
     known = {recording.name: recording for recording in recordings()}

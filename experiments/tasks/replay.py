@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from analysis import read
-from analysis.replay_figure import validation_figure
+from analysis.task_figures import validation_figure
 from das.engine.methods import find_method
 from das.replay.cluster import Step
 from das.replay.times import Times
@@ -21,25 +20,21 @@ from experiments.harness.replays.recorded_arms import arm_config_of, can_be_repl
 from experiments.recorded.rollouts import read_rollouts
 from experiments.replay.fitted_times import fit_form, fit_prefill
 from experiments.replay.latency_files import read_latency
-from experiments.replay.latency_fits import FITS
 from experiments.run.errors import UserError, reading
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 
 FITTED, JUDGED = slice(0, None, 2), slice(1, None, 2)  # steps that the latency model is fitted to; steps that judge it
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Fit the latency model, simulate every arm, and compare the times. Prints a line for each arm."""
     task = config.task
-    if task.form not in FITS:
-        raise UserError(f"task.form={task.form}: choose one of {', '.join(FITS)}")
-    if int(task.prompt) < 0:
-        raise UserError(f"task.prompt={task.prompt}: must not be negative")
     progress = Progress(0)
     arms = replayable(arm_folders(task.run), progress)
     measured_form = None if task.latency is None else read_latency(Path(task.latency))
-    run_folder = RunFolder(Path(folder), config)
+    run_folder = RunFolder(Path(folder), config.resolved)
     timelines = {name: _timelines(path) for name, path in arms.items()}
     fitted = [timeline for of_arm in timelines.values() for timeline in of_arm[FITTED]]
     form, source = measured_form or (fit_form(fitted, str(task.form)), "fitted")

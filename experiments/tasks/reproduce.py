@@ -13,17 +13,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from analysis import read, report_page
 from analysis.orderings import Ordering, summary
 from analysis.report import Line, Section, Table, claims, markdown, markdown_table
 from das.files import write_text
 from experiments.harness.runs import planned_runs
 from experiments.harness.runs.planned_runs import Experiment, Run
-from experiments.run.errors import CONFIGS, RunFailed, UserError
+from experiments.run.errors import CONFIGS, RunFailed
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, meta
+from experiments.settings.config import RunConfig
 
 PAPERS = {
     "das": "DAS, arXiv 2511.13841",
@@ -45,47 +44,44 @@ class Report:
     failed: Mapping[Run, str]  # failed run -> the reason
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Simulate the experiments of one paper, or reproduce everything."""
-    if composed.paper is None:
-        everything(composed, overrides, Path(folder))
-    elif composed.paper in PAPERS:
-        replay(composed, Path(folder) / composed.paper)
+    if config.paper is None:
+        everything(config, overrides, Path(folder))
     else:
-        raise UserError(f"paper={composed.paper}: choose one of {', '.join(PAPERS)}, or none for everything")
+        replay(config, config.paper, Path(folder) / config.paper)
 
 
-def replay(composed: DictConfig, folder: Path) -> None:
+def replay(config: RunConfig, paper: str, folder: Path) -> None:
     """Simulate the experiments of one paper. Writes report.md, figures and result.json into `folder`."""
     published = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.json").read_text())
-    module = importlib.import_module(f"experiments.papers.{composed.paper}")
-    run_folder = RunFolder(folder, composed)
+    module = importlib.import_module(f"experiments.papers.{paper}")
+    run_folder = RunFolder(folder, config.resolved)
     progress = Progress(0)
-    progress.note(f"simulating {PAPERS[composed.paper]}: about {MINUTES[composed.paper]:g} min on 2 cores")
-    sections = module.sections(composed.task, composed.budget, published, folder, progress)
+    progress.note(f"simulating {PAPERS[paper]}: about {MINUTES[paper]:g} min on 2 cores")
+    sections = module.sections(config.task, config.budget, published, folder, progress)
     report = folder / "report.md"
-    write_text(report, markdown(PAPERS[composed.paper], module.PREFACE, sections))
+    write_text(report, markdown(PAPERS[paper], module.PREFACE, sections))
     result = {"preface": module.PREFACE, "sections": [asdict(section) for section in sections]}
     write_text(folder.parent / "result.json", json.dumps(result, indent=1))
     run_folder.write_result(result)
     progress.note(f"report: {report}")
 
 
-def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
+def everything(config: RunConfig, overrides: list[str], store: Path) -> None:
     """Do the runs of all experiments in this profile, then the simulations of the papers, then write the report.
 
     Finished runs are not repeated. Raises RunFailed if a run failed; the report is written before, and names that run.
     """
-    profile = str(composed.profile)
+    profile = str(config.profile)
     passed_on = planned_runs.passed_on(overrides)
     experiments = [planned_runs.load(name, profile, passed_on) for name in planned_runs.names()]
     planned_runs.check_runs(experiments)
     progress = Progress(0)
     began = time.perf_counter()
     runs = [planned for experiment in experiments for planned in experiment.runs.values()]
-    failed = planned_runs.make(runs, store, progress)
-    replays = {} if profile == "smoke" else replay_runs(composed, overrides, progress)
-    failed |= planned_runs.make(list(replays.values()), store, progress)
+    replays = {} if profile == "smoke" else replay_runs(config, overrides, progress)
+    failed = planned_runs.make([*runs, *replays.values()], store, progress)
     chapters = {
         "Figures of DAS, real engine": sections_of(experiments, "das_", store, profile, failed),
         "Ablations, real engine": sections_of(experiments, "ablation_", store, profile, failed),
@@ -101,7 +97,7 @@ def everything(composed: DictConfig, overrides: list[str], store: Path) -> None:
         raise RunFailed(f"{len(failed)} runs failed, first: {next(iter(failed.values()))}")
 
 
-def replay_runs(composed: DictConfig, overrides: Sequence[str], progress: Progress) -> dict[str, Run]:
+def replay_runs(config: RunConfig, overrides: Sequence[str], progress: Progress) -> dict[str, Run]:
     """Return paper -> the run that simulates its experiments. DAS is left out if its recorded rollouts are missing.
 
     overrides: the user's overrides; the overrides of the task's settings are passed on to the runs.
@@ -111,8 +107,8 @@ def replay_runs(composed: DictConfig, overrides: Sequence[str], progress: Progre
         paper: Run(("task=reproduce", f"paper={paper}", *settings), MINUTES[paper])
         for paper in ("efficient_rollout", "nemo_rl")
     }
-    if not Path(composed.task.traces).exists():
-        progress.note(f"skipped: the replay of {PAPERS['das']} needs {composed.task.traces}: run task=recordings first")
+    if not Path(config.task.traces).exists():
+        progress.note(f"skipped: the replay of {PAPERS['das']} needs {config.task.traces}: run task=recordings first")
         return runs
     return {"das": Run(("task=reproduce", "paper=das", *settings), MINUTES["das"]), **runs}
 

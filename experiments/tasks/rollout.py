@@ -3,11 +3,8 @@
 import sys
 from pathlib import Path
 
-from omegaconf import DictConfig
-
-from analysis.arms import summary
 from analysis.cluster_engines import cluster_result
-from experiments.harness.config import run_config
+from analysis.metrics import summarised
 from experiments.harness.data import dataset
 from experiments.harness.policies import policy_directory
 from experiments.harness.rollout_steps import RolloutRun, record_rollouts
@@ -16,15 +13,13 @@ from experiments.run.errors import RunFailed
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 
-SUMMARISED = ("rollout_s", "tokens", "passes", "tokens_per_pass", "drafted", "accepted", "draft_share")
 
-
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Roll out `task.steps` batches of prompts. Prints a line for each batch and writes result.json."""
-    config = run_config(composed)
     check(config)
-    steps = int(config.task["steps"])
+    steps = int(config.task.steps)
     progress = Progress(steps)
     policy = policy_directory(config, progress.note)
     rows = dataset(config, policy, progress.note)
@@ -37,6 +32,5 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         raise RunFailed(
             f"arm {config.arm.name} drafted nothing in {len(metrics)} rollouts: speculation was silently off"
         )
-    summaries = {key: summary([row[key] for row in metrics]) for key in SUMMARISED}
-    result = {"arms": {config.arm.name: summaries}, **cluster_result(metrics)}
+    result = {"arms": {config.arm.name: summarised(metrics)}, **cluster_result(metrics)}
     progress.note(f"result: {run_folder.write_result(result)}")

@@ -4,19 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
 from analysis import drafted_text, read
-from experiments.harness.config import run_config
 from experiments.harness.policies import policy_directory
 from experiments.harness.replays.recorded_arms import arm_config_of
 from experiments.run.errors import UserError, reading
 from experiments.run.progress import Progress
+from experiments.settings.config import RunConfig, run_config
 
 PAGE = "drafted_text.html"
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Write the page into the folder of the run that it shows, and print its path."""
     task, progress = config.task, Progress(0)
     if task.run is None:

@@ -4,17 +4,16 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import psutil
-from omegaconf import DictConfig, OmegaConf
 
 from analysis import soak as soak_analysis
 from das.files import add_rows
 from das.process import die_with_parent, spawned
-from experiments.harness.config import RunConfig, run_config
 from experiments.harness.policies import policy_directory
 from experiments.harness.train_arm import ArmRun, train_arm
 from experiments.harness.validate import check
@@ -22,16 +21,17 @@ from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 from experiments.training.barrier import Barrier
 
 ENDLESS = 10**7  # training steps, the largest number allowed; the clock ends the training before
 ROLES = ("rewards.forkserver", "rewards.judge", "rewards.maths", "wandb-core", "resource_tracker")
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Train the arm for `task.minutes`. Writes soak.jsonl (a row for each step), result.json and soak.png."""
-    config = run_config(without_end(composed))
-    minutes, warm_up_minutes = config.task["minutes"], config.task["warm_up_minutes"]
+    config = replace(config, trainer=replace(config.trainer, max_steps=ENDLESS))  # the clock ends the training
+    minutes, warm_up_minutes = config.task.minutes, config.task.warm_up_minutes
     if warm_up_minutes >= minutes:
         raise UserError(f"task.warm_up_minutes={warm_up_minutes}: must be below task.minutes")
     check(config)
@@ -54,13 +54,6 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
     soak_analysis.soak_figure(path, warm_up_minutes, path / "soak.png")
     progress.note(soak_analysis.summary_text(result))
     progress.note(f"result: {run_folder.write_result(result)}")
-
-
-def without_end(composed: DictConfig) -> DictConfig:
-    """Return the config with more training steps than fit into the time, so that the clock ends the training."""
-    endless = OmegaConf.merge(composed, {"trainer": {"max_steps": ENDLESS}})
-    assert isinstance(endless, DictConfig)
-    return endless
 
 
 def watch(config: RunConfig, policy: str, path: Path) -> tuple[dict[psutil.Process, str], set[int]]:
@@ -147,7 +140,7 @@ def _train(config: RunConfig, policy: str, folder: Path, pipe: Connection) -> No
 
     class StopInTime(TrainerCallback):
         def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-            self.end = time.monotonic() + config.task["minutes"] * 60
+            self.end = time.monotonic() + config.task.minutes * 60
 
         def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
             control.should_training_stop = time.monotonic() > self.end

@@ -5,8 +5,6 @@ import os
 import sys
 from pathlib import Path
 
-from omegaconf import DictConfig
-
 from analysis import read
 from analysis.arms import arm_result
 from analysis.cluster_engines import cluster_result
@@ -15,18 +13,18 @@ from das.engine.engine_config import EXACT
 from das.files import write_text
 from experiments import rank_folders
 from experiments.harness import resume
-from experiments.harness.config import run_config
 from experiments.harness.failures import one_line_failure
 from experiments.harness.train_arm import ArmRun, make_parts, train_arm
 from experiments.harness.validate import check, check_processes
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
+from experiments.settings.config import RunConfig
 from experiments.training.barrier import Barrier
 
 
-def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Train the arm and print a line for each step. Only the main process prints; every process writes a log."""
-    config, path = run_config(composed), Path(folder)
+    path = Path(folder)
     progress = Progress(config.trainer.max_steps)
     if not ranks.is_main():
         progress.terminal = open(os.devnull, "w")  # noqa: SIM115  it stays open until the process ends
@@ -45,7 +43,7 @@ def run(composed: DictConfig, overrides: list[str], folder: str) -> None:
         policy = make_parts([config], progress.note)
         progress.note(EXACT[config.engine.exact])
     start = ranks.gather(start)[0]
-    group = config.task["group"] or path.name
+    group = config.task.group or path.name
     with one_line_failure(path), quiet_into(rank_folders.own_file(path / "log.txt")) as terminal:
         if ranks.is_main():
             progress.terminal = terminal

@@ -7,10 +7,9 @@ the weights of the step that trains on it. Without drafts the tokens are generat
 Of several processes that train together, each has its own groups and puts its own aside.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from das import ranks
 from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
 from das.engine.rollouts.enough import PUT_ASIDE, Begun, EnoughGroups
 from das.engine.rollouts.rollout import Rollout, request_seed
-from das.trl.lag import rollout_of_its_own
 
 STATE = "set_aside.npz"
 KIND = "groups set aside 1"
@@ -105,23 +103,6 @@ def longer(old: Sequence[int], new: Sequence[int]) -> list[int]:
 def shared(old: Sequence[int], new: Sequence[int]) -> int:
     """Returns the number of first tokens in which two responses are equal."""
     return next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-
-
-def partial_problem(arguments: Mapping[str, Any], lag: int, tools: bool, beside: bool) -> str:
-    """Returns one line that says why a training cannot put groups aside; empty if it can.
-
-    arguments: those of TRL's GRPOConfig. tools: whether rollouts have several turns. beside: whether engines run in
-    processes that do not train.
-    """
-    if lag:
-        return "what is put aside continues under the newest weights: set trainer.lag=0"
-    if tools:
-        return "rollouts in several turns call tools between their requests, and so cannot be put aside"
-    if beside:
-        return "only an engine in a process that trains puts groups aside: set engine.own_process=false cluster=none"
-    if arguments.get("vllm_enable_sleep_mode", False):
-        return "it was never tried with an engine that sleeps: set vllm_enable_sleep_mode=false"
-    return rollout_of_its_own(arguments)
 
 
 def save_groups(folder: Path, groups: Sequence[Group], drawn: int) -> None:

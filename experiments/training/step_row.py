@@ -1,4 +1,4 @@
-"""Make the columns of the row that a training step writes to metrics.jsonl (docs/metrics.md explains the names)."""
+"""Make the columns of the row that a training step writes to metrics.jsonl (docs/reference.md explains the names)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

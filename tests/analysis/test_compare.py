@@ -12,7 +12,8 @@ import pytest
 from composed import composed_arm
 from omegaconf import OmegaConf
 
-from analysis.compare import compare, equal, main
+from analysis.compare import compare, main
+from analysis.identity import equal
 from analysis.runs import find
 from experiments.harness.tracking import Tracker
 from experiments.run.errors import CONFIGS
@@ -63,7 +64,7 @@ def test_times_may_differ_but_bits_may_not(tmp_path: Path) -> None:
     other = write_run(tmp_path / "c", [row(1), row(2, loss=next_float), row(3, completions_digest="else")])
     (difference,) = compare([base, other])
     assert difference.identical is False
-    assert f"  loss                     first difference at step 2 (0.2, {next_float!r})" in difference.lines
+    assert f"  losses                   first difference at step 2 (0.2, {next_float!r})" in difference.lines
     assert "  completions              first difference at step 3 (c3, else)" in difference.lines
     assert "  rewards                  identical" in difference.lines
 
@@ -87,7 +88,7 @@ def test_runs_of_different_lengths_with_missing_values_and_nan(tmp_path: Path) -
     assert "b/none against a/none, 2 steps in common" in difference.lines
     assert "  only in a/none: 2 steps, 3 to 4; they are not compared" in difference.lines
     assert "  rewards                  not recorded in b/none" in difference.lines
-    assert "  gradient norm            identical, but not finite from step 2 on" in difference.lines
+    assert "  grad norms               identical, but not finite from step 2 on" in difference.lines
     why = "it has not finished, did not train, or is older than this digest"
     assert f"  final weights            not recorded in b/none: {why}" in difference.lines
     assert "  configs differ in seed (0, 1), trainer.max_steps (None, 2)" in difference.lines

@@ -17,7 +17,13 @@ def test_one_palette_for_arms_and_other_names() -> None:
     assert [colours[name] for name in ("none", "das", "ngram")] == [COLOURS[name] for name in ("none", "das", "ngram")]
     assert len(set(colours.values())) == 6
     assert set(colours.values()) <= {*COLOURS.values(), *OTHER_COLOURS}
-    assert [label("das_tree"), label("branch_blocks_64")] == ["das_tree", "das, branch blocks 64"]
+
+
+def test_an_arm_is_named_by_what_its_run_recorded() -> None:
+    """Not by the arms that there are today: an arm that is gone keeps its name."""
+    recorded = {"branch_blocks_64": "das"}
+    names = ["das_tree", "mtp_online", "branch_blocks_64"]
+    assert [label(name, recorded) for name in names] == ["das_tree", "mtp_online", "das, branch blocks 64"]
 
 
 def test_the_moving_mean_begins_with_what_there_is() -> None:

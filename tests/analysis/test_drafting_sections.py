@@ -2,25 +2,18 @@
 
 import gzip
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analysis.sections import (
-    drafting,
-    efficient_rollout_main,
-    efficient_rollout_toggle,
-    efficient_rollout_weights,
-    nemo_rl_depth,
-    nemo_rl_heads,
-    nemo_rl_main,
-)
-from tests.analysis.test_sections import PUBLISHED, row, verdicts, write_result, write_rows
+from analysis.quantities import over, speedup
+from analysis.record import Record
+from analysis.toggle import stays_on, switch
+from tests.analysis.test_sections import made, row, verdicts, write_result, write_rows
 
-HEADS = [
-    drafting.head_arm(warm, online) for warm in ("in_domain", "general") for online in ("online_false", "online_true")
-]
+HEADS = [f"warm_{warm}-online_{online}" for warm in ("in_domain", "general") for online in ("false", "true")]
 
 
 def comparison(folder: Path, arms: dict[str, tuple[float, int, int, int]], **more: Any) -> Path:
@@ -55,20 +48,18 @@ def heads(tmp_path: Path) -> Path:
 
 
 def test_counts_of_cycles(heads: Path) -> None:
-    steps = drafting.rows(heads, HEADS[0])
-    assert drafting.block_efficiency(steps) == 1 + 50 / 30
-    assert drafting.drafted_per_cycle(steps) == 2
-    assert drafting.accepted_share(steps) == 50 / 60
-    assert drafting.tokens_per_pass(steps) == 2
-    assert drafting.speedup(heads, HEADS[0]) == 2
-    assert drafting.speedup(heads, HEADS[0], "step_s") == 1.5
-    assert drafting.block_efficiency(drafting.rows(heads, "none")) != drafting.block_efficiency(
-        drafting.rows(heads, "none")
-    )  # nan
+    run = Record(heads)
+    assert over(run[HEADS[0]], "1 + accepted / draft_rounds") == 1 + 50 / 30
+    assert over(run[HEADS[0]], "drafted / draft_rounds") == 2
+    assert over(run[HEADS[0]], "accepted / drafted") == 50 / 60
+    assert over(run[HEADS[0]], "tokens / passes") == 2
+    assert speedup(run, HEADS[0]) == 2
+    assert speedup(run, HEADS[0], "step_s") == 1.5
+    assert math.isnan(over(run["none"], "1 + accepted / draft_rounds"))
 
 
 def test_parts_of_a_step(heads: Path, tmp_path: Path) -> None:
-    section = nemo_rl_main.section("Steps", {"heads": heads}, PUBLISHED, tmp_path)
+    section = made("nemo_rl_main", {"heads": heads}, tmp_path)
     assert verdicts(section) == [True, True, True, True, True]
     assert section.table is not None
     by_part = {cells[0]: cells[1:] for cells in section.table.rows}
@@ -79,10 +70,30 @@ def test_parts_of_a_step(heads: Path, tmp_path: Path) -> None:
 
 
 def test_initialisation_and_online_training(heads: Path, tmp_path: Path) -> None:
-    section = nemo_rl_heads.section("Heads", {"heads": heads}, PUBLISHED, tmp_path)
+    section = made("nemo_rl_heads", {"heads": heads}, tmp_path)
     assert verdicts(section) == [True] * 5
     assert [o.evidence for o in section.orderings[2:4]] == ["+27.0%", "+0.0%"]
     assert (tmp_path / "heads.png").exists()
+
+
+def test_lags(tmp_path: Path) -> None:
+    """A rollout takes 2 s without drafts and 1.2 s with them, training 1 s; at lag 1 a step waits for the rest."""
+    runs = {}
+    for lag, waits in ((0, (2.0, 1.2)), (1, (1.0, 0.2)), (2, (1.0, 0.2))):
+        run = comparison(tmp_path / str(lag), {"none": (2.0, 0, 0, 0), "das": (1.2, 50, 60, 30)})
+        for arm, exposed_s in zip(("none", "das"), waits, strict=True):
+            rows = [{**row, "exposed_s": exposed_s, "step_s": exposed_s + 1} for row in Record(run)[arm]]
+            write_rows(run / "arms" / arm, rows)
+        runs[f"lag_{lag}"] = run
+    section = made("nemo_rl_async", runs, tmp_path)
+    assert verdicts(section) == [True, True, True]
+    lines = {line.what: (line.plotted, line.replay, line.engine) for line in section.lines}
+    assert lines["lag 1: exposed generation, none"] == ("10.4 s", "1.00 s", "1.00 s")
+    assert lines["lag 1: step, das"] == ("60.5 s", "1.20 s", "1.20 s")
+    assert lines["lag 1: step speedup"] == ("1.24x", "1.67x", "1.67x")
+    assert section.table is not None
+    assert section.table.rows[1] == ["0", "das", "1.20", "1.00", "1.20", "1.20", "2.20", "2.20", "0%"]
+    assert section.table.rows[2][-1] == "100%", "all of the training runs beside the rollout"
 
 
 def test_draft_length(tmp_path: Path) -> None:
@@ -92,7 +103,7 @@ def test_draft_length(tmp_path: Path) -> None:
         "tokens_3": (1.4, 50, 90, 30),
         "tokens_5": (1.6, 55, 150, 30),
     }
-    section = nemo_rl_depth.section("Depth", {"depth": comparison(tmp_path / "run", arms)}, PUBLISHED, tmp_path)
+    section = made("nemo_rl_depth", {"depth": comparison(tmp_path / "run", arms)}, tmp_path)
     assert verdicts(section) == [True, True, True, True]
     assert section.table is not None
     assert section.table.rows[1] == ["3", "3.32 / 1.77 / 1.88", "2.77 / 1.53 / 1.81", "2.00 / 1.43 / 1.40"]
@@ -119,11 +130,11 @@ def large(folder: Path, rungs: list[int], on_from: int) -> Path:
 
 def test_toggle_and_ladder(tmp_path: Path) -> None:
     run = large(tmp_path / "large", [5, 5, 7, 7, 9], on_from=3)
-    section = efficient_rollout_toggle.section("Toggle", {"large": run}, PUBLISHED, tmp_path)
+    section = made("efficient_rollout_toggle", {"large": run}, tmp_path)
     assert verdicts(section) == [True, True, True]
     assert section.lines[0].engine == ", ".join(["25.0 %"] * 5)
     assert section.lines[2].engine == "5, 5, 7, 7, 9; " + ", ".join(["0.98"] * 5)
-    early = efficient_rollout_toggle.section("T", {"large": large(tmp_path / "early", [5, 7], 4)}, PUBLISHED, tmp_path)
+    early = made("efficient_rollout_toggle", {"large": large(tmp_path / "early", [5, 7], 4)}, tmp_path)
     assert verdicts(early) == [False, True, False]  # on from the start; and the ladder climbs after one rollout
 
 
@@ -131,10 +142,10 @@ def test_trials_and_controls_are_not_the_switch() -> None:
     """A pass with drafts while the toggle is off, then one without while it is on."""
     trace = {"step_live": [2] * 20, "step_tokens": [2, 4, 2, 2, 2, 4, 4, 4, 4, 4, 4, 2, *[4] * 8]}
     trace["step_emitted"] = trace["step_live"]
-    assert efficient_rollout_toggle.switch(trace) == (5 / 20, 2)
-    assert efficient_rollout_toggle.stays_on(trace)
+    assert switch(trace) == (5 / 20, 2)
+    assert stays_on(trace)
     trace["step_tokens"] = [2, 4, 4, 2, 2] * 4
-    assert not efficient_rollout_toggle.stays_on(trace)
+    assert not stays_on(trace)
 
 
 def test_main_table(heads: Path, tmp_path: Path) -> None:
@@ -146,7 +157,7 @@ def test_main_table(heads: Path, tmp_path: Path) -> None:
     }
     drafts = comparison(tmp_path / "self", arms, requantize_s=0.02)
     runs = {"self_drafts": drafts, "heads": heads, "large": large(tmp_path / "large", [5], 3)}
-    section = efficient_rollout_main.section("Main", runs, PUBLISHED, tmp_path)
+    section = made("efficient_rollout_main", runs, tmp_path)
     assert verdicts(section) == [False, True, True, True, True, True, True, True]
     assert section.lines[0].claimed == "-8.2 / +6.7 / -5.9"
     assert section.lines[0].replay == "-28.2 / -21.7 / -25.2"
@@ -180,7 +191,7 @@ def test_what_drafts(tmp_path: Path) -> None:
     found = {"positions": 18, "drafters": {name: counted(right) for name, right in rights.items()}}
     (tmp_path / "counts").mkdir()
     (tmp_path / "counts" / "result.json").write_text(json.dumps({**found, "by_temperature": {"1": found}}))
-    section = efficient_rollout_weights.section("Weights", {"counts": tmp_path / "counts"}, PUBLISHED, tmp_path)
+    section = made("efficient_rollout_weights", {"counts": tmp_path / "counts"}, tmp_path)
     assert verdicts(section) == [True, True, True, False, True, True, True, True, True]
     assert "EAGLE-3 -0.0100" in section.orderings[3].evidence
     assert section.table is not None

@@ -7,32 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from analysis import report_page
+from analysis import renderer, report_page
 from analysis.arms import compare_arms
 from analysis.orderings import Ordering, summary
+from analysis.record import Record
 from analysis.report import Line, Section, Table, markdown
-from analysis.sections import (
-    das_fig1,
-    das_fig2,
-    das_fig4,
-    das_fig5,
-    das_fig7,
-    das_fig8,
-    das_fig9,
-    das_fig10,
-    das_fig11,
-    das_fig12,
-    das_fig13,
-    settings_table,
-)
+from analysis.rollouts import grams_by_epoch, similarity
 
-PUBLISHED = json.loads((Path(__file__).parents[2] / "experiments" / "papers" / "published.json").read_text())
+ROOT = Path(__file__).parents[2]
+PUBLISHED = json.loads((ROOT / "experiments" / "papers" / "published.json").read_text())
 CONFIG = """
 policy: {name: small}
 data: {name: arithmetic}
 trainer: {per_device_train_batch_size: 4, num_generations: 2, max_completion_length: 64, learning_rate: 0.0001}
 """
+
+
+def made(name: str, runs: dict[str, Path], folder: Path) -> Section:
+    """The section that configs/experiment/NAME.yaml declares, of these runs."""
+    experiment = yaml.safe_load((ROOT / "configs" / "experiment" / f"{name}.yaml").read_text())["experiment"]
+    return renderer.section(experiment["title"], experiment["figure"], runs, PUBLISHED, folder)
 
 
 def row(step: int, rollout_s: float, num_accepted: int, num_drafted: int) -> dict[str, Any]:
@@ -125,72 +121,72 @@ def maths(tmp_path: Path) -> Path:
 
 
 def test_time_and_reward(maths: Path, tmp_path: Path) -> None:
-    for module in (das_fig10, das_fig11):
-        section = module.section("Fig", {"maths": maths}, PUBLISHED, tmp_path)
+    for name in ("das_fig10", "das_fig11"):
+        section = made(name, {"maths": maths}, tmp_path)
         assert engine(section)["das against none: reduction of rollout time"] == "50.0 %"
         assert engine(section)["mean reward, none / das"] == "0.5000 / 0.5000"
         assert verdicts(section) == [True, True]
         assert "shorter in 4 of 4 steps" in section.orderings[0].evidence
-    assert das_fig10.section("Fig", {"maths": maths}, PUBLISHED, tmp_path).lines[0].plotted == "47.7 %"
+    assert made("das_fig10", {"maths": maths}, tmp_path).lines[0].plotted == "47.7 %"
 
 
 def test_a_difference_in_one_bit_is_not_met(maths: Path, tmp_path: Path) -> None:
     result = json.loads((maths / "result.json").read_text())
     result["identical"]["das"]["losses"] = False
     (maths / "result.json").write_text(json.dumps(result))
-    section = das_fig10.section("Fig", {"maths": maths}, PUBLISHED, tmp_path)
+    section = made("das_fig10", {"maths": maths}, tmp_path)
     assert verdicts(section) == [True, False]
     assert section.orderings[1].evidence == "differ: das: losses"
-    table = settings_table.section("A", {"maths": maths}, PUBLISHED, tmp_path).table
+    table = made("ablation_batch", {"maths": maths}, tmp_path).table
     assert table is not None
     assert [cells[-1] for cells in table.rows] == ["NO", "yes", "yes"]
 
 
 def test_slower_is_not_met(tmp_path: Path) -> None:
     run = comparison(tmp_path / "run", {"none": 1.0, "das": 1.5, "das_unlimited": 1.25})
-    section = das_fig12.section("Fig", {"code": run}, PUBLISHED, tmp_path)
+    section = made("das_fig12", {"code": run}, tmp_path)
     assert verdicts(section) == [False, False, False, True]
     assert engine(section)["code: das against none: reduction of rollout time"] == "-50.0 %"
 
 
 def test_live_requests(maths: Path, tmp_path: Path) -> None:
-    section = das_fig1.section("Fig", {"maths": maths}, PUBLISHED, tmp_path)
+    section = made("das_fig1", {"maths": maths}, tmp_path)
     assert engine(section)["rollout time with DAS / without"] == "0.50"
     assert engine(section)["time at which half the requests have ended, none / das"] == "0.50 / 0.25"
     assert verdicts(section) == [True, False]
 
 
 def test_similarity(maths: Path, tmp_path: Path) -> None:
-    epochs = das_fig2.grams_by_epoch(maths)
+    epochs = grams_by_epoch(Record(maths), 4)
     assert len(epochs) == 2
     assert epochs[0]["p"] == {tuple(range(i, i + 4)) for i in range(5)}
-    assert das_fig2.similarity(epochs[1], epochs[0]) == pytest.approx(5 / 8)  # 5 known, 3 that contain 90, 91 or 92
-    assert das_fig2.similarity(epochs[0], epochs[1]) == 1.0
-    assert das_fig2.similarity(epochs[0], {"other": set()}) == 0.0
-    values = engine(das_fig2.section("Fig", {"m": maths}, PUBLISHED, tmp_path))
+    assert similarity(epochs[1], epochs[0]) == pytest.approx(5 / 8)  # 5 known, 3 that contain 90, 91 or 92
+    assert similarity(epochs[0], epochs[1]) == 1.0
+    assert similarity(epochs[0], {"other": set()}) == 0.0
+    values = engine(made("das_fig2", {"m": maths}, tmp_path))
     assert "0.62" in values["similarity to recent history, first → last"]
 
 
 def test_acceptance_over_training(maths: Path, tmp_path: Path) -> None:
-    section = das_fig4.section("Fig", {"maths": maths}, PUBLISHED, tmp_path)
+    section = made("das_fig4", {"maths": maths}, tmp_path)
     assert engine(section)["history (DAS): first → last"] == "0.18 → 0.54"  # 30/170, 70/130
     assert verdicts(section) == [True, True]
 
 
 def test_window(tmp_path: Path) -> None:
     windows = {"none": 2.0, "window_1": 1.2, "window_16": 1.0}
-    section = das_fig7.section("Fig", {"w": comparison(tmp_path / "w", windows, 8)}, PUBLISHED, tmp_path)
+    section = made("das_fig7", {"w": comparison(tmp_path / "w", windows, 8)}, tmp_path)
     assert verdicts(section) == [False, False]  # acceptance is equal, and the cost falls here
 
 
 def test_lengths(maths: Path, tmp_path: Path) -> None:
-    section = das_fig9.section("Fig", {"maths": maths}, PUBLISHED, tmp_path)
+    section = made("das_fig9", {"maths": maths}, tmp_path)
     assert engine(section)["mean length, range"] == "8-8 tokens"
     assert verdicts(section) == [False]
 
 
 def test_cap_and_batch(maths: Path, tmp_path: Path) -> None:
-    section = das_fig13.section("Fig", {"half_cap": maths, "half_batch": maths}, PUBLISHED, tmp_path)
+    section = made("das_fig13", {"half_cap": maths, "half_batch": maths}, tmp_path)
     assert verdicts(section) == [True] * 4
 
 
@@ -199,8 +195,8 @@ def test_structures_and_latency(tmp_path: Path) -> None:
     run.mkdir()
     array = {"tokens": 10000, "query_ms": 0.01, "insert_100_ms": 0.1, "array_query_ms": 0.5, "array_sort_ms": 20.0}
     (run / "result.json").write_text(json.dumps({"array": [array]}))
-    section = das_fig5.section("Fig", {"b": run}, PUBLISHED, tmp_path)
-    assert section.title == "Fig"
+    section = made("das_fig5", {"b": run}, tmp_path)
+    assert section.title == "Fig 5: growing index against suffix array"
     assert section.table is not None
     assert section.table.rows == [["10,000", "0.02 · 0.01", "0.5 · 0.5", "0.088 · 0.1", "1420 · 20"]]
     assert verdicts(section) == [True, True]
@@ -208,13 +204,13 @@ def test_structures_and_latency(tmp_path: Path) -> None:
     (run / "result.json").write_text(json.dumps({"forms": forms}))
     passes = [[1, n, 0, 0.002 + 0.0001 * n] for n in (1, 2, 4)]
     (run / "latency.json").write_text(json.dumps({"passes": passes}))
-    section = das_fig8.section("Fig", {"b": run}, PUBLISHED, tmp_path)
+    section = made("das_fig8", {"b": run}, tmp_path)
     assert engine(section)["fixed time per pass, time per token"] == "2.00 ms, 100.0 us"
     assert verdicts(section) == [False]
 
 
 def test_ablation(maths: Path, tmp_path: Path) -> None:
-    table = settings_table.section("A", {"a": maths, "b": maths}, PUBLISHED, tmp_path).table
+    table = made("ablation_batch", {"a": maths, "b": maths}, tmp_path).table
     assert table is not None
     assert len(table.rows) == 6
     assert table.rows[0][:5] == ["a, das", "0.500", "0.500", "1.33", "0.80"]  # 400 tokens in 300 passes, 240 drafted

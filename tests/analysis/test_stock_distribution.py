@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_sections import write_arm, write_result, write_rows
+from test_sections import made, write_arm, write_result, write_rows
 
 from analysis.arms import compare_arms, full_table, identity_verdict, short_table
 from analysis.distribution import (
@@ -18,8 +18,7 @@ from analysis.distribution import (
     standard_error,
     visible_from,
 )
-from analysis.sections import settings_table
-from analysis.sections.shared import identity_text, is_identical
+from analysis.record import Record
 
 
 def write_comparison(folder: Path, *names: str) -> Path:
@@ -111,11 +110,13 @@ def test_ablations_have_a_column_of_stock_only_where_it_was_run(tmp_path: Path) 
     with_stock, without = tmp_path / "a", tmp_path / "b"
     for folder, names in ((with_stock, ("none", "stock", "das")), (without, ("none", "das"))):
         write_result(write_comparison(folder, *names), names)
-    both = settings_table.settings_rows([("a", with_stock, "das"), ("b", without, "das")])
+    both = made("ablation_batch", {"a": with_stock, "b": without}, tmp_path).table
+    assert both is not None
     assert both.header[-1] == "of stock"
-    assert [row[-2:] for row in both.rows] == [["yes", "0.667"], ["yes", ""]]
-    assert settings_table.drafting_arms(with_stock) == settings_table.drafting_arms(without) == ["das"]
-    assert settings_table.settings_rows([("b", without, "das")]).header == settings_table.HEADER
+    assert [(row[0], *row[-2:]) for row in both.rows] == [("a", "yes", "0.667"), ("b", "yes", "")]
+    alone = made("ablation_batch", {"b": without}, tmp_path).table
+    assert alone is not None
+    assert [alone.header[-1], alone.rows[0][0], alone.rows[0][-1]] == ["identical to none", "das", "yes"]
 
 
 def test_kolmogorov_smirnov_is_scipys() -> None:
@@ -140,5 +141,5 @@ def test_nothing_compared_is_not_called_equal(tmp_path: Path) -> None:
         (("none", "stock", "das"), "equal in every bit", True),
     ):
         run = write_result(write_comparison(tmp_path / str(len(names)), *names), names)
-        assert identity_text(run).startswith(text)
-        assert is_identical(run) == identical
+        assert Record(run).identity.startswith(text)
+        assert Record(run).identical == identical

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from analysis.arms import SHORT_KEY, SUMMARISED, aligned, arm_result, full_table, short_table
+from analysis.arms import SHORT_KEY, aligned, arm_result, full_table, short_table
+from analysis.metrics import METRICS
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 
 DIGESTS = {"completions_digest": "a", "rewards_digest": "b", "loss": 0.1, "grad_norm": 0.2}
@@ -37,7 +38,7 @@ def test_an_arm_that_does_not_train_has_no_losses_to_compare() -> None:
 def test_table_and_box_fit_the_terminal_whatever_the_names() -> None:
     long = "remember_distributions_and_more_of_everything"
     of_arm = {"mean": 10.123, "std": 1.456, "n": 48, "overall": 3.5, "first_quarter": 0.5, "last_quarter": 0.7}
-    arm = {key: of_arm for key in ("rollout_s", "tokens_per_pass", "drafted", "accepted", "reward")}
+    arm = {key: of_arm for key in ("rollout_s", "step_s", "tokens_per_pass", "drafted", "accepted", "reward")}
     times = {"overall": 0.459, "from_second_epoch": 0.434}
     ratios = {"rollout_s": times, "step_s": times}
     same = dict.fromkeys(("completions", "rewards", "losses", "grad_norms", "final_weights", "optimizer"), True)
@@ -47,20 +48,44 @@ def test_table_and_box_fit_the_terminal_whatever_the_names() -> None:
         "ratio_to_none": {long: ratios},
         "ratio_to_stock": {"none": ratios, long: ratios},
         "identical": {long: {**same, "first_difference": None}},
-        "derived": {"h100": {"ratio_to_none": {long: 0.2}, "ratio_to_none_dearer": {long: 0.3}, "source": "sheets"}},
     }
     lines = verdict_lines(result)
-    assert lines[0].startswith(f"identical: yes  ({long} against none")
-    assert lines[1] == f"time: rollouts of {long} take 0.46 of none's time, whole steps 0.46"
-    assert lines[2] == f"computed, not measured: {long} 0.20 to 0.30 (sheets)"
+    assert lines[0] == "Rollouts: 8 min 6 s → 8 min 6 s. Whole run: 8 min 6 s → 8 min 6 s. Same tokens, same weights."
+    assert lines[1].startswith(f"identical: yes  ({long} against none")
     text = "\n".join([aligned(short_table(result), WIDTH), SHORT_KEY, boxed("verdict", lines)])
     assert max(map(len, text.splitlines())) <= WIDTH == 100
-    assert "10.12 ± 1.46" in text
+    assert "8.10" in text
+
+
+def test_the_verdict_begins_with_times_and_with_what_is_the_same() -> None:
+    def of_steps(mean: float) -> dict[str, dict[str, float]]:
+        return {key: {"n": 48, "mean": mean} for key in ("rollout_s", "step_s")}
+
+    equal = {"completions": True, "final_weights": True, "first_difference": None}
+    result: dict[str, Any] = {
+        "baseline": "none",
+        "arms": {"none": of_steps(6.0), "das": of_steps(2.05), "stock": of_steps(0.2)},
+        "ratio_to_none": {key: {"rollout_s": {}, "step_s": {}} for key in ("das", "stock")},
+        "identical": {"das": equal},
+    }
+    das, stock, *_ = verdict_lines(result)
+    assert (
+        das == "das · Rollouts: 4 min 48 s → 1 min 38 s. Whole run: 4 min 48 s → 1 min 38 s. Same tokens, same weights."
+    )
+    assert stock.startswith("stock · Rollouts: 4 min 48 s → 9.6 s. ")
+    assert stock.endswith("Other tokens, as this arm samples its own.")
+    result["identical"]["das"] = equal | {"completions": False, "first_difference": 3}
+    assert verdict_lines(result)[0].endswith("NOT the same results as none.")
+    result |= {"trained_once": True, "identical": {"das": equal}, "ratio_to_none": {"das": {"rollout_s": {}}}}
+    assert verdict_lines(result)[0] == "Rollouts: 4 min 48 s → 1 min 38 s. Same tokens."
 
 
 def test_steps_without_a_reward_leave_its_mean() -> None:
     """The user's function may abstain from all responses of a step, or of all steps."""
-    some = [{**dict.fromkeys((*SUMMARISED, "draft_s"), 1.0), "reward": reward} for reward in (None, 0.25, 0.75, None)]
+    some = [
+        {**dict.fromkeys((metric.name for metric in METRICS), 1.0), "reward": reward}
+        for reward in (None, 0.25, 0.75, None)
+    ]
     none = [{**row, "reward": None} for row in some]
     result = {"arms": {"some": arm_result(some), "none": arm_result(none)}, "ratio_to_none": {}}
     reward = result["arms"]["some"]["reward"]

@@ -42,7 +42,7 @@ def test_a_row_alone_makes_a_method_that_drafts_and_changes_no_token(engines: En
 
 @pytest.mark.usefixtures("toy")
 def test_the_harness_takes_the_row() -> None:
-    from experiments.harness.config import ArmConfig
+    from experiments.settings.config import ArmConfig
 
     arm = ArmConfig("mine", "toy", {})
     assert arm.drafts
@@ -76,6 +76,20 @@ def test_methods_of_vllm_tell_their_own_name() -> None:
 def test_an_unknown_method_is_one_line() -> None:
     with pytest.raises(EngineError, match="unknown speculation method 'guess': choose none, das, "):
         EngineSettings("", method="guess")
+
+
+def test_the_longest_draft_that_is_planned_can_be_chosen() -> None:
+    def planned(**options: Any) -> int:
+        arguments = engine_arguments("das", budget={"name": "fixed", "tokens": 7}, **options)
+        return int(arguments["speculative_config"]["num_speculative_tokens"])
+
+    assert (planned(), planned(speculative={"num_speculative_tokens": 3})) == (7, 3)
+    assert planned(speculative={"num_speculative_tokens": 30}) == 7, "the budget never gives more"
+    for wrong in (0, True, "8"):
+        with pytest.raises(EngineError, match="the longest draft is a whole number, 1 or more"):
+            planned(speculative={"num_speculative_tokens": wrong})
+    with pytest.raises(EngineError, match="das takes num_speculative_tokens alone"):
+        planned(speculative={"model": "x"})
 
 
 def test_no_budget_is_built_to_read_a_number_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ class Batch:
         config = SimpleNamespace(
             parallel_config=SimpleNamespace(worker_cls=WORKER),
             additional_config={"das": {"drafter": {"remember": "tokens"}}},  # it has no sampler
+            compilation_config=SimpleNamespace(max_cudagraph_capture_size=None),
             speculative_config=SimpleNamespace(num_speculative_tokens=8),
             model_config=SimpleNamespace(max_model_len=100, get_vocab_size=lambda: 10),
         )

@@ -1,6 +1,6 @@
 """The one file of a toy method (test_methods.py): it drafts each request's last token twice.
 
-vLLM's own ngram would import numba, after which no engine can be built in the same process (docs/troubleshooting.md).
+vLLM's own ngram would import numba, after which no engine can be built in the same process (docs/trl.md).
 """
 
 from typing import Any

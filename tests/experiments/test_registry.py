@@ -7,12 +7,13 @@ import pytest
 from composed import composed
 from smoke_tasks import ARMS, SMOKE, TESTED
 
-from experiments.commands import markdown, usage
+from experiments.commands import usage
+from experiments.reference import GROUPS, PAGE, PARTS, filled
 from experiments.registry import TASKS
-from experiments.run.checks import check_values
-from experiments.run.compose import explain_config_error
 from experiments.run.errors import CONFIGS
-from experiments.run.renamed import RENAMED
+from experiments.settings.compose import explain_config_error
+from experiments.settings.config import run_config
+from experiments.settings.renamed import RENAMED
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +32,7 @@ def test_smoke_settings_compose(name: str) -> None:
     chosen = [] if any(setting.startswith("experiment=") for setting in filled) else [f"task={name}"]
     config = composed(*chosen, *filled)
     assert config.task.name == name
-    check_values(config)
+    run_config(config)
 
 
 def test_a_task_left_out_of_the_smoke_runs_has_a_test_file_that_names_it() -> None:
@@ -47,8 +48,12 @@ def test_the_comparison_of_all_arms_leaves_out_only_what_needs_more() -> None:
     assert set(ARMS.split(",")) <= arms
 
 
-def test_the_page_of_commands_is_generated_from_the_registry() -> None:
-    assert (ROOT / "docs" / "commands.md").read_text() == markdown() + "\n"
+def test_the_reference_is_made_from_the_registry_and_the_configs() -> None:
+    page = PAGE.read_text()
+    assert filled(page) == page, "python -m experiments.reference"
+    assert all(f"<!-- made: {part} -->" in page for part in PARTS)
+    assert all(f"| `{name}` |" in page for name in TASKS)
+    assert all(f"#### {group}" in page for group in GROUPS)
 
 
 def test_help_lists_every_task() -> None:

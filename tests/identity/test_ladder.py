@@ -3,7 +3,7 @@
 Each engine of ladder.METHODS answers the same batch four times: with an empty history, with the same answers in its
 history (long drafts are accepted), in another order while some requests are aborted, and under new weights, with parts
 of the old answers set aside. Then it emits recorded tokens. Bugs made on purpose with which this was seen to fail are
-listed in docs/exactness.md.
+listed in tests/properties.md.
 """
 
 import pickle
@@ -72,14 +72,15 @@ def test_drafts_change_nothing(
 
     monkeypatch.setattr(core_of(llm).scheduler, "_preempt_request", preempt_and_count)
     trees = Trees(llm, method.trees) if method.trees else None
-    num_accepted = 0
+    num_accepted = undrafted_rows = 0
 
     def turn(weights: str, tick: int, **how: Any) -> None:
-        nonlocal num_accepted
+        nonlocal num_accepted, undrafted_rows
         if trees:
             trees.know(batch, expected[weights])
-        found, num_accepted_here = answers(llm, batch, history_tick=tick, **how)
-        num_accepted += num_accepted_here
+        found, report = answers(llm, batch, history_tick=tick, **how)
+        num_accepted += report["accepted"]
+        undrafted_rows += report["undrafted_rows"]
         assert sum(answer is None for answer in found) <= len(how.get("aborted", ()))
         for case, answer, of_none in zip(batch, found, expected[weights], strict=True):
             assert answer is None or answer == of_none, case
@@ -94,6 +95,7 @@ def test_drafts_change_nothing(
     turn("new", 4, set_aside=set_aside(batch, expected["old"]) if method.sets_aside else None)
     assert num_accepted > method.accepted or not method.accepted, "the comparison would prove nothing"
     assert len(preempted) > 20 or not method.preempts
+    assert undrafted_rows > 0 or not method.settings.get("asynchronous"), "planned for drafts that nobody made"
     if trees:
         trees.count()
         assert trees.num_off_trunk > 40, "hardly any token of a branch was accepted"

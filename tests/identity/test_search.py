@@ -43,9 +43,9 @@ def test_drafts_change_nothing(
         for permutation in (None, None, permuted(batch, order)):
             if trees:
                 trees.know(batch, expected)
-            responses, num_accepted_here = answers(llm, batch, permutation, tick)
+            responses, report = answers(llm, batch, permutation, tick)
             assert responses == expected
-            num_accepted += num_accepted_here
+            num_accepted += report["accepted"]
 
     searched()
     assert num_accepted >= METHODS[name].accepted

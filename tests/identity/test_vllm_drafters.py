@@ -29,13 +29,13 @@ def in_its_own_process(policy: str, method: str) -> tuple[list[Any], list[Any], 
     engines = Engines()
     undrafted, _ = answers(engines.build(policy), BATCH)
     llm = engines.build(policy, method=method, speculative=SPECULATIVE[method])
-    drafted, num_accepted = answers(llm, BATCH)
+    drafted, report = answers(llm, BATCH)
     refusal = ""
     try:
         llm.generate([{"prompt_token_ids": [5]}], SamplingParams(min_p=0.1), use_tqdm=False)
     except VLLMValidationError as error:
         refusal = str(error)
-    return undrafted, drafted, num_accepted, refusal, torch.get_num_threads()
+    return undrafted, drafted, report["accepted"], refusal, torch.get_num_threads()
 
 
 @pytest.mark.parametrize("method", SPECULATIVE)

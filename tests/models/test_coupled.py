@@ -1,6 +1,6 @@
 """Coupled drafts against what the verifier samples: acceptance, the learned scale, calibrated probabilities.
 
-Bugs made on purpose with which these tests were seen to fail are listed in docs/exactness.md.
+Bugs made on purpose with which these tests were seen to fail are listed in docs/log.md#faults-made-on-purpose.
 """
 
 import copy

@@ -26,10 +26,10 @@ from runs import (
 )
 
 from analysis import read
+from analysis.metrics import timeless
 from das.engine.rollouts.rollout import request_seed
 from das.models.head_files import mtp_problem
 from experiments.heads import mtp
-from experiments.tasks.kill_test import timeless
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from hydra import initialize_config_dir
 
 from analysis import read
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.config import RunConfig
 from experiments.run.errors import CONFIGS
+from experiments.settings.config import RunConfig
 
 # All that configs/trainer/grpo.yaml names: two problems a step, of four, so that an epoch has two steps.
 TRAINER: dict[str, Any] = {

@@ -13,12 +13,12 @@ from runs import LIMITED, outcome
 from scripts import TWO_RANKS, run_script
 
 from analysis import read
+from analysis.metrics import timeless
 from das import ranks
 from das.engine.rollouts.enough import PUT_ASIDE
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, request_seed
 from experiments.harness.resume import CHECKPOINTS
-from experiments.tasks.kill_test import timeless
 from experiments.training import checkpoint
 from experiments.training.groups import (
     Group,
@@ -27,7 +27,6 @@ from experiments.training.groups import (
     divide,
     load_groups,
     longer,
-    partial_problem,
     save_groups,
     shared,
     verified,
@@ -147,17 +146,3 @@ def test_old_tokens_stay_unless_another_came(old: list[int], new: list[int], exp
 def test_what_is_put_aside_is_kept(tmp_path: Path, groups: list[Group]) -> None:
     save_groups(tmp_path, groups, 10)
     assert load_groups(tmp_path) == (groups, 10)
-
-
-def test_impossible_combinations_are_refused_in_one_line() -> None:
-    assert not partial_problem({"gradient_accumulation_steps": 4}, 0, tools=False, beside=False)
-    for arguments, lag, tools, beside, words in (
-        ({}, 1, False, False, "trainer.lag=0"),
-        ({}, 0, True, False, "several turns"),
-        ({}, 0, False, True, "cluster=none"),
-        ({"vllm_enable_sleep_mode": True}, 0, False, False, "vllm_enable_sleep_mode=false"),
-        ({"num_iterations": 2}, 0, False, False, "2 micro-batches share one"),
-    ):
-        problem = partial_problem(arguments, lag, tools, beside)
-        assert words in problem
-        assert "\n" not in problem

@@ -12,12 +12,11 @@ from scripts import ROOT, SIZES, TWO_RANKS, run_script
 
 from analysis import read
 from experiments.harness.arm_configs import arm_config
-from experiments.harness.config import run_config
 from experiments.harness.runs import one_by_one
 from experiments.harness.validate import check_processes
-from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError
-from experiments.tasks import compare
+from experiments.settings.compose import compose_config
+from experiments.settings.config import run_config
 
 pytestmark = pytest.mark.slow
 
@@ -127,33 +126,27 @@ def test_processes_must_be_as_configured(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(launched))
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", overrides)
+        config = arm_config("das", ["task=train", *overrides])
     with pytest.raises(UserError, match=message):
         check_processes(config)
 
 
-def commands() -> list[str]:
-    """The arguments that docs/reproduce.md gives to run.py after a launcher."""
-    text = (ROOT / "docs" / "reproduce.md").read_text().replace("\\\n", " ")
-    return [line.split(" run.py ")[1] for line in text.splitlines() if "num_processes" in line and " run.py " in line]
+def launches() -> list[tuple[str, str]]:
+    """What the pages of paper scale give to accelerate and to run.py."""
+    texts = [(ROOT / "docs" / page).read_text().replace("\\\n", " ") for page in ("reproduce.md", "eight_gpus.md")]
+    lines = [line for text in texts for line in text.splitlines() if "num_processes" in line and " run.py " in line]
+    return [(launcher, command) for launcher, _, command in (line.partition(" run.py ") for line in lines)]
 
 
 def test_the_documented_launches_compose() -> None:
-    assert len(commands()) == 2
-    for command in commands():
+    assert len(launches()) >= 3
+    for launcher, command in launches():
         overrides = [word for word in shlex.split(command) if not word.startswith("hydra.")]
         with initialize_config_dir(str(CONFIGS), version_base=None):
             config = run_config(compose_config(overrides))
-        assert f"--num_processes {config.engine.processes}" in (ROOT / "docs" / "reproduce.md").read_text()
+        assert f"--num_processes {config.engine.processes} " in f"{launcher} "
         assert config.problems_per_step % config.engine.processes == 0
-        assert not config.task["lock_step"]
-
-
-def test_a_policy_that_fills_the_devices_is_not_compared_in_lock_step(tmp_path: Path) -> None:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = compose_config(["engine.processes=2"])
-        with pytest.raises(UserError, match=r"with engine\.processes=2 set task\.lock_step=false"):
-            compare.run(config, ["engine.processes=2"], str(tmp_path))
+        assert not config.task.lock_step
 
 
 def test_the_launcher_takes_its_config() -> None:

@@ -72,7 +72,9 @@ def test_ddp_in_place_of_fsdp_is_refused() -> None:
 @pytest.mark.usefixtures("fsdp_on_cpu")
 def test_a_sharded_policy_has_no_checkpoints() -> None:
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        config, without = (arm_config("das", ["engine.processes=2", *more]) for more in ([], ["checkpoint.every=0"]))
+        config, without = (
+            arm_config("das", ["task=train", "engine.processes=2", *more]) for more in ([], ["checkpoint.every=0"])
+        )
     with pytest.raises(UserError, match=r"checkpoint\.every=\d+: a sharded policy \(FSDP\) writes no checkpoints yet"):
         check_processes(config)
     check_processes(without)

@@ -20,7 +20,8 @@ from runs import SETTINGS, STEPS, outcome
 from scripts import as_script, output_into, run_script
 
 from analysis import read
-from experiments.tasks.kill_test import differing_files, timeless
+from analysis.metrics import timeless
+from experiments.tasks.kill_test import differing_files
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 A Markov chain stands in for the policy: its logits depend on the token before, so the test notices a row of logits that
 was taken from the wrong place. Chi-square over every (previous, next) pair, against probabilities computed in float64.
 
-Bugs made on purpose with which these tests were seen to fail are listed in docs/exactness.md.
+Bugs made on purpose with which these tests were seen to fail are listed in docs/log.md#faults-made-on-purpose.
 """
 
 from collections.abc import Callable

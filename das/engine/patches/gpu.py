@@ -4,6 +4,8 @@
   if das.install() turns these kernels on. The tiles have 64 rows or more (tuned_matmuls.py).
 - compilation_config.custom_ops of an engine with batch-invariant kernels gets "+rms_norm".
 - attention_config.backend of such an engine is vLLM's Triton attention if the heads are smaller than 128.
+- compilation_config.cudagraph_capture_sizes of an engine that drafts has room for GRAPHED requests with SHORT drafted
+  tokens each. vLLM's own list ends at 512 rows.
 """
 
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 from das.engine.engine_config import BITS
 from das.engine.patches.tuned_matmuls import LARGE, most_alike, one_family
 
+SHORT = 8  # drafted tokens of a request and pass, at most, where drafts keep the distribution alone; not measured yet
+GRAPHED = 64  # requests with SHORT drafted tokens each whose pass is one graph
 INVARIANT_HEAD = 128  # the head size for which FlashAttention 3 should be batch-invariant under vLLM's flag
 
 
@@ -30,6 +34,41 @@ def keeps_bits(exact: str | None) -> bool:
             "imported, or set VLLM_BATCH_INVARIANT=1"
         )
     return possible if exact is None else exact == BITS
+
+
+def longest_on_device(exact: str | None) -> int | None:
+    """Returns the longest draft, in tokens, that das plans on this device; None: as long as the budget gives.
+
+    vLLM reserves rows and KV blocks of the longest draft for every request, and drafts beyond 8 tokens pay where few
+    requests run. exact: as the engine asks.
+    """
+    import vllm.envs
+    from vllm.platforms import current_platform
+
+    keeps = exact == BITS or (exact is None and vllm.envs.VLLM_BATCH_INVARIANT)
+    return None if current_platform.is_cpu() or keeps else SHORT
+
+
+def graph_drafts(vllm_config: Any) -> None:
+    """Let graphs reach the passes of GRAPHED requests with drafts. Sizes that the user chose stay."""
+    from vllm.platforms import current_platform
+
+    compilation, requests = vllm_config.compilation_config, vllm_config.scheduler_config.max_num_seqs
+    chosen = compilation.max_cudagraph_capture_size is not None or compilation.cudagraph_capture_sizes is not None
+    if current_platform.is_cpu() or vllm_config.model_config.enforce_eager or chosen:
+        return
+    longest = 1 + vllm_config.speculative_config.num_speculative_tokens
+    largest = min(requests * longest, GRAPHED * (1 + SHORT))
+    few = [1, 2, 4, *range(8, GRAPHED + 1, 8)]
+    # As vLLM's own: passes of any drafts, and, for attention that wants it, those in which all draft the longest draft.
+    sizes = {1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16), largest, *(longest * each for each in few)}
+    compilation.cudagraph_capture_sizes = sorted(size for size in sizes if size <= largest)
+
+
+def rows_of_graphs(vllm_config: Any) -> int | None:
+    """Returns the most rows of a pass that is one graph; None if passes are no graphs. A larger pass waits for the host
+    to launch each kernel."""
+    return vllm_config.compilation_config.max_cudagraph_capture_size or None
 
 
 def tune_matmuls() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
 from das.engine.methods import METHODS
+from das.engine.patches.gpu import graph_drafts
 from das.engine.patches.replace import patch, required
 from das.errors import NotInstalled
 
@@ -46,6 +47,7 @@ def _post_init(original: Callable[..., None], vllm_config: Any) -> None:
     turned on before."""
     if is_of_das(vllm_config) and drafts_by_das(vllm_config):
         vllm_config.scheduler_config.async_scheduling = False
+        graph_drafts(vllm_config)
     original(vllm_config)
 
 

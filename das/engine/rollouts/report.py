@@ -50,7 +50,7 @@ class RequestCost:
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """The costs of a cluster that no report of its engines contains (names: docs/metrics.md)."""
+    """The costs of a cluster that no report of its engines contains (names: docs/reference.md)."""
 
     engines: int
     lost_requests: int
@@ -86,6 +86,7 @@ class RolloutReport:
     draft_rounds: int = 0  # passes of each request that verified a draft token or more
     branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
     copied_blocks: int = 0  # blocks of the KV cache that were copied for them, before and after their passes
+    undrafted_rows: int = 0  # rows that vLLM's asynchronous scheduler planned for drafts, and nobody drafted
     draft_s: float = 0.0  # seconds of drafting and bookkeeping; draft_pass_s and requantize_s are part of it
     draft_passes: int = 0  # passes of a draft model
     draft_rows: int = 0  # rows that these passes computed
@@ -118,7 +119,7 @@ class RolloutReport:
         return replace(self, **counts)
 
     def timeline(self) -> dict[str, Sequence[float]]:
-        """Returns the lists that have a number for each pass, by their names in timeline files (docs/metrics.md)."""
+        """Returns the lists that have a number for each pass, by their names in timeline files (docs/reference.md)."""
         return {name: value for name, value in self.plain().items() if name.startswith(("step_", "pass_"))}
 
     def plain(self) -> Plain:
@@ -161,6 +162,7 @@ def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
 # Numbers that are summed over engines.
 COUNTS = (
     *("passes", "drafted", "accepted", "draft_rounds", "branches", "copied_blocks", "draft_passes", "draft_rows"),
+    "undrafted_rows",
     *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens"),
 )
 

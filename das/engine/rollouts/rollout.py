@@ -223,7 +223,7 @@ def measured_rollout(
 
 
 def rollout_row(rollout: Rollout) -> dict[str, Any]:
-    """Returns the numbers of a rollout that go into metrics.jsonl, by their names there (docs/metrics.md)."""
+    """Returns the numbers of a rollout that go into metrics.jsonl, by their names there (docs/reference.md)."""
     lengths = [len(response) for response in rollout.responses]
     report, accepted = rollout.report, rollout.accepted
     row: dict[str, Any] = {
@@ -285,7 +285,7 @@ def by_class(rollout: Rollout) -> dict[str, int]:
 
 def prediction_errors(rollout: Rollout) -> dict[str, float]:
     """Returns the errors of the engine's predictions: calibration_error, length_error, pass_time_error
-    (docs/metrics.md).
+    (docs/reference.md).
 
     There is no entry for a quantity that was not predicted.
     """

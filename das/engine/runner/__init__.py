@@ -1,4 +1,4 @@
-"""das on vLLM's model runner (docs/model_runner.md)."""
+"""das on vLLM's model runner (docs/vllm.md)."""
 
 from vllm.platforms import current_platform
 

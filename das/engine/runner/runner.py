@@ -206,6 +206,13 @@ class Runner:
         self.meter.draft_s += time.perf_counter() - start
         return drafts
 
+    def on_device(self, drafts: list[list[int]]) -> torch.Tensor:
+        """Returns drafts as vLLM's runner takes them, and measures the time."""
+        start = time.perf_counter()
+        tokens = filled_up(drafts, self.vllm.num_speculative_steps, self.vllm.device)
+        self.meter.draft_s += time.perf_counter() - start
+        return tokens
+
     # ---- what vLLM's runner calls ----
 
     def _load_model(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -236,7 +243,12 @@ class Runner:
         else:
             self.settle()
         # In vLLM's warm-up all requests draft the longest draft, so that the kernels for it are compiled.
-        return original(scheduled if self.is_warming_up else self._known.shortened(scheduled), *args, **kwargs)
+        if not self.is_warming_up:
+            start, planned = time.perf_counter(), scheduled.total_num_scheduled_tokens
+            scheduled = self._known.shortened(scheduled)
+            self.meter.undrafted_rows += planned - scheduled.total_num_scheduled_tokens
+            self.meter.draft_s += time.perf_counter() - start
+        return original(scheduled, *args, **kwargs)
 
     def _may_rest(self, scheduled: Any) -> bool:
         """Whether the pass that begins needs no token of the one before: nobody drafts, and nobody drafted before."""
@@ -268,13 +280,12 @@ class Runner:
         self._book(last)
         drafts = self.draft()
         if any(drafts):
-            vllm = self.vllm
-            vllm.req_states.draft_tokens[last.indices] = filled_up(drafts, vllm.num_speculative_steps, vllm.device)
+            self.vllm.req_states.draft_tokens[last.indices] = self.on_device(drafts)
 
     def _observe(self, flight: InFlight) -> None:
         """Give the drafter the tokens of a pass after which nobody drafted."""
-        start = time.perf_counter()
         self._book(flight)
+        start = time.perf_counter()
         self.drafter.attach(self)
         self.drafter.observe(self._emitted)
         self.meter.draft_s += time.perf_counter() - start
@@ -343,6 +354,7 @@ class Runner:
         """Wait for a pass's tokens, and count them. Afterwards `input_batch`, `rows` and `_emitted` are those of this
         pass."""
         self.pass_ended = self._landing.land(flight)
+        start = time.perf_counter()
         self.input_batch, self.rows, self.unfinished = flight.batch, flight.rows, flight.unfinished
         self.sampler.remembered = flight.remembered
         num_emitted = flight.tokens[:, 0].numpy()
@@ -364,6 +376,7 @@ class Runner:
         flight.batch.num_tokens_no_spec += num_emitted
         counts = list(map(len, self._emitted))
         self.meter.record_pass(flight.batch.req_ids, flight.num_drafted, counts, self.pass_ended, known)
+        self.meter.draft_s += time.perf_counter() - start
 
     def _profile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Let vLLM's profile of a pass's memory also count the rows that drafts add, das's sampler, and the weights of

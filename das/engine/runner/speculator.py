@@ -35,8 +35,7 @@ class HostSpeculator(BaseSpeculator):
     das_runner: Any = None
 
     def __init__(self, vllm_config: Any, device: torch.device):
-        self.longest, self.device = vllm_config.speculative_config.num_speculative_tokens, device
-        shape = vllm_config.scheduler_config.max_num_seqs, self.longest
+        shape = vllm_config.scheduler_config.max_num_seqs, vllm_config.speculative_config.num_speculative_tokens
         self._none = torch.zeros(shape, dtype=torch.int64, device=device)
 
     def init_cudagraph_manager(self, cudagraph_mode: Any) -> None:
@@ -50,8 +49,8 @@ class HostSpeculator(BaseSpeculator):
         (`settle`)."""
         if dummy_run or self.das_runner.drafts_later:
             return self._none[: input_batch.num_reqs]
-        drafts = self.das_runner.draft()
-        return filled_up(drafts, self.longest, self.device)
+        drafts: torch.Tensor = self.das_runner.on_device(self.das_runner.draft())
+        return drafts
 
 
 def filled_up(drafts: Sequence[Sequence[int]], longest: int, device: torch.device) -> torch.Tensor:

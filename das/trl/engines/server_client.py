@@ -71,7 +71,7 @@ class ServerClient(VLLMClient):
         except OSError as error:
             warnings.warn(
                 f"no server answers at {self.base_url} ({error.strerror or error}): start it with `python -m das serve "
-                f"POLICY` (docs/parallel.md), or correct the address; waiting {total_timeout:.0f} s for it "
+                f"POLICY` (docs/trl.md), or correct the address; waiting {total_timeout:.0f} s for it "
                 "(vllm_server_timeout)",
                 RuntimeWarning,
                 stacklevel=2,

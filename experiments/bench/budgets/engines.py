@@ -13,12 +13,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from das.errors import reason_of
 from das.process import spawned
-from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.failures import expect, tell
 from experiments.harness.rollout_steps import tokenized
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.output import quiet_into
+from experiments.settings.config import RunConfig, run_config
 from experiments.small_policy.shapes import random_policy, shape_of
 
 BASELINE = "none"  # label of the budget policy without speculation
@@ -39,7 +39,7 @@ class Requests:
         return [max(1, round(max_tokens * self.tail**i)) for i in range(self.live)]
 
 
-def requests_of(config: DictConfig, live: int, hopeless: bool) -> Requests:
+def requests_of(config: RunConfig, live: int, hopeless: bool) -> Requests:
     """Return a workload with `live` requests per rollout. Raises UserError if they form no whole groups of siblings."""
     siblings = 1 if hopeless else int(config.trainer.num_generations)
     if live < 1 or live % siblings:

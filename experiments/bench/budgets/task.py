@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig
 
-from analysis.budgets_figure import budgets_figure
+from analysis.task_figures import budgets_figure
 from experiments.bench.budgets.cost import cost_us
 from experiments.bench.budgets.engines import (
     BASELINE,
@@ -31,17 +31,17 @@ from experiments.bench.budgets.engines import (
     untrained,
     with_tokenizer,
 )
-from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings
 from experiments.harness.policies import policy_directory
 from experiments.replay.latency_forms import linear
-from experiments.run.compose import compose_config
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, write_timeline
+from experiments.settings.compose import compose_config
+from experiments.settings.config import RunConfig, run_config
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Roll out every workload with every budget policy. Prints a line for each policy; writes result.json and a
     figure."""
     task = config.task
@@ -53,7 +53,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
         label: engine_settings(run_config(arm), "unnamed").budget for label, arm in arms.items() if label != BASELINE
     }
     progress = Progress(int(task.steps), len(arms) * len(workloads))
-    run_folder = RunFolder(Path(folder), config)
+    run_folder = RunFolder(Path(folder), config.resolved)
     costs = {label: {str(n): cost_us(budget, int(n)) for n in task.cost_live} for label, budget in budgets.items()}
     for label, cost in costs.items():
         by_live = "   ".join(f"{live}: {us:.1f}" for live, us in cost.items())
@@ -61,7 +61,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     if not workloads:
         progress.note(f"result: {run_folder.write_result({'cost_us': costs})}")
         return
-    policy = policy_directory(run_config(config), progress.note)
+    policy = policy_directory(config, progress.note)
     if task.shape is not None:
         policy = with_tokenizer(str(task.shape), policy, Path(config.cache))
     progress.note(f"starting 2 engines; {', '.join(arms)} on {', '.join(workloads)}; logs in {folder}")
@@ -84,7 +84,7 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     progress.note(f"result: {run_folder.write_result({**result, 'cost_us': costs})}")
 
 
-def policy_arms(task: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
+def policy_arms(task: Any, overrides: Sequence[str]) -> dict[str, DictConfig]:
     """Return label -> config of each budget policy that is to run. The policy without speculation is the first."""
     labels = [str(label) for label in task.only or task.policies]
     unknown = [label for label in labels if label not in task.policies]
@@ -102,7 +102,7 @@ def policy_arms(task: DictConfig, overrides: Sequence[str]) -> dict[str, DictCon
 
 
 def roll_workloads(
-    config: DictConfig,
+    config: RunConfig,
     arms: Mapping[str, DictConfig],
     workloads: Mapping[str, Requests],
     policy: str,

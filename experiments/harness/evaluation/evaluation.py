@@ -13,11 +13,11 @@ import numpy as np
 
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, evaluation_seed
 from experiments.digests import digest
-from experiments.harness.config import RunConfig
 from experiments.harness.evaluation.held_out import held_out, held_out_data, judge_config, ks_of, temperature_of
 from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k
 from experiments.harness.reward import make_reward
 from experiments.harness.rollout_steps import Prompt, tokenized_rows
+from experiments.settings.config import RunConfig
 from rewards.conversations import ConversationReward
 from rewards.reward import RewardError
 
@@ -112,7 +112,7 @@ class TrainingEvaluation:
         self._evaluation = Evaluation(config, policy, rows, judge, config.eval.samples)
 
     def __call__(self, generation: "SpeculativeGeneration", step: int) -> dict[str, Any] | None:
-        """Evaluate the policy after `step` steps (names: docs/metrics.md). Returns None if no evaluation is due."""
+        """Evaluate the policy after `step` steps (names: docs/reference.md). Returns None if no evaluation is due."""
         if step % self._every and step != self._last:
             return None
         began = time.perf_counter()

@@ -8,32 +8,21 @@ from typing import Any
 from datasets import Dataset
 from omegaconf import OmegaConf
 
-from experiments.harness.config import DataConfig, RewardConfig, RunConfig, data_config, reward_config
 from experiments.harness.data import AGENT, LIBRARY, MADE, split_rows
 from experiments.harness.evaluation.pass_at_k import powers_of_two
 from experiments.harness.reward import check_judge
 from experiments.problems import load, reasoning_gym
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
+from experiments.settings.config import DataConfig, RewardConfig, RunConfig, data_config, reward_config
 
 EVAL_KEYS = {"data.problems": "eval.problems", "data.path": "eval.path", "data.task": "eval.task"}
-TRAINING = ("train", "compare", "soak")  # the tasks that evaluate
 
 
 def check(config: RunConfig) -> None:
     """Refuse settings `eval` that are impossible in this run. Raises UserError with a one-line message."""
     if not config.eval.every:
         return
-    if config.task["name"] not in TRAINING:
-        raise UserError(
-            f"eval.every={config.eval.every}: task={config.task['name']} trains nothing; set eval.every=0 (or "
-            "task=train, or task=evaluate for a policy alone)"
-        )
-    if config.engine.processes > 1:
-        raise UserError(
-            f"eval.every={config.eval.every}: several processes cannot evaluate yet; set eval.every=0, and measure "
-            "the final policy with task=evaluate"
-        )
     ks_of(config.eval.k, config.eval.samples, "eval")
     data = held_out_data(config)
     with renamed_keys(EVAL_KEYS):

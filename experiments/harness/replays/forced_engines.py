@@ -14,9 +14,9 @@ from das.errors import EngineError
 from das.process import spawned
 from das.replay.workload import Workload
 from das.trl.engines.in_process import build_in_process
-from experiments.harness.config import run_config
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.failures import expect, log_of, reporting, tell
+from experiments.settings.config import run_config
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from das.replay.text_engine import TextEngine
 from das.replay.times import Form, Times
 from das.replay.workload import Workload
 from das.trl.dataset_rows import history_tick
-from experiments.harness.config import problems_per_step
 from experiments.harness.engine import make_schedule
 from experiments.harness.foreign import own_classes, refuse_environment
 from experiments.recorded.rollouts import read_rollouts
@@ -26,7 +25,8 @@ from experiments.replay.latency_files import chosen_form
 from experiments.replay.scale import CostScaled
 from experiments.run.errors import reading
 from experiments.run.plain import plain
-from experiments.run.renamed import with_new_names
+from experiments.settings.config import problems_per_step
+from experiments.settings.renamed import with_new_names
 
 GPU, MODEL = "H100", "7B"
 MOST_TOKENS = 500_000  # tokens of all responses; to simulate 100,000 of them with drafts takes some seconds

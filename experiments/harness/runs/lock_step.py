@@ -18,12 +18,12 @@ from typing import Any
 
 from das import stages
 from das.process import spawned
-from experiments.harness.config import RunConfig
 from experiments.harness.failures import expect, log_of, reporting, tell
 from experiments.harness.train_arm import ArmRun, train_arm
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 from experiments.training.barrier import Barrier
 
 WEIGHTS = "first_arm.safetensors"  # file in the comparison's folder, while a comparison with task.train_once runs

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 
 from analysis import read
-from experiments.harness.config import RunConfig
 from experiments.harness.resume import arguments, hint, interleaved, set_rows, start_again
 from experiments.run import child
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
+from experiments.settings.config import RunConfig
 
 WORK = (
     *("arm", "policy", "data", "reward", "trainer", "engine", "cluster", "drafter", "head", "budget", "schedule"),

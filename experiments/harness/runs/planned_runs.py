@@ -5,7 +5,6 @@ finished run is not repeated. In an override, run:LABEL stands for the folder of
 """
 
 import hashlib
-import importlib
 import itertools
 import json
 import re
@@ -19,17 +18,17 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from analysis import renderer
 from analysis.report import Section
 from das.files import write_text
 from experiments.harness import resume
-from experiments.harness.config import run_config
-from experiments.harness.validate import check_ahead, check_cluster, refuse_one_arm
+from experiments.harness.validate import check_cluster, check_rollouts, refuse_one_arm
 from experiments.run import child
-from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
+from experiments.settings.compose import compose_config
+from experiments.settings.config import run_config
 
-PROFILES = ("small", "smoke", "paper")
 SMOKE_MINUTES = 0.6  # of a run in profile smoke: two steps, and the start of its engines
 RUN = re.compile(r"run:(\w+)")  # in an override: the folder of another run
 OURS = ("task", "experiment", "profile", "paper", "hydra", "out", "resume")  # keys that are not passed on to the runs
@@ -71,8 +70,8 @@ class Experiment:
 
     name: str
     title: str
-    about: str  # what is compared; empty if the section's module says so itself
-    section: str  # module of analysis/sections
+    about: str  # what is compared; empty if the figure's own text says so
+    figure: Mapping[str, Any] | str  # its declaration (analysis/renderer.py)
     runs: Mapping[str, Run]
 
 
@@ -89,8 +88,6 @@ def names() -> list[str]:
 def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
     """Read the experiment `name`. overrides: the user's overrides, for each of its runs. Raises UserError with a
     one-line message."""
-    if profile not in PROFILES:
-        raise UserError(f"profile={profile}: choose {', '.join(PROFILES)}")
     path = CONFIGS / "experiment" / f"{name}.yaml"
     if not path.exists():
         raise UserError(f"experiment={name} is not in configs/experiment")
@@ -98,14 +95,14 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
     assert isinstance(config, dict)
     body: dict[str, Any] = config["experiment"]
     setting = [f"setting={body['setting']}_{profile}"] if body["setting"] else []
-    share = body["minutes"] / len(body["runs"])  # minutes of a run whose plan names none
+    share = body.get("minutes", 0.0) / len(body["runs"])  # minutes of a run whose plan names none
     runs: dict[str, Run] = {}
     for label, planned in body["runs"].items():
         own = (*setting, *planned["every"], *planned.get(profile, []), *overrides)
         reads = dict.fromkeys(found for override in own for found in RUN.findall(override))
         minutes = SMOKE_MINUTES if profile == "smoke" else planned.get("minutes", share)
         runs[str(label)] = Run(own, minutes, tuple((name, runs[name]) for name in reads))
-    return Experiment(name, body["title"], body.get("about", ""), body.get("section", name), runs)
+    return Experiment(name, body["title"], body.get("about", ""), body["figure"], runs)
 
 
 def passed_on(overrides: Sequence[str]) -> list[str]:
@@ -120,9 +117,9 @@ def check_runs(experiments: Sequence[Experiment]) -> None:
     """
     for experiment in experiments:
         for run in experiment.runs.values():
-            config = run_config(compose_config(list(run.overrides)))
             try:
-                check_ahead(config)
+                config = run_config(compose_config(list(run.overrides)))
+                check_rollouts(config)
                 check_cluster(config)
                 refuse_one_arm(config, run.overrides)
             except UserError as error:
@@ -183,8 +180,10 @@ def write_section(experiment: Experiment, store: Path, profile: str) -> Section:
     folder = store / section_folder(experiment, profile)
     folder.mkdir(parents=True, exist_ok=True)
     published = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.json").read_text())
-    module = importlib.import_module(f"analysis.sections.{experiment.section}")
     folders = {label: run.folder(store) for label, run in experiment.runs.items()}
-    section: Section = module.section(experiment.title, folders, published, folder)
+    try:
+        section = renderer.section(experiment.title, experiment.figure, folders, published, folder)
+    except renderer.BadFigure as error:
+        raise UserError(f"configs/experiment/{experiment.name}.yaml: {error}") from error
     differs = section.differs if profile == "small" else ""  # this text is about profile small
     return replace(section, setting=f"{experiment.about} {section.setting}".strip(), differs=differs)

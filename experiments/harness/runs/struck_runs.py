@@ -8,33 +8,29 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
-
-from experiments.harness.config import run_config
 from experiments.harness.validate import check, refuse_one_arm
 from experiments.run import child
-from experiments.run.compose import compose_config
 from experiments.run.errors import CONFIGS, RunFailed, UserError
+from experiments.settings.compose import compose_config
+from experiments.settings.config import RunConfig, run_config
 
 ROOT = CONFIGS.parent
 ORPHAN_S = 10.0  # seconds within which processes must end after their parent was killed
 
 
-def plan(
-    composed: DictConfig, overrides: Sequence[str], known: Sequence[str], task: str
-) -> tuple[list[str], list[str]]:
+def plan(config: RunConfig, overrides: Sequence[str], known: Sequence[str], task: str) -> tuple[list[str], list[str]]:
     """Return the kinds of faults that `task.kinds` chooses among the known ones, and the settings of the disturbed run.
 
     task: the name of the disturbed run's task. Raises UserError if a kind does not exist or a setting is impossible.
     """
-    kinds = [str(kind) for kind in composed.task.kinds]
+    kinds = [str(kind) for kind in config.task.kinds]
     if not kinds or not set(kinds) <= set(known):
         raise UserError(f"task.kinds={kinds}: choose one or more of {', '.join(known)}")
     passed_on = [override for override in overrides if not override.startswith(("task", "hydra", "cache"))]
-    arguments = [f"task={task}", *composed.task.run, *passed_on, f"cache={composed.cache}"]
-    config = run_config(compose_config(arguments))
-    check(config)
-    refuse_one_arm(config, arguments)
+    arguments = [f"task={task}", *config.task.run, *passed_on, f"cache={config.cache}"]
+    struck = run_config(compose_config(arguments))
+    check(struck)
+    refuse_one_arm(struck, arguments)
     return kinds, arguments
 
 

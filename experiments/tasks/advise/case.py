@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
@@ -20,7 +19,6 @@ from experiments.recorded.rollouts import is_text, read_rollouts
 from experiments.replay.hardware import STOCK, WithHost
 from experiments.replay.latency_files import DERIVED, chosen_form, step_table
 from experiments.replay.scale import CostScaled, Scaled
-from experiments.run.checks import at_least_one
 from experiments.run.errors import UserError
 
 MARGINAL = {"name": "marginal", "tokens": 32, "ratio": 64.0}
@@ -88,7 +86,7 @@ class Case:
         return replace(self, form=CostScaled(self.form, 1 + DOUBT))
 
 
-def build(task: DictConfig) -> tuple[Case, list[str]]:
+def build(task: Any) -> tuple[Case, list[str]]:
     """Make the case that the settings describe. Returns it with lines about it for the user. Raises UserError."""
     _check(task)
     steps = read_rollouts(Path(task.rollouts), group=int(task.group), prompt=int(task.prompt))
@@ -143,18 +141,14 @@ def counted(steps: int) -> str:
     return f"{steps} step{'s' * (steps != 1)}"
 
 
-def _check(task: DictConfig) -> None:
+def _check(task: Any) -> None:
     if task.rollouts is None:
         raise UserError(
             "task.rollouts=PATH is missing: give a run's folder, a JSONL file or a folder of them "
             "(experiments/recorded/rollouts.py)"
         )
-    at_least_one(task, "engines", "max_num_seqs", "tokens", "max_tokens", "batch")
-    for name in ("draft_us", "prompt", "group", "rest_s"):
-        if task[name] is not None and task[name] < 0:
-            raise UserError(f"task.{name}={task[name]}: must not be negative")
-    if task.step_ms is not None and task.latency is not None:
-        raise UserError("task.step_ms and task.latency are both given: give one")
+    if task.visits is not None and not task.visits > 0:
+        raise UserError(f"task.visits={task.visits}: must be above 0, such as 1.2")
 
 
 def sample(steps: list[Workload], tokens: int, requests: int, epochs: int = 4) -> list[Workload]:

@@ -4,9 +4,9 @@ The acceptance of their tokens is published, measured on our small policy, or gi
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
@@ -32,15 +32,13 @@ HYBRID = "das + w4"  # the 4-bit copy beside the history, as in arm das_self
 MOST_PASSES = 4  # draft passes of a copy of the policy before each pass of the policy, as in arm das_self
 
 
-def acceptances(task: DictConfig) -> dict[str, Acceptance]:
+def acceptances(task: Any) -> dict[str, Acceptance]:
     """Return drafter -> its acceptance. Numbers that the user gives replace known ones. Raises UserError for bad
     numbers."""
-    if task.acceptance not in PROFILES:
-        raise UserError(f"task.acceptance={task.acceptance}: choose one of {', '.join(PROFILES)}")
     known = read_profiles()
     chosen = {arm: known[name] for arm, name in PROFILES[str(task.acceptance)].items()}
     own: dict[str, tuple[float, ...]] = {
-        arm: (float(task[f"{arm}_rate"]),) for arm in ("w8", "w4") if task[f"{arm}_rate"] is not None
+        arm: (float(rate),) for arm, rate in (("w8", task.w8_rate), ("w4", task.w4_rate)) if rate is not None
     }
     try:
         if task.eagle_tau is not None:
@@ -55,20 +53,20 @@ def acceptances(task: DictConfig) -> dict[str, Acceptance]:
     return chosen | given
 
 
-def hybrid_steps(task: DictConfig, case: Case) -> list[list[Step]]:
+def hybrid_steps(task: Any, case: Case) -> list[list[Step]]:
     """Simulate the sampled steps with the hybrid. Returns three lists of steps: as expected, if drafted tokens are
     cheaper, and if they are dearer."""
     return [_hybrid(task, priced) for priced in (case, case.cheaper(), case.dearer())]
 
 
-def _hybrid(task: DictConfig, case: Case) -> list[Step]:
+def _hybrid(task: Any, case: Case) -> list[Step]:
     times, budget = case.times(), make_budget(MARGINAL)
     copy = CopyOnText(acceptances(task)["w4"].rates, DraftPass(times.form, W4_PASS, W4_REQUEST * case.scale))
     hybrid, room = Hybrid(copy, MOST_PASSES, budget.worth), case.simulated_max_num_seqs
     return case.simulate(TextEngine(times, room, HistoryDrafter(), budget, case.max_tokens, hybrid=hybrid))
 
 
-def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, list[list[Step]]]]:
+def model_steps(task: Any, case: Case) -> tuple[list[Step], dict[str, list[list[Step]]]]:
     """Simulate one step without speculation, and with each drafter that is a model.
 
     All requests of an engine are simulated; their lengths are drawn from those of the last recorded step. Returns the
@@ -89,7 +87,7 @@ def model_steps(task: DictConfig, case: Case) -> tuple[list[Step], dict[str, lis
     return none, steps_of
 
 
-def models(task: DictConfig, case: Case) -> dict[str, ProfiledDrafter]:
+def models(task: Any, case: Case) -> dict[str, ProfiledDrafter]:
     """Return name -> drafter that is a model, with its acceptance and its times. Raises UserError for an impossible
     acceptance.
 

@@ -1,8 +1,8 @@
 """task=advise: estimate from recorded rollouts whether speculation pays, in under a minute, and write a page.
 
 result.json: arms.NAME.{rollout_s, low_s, high_s, step_s, rollout_change, low_change, high_change, step_change,
-tokens_per_pass}, chosen, changes_by_step, pays_up_to, pays_up_to_dearer, advice, speedup_by_live, break_even, seconds;
-acceptance.NAME, for drafters that are models: published, measured or given.
+tokens_per_pass}, chosen, changes_by_step, change_over_visits, pays_up_to, pays_up_to_dearer, advice, speedup_by_live,
+break_even, seconds; acceptance.NAME, for drafters that are models: published, measured or given.
 advice.html: the page, in one file.
 """
 
@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig
 
 from analysis import advice_page as page
 from das.drafter import HistoryDrafter
@@ -25,6 +25,7 @@ from das.replay.times import Form
 from experiments.recorded.scopes import OwnText
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.config import RunConfig
 from experiments.tasks.advise.case import MARGINAL, Case, build
 from experiments.tasks.advise.models import HYBRID, acceptances, hybrid_steps, model_steps
 
@@ -55,12 +56,12 @@ class HistoryArms:
     engines: dict[str, TextEngine]  # arm of SETTINGS -> its engine after the last step
 
 
-def run(config: DictConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     """Simulate every arm on a sample of the rollouts. Prints a table and one line of advice, and writes the page."""
     start = time.perf_counter()
     progress = Progress(0)
     case, facts = build(config.task)
-    run_folder = RunFolder(Path(folder), config)  # after the input was checked: a failure leaves no folder
+    run_folder = RunFolder(Path(folder), config.resolved)  # after the input was checked: a failure leaves no folder
     for line in facts:
         progress.note(line)
     # The drafters that are models come first: they report bad settings at once, and the others take longer.
@@ -90,19 +91,16 @@ def run(config: DictConfig, overrides: list[str], folder: str) -> None:
     of_model = best_model, arms[best_model], basis[best_model]
     text = advice(arms[history.chosen], settings, pays, pays_dearer, of_model, arms.get("stock"))
     by_step = [step.rollout_s / plain.rollout_s - 1 for step, plain in zip(expected, none, strict=True)]
-    changes = ", ".join(f"{change:+.0%}" for change in by_step)
-    facts.append(f"{history.chosen}, step by step: {changes} (the first has no history)")
-    progress.note(facts[-1])
-    for name, row in arms.items():
-        progress.note(
-            f"{name:<14s} rollout {row['rollout_s']:8.2f} s ({row['rollout_change']:+.1%}{page.span(row)})  "
-            f"step {row['step_s']:8.2f} s ({row['step_change']:+.1%})  "
-            f"tokens/pass {row['tokens_per_pass']:.2f}"
-        )
+    over_visits = change_over_visits(expected, none, config.task.visits)
+    by_visit = visit_lines(history.chosen, by_step, config.task.visits, over_visits)
+    facts += by_visit
+    for line in [*by_visit, *map(arm_line, arms.items())]:
+        progress.note(line)
     result = {
         "arms": arms,
         "chosen": history.chosen,
         "changes_by_step": by_step,
+        "change_over_visits": over_visits,
         "pays_up_to": pays,
         "pays_up_to_dearer": pays_dearer,
         "advice": text,
@@ -143,6 +141,41 @@ def seconds(steps: Sequence[Step]) -> float:
     return float(np.mean([step.rollout_s for step in steps]))
 
 
+def change_over_visits(steps: Sequence[Step], plain: Sequence[Step], visits: float | None) -> float | None:
+    """Return the change of rollout time in a training that visits each problem so often, 1.2 times for example: once,
+    and a fifth of the problems twice. Later visits are taken to be like the last one that was simulated.
+
+    steps: of the visits, the first one first. plain: the same without speculation. visits: None returns None.
+    """
+    if visits is None:
+        return None
+    drafted_s = plain_s = 0.0
+    for visit in range(ceil(visits)):
+        share, place = min(1.0, visits - visit), min(visit, len(steps) - 1)
+        drafted_s += share * steps[place].rollout_s
+        plain_s += share * plain[place].rollout_s
+    return drafted_s / plain_s - 1
+
+
+def visit_lines(chosen: str, changes: Sequence[float], visits: float | None, over_visits: float | None) -> list[str]:
+    """Return what each visit of a problem brings, and what so many of them do together. chosen: the arm."""
+    by_visit = ", ".join(f"{change:+.0%}" for change in changes)
+    lines = [f"{chosen}, visit by visit of a problem: {by_visit} (the first has no history of it)"]
+    if over_visits is not None:
+        lines.append(f"your data are seen {visits:g} times: expect {over_visits:+.0%}")
+    return lines
+
+
+def arm_line(arm: tuple[str, Mapping[str, float]]) -> str:
+    """Return an arm's name and row in a line."""
+    name, row = arm
+    return (
+        f"{name:<14s} rollout {row['rollout_s']:8.2f} s ({row['rollout_change']:+.1%}{page.span(row)})  "
+        f"step {row['step_s']:8.2f} s ({row['step_change']:+.1%})  "
+        f"tokens/pass {row['tokens_per_pass']:.2f}"
+    )
+
+
 def choose_setting(times: Mapping[str, tuple[float, float]]) -> str:
     """Choose the setting with the least time, but keep `das` unless another setting is at least 1 % better.
 
@@ -152,7 +185,7 @@ def choose_setting(times: Mapping[str, tuple[float, float]]) -> str:
     return best if sum(times[best]) < 0.99 * sum(times["das"]) else "das"
 
 
-def rest_share(task: DictConfig, plain: Sequence[Step]) -> float:
+def rest_share(task: Any, plain: Sequence[Step]) -> float:
     """Return the time of a step outside the rollout, divided by the time of the rollout without speculation."""
     if task.rest_s is not None:
         return float(task.rest_s) / seconds(plain)

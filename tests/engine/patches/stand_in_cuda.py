@@ -42,6 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "none": {},
     "das": {},
     "ngram": {"speculative": {"num_speculative_tokens": 4, "prompt_lookup_max": 4}},
+    "das distribution": {"exact": "distribution"},
     "self_draft": {},
     "eagle3": {"speculative": {"num_speculative_tokens": 4}},
 }
@@ -51,7 +52,8 @@ PASSES = {  # drafted tokens of each request
     "256 live": [0] * 256,
     "64 live, 5 drafted": [5] + [0] * 63,
     "15 live, all draft 32": [32] * 15,
-    "256 live, 300 drafted": [8] * 37 + [4] + [0] * 218,
+    "64 live, all draft 8": [8] * 64,
+    "256 live, 400 drafted": [8] * 50 + [0] * 206,
 }
 
 
@@ -91,11 +93,11 @@ def configured(policy: Path, method: str) -> Any:
 
     from das.engine.worker import DasWorker, PlatformWorker
 
-    options = {key: dict(value) for key, value in METHODS[method].items()}
+    options = dict(METHODS[method])
     if "eagle3" in method:
-        options["speculative"]["model"] = head_for(policy)
+        options["speculative"] = {**options["speculative"], "model": head_for(policy)}
     budget = {"name": "fixed", "tokens": DRAFTED}
-    arguments = das.engine_arguments(method, budget=budget, **options)
+    arguments = das.engine_arguments(method.split()[0], budget=budget, **options)
     sizes = {"max_model_len": LONGEST, "max_num_seqs": SEATS, "max_num_batched_tokens": SEATS * (1 + DRAFTED)}
     config = EngineArgs(model=str(policy), load_format="dummy", skip_tokenizer_init=True, **sizes, **arguments)
     config = config.create_engine_config()
@@ -164,13 +166,17 @@ def row(policy: Path, method: str) -> dict[str, Any]:
         config = configured(policy, method)
     except (RuntimeError, ValueError) as refused:
         return {"refused": " ".join(str(refused).split())}
+    from das.engine.patches.gpu import rows_of_graphs
+
     compiled = config.compilation_config
-    by_host = method in ("das", "self_draft", "ngram")
+    by_host = method.split()[0] in ("das", "self_draft", "ngram")
     found = {  # vLLM changes some of it when it resolves the mode of graphs
         "attention": getattr(config.attention_config.backend, "name", None),
         "norm": not {"+rms_norm", "all"}.isdisjoint(compiled.custom_ops),
         "asynchronous": bool(config.scheduler_config.async_scheduling),
         "mode": compiled.cudagraph_mode.name,
+        "longest draft": config.num_speculative_tokens,
+        "rows of graphs": rows_of_graphs(config),
         "largest": compiled.max_cudagraph_capture_size,
         "compiled": compiled.mode.name,
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from composed import composed
+from composed import composed_run
 
 from das.drafter import Draft
 from das.drafter.distributions import Distributions
@@ -47,7 +47,7 @@ def test_replay_counts_passes_drafted_and_accepted() -> None:
 
 def test_result_has_its_keys(tmp_path: Path) -> None:
     small = "problems=2 group=2 sizes=[20000] array_sizes=[2000] batches=[1,4] min_probs=[0.2]"
-    config = composed("task=bench_drafter", *(f"task.{option}" for option in small.split()))
+    config = composed_run("task=bench_drafter", *(f"task.{option}" for option in small.split()))
     bench_drafter.run(config, [], str(tmp_path))
     result = json.loads((tmp_path / "result.json").read_text())
     keys = {"tokens_per_pass", "by_epoch", "drafted_per_pass", "accept_rate", "query_us_per_request"}
@@ -80,7 +80,7 @@ def test_a_trace_with_distributions_is_also_replayed_with_them(tmp_path: Path) -
     path.write_text("".join(json.dumps({**row, "response_ids": text.tolist()}) + "\n" for text in texts))
     small = "problems=1 group=2 sizes=[] array_sizes=[] batches=[1] min_probs=[0.2] trees=[4] tree_rows=[]"
     options = [f"task.{option}" for option in small.split()]
-    bench_drafter.run(composed("task=bench_drafter", *options, f"task.traces=[{path}]"), [], str(tmp_path))
+    bench_drafter.run(composed_run("task=bench_drafter", *options, f"task.traces=[{path}]"), [], str(tmp_path))
     row = json.loads((tmp_path / "result.json").read_text())["traces"]["x"]
     assert row["distributions"]["tokens"] == row["das"]["tokens"] == 800
     assert row["distributions_tree_4"]["tokens"] == 800

@@ -29,10 +29,11 @@ from conftest import random_policy
 from scripts import ROOT, SIZES
 
 from analysis import read
+from analysis.metrics import timeless
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.trl.engines.in_process import StockEngine
-from experiments.tasks.kill_test import differing_files, timeless
+from experiments.tasks.kill_test import differing_files
 
 STEPS, SEEDS = 5, (0, 1)
 RUN = (

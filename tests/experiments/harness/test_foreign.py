@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from composed import composed
+from composed import composed, composed_run
 from omegaconf import OmegaConf
 
 from experiments.harness import foreign, resume
@@ -128,7 +128,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_no_module_of_a_run_folder_is_run(setting: str, project: Path) -> None:
-    config = composed(*(["reward=own"] if "reward" in setting else []), setting)
+    config = composed_run(*(["reward=own"] if "reward" in setting else []), setting)
     with pytest.raises(UserError, match=r"is in a folder of runs, from which no code is run"):
         foreign.refuse_modules(config, project / "run")
     assert not list(project.rglob("ran"))
@@ -136,8 +136,8 @@ def test_no_module_of_a_run_folder_is_run(setting: str, project: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mine:f", "json.decoder:f", "nowhere:f", "nowhere.deeper:f", "__main__:f"])
 def test_other_modules_are_the_users(name: str, project: Path) -> None:
-    foreign.refuse_modules(composed("reward=own", f"reward.function={name}"), project / "run")
-    foreign.refuse_modules(composed("reward=own", f"reward.function={name}", f"out={project}"), project / "other")
+    foreign.refuse_modules(composed_run("reward=own", f"reward.function={name}"), project / "run")
+    foreign.refuse_modules(composed_run("reward=own", f"reward.function={name}", f"out={project}"), project / "other")
 
 
 def test_a_recorded_config_reads_no_environment_and_loads_no_class(

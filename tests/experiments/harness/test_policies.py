@@ -3,10 +3,10 @@
 import pytest
 from composed import composed_run
 
-from experiments.harness.config import RunConfig
 from experiments.harness.engine import engine_settings
 from experiments.harness.policies import draft_model_directory, policy_directory
 from experiments.run.errors import UserError
+from experiments.settings.config import RunConfig
 from experiments.small_policy import SHIPPED
 
 

@@ -7,7 +7,7 @@ import pytest
 from composed import composed_run
 from sandboxes import best_isolation
 
-from experiments.harness.data import dataset, weight_of_chain_steps
+from experiments.harness.data import dataset, frequencies
 from experiments.harness.reward import make_reward
 from experiments.harness.validate import check_reward
 from experiments.run.errors import UserError
@@ -15,33 +15,17 @@ from experiments.small_policy.problems import make_problems
 from experiments.small_policy.solutions import MANNERS, solution
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["reward=code"], "cannot judge data=puzzles"),
-        (["data=programs"], "reward=maths cannot judge data=programs"),
-        (["data=math500", "reward=code"], "reward=code cannot judge data=math500: choose maths or brevity"),
-        (["data=deepcoder"], "reward=maths cannot judge data=deepcoder: choose code or brevity"),
-        (["data.judged_by=taste"], "data.judged_by=taste: choose maths, code, reasoning_gym"),
-        (["data=programs", "reward=code", "reward.isolation=none"], "choose full or weak"),
-        (["data=programs", "reward=code", "reward.limits.cpu_s=0"], "reward.limits.cpu_s=0"),
-        (["data=programs", "reward=code", "reward.limits.cpu_s=1.5"], "reward.limits.cpu_s=1.5"),
-        (["data=programs", "reward=code", "reward.limits.wall_s=inf"], "reward.limits.wall_s=inf"),
-        (["data=programs", "reward=code", "+reward.limits.disk_mb=1"], "reward.limits has no disk_mb"),
-        (["data=programs", "reward=code", "reward.parallel=0"], "reward.parallel=0"),
-        (["data=programs", "reward=code", "reward.isolation=weak", "reward.limits.memory_mb=8"], "does not pass"),
-    ],
-)
-def test_refused(overrides: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        check_reward(composed_run(*overrides))
+def test_limits_under_which_no_solution_passes_are_refused() -> None:
+    config = composed_run("data=programs", "reward=code", "reward.isolation=weak", "reward.limits.memory_mb=8")
+    with pytest.raises(UserError, match="does not pass"):
+        check_reward(config)
 
 
 def test_programs_are_rewarded() -> None:
     config = composed_run("data=programs", "reward=code", "reward.parallel=1", f"reward.isolation={best_isolation()}")
     check_reward(config)
     rows = dataset(config, "")
-    problems = make_problems("programs", len(rows), config.seed, weight_of_chain_steps(config.data), "training")
+    problems = make_problems("programs", len(rows), config.seed, frequencies(config.data), "training")
     assert [problem.answer for problem in problems] == list(rows["tests"])
     written = [solution(problem, random.Random(0), MANNERS["programs"]) for problem in problems]
     answers = ["".join(text for text, _ in parts) for parts in written]

@@ -1,17 +1,16 @@
 """Settings to vary become arms."""
 
-import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments.harness.arm_configs import arm_configs, arm_overrides
-from experiments.harness.config import RunConfig
-from experiments.run.errors import CONFIGS, UserError
+from experiments.run.errors import CONFIGS
+from experiments.settings.config import RunConfig, run_config
 
 
 def arms(*overrides: str) -> dict[str, RunConfig]:
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        composed = compose("config", overrides=list(overrides))
-        return arm_configs(arm_overrides(composed, composed.arms, list(overrides)))
+        config = run_config(compose("config", overrides=list(overrides)))
+        return arm_configs(arm_overrides(config, config.arms, list(overrides)))
 
 
 def test_nothing_to_vary() -> None:
@@ -41,18 +40,3 @@ def test_without_das_varied_arms_replace_the_last() -> None:
     assert (deep.arm.method, deep.arm.online, deep.arm.speculative["num_speculative_tokens"]) == ("eagle3", True, 3)
     assert configs["tokens_1-online_false"].arm.speculative["num_speculative_tokens"] == 1
     assert configs["ngram"].arm.method == "ngram"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["+vary.drafter.window=4"], "vary.drafter.window=4: give a list"),
-        (["+vary.drafter.window=[]"], "give a list"),
-        (["+vary.drafter.window=[1]", "arms=[none]"], "vary replaces the arm das"),
-        (["+vary.drafter.windows=[1]"], "windows"),
-        (["+vary.budget=[none,fixed]"], "an arm none exists already"),
-    ],
-)
-def test_bad_vary(overrides: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        arms(*overrides)

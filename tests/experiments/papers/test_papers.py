@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from composed import composed
+from composed import composed_run
 from made_inputs import write_traces
 
 from experiments.run.errors import UserError
@@ -17,7 +17,7 @@ SMALL = (
 
 def report(traces: Path, folder: Path, *more: str) -> str:
     small = [f"task.{option}" for option in SMALL.split()]
-    config = composed("task=reproduce", "paper=das", f"task.traces={traces}", *small, *more)
+    config = composed_run("task=reproduce", "paper=das", f"task.traces={traces}", *small, *more)
     reproduce.run(config, [], str(folder))
     return (folder / "das" / "report.md").read_text()
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from composed import composed
+from composed import composed_run
 
 from das.replay.workload import workload
 from experiments.papers.das_drafts import seen_before
@@ -16,17 +16,17 @@ PUBLISHED = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.j
 
 
 def test_reproduce_nemo_rl(tmp_path: Path) -> None:
-    reproduce.run(composed("task=reproduce", "paper=nemo_rl"), [], str(tmp_path))
+    reproduce.run(composed_run("task=reproduce", "paper=nemo_rl"), [], str(tmp_path))
     report = (tmp_path / "nemo_rl" / "report.md").read_text()
     assert "| 2.72 / 1.7x | 2.72 / 1.70x" in report
     assert "| 6.49 / 2.22x | 6.51 / 2.22x" in report
     assert (tmp_path / "nemo_rl" / "nemo_heatmap.png").exists()
     with pytest.raises(UserError, match=r"paper=dsa"):
-        reproduce.run(composed("task=reproduce", "paper=dsa"), [], str(tmp_path))
+        composed_run("task=reproduce", "paper=dsa")
 
 
 def test_report_of_everything_says_where_a_papers_numbers_are_from(tmp_path: Path) -> None:
-    reproduce.run(composed("task=reproduce", "paper=nemo_rl"), [], str(tmp_path / "run"))
+    reproduce.run(composed_run("task=reproduce", "paper=nemo_rl"), [], str(tmp_path / "run"))
     first, *others = reproduce.replayed(tmp_path / "run", "nemo_rl", tmp_path)
     assert first.setting.startswith("The paper's numbers are second-hand")
     assert not any("second-hand" in section.setting for section in others)

@@ -12,12 +12,12 @@ from composed import composed
 from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
-from experiments.harness.config import run_config
 from experiments.harness.data import dataset
 from experiments.harness.validate import check_data
 from experiments.problems import files, load
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
+from experiments.settings.config import run_config
 
 ROOT = CONFIGS.parent
 SHARED = ROOT.parent / "shared" / "data" / "problems"
@@ -104,9 +104,9 @@ def test_too_few(overrides: list[str], says: str, tiny_policy: str, tmp_path: Pa
     ("overrides", "says"),
     [
         (["data=problem_set"], "data.path=FILE is missing"),
-        (["data.part=test"], "choose train or eval"),
+        (["data.part=test"], "must be one of train, eval"),
         (["data.part=eval"], "no problems are held out"),
-        (["data.held_out=1"], "must be a share"),
+        (["data.held_out=1"], "held_out=1: must be a number from 0 to 0.999"),
         (["data.problems=0"], "data.problems=0"),
         (["data.max_prompt_tokens=many"], "data.max_prompt_tokens=many"),
         (["data=puzzles", "data.problems=null"], "data.problems=null"),

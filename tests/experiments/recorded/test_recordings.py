@@ -13,7 +13,7 @@ from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
-from composed import composed
+from composed import composed_run
 
 from experiments.recorded import recordings as recorded
 from experiments.recorded.rollouts import read_rollouts
@@ -66,7 +66,7 @@ def server(published: Path) -> Iterator[str]:
 
 
 def fetched(source: str, folder: Path, *settings: str) -> None:
-    recordings.run(composed("task=recordings", f"task.source={source}", f"task.folder={folder}", *settings), [], "")
+    recordings.run(composed_run("task=recordings", f"task.source={source}", f"task.folder={folder}", *settings), [], "")
 
 
 def test_every_form_becomes_rollouts(server: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Bad data files, rollouts, histories and checkpoints, by the kinds of docs/reliability.md."""
+"""Bad data files, rollouts, histories and checkpoints, by the kinds of docs/exactness.md."""
 
 import gzip
 import json
@@ -197,12 +197,6 @@ def rollouts(label: str, name: str, content: bytes) -> None:
 for each, files in ROLLOUTS.items():
     for one in files:
         rollouts(each, *one)
-
-kind("rollouts that are missing", (["task=advise"], "task.rollouts=PATH is missing"))
-kind("rollouts that are missing", (["task=replay"], "task.run=FOLDER is missing"))
-kind("rollouts that are missing", (["task=advise", "task.rollouts=no/such.jsonl"], "no/such.jsonl does not exist"))
-kind("rollouts that are missing", (["task=bench_drafter", "task.traces=[no/such.gz]"], "no/such.gz does not exist"))
-kind("rollouts that are missing", (["task=replay", "task.run=no/such"], "no/such holds no run"))
 
 
 def recorded_run(tmp: Path) -> tuple[list[str], Path]:

@@ -4,7 +4,7 @@ import pytest
 from composed import composed_run
 from hydra import compose, initialize_config_dir
 
-from experiments.harness.data import GENERATED, weight_of_chain_steps, weight_of_kinds
+from experiments.harness.data import GENERATED, frequencies
 from experiments.harness.engine import engine_settings
 from experiments.harness.reward import make_reward
 from experiments.run.errors import CONFIGS
@@ -12,6 +12,8 @@ from experiments.run.errors import CONFIGS
 CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONFIGS.glob("*/*.yaml"))]
 
 NEEDED = {
+    "engine=gpu": ["task.lock_step=false"],
+    "task=fault_test": ["cluster=ray"],
     "drafter=own": ["drafter.name=history"],
     "reward=own": ["reward.function=operator:length_hint"],
 }  # what a user must say besides
@@ -22,7 +24,7 @@ def test_choice_composes(choice: str) -> None:
     config = composed_run(choice, *NEEDED.get(choice, ()))
     assert engine_settings(config, "somewhere").model == "somewhere"
     if config.data.name in GENERATED:
-        assert weight_of_kinds(config.data) if config.data.name == "puzzles" else weight_of_chain_steps(config.data)
+        assert frequencies(config.data)
     assert callable(make_reward(config.reward))
 
 

@@ -13,12 +13,12 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 import run  # noqa: F401  it registers the names with which configs/config.yaml makes folders
-from experiments.harness.config import run_config
 from experiments.harness.validate import check
-from experiments.run.compose import compose_config, explain_config_error
 from experiments.run.errors import CONFIGS, one_line_errors
-from experiments.run.known_keys import GROUPS, OPEN, leaves
-from experiments.run.trl_arguments import TAKEN
+from experiments.settings.compose import compose_config, explain_config_error
+from experiments.settings.config import run_config
+from experiments.settings.trl import TAKEN
+from experiments.settings.typed import leaves
 
 BASES = (
     ["task=train"],
@@ -38,6 +38,11 @@ VALUES = (
     "'a b'", "é", "'${seed}'", "'${nosuch}'", "'???'", "[]", "[1]", "[1,2]", "[foo]", "[null]", "[[1],[2]]", "[{}]",
     "{}", "{a:1}", "{a:{b:1}}", "{name:7}", "{name:das}", "float32", "none", "das", "1e-3", "a:b", "a/b", "../x",
 )  # fmt: skip
+GROUPS = (
+    "policy", "data", "reward", "trainer", "engine", "cluster", "drafter", "head", "budget", "arm", "arm.speculative",
+    "engine.extra", "policy.chat_template_kwargs", "trainer.chat_template_kwargs", "data.kinds", "data.options",
+    "reward.limits", "vary", "experiment",
+)  # fmt: skip
 OTHERS = (  # arguments of TRL that a run does not take, and keys that nothing reads
     *("trainer.shuffle_dataset", "trainer.remove_unused_columns", "trainer.resume_from_checkpoint", "trainer.seed"),
     *("trainer.vllm_gpu_memory_utilization", "trainer.use_vllm", "trainer.output_dir", "trainer.nosuch", "nosuch"),
@@ -52,7 +57,7 @@ def cases(count: int) -> list[list[str]]:
         tuple(base): sorted(key for key, _ in leaves(OmegaConf.to_container(composed(*base), resolve=True)))
         for base in BASES
     }
-    more = [*OTHERS, *GROUPS, *sorted(OPEN), *(f"trainer.{name}" for name in TAKEN)]
+    more = [*OTHERS, *GROUPS, *(f"trainer.{name}" for name in TAKEN)]
     made = []
     for _ in range(count):
         base = draw.choice(BASES)

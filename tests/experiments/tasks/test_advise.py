@@ -3,10 +3,12 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from composed import composed
+from composed import composed_run
 from made_inputs import write_run
 from refusals import one_line
 
@@ -35,7 +37,8 @@ def test_advise_samples_problems_wherever_they_were() -> None:
 def test_advise_writes_a_page(tmp_path: Path) -> None:
     write_run(tmp_path / "mine", 4)
     overrides = [f"task.rollouts={tmp_path / 'mine'}", "task.engines=2", "task.batch=64", "task.max_tokens=200"]
-    advise.run(composed("task=advise", *overrides), [], str(tmp_path / "out"))
+    overrides += ["task.visits=1"]
+    advise.run(composed_run("task=advise", *overrides), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     arms = {"none", "ngram", "suffix-like", "das", "w8", "w4", "eagle", "mtp", "das + w4"}
     assert arms <= result["arms"].keys()
@@ -45,6 +48,7 @@ def test_advise_writes_a_page(tmp_path: Path) -> None:
     assert das["low_s"] <= das["rollout_s"] <= das["high_s"]
     assert result["arms"]["mtp"]["tokens_per_pass"] == pytest.approx(3.3, rel=0.1)
     assert set(result["acceptance"].values()) == {"published"}
+    assert result["change_over_visits"] == result["changes_by_step"][0]
     page = (tmp_path / "out" / "advice.html").read_text()
     assert page.count("<td>published</td>") == 5
     assert page.count("data:image/png;base64,") == 3
@@ -65,7 +69,7 @@ def test_advice_by_hand(tmp_path: Path) -> None:
         "task.rest_s=6",
     ]
     settings += [f"task.rollouts={tmp_path / 'mine.jsonl'}", "task.step_ms=[[1,10],[32,10],[3200,1000]]"]
-    advise.run(composed("task=advise", *settings), [], str(tmp_path / "out"))
+    advise.run(composed_run("task=advise", *settings), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     none, das = result["arms"]["none"], result["arms"]["das"]
     assert none["rollout_s"] == pytest.approx(4 * 100 * 10e-3)  # four waves of 100 passes
@@ -85,7 +89,7 @@ def test_advice_by_hand(tmp_path: Path) -> None:
 
 def test_derived_times_hold_the_host_and_those_of_vllm_as_it_comes(tmp_path: Path) -> None:
     write_run(tmp_path / "mine", 2)
-    case, about = build(composed("task=advise", f"task.rollouts={tmp_path / 'mine'}").task)
+    case, about = build(composed_run("task=advise", f"task.rollouts={tmp_path / 'mine'}").task)
     assert case.derived
     assert [line for line in about if line.endswith("derived, not measured")]
     live, tokens, context = (np.array(value, float) for value in (256, 512, 0))
@@ -98,12 +102,29 @@ def test_derived_times_hold_the_host_and_those_of_vllm_as_it_comes(tmp_path: Pat
     assert expected - plain > 256 * 39e-6  # the host drafts and verifies
     assert dear - plain == pytest.approx(1.3 * (expected - plain))
     step_ms = "task.step_ms=[[1,10],[1000,20]]"
-    measured, _ = build(composed("task=advise", f"task.rollouts={tmp_path / 'mine'}", step_ms).task)
+    measured, _ = build(composed_run("task=advise", f"task.rollouts={tmp_path / 'mine'}", step_ms).task)
     assert not measured.derived
     assert measured.stock is None
     assert float(measured.dearer().form.predict(live, live, context)) == float(
         measured.form.predict(live, live, context)
     )
+
+
+@pytest.mark.parametrize(
+    ("visits", "change"),
+    [
+        (0.5, -0.1),  # each problem at most once
+        (1, -0.1),
+        (1.5, -3 / 20),  # 10 s and half of 20 s without drafts; 9 and half of 16 with them
+        (2, -5 / 30),
+        (4, -13 / 70),  # the third and fourth like the second
+    ],
+)
+def test_the_change_over_visits_by_hand(visits: float, change: float) -> None:
+    plain: list[Any]
+    drafted: list[Any]
+    plain, drafted = ([SimpleNamespace(rollout_s=seconds) for seconds in times] for times in ((10, 20), (9, 16)))
+    assert advise.change_over_visits(drafted, plain, visits) == pytest.approx(change)
 
 
 def arm(change: float, high: float) -> dict[str, float]:
@@ -159,14 +180,16 @@ def test_the_break_even_is_what_a_pass_with_drafts_costs() -> None:
 
 
 def test_ones_own_acceptance_takes_the_place_of_what_is_known() -> None:
-    known = acceptances(composed("task=advise", "task.acceptance=measured").task)
+    known = acceptances(composed_run("task=advise", "task.acceptance=measured").task)
     assert {arm: row.basis for arm, row in known.items()} == {
         "w8": "measured",
         "w4": "measured",
         "eagle": "measured",
         "mtp": "published",
     }
-    own = acceptances(composed("task=advise", "task.w4_rate=0.5", "task.eagle_tau=2", "task.mtp_rates=[0.9,0.1]").task)
+    own = acceptances(
+        composed_run("task=advise", "task.w4_rate=0.5", "task.eagle_tau=2", "task.mtp_rates=[0.9,0.1]").task
+    )
     assert {arm: row.basis for arm, row in own.items()} == {
         "w8": "published",
         "w4": "given",
@@ -182,7 +205,7 @@ def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
     """Each token costs as much as a whole pass."""
     write_run(tmp_path / "mine", 4)
     overrides = [f"task.rollouts={tmp_path / 'mine'}", "task.step_ms=[[1,20],[1000,20000]]", "task.draft_us=1000"]
-    advise.run(composed("task=advise", *overrides), [], str(tmp_path / "out"))
+    advise.run(composed_run("task=advise", *overrides), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["advice"].startswith("Do not")
 
@@ -192,23 +215,24 @@ def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
     [
         (["task.rollouts=ROLLOUTS", "task.gpu=H9"], "unknown GPU"),
         (["task.rollouts=ROLLOUTS", "task.max_tokens=10"], "raise the limit"),
-        (["task.rollouts=ROLLOUTS", "task.draft_us=-1"], "must not be negative"),
-        (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,-5],[2,3]]"], "must be positive"),
+        (["task.rollouts=ROLLOUTS", "task.draft_us=-1"], "must be a number from 0"),
+        (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,-5],[2,3]]"], "must be a list, each a list"),
         (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,5]]"], "two points or more"),
         (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,5],[9,4]]"], "must not fall as tokens rise"),
         (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,5,6]]"], "pairs of two numbers"),
-        (["task.rollouts=ROLLOUTS", "task.step_ms=[1,5]"], r"\[\[tokens, milliseconds\], ...\]"),
+        (["task.rollouts=ROLLOUTS", "task.step_ms=[1,5]"], "must be a list, each a list"),
         (["task.rollouts=ROLLOUTS", "task.step_ms=[[1,5],[2,6]]", "task.latency=x"], "give one"),
         (["task.rollouts=ROLLOUTS", "task.latency=nowhere.json"], "No such file"),
         (["task.rollouts=ROLLOUTS", "task.model=70B"], "unknown model size"),
-        (["task.rollouts=ROLLOUTS", "task.rest_s=-2"], "must not be negative"),
-        (["task.rollouts=ROLLOUTS", "task.w4_rate=1.5"], "numbers in 0..1"),
+        (["task.rollouts=ROLLOUTS", "task.visits=0"], "must be above 0, such as 1.2"),
+        (["task.rollouts=ROLLOUTS", "task.rest_s=-2"], "must be a number from 0"),
+        (["task.rollouts=ROLLOUTS", "task.w4_rate=1.5"], "must be a number from 0 to 1 or null"),
         (["task.rollouts=ROLLOUTS", "task.eagle_tau=9"], "impossible"),
-        (["task.rollouts=ROLLOUTS", "task.acceptance=hoped"], "choose one of published, measured"),
+        (["task.rollouts=ROLLOUTS", "task.acceptance=hoped"], "must be one of published, measured"),
     ],
 )
 def test_advise_bad_input_is_one_line(tmp_path: Path, overrides: list[str], said: str) -> None:
     write_run(tmp_path / "mine", 1)
     own = [override.replace("ROLLOUTS", str(tmp_path / "mine")) for override in overrides]
     with one_line(said):
-        advise.run(composed("task=advise", *own), [], str(tmp_path / "out"))
+        advise.run(composed_run("task=advise", *own), [], str(tmp_path / "out"))

@@ -3,7 +3,7 @@
 from composed import composed_arm
 from refusals import one_line
 
-from experiments.harness.config import RunConfig
+from experiments.settings.config import RunConfig
 from experiments.tasks.compare import check_train_once
 
 
@@ -12,10 +12,6 @@ def arms(*names: str) -> dict[str, RunConfig]:
 
 
 def test_arms_that_cannot_take_the_first_arms_weights() -> None:
-    config = composed_arm("none", "task.train_once=true", "task.lock_step=false")
-    with one_line(r"task\.train_once=true: .*set task\.lock_step=true"):
-        check_train_once(config, arms("none", "das"))
-    config = composed_arm("none", "task.train_once=true")
     with one_line("task.train_once=true: eagle3_online would learn from the training's forward passes"):
-        check_train_once(config, arms("none", "eagle3_online", "das"))
-    check_train_once(config, arms("eagle3_online", "none", "das", "stock", "das_self", "eagle3_frozen"))
+        check_train_once(arms("none", "eagle3_online", "das"))
+    check_train_once(arms("eagle3_online", "none", "das", "stock", "das_self", "eagle3_frozen"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from composed import composed
+from composed import composed, composed_run
 from made_inputs import write_run
 from omegaconf import OmegaConf
 
@@ -45,7 +45,7 @@ def made_run(tmp_path: Path) -> Path:
 
 
 def test_replay_finds_the_times_again(made_run: Path) -> None:
-    replay.run(composed("task=replay", f"task.run={made_run}"), [], str(made_run / "out"))
+    replay.run(composed_run("task=replay", f"task.run={made_run}"), [], str(made_run / "out"))
     result = json.loads((made_run / "out" / "result.json").read_text())
     assert result["ordering"]
     for arm in result["arms"].values():
@@ -68,7 +68,7 @@ def test_replay_by_a_measured_latency_and_without_other_drafters(made_run: Path)
     latency = made_run / "latency.json"
     write_latency(latency, rows, "made up")
     replay.run(
-        composed("task=replay", f"task.run={made_run}", f"task.latency={latency}"), [], str(made_run / "measured")
+        composed_run("task=replay", f"task.run={made_run}", f"task.latency={latency}"), [], str(made_run / "measured")
     )
     result = json.loads((made_run / "measured" / "result.json").read_text())
     assert "made up, measured" in result["latency"]
@@ -77,7 +77,7 @@ def test_replay_by_a_measured_latency_and_without_other_drafters(made_run: Path)
     with (made_run / "arms" / "das" / "metrics.jsonl").open("r+") as file:
         file.truncate(len(file.readline()))
     with pytest.raises(UserError, match="was it interrupted"):
-        replay.run(composed("task=replay", f"task.run={made_run}"), [], str(made_run / "cut"))
+        replay.run(composed_run("task=replay", f"task.run={made_run}"), [], str(made_run / "cut"))
 
 
 def test_replay_sends_the_longest_first_as_the_run_did() -> None:
@@ -95,5 +95,5 @@ def test_runs_recorded_before_a_setting_was_renamed_can_be_replayed(made_run: Pa
         text = path.read_text()
         assert "cross_problem_tokens:" in text
         path.write_text(text.replace("cross_problem_tokens:", "others:"))
-    replay.run(composed("task=replay", f"task.run={made_run}"), [], str(made_run / "out"))
+    replay.run(composed_run("task=replay", f"task.run={made_run}"), [], str(made_run / "out"))
     assert json.loads((made_run / "out" / "result.json").read_text())["arms"].keys() == {"none", "das"}

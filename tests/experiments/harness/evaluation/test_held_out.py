@@ -10,13 +10,13 @@ from composed import composed, composed_run
 from refusals import one_line
 
 from experiments.harness import validate
-from experiments.harness.config import RunConfig
 from experiments.harness.data import dataset
 from experiments.harness.evaluation.evaluation import Evaluation
 from experiments.harness.evaluation.held_out import check, group_settings, held_out, held_out_data, judge_config, ks_of
 from experiments.harness.reward import make_reward
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
+from experiments.settings.config import RunConfig
 
 
 def evaluating(*overrides: str) -> RunConfig:
@@ -79,7 +79,7 @@ def test_a_set_that_overlaps_the_training_is_refused(question: str, tiny_policy:
         (["eval.data=calculator", "eval.path=absent.jsonl"], "are made, not read"),
         (["eval.problems=null"], "eval.problems=null: must be a whole number"),
         (["eval.samples=4", "eval.k=[1,8]"], "pass@8 needs eval.samples=8 or more, not 4"),
-        (["engine.processes=2"], "several processes cannot evaluate yet"),
+        (["engine.processes=2", "task.lock_step=false"], "several processes cannot evaluate yet"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(overrides: list[str], words: str) -> None:
@@ -105,7 +105,7 @@ def test_a_task_that_samples_alone_needs_no_step_of_problems() -> None:
 
 @pytest.mark.parametrize("override", ["eval.problems=0", "eval.samples=0", "eval.k=[0]", "eval.every=-1"])
 def test_impossible_numbers_are_refused(override: str) -> None:
-    with pytest.raises(UserError, match="must be a number from"):
+    with pytest.raises(UserError, match="whole number from"):
         evaluating(override)
 
 
@@ -123,7 +123,7 @@ def test_nothing_is_checked_where_nothing_is_evaluated() -> None:
 def test_the_set_is_judged_by_its_own_reward() -> None:
     config = evaluating("reward=brevity", "eval.data=humaneval")
     judge: Any = judge_config(config.reward, held_out_data(config))
-    assert (judge.name, judge.limits["cpu_s"]) == ("code", 4)
+    assert (judge.name, judge.limits.cpu_s) == ("code", 4)
     config = evaluating("reward=maths", "reward.parallel=7")
     assert judge_config(config.reward, held_out_data(config)) is config.reward
 

@@ -1,0 +1,161 @@
+"""The figures that single tasks draw from their results."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.figures import COLOURS, colour, colours_of, figure, label
+
+Array = NDArray[np.float64]
+BELOW: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15), "fontsize": 9}  # where no curve is
+DRAFTERS = {"das": "das", "arctic": "suffix"}  # drafter of task=bench_drafter -> the arm whose colour it has
+
+
+def budgets_figure(result: dict[str, Any], path: Path) -> None:
+    """Draw rollout times of task=bench_budgets relative to no speculation: a panel for each workload, a bar for each
+    budget policy.
+
+    Black lines are the quartiles over rollouts. result: workload -> policy -> {ratio, quartiles}.
+    """
+    with figure(path, len(result), (3.4 * len(result), 3.6)) as panels:
+        for panel, (name, measured) in zip(np.ravel(panels), result.items(), strict=True):
+            order = sorted(measured, key=lambda label: -measured[label]["ratio"])
+            ratios = [measured[label]["ratio"] for label in order]
+            colours = [COLOURS["das"] if label.startswith("marginal") else COLOURS["stock"] for label in order]
+            panel.barh(order, ratios, color=colours)
+            for position, label in enumerate(order):
+                panel.plot(measured[label]["quartiles"], [position, position], color="black", linewidth=1)
+                panel.text(0.02, position, f"{measured[label]['ratio']:.3f}", va="center", fontsize=7, color="white")
+            panel.axvline(1.0, color="black", linewidth=0.6)
+            panel.set(title=name.replace("_", " "), xlabel="rollout time / that of none")
+
+
+def drafter_figure(result: dict[str, Any], path: Path) -> None:
+    """Draw, for task=bench_drafter, tokens per pass by epoch, the reliability of the drafter's probabilities, and its
+    cost by history size.
+
+    result: result.json, with `traces` (a row for each trace) and `sizes` (a row for each history size).
+    """
+    with figure(path, 3, (14, 5.2)) as (epochs, calibration, cost):
+        for i, (trace, row) in enumerate(result["traces"].items()):
+            style = ("-", "--", ":", "-.", (0, (1, 3)))[i % 5]
+            for drafter in [name for name in DRAFTERS if name in row]:
+                y = row[drafter]["by_epoch"]
+                epochs.plot(
+                    range(len(y)), y, color=colour(DRAFTERS[drafter]), linestyle=style, label=f"{trace} {drafter}"
+                )
+            # (estimated probability, accepted share, number of tokens); shares of fewer than 100 tokens are noise.
+            bins = [each for each in row["das"]["reliability"] if each[2] >= 100]
+            calibration.plot(
+                [b[0] for b in bins],
+                [b[1] for b in bins],
+                color=colour("das"),
+                linestyle=style,
+                marker=".",
+                label=trace,
+            )
+        epochs.set(xlabel="group (epoch)", ylabel="tokens per pass", title="Drafts from history")
+        epochs.legend(**BELOW)
+        calibration.plot([0, 1], [0, 1], color="#888888", linewidth=0.8)
+        calibration.set(xlabel="estimated probability", ylabel="accepted share", title="Reliability of das")
+        calibration.legend(**BELOW)
+        if result["sizes"]:
+            tokens = [row["tokens"] for row in result["sizes"]]
+            units = {"query_us_per_request": "query, us per request", "bytes_per_token": "memory, bytes per token"}
+            units |= {"update_us_per_token": "update, us per token", "build_us_per_token": "build, us per token"}
+            for key, label in units.items():
+                cost.plot(tokens, [row[key] for row in result["sizes"]], marker=".", label=label)
+            cost.set(xscale="log", yscale="log", xlabel="tokens indexed", title="Cost of das by history size")
+            cost.legend(**BELOW)
+
+
+def evaluate_figure(result: Mapping[str, Any], path: Path) -> None:
+    """Draw, for task=evaluate, pass@k with its interval, and how many responses to each problem are right. result: the
+    content of result.json."""
+    ks = [int(k) for k in result["pass_at_k"]]
+    values = list(result["pass_at_k"].values())
+    with figure(path, 2, (10, 3.6)) as (curve, histogram):
+        means = [value["mean"] for value in values]
+        below = [value["mean"] - value["low"] for value in values]
+        above = [value["high"] - value["mean"] for value in values]
+        curve.errorbar(ks, means, [below, above], color=COLOURS["das"], marker="o", capsize=4)
+        curve.set_xscale("log", base=2)
+        curve.set_xticks(ks, [str(k) for k in ks])
+        curve.set(xlabel="k", ylabel="pass@k", ylim=(0, 1), title="At least one of k responses is right (95 %)")
+        counts = list(result["correct"].values())
+        samples = result["samples"]
+        histogram.hist(counts, bins=[right - 0.5 for right in range(samples + 2)], color=COLOURS["das"])
+        histogram.set(xlabel=f"right responses of {samples}", ylabel="problems", title=f"{len(counts)} problems")
+
+
+def force_figure(result: dict[str, Any], path: Path) -> None:
+    """Draw, for each arm of task=force, the ratio of its rollout time to that of `none`, and its tokens per pass.
+    result: content of result.json."""
+    arms = [arm for arm in result["ratio_to_none"] if arm != "none"]
+    if not arms:
+        return
+    live = list(result["ratio_to_none"][arms[0]]["rollout_s"]["by_live"])
+    colours = colours_of(arms)
+    places, width = np.arange(len(live)), 0.8 / len(arms)
+    with figure(path, 2, (10, 3.6)) as (ratios, passes):
+        for i, arm in enumerate(arms):
+            at = places + (i - (len(arms) - 1) / 2) * width
+            shown = {"width": width, "color": colours[arm], "label": label(arm, result.get("variant_of", {}))}
+            ratios.bar(at, [result["ratio_to_none"][arm]["rollout_s"]["by_live"][n] for n in live], **shown)
+            passes.bar(at, [result["arms"][arm]["by_live"][n] for n in live], **shown)
+        ratios.axhline(1.0, color="0.4", linewidth=1, linestyle="--")
+        ratios.set(title="Rollout time / none", xlabel="live requests")
+        passes.set(title="Tokens per target pass", xlabel="live requests")
+        for axes in (ratios, passes):
+            axes.set_xticks(places, live)
+        ratios.figure.legend(*ratios.get_legend_handles_labels(), loc="outside right upper")
+
+
+def calibration_figure(
+    live: Array, tokens: Array, seconds: Array, predicted: Array, relative_error: float, path: Path
+) -> None:
+    """Draw, for task=calibrate, the median time of a pass against its tokens, with a line for each number of live
+    requests. Dashed lines show the fitted form.
+
+    live, tokens, seconds, predicted: [passes], the live requests and tokens of each pass, and its measured and fitted
+    seconds. Passes of equal `live` and `tokens` have one predicted time. relative_error: the fit's mean relative error.
+    """
+    with figure(path, size=(6.5, 4)) as axes:
+        shades = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(np.unique(live))))
+        for shade, live_requests in zip(shades, np.unique(live), strict=True):
+            sizes = np.unique(tokens[live == live_requests])
+            of_size = [(live == live_requests) & (tokens == size) for size in sizes]
+            medians = [1e3 * np.median(seconds[passes]) for passes in of_size]
+            fitted = [1e3 * predicted[passes][0] for passes in of_size]
+            axes.plot(sizes, medians, ".-", color=shade, label=f"{int(live_requests)} live")
+            axes.plot(sizes, fitted, "--", color=shade, linewidth=0.8)
+        axes.set(
+            xlabel="tokens in the pass (live requests + drafted)",
+            ylabel="median time of a pass (ms)",
+            xscale="log",
+            title=f"Decode passes; dashed: fit, mean error {100 * relative_error:.0f} %",
+        )
+        axes.legend(fontsize=7)
+
+
+def validation_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
+    """Draw, for task=replay, each step's measured and replayed rollout time as a point, and the line where both agree.
+
+    curves: arm -> (measured seconds, replayed seconds), one value per step.
+    """
+    with figure(path, size=(5, 4.4)) as axes:
+        for name, (measured, predicted) in curves.items():
+            axes.plot(measured, predicted, "o", markersize=4, alpha=0.7, label=name)
+        axes.axline((0, 0), slope=1, color="0.6", linewidth=1)
+        axes.set(
+            xlabel="measured rollout time (s)",
+            ylabel="replayed rollout time (s)",
+            title="Replayed against measured, one point per step",
+            xlim=(0, None),
+            ylim=(0, None),
+        )
+        axes.legend()

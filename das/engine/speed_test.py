@@ -1,0 +1,106 @@
+"""How many tokens a second does a model make here with stock (vLLM as it comes), none (an engine of das without drafts)
+and das? `arms_apart` gives each a process of its own, because an engine of das leaves its kernels in a process.
+
+Each arm answers the same made-up questions twice. das drafts a first visit from siblings, and a second one from the
+first, too.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from das.engine.self_test import OF_RANKS, last_line
+
+ARMS = ("stock", "none", "das")
+LIMIT_S = 300  # seconds of an arm: a model's weights may lie on a slow disk
+SIBLINGS, VISITS = 8, 2
+QUESTION = "A shop has {0} boxes with {1} pens each. {2} pens are sold. How many are left? Think step by step."
+MEMORY = 0.85  # of the GPU, for the engine alone
+
+
+def arms_apart(model: str, exact: str | None) -> Iterator[tuple[str, dict[str, Any] | str]]:
+    """Measure one arm after the other. Yields its name, and what `measure` returned, or in words why it did not."""
+    for arm in ARMS:
+        command = [sys.executable, "-W", "ignore", "-m", __name__, arm, model, exact or ""]
+        environment = {name: value for name, value in os.environ.items() if name not in OF_RANKS}
+        try:
+            run = subprocess.run(
+                command, env=environment, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            yield arm, f"{arm} did not end within {LIMIT_S} s"
+            return
+        if run.returncode:
+            yield arm, f"{arm} ended with {run.returncode}: {last_line(run.stderr)}"
+            return
+        yield arm, json.loads(run.stdout.splitlines()[-1])
+
+
+def measure(arm: str, model: str, exact: str | None) -> dict[str, Any]:
+    """Roll out with one arm. Returns the number of requests at once, the longest response in tokens, and of each visit
+    tokens a second, drafted and accepted tokens."""
+    import das
+    from das.engine.build import EngineSettings, build_engine
+    from das.engine.environment import set_environment
+    from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out
+    from das.engine.stock import build_stock, roll_out_stock, warm_up
+
+    stock = arm == "stock"
+    if stock:
+        set_environment()
+    else:
+        das.install(exact=exact)
+    from vllm import SamplingParams
+    from vllm.platforms import current_platform
+
+    on_cpu = current_platform.is_cpu()
+    questions, longest = (2, 64) if on_cpu else (8, 256)
+    settings = EngineSettings(
+        model=model,
+        method=arm,
+        dtype="float32" if on_cpu else "auto",
+        max_model_len=longest + 256,
+        max_num_seqs=questions * SIBLINGS,
+        enforce_eager=on_cpu,
+        gpu_memory_utilization=MEMORY,
+        exact=exact,
+    )
+    llm = build_stock(settings) if stock else build_engine(settings)
+    warm_up(llm)
+    tokenizer = llm.get_tokenizer()
+
+    def visit(number: int, first: int, length: int) -> Any:
+        asked = [_prompt(tokenizer, QUESTION.format(3 + i, 12 + 5 * i, 7 + i)) for i in range(first, first + questions)]
+        request = RolloutRequest(
+            [prompt for prompt in asked for _ in range(SIBLINGS)],
+            SamplingParams(temperature=1.0, max_tokens=length, logprobs=0, detokenize=False),
+            [str(first + i) for i in range(questions) for _ in range(SIBLINGS)],
+            [request_seed(first, number, i) for i in range(questions * SIBLINGS)],
+            step=number,
+            next_history_tick=number + 1,
+        )
+        return (roll_out_stock if stock else roll_out)(llm, request)[1]
+
+    visit(0, questions, 16)  # other questions: what is compiled or allocated at a first use is there
+    rollouts = [visit(number, 0, longest) for number in range(VISITS)]
+    visits = [
+        {"tokens_per_s": each.tokens / each.rollout_s, "drafted": each.report.drafted, "accepted": each.accepted}
+        for each in rollouts
+    ]
+    return {"live": questions * SIBLINGS, "longest": longest, "visits": visits}
+
+
+def _prompt(tokenizer: Any, question: str) -> dict[str, list[int]]:
+    if tokenizer.chat_template is None:
+        return {"prompt_token_ids": tokenizer.encode(question)}
+    messages = [{"role": "user", "content": question}]
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return {"prompt_token_ids": tokenizer.encode(text, add_special_tokens=False)}
+
+
+if __name__ == "__main__":
+    arm, model, exact = sys.argv[1:]
+    print(json.dumps(measure(arm, model, exact or None)))

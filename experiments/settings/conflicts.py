@@ -1,0 +1,112 @@
+"""What excludes what: one table, from which a run is refused and the docs are made.
+
+A condition is KEY (the setting is on: neither 0, false, null nor absent), KEY=A|B or KEY!=A|B. The key of a group
+stands for its name. Conditions with a space between them are alternatives.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.run.errors import UserError
+from experiments.settings.typed import shown
+
+RUNS = "kill_test|fault_test|experiment|reproduce"  # tasks that pass their settings on to runs of other tasks
+TRAINING = f"compare|train|{RUNS}"  # tasks that roll out with TRL, which calls tools
+TRAIN = f"audit|soak|{TRAINING}"  # all tasks that train
+AGENT = "data=calculator"  # problems that the policy solves with a tool, in several turns
+AHEAD = "trainer.lag engine.own_process trainer.dynamic_sampling"
+PARTIAL = "trainer.partial trainer.partial_tokens"
+DRAWS = "trainer.dynamic_sampling"
+STOCK = "arm.method=stock"
+
+# (conditions, conditions, what to do): the line begins with the setting of the first condition that holds. {KEY} stands
+# for the value of KEY.
+CONFLICTS = (
+    (
+        "trainer.temperature=0",
+        "task!=evaluate",
+        "must be above 0: greedy is for task=evaluate and eval.temperature",
+    ),
+    (AHEAD, f"task!={TRAIN}", "task={task} trains nothing; leave it out"),
+    ("engine.own_process", "cluster=ray", "engines of cluster=ray have processes of their own; leave it out"),
+    ("engine.own_process", STOCK, "arm=stock rolls out in the trainer's process; leave it out"),
+    (PARTIAL, f"task!={TRAINING}", "only compare and train put groups aside; leave it out"),
+    (PARTIAL, "trainer.lag", "what is put aside continues under the newest weights: set trainer.lag=0"),
+    (PARTIAL, AGENT, "rollouts in several turns call tools between their requests, and so cannot be put aside"),
+    (
+        PARTIAL,
+        "engine.own_process cluster=ray",
+        "only an engine in a process that trains puts groups aside: set engine.own_process=false cluster=none",
+    ),
+    (
+        PARTIAL,
+        "trainer.vllm_enable_sleep_mode",
+        "it was never tried with an engine that sleeps: set trainer.vllm_enable_sleep_mode=false",
+    ),
+    (PARTIAL, STOCK, "arm=stock has no noise by position, so nothing continues; leave it out"),
+    (DRAWS, "trainer.lag", "further draws sample with the newest weights; set trainer.lag=0"),
+    (DRAWS, "trainer.partial", "groups that are put aside have no rewards yet; set trainer.partial=0"),
+    (DRAWS, "trainer.partial_tokens", "groups that are put aside have no rewards yet; set trainer.partial_tokens=0"),
+    ("eval.every", f"task!=soak|{TRAINING}", "task={task} trains nothing; set eval.every=0 (or task=evaluate)"),
+    (
+        "eval.every",
+        "engine.processes!=1",
+        "several processes cannot evaluate yet; set eval.every=0, and measure the final policy with task=evaluate",
+    ),
+    (AGENT, f"task!={TRAINING}", "task={task} calls no tools; choose compare or train"),
+    ("cluster=ray", f"task!=rollout|audit|{TRAINING}", "task={task} starts no cluster; set cluster=none"),
+    ("cluster=none", "task=fault_test", "task=fault_test strikes engines of a cluster; set cluster=ray"),
+    ("cluster=ray", STOCK, "arm=stock is vLLM without das, which a cluster does not start; leave it out"),
+    ("cluster=ray", AGENT, "rollouts in several turns do not run on a cluster yet; set cluster=none"),
+    ("cluster=ray", "drafter.warm", "engines of a cluster begin without a history; set drafter.warm=null"),
+    ("drafter.warm", "arm.method=self_draft", "self_draft drafts without a history; use arm=das_self"),
+    ("arm.online", "arm.method!=eagle3", "only an EAGLE-3 head learns in the run, and arm {arm} has none"),
+    ("arm.online", "engine.processes!=1", "what drafts is trained in one process: set engine.processes=1"),
+    ("engine.exact!=bits", "task=audit|kill_test|fault_test", "task={task} compares tokens: set engine.exact=bits"),
+    ("task.lock_step", "engine.processes!=1", "all arms run at once, a process each; set task.lock_step=false"),
+    (
+        "task.train_once",
+        "task.lock_step=false",
+        "arms need the first one's weights of each step; set task.lock_step=true",
+    ),
+    ("task.step_ms", "task.latency", "both are measured times: give one of task.step_ms and task.latency"),
+)
+
+
+def refuse_conflicts(config: Mapping[str, Any]) -> None:
+    """Raise UserError, with the line of the table, if two settings of a config exclude each other."""
+    for first, second, line in CONFLICTS:
+        held = [condition for condition in first.split() if _holds(condition, config)]
+        if held and any(_holds(condition, config) for condition in second.split()):
+            key = re.split("!?=", held[0])[0]
+            words = re.sub(r"\{([\w.]+)\}", lambda found: shown(_value(found[1], config)), line)
+            raise UserError(f"{key}={shown(_value(key, config))}: {words}")
+
+
+def table() -> str:
+    """Return the table of conflicts in Markdown, for the docs."""
+    rows = [("Setting", "Not with", "What to do"), ("---", "---", "---")]
+    for first, second, line in CONFLICTS:
+        rows.append((_code(first), _code(second), re.sub(r"\{([\w.]+)\}", r"`\1`", line)))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _code(conditions: str) -> str:
+    return ", ".join(f"`{condition}`" for condition in conditions.replace("|", "\\|").split())
+
+
+def _holds(condition: str, config: Mapping[str, Any]) -> bool:
+    (key, negated, wanted) = re.findall(r"([\w.]+)(!?)=?(.*)", condition)[0]
+    value = _value(key, config)
+    if not wanted:
+        return value not in (None, False, 0, "")
+    return ((f"{value:g}" if isinstance(value, float) else shown(value)) in wanted.split("|")) != bool(negated)
+
+
+def _value(key: str, config: Mapping[str, Any]) -> Any:
+    """Return the value of a setting, the name of a group; None if there is none."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value.get("name") if isinstance(value, Mapping) else value

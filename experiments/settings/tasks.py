@@ -1,0 +1,99 @@
+"""The settings of each task by their kinds. What they mean, configs/task/NAME.yaml says."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from experiments.settings.typed import Named, Range, by_name
+
+Count = Annotated[int, Range(1)]
+Share = Annotated[float, Range(0, 1)]
+Counts = list[Count]
+Texts = list[str]
+
+BENCH_BUDGETS = {
+    Counts: "live cost_live",
+    Count: "problems steps hopeless_live",
+    Annotated[float, Range(0.01, 1)]: "tail",
+    bool: "hopeless",
+    str | None: "shape",
+    Texts: "only",
+    dict[str, Texts]: "policies",
+}
+
+TASKS: dict[str, Mapping[Any, str]] = {
+    "advise": {
+        str | None: "rollouts latency",
+        int: "group prompt",
+        str: "gpu model",
+        list[list[float]] | None: "step_ms",
+        Count: "engines batch max_num_seqs max_tokens tokens copy_tokens eagle_tokens mtp_tokens",
+        float: "draft_us",
+        float | None: "rest_s eagle_tau visits",
+        Literal["published", "measured"]: "acceptance",
+        Share | None: "w8_rate w4_rate",
+        list[Share] | None: "mtp_rates",
+    },
+    "audit": {int: "draws train_steps", Count: "steps"},
+    "bench_budgets": BENCH_BUDGETS,
+    "bench_drafter": {
+        Texts: "traces",
+        Annotated[int, Range(1, 1024)]: "group",
+        Count: "problems tokens depth runs",
+        Counts: "trees tree_rows batches sizes array_sizes",
+        Share: "min_prob",
+        list[Share]: "min_probs",
+        int: "window",
+    },
+    "bench_model_drafters": {
+        Count: "problems samples max_tokens tokens",
+        list[Annotated[float, Range(0.01, 100)]]: "temperatures",
+        list[Literal["w8", "w4", "draft_model", "eagle3"]]: "drafters",
+        str | None: "trained",
+    },
+    "bench_self_draft": BENCH_BUDGETS,
+    "calibrate": {Counts: "live contexts", list[int]: "drafts", Count: "passes rounds", str | None: "shape"},
+    "check_gpu": {
+        str: "folder",
+        Texts | None: "parts",
+        Literal["auto", "cuda", "cpu"]: "device",
+        float: "seconds",
+    },
+    "compare": {bool: "lock_step train_once derived"},
+    "evaluate": {Count | None: "problems", Count: "samples", list[Annotated[int, Range(1, 2**16)]] | None: "k"},
+    "experiment": {str: "folder"},
+    "fault_test": {Count: "faults", Texts: "kinds run"},
+    "force": {
+        str | None: "rollouts",
+        str: "shape",
+        Counts: "live",
+        Count: "siblings tokens prompt",
+        Annotated[int, Range(2)]: "epochs",
+        Texts: "arms",
+        float | None: "kv_gib",
+    },
+    "kill_test": {Count: "runs", float: "minutes", Texts: "kinds run"},
+    "policy": {str | None: "kind", Count: "problems samples"},
+    "recordings": {str: "folder source", Texts | None: "only"},
+    "replay": {
+        str | None: "run latency",
+        Literal["drafting", "affine", "two_segment", "roofline"]: "form",
+        int: "prompt",
+    },
+    "reproduce": {
+        str: "folder traces",
+        float: "run_length draft_us",
+        Count: """
+            problems maths_steps maths_batch code_steps
+            ablation_problems window_problems window_epochs similarity_problems""",
+    },
+    "rollout": {Annotated[int, Range(1, 10**7)]: "steps"},
+    "show": {str | None: "run tokenizer", str: "arm", Counts | None: "steps", Count: "responses"},
+    "soak": {float: "minutes warm_up_minutes"},
+    "train": {str | None: "group"},
+}
+
+TASK = Named(
+    "task",
+    {name: {"name": str, **by_name(kinds)} for name, kinds in TASKS.items()},
+    also={"lock_step": bool},  # configs/setting sets it whatever the task
+)
