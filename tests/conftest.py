@@ -14,7 +14,8 @@ from unittest.mock import patch
 import pytest
 from hypothesis import settings
 from made_passes import latency_file
-from scripts import RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
+from runs import RUNS, STOPS, make
+from scripts import COMPARED_STEPS, RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
 from starts import Starts
 
 from das.engine.build import EngineSettings, build_engine
@@ -37,11 +38,10 @@ LONG = (
     *("tests/engine/", "tests/experiments/heads/", "tests/rewards/", "tests/test_"),
 )
 FEW_BLOCKS = "+engine.extra.num_gpu_blocks_override=256"  # of 128 tokens; clusters have many engines
-# A comparison with evaluations; the budget drafts the same whatever the clock says.
-EVALUATED = [
-    *SIZES, "budget=fixed", "data.problems=4", "trainer.max_steps=5", "trainer.learning_rate=0.001",
+# A comparison with evaluations. Its budget has prices from a file (given_prices): a busy machine drafts the same.
+COMPARED = [
+    *SIZES, "data.problems=4", f"trainer.max_steps={COMPARED_STEPS}", "trainer.learning_rate=0.0003", STOPS,
     "checkpoint.every=2", "eval.every=2", "eval.problems=3", "eval.samples=4", "eval.k=[2,3]", FEW_BLOCKS,
-    "drafter.remember=distributions",
 ]  # fmt: skip
 # A training of two ranks with an engine each.
 RANKS_STEPS = 4  # of 2 an epoch
@@ -93,24 +93,60 @@ def repetitive_policy(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="session")
-def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Calls a function with a folder to fill, unless another test has done so under the same name; returns the folder.
-    All test processes share it. Nobody may change what is in it."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all test processes of the session share."""
     root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
-    return lambda name, make: cached_folder(root / "made_once" / name / "made", make)
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
 
 
 @pytest.fixture(scope="session")
-def evaluated(made_once: Callable[..., Path], repetitive_policy: str) -> Path:
-    """The run EVALUATED of the arms none and das. The file `printed` holds what it printed."""
+def made_once(shared: Path) -> Callable[..., Path]:
+    """Calls a function with a folder to fill, unless another test has done so under the same name; returns the folder.
+    All test processes share it. Nobody may change what is in it."""
+    return lambda name, make: cached_folder(shared / "made_once" / name / "made", make)
+
+
+@pytest.fixture(scope="session")
+def policies(made_once: Callable[..., Path], tiny_policy: str, repetitive_policy: str) -> Callable[[str], str]:
+    """Gives the folder of a policy by its name."""
+
+    def deep(folder: Path) -> None:
+        random_policy(folder, num_hidden_layers=4)  # three auxiliary layers
+        sharpened(folder)
+
+    makers = {"deep": deep, "mtp": mtp_policy}
+    makers["draft"] = lambda folder: random_policy(folder, num_hidden_layers=1, hidden_size=32)
+    there = {"tiny": tiny_policy, "repetitive": repetitive_policy}
+    return lambda name: there[name] if name in there else str(made_once(f"{name}_policy", makers[name]))
+
+
+@pytest.fixture(scope="session")
+def runs(
+    made_once: Callable[..., Path], in_process: Callable[..., Any], policies: Callable[[str], str], shared: Path
+) -> Callable[[str], Path]:
+    """Gives the folder of a run of tests/runs.py by its name."""
+
+    def folder_of(name: str) -> Path:
+        run, policy = RUNS[name], policies(RUNS[name].policy)
+        whole = folder_of(run.equals) if run.start else None
+        further = [f"cache={shared / 'cache'}"]
+        if run.arm == "draft_model":
+            further.append(f"++arm.speculative.model={policies('draft')}")
+        return made_once(f"run_{name}", lambda folder: in_process(make, name, policy, whole, folder, *further))
+
+    return folder_of
+
+
+@pytest.fixture(scope="session")
+def compared(made_once: Callable[..., Path], repetitive_policy: str, given_prices: str) -> Path:
+    """The run COMPARED of four arms. The file `printed` holds what it printed."""
+    settings = ["arms=[none,stock,das,ngram]", f"policy.path={repetitive_policy}", f"budget.latency={given_prices}"]
 
     def make(folder: Path) -> None:
-        printed = run_script("run.py", f"policy.path={repetitive_policy}", *EVALUATED, f"hydra.run.dir={folder}")
+        printed = run_script("run.py", *settings, *COMPARED, f"hydra.run.dir={folder}")
         (folder / "printed").write_text(printed)
 
-    return made_once("evaluated", make)
+    return made_once("compared", make)
 
 
 @pytest.fixture(scope="session")
@@ -143,11 +179,17 @@ def given_prices(tmp_path_factory: pytest.TempPathFactory) -> str:
     return latency_file(path, Drafting(base=64e-6, row=1e-6, drafting=0.0, token=1e-6))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def in_process() -> Iterator[Callable[..., Any]]:
     """Calls a function in another process, the same for all calls: a fork of one that has imported vLLM and TRL."""
     with ProcessPoolExecutor(1, warm_context()) as pool:
         yield lambda function, *args: pool.submit(function, *args).result()
+
+
+def in_a_fork(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in a process of its own: a fork of one that has imported vLLM and TRL."""
+    with ProcessPoolExecutor(1, warm_context()) as pool:
+        return pool.submit(function, *args).result()
 
 
 def sharpened(folder: Path) -> str:

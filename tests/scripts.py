@@ -6,8 +6,9 @@ import runpy
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -29,19 +30,41 @@ SIZES = (  # of a short training: two problems a step, four responses to each
     "trainer.max_completion_length=48",
     "engine.max_model_len=160",
 )
+COMPARED_STEPS = 5  # of the comparison that tests share (conftest.compared)
 RANK_RUN = ROOT / "tests" / "trl" / "rank_run.py"
 
 
 def run_script(*arguments: str | Path, limit_s: float = LIMIT_S) -> str:
     """Run a Python script with these arguments in the repository, and return what it prints. It must end well, and in
-    time. TWO_RANKS before the script: run it on two ranks.
+    time. TWO_RANKS before the script: run it on two ranks."""
+    words = [str(argument) for argument in arguments]
+    if tuple(words[: len(TWO_RANKS)]) == TWO_RANKS:
+        ended = scripts(words[len(TWO_RANKS) :], world(2), limit_s)
+    else:
+        ended = scripts(words, [{}], limit_s)
+    codes = [each.code for each in ended]
+    if any(code != 0 for code in codes):
+        raise AssertionError(f"ended with {codes}: " + "".join(each.errors for each in ended)[-8000:])
+    return "".join(each.out for each in ended)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A script that has ended. code: None if it did not end in time, or when another rank failed."""
+
+    code: int | None
+    out: str
+    errors: str
+
+
+def scripts(
+    words: list[str], ranks: Sequence[dict[str, str]], limit_s: float = LIMIT_S, alone: bool = False
+) -> list[Ended]:
+    """Run a script once for each environment of `ranks`, at the same time. alone: nobody ends those whose other rank
+    has failed.
 
     Each process is a fork of one that has imported vLLM and TRL.
     """
-    words = [str(argument) for argument in arguments]
-    ranks: list[dict[str, str]] = [{}]
-    if tuple(words[: len(TWO_RANKS)]) == TWO_RANKS:
-        words, ranks = words[len(TWO_RANKS) :], two_ranks()
     with ExitStack() as stack:
         files = [stack.enter_context(TemporaryFile("w+")) for _ in range(2 * len(ranks))]
         runs = []
@@ -51,7 +74,7 @@ def run_script(*arguments: str | Path, limit_s: float = LIMIT_S) -> str:
                 runs[-1].start()
         ends = time.monotonic() + limit_s
         while (left := [run for run in runs if run.exitcode is None]) and time.monotonic() < ends:
-            if any(run.exitcode for run in runs):
+            if not alone and any(run.exitcode for run in runs):
                 break  # the other rank would wait for it
             wait([run.sentinel for run in left], timeout=max(0, ends - time.monotonic()))
         codes = [run.exitcode for run in runs]
@@ -63,10 +86,7 @@ def run_script(*arguments: str | Path, limit_s: float = LIMIT_S) -> str:
             run.join()
         for file in files:
             file.seek(0)
-        printed = [file.read() for file in files]
-    if left or any(codes):
-        raise AssertionError(f"ended with {codes}: " + "".join(printed[1::2])[-8000:])
-    return "".join(printed[::2])
+        return [Ended(code, *(file.read() for file in files[2 * n : 2 * n + 2])) for n, code in enumerate(codes)]
 
 
 def as_script(words: list[str]) -> None:
@@ -83,13 +103,14 @@ def as_script(words: list[str]) -> None:
         runpy.run_path(words[0], run_name="__main__")
 
 
-def two_ranks() -> list[dict[str, str]]:
-    """The environment that torchrun gives to each of two ranks."""
+def world(size: int) -> list[dict[str, str]]:
+    """The environment that torchrun gives to each of so many ranks."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0"} for rank in range(2)]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    common |= {"LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0"}
+    return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 
 import made_policies
 import pytest
+from scripts import run_script
 
 from das import doctor
 from das.engine import self_test, versions
@@ -176,10 +177,8 @@ def test_the_callers_model_is_rolled_out(name: str, code: int, state: str, tmp_p
     ("broken", "words"), [(BROKEN_VERIFIER, "got other tokens"), (NO_DRAFTS, "drafting does not work")]
 )
 def test_identity_check_can_fail(tmp_path: Path, broken: str, words: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", broken + SELF_TEST, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    (line,) = (line for line in run.stdout.splitlines() if line.startswith("RESULT"))
+    printed = run_script("-c", broken + SELF_TEST, tmp_path)
+    (line,) = (line for line in printed.splitlines() if line.startswith("RESULT"))
     check = doctor.judge_identity(json.loads(line.removeprefix("RESULT ")))
     assert check.state == "FAIL"
     assert words in check.line

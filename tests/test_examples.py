@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from engine.servers import running
 from safetensors.torch import load_file
-from scripts import SIZES, TWO_RANKS, run_script
+from scripts import SIZES, TWO_RANKS, run_script, scripts
 
 from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.trl.speculate import LOGGED
@@ -24,20 +24,20 @@ FIXED = ROOT / "tests" / "fixed_budget.py"
 METHODS = ("none", "das")
 
 
-def run_example(*arguments: str | Path) -> subprocess.Popen[str]:
-    """Start an example with a budget that reads no clock."""
+def run_example(*arguments: str | Path) -> tuple[str, str]:
+    """Run an example with a budget that reads no clock. Returns what it wrote to stdout and to stderr."""
     command = [sys.executable, str(FIXED), *(str(argument) for argument in arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert run.returncode == 0, (run.stdout + run.stderr)[-3000:]
+    return run.stdout, run.stderr
 
 
-def outputs(run: subprocess.Popen[str]) -> tuple[str, str]:
-    """What a successful run wrote to stdout and to stderr."""
-    output, errors = run.communicate(timeout=300)
-    assert run.returncode == 0, (output + errors)[-3000:]
-    return output, errors
+def run_warm(*arguments: str | Path) -> tuple[str, str]:
+    """The same in a process that has imported vLLM and TRL before."""
+    (ended,) = scripts([str(FIXED.relative_to(ROOT)), *map(str, arguments)], [{}])
+    assert ended.code == 0, (ended.out + ended.errors)[-3000:]
+    return ended.out, ended.errors
 
 
 @pytest.mark.parametrize("example", ["vllm_rollouts", "prompt_lookup", "partial_rollouts", "trl_grpo"])
@@ -54,8 +54,9 @@ def test_an_example_without_a_model_says_what_it_needs(example: str, monkeypatch
 
 
 def test_vllm_rollouts(tiny_policy: str) -> None:
-    runs = [run_example("examples/vllm_rollouts.py", tiny_policy, method) for method in METHODS]
-    (none, none_tokens), (drafted, tokens) = map(outputs, runs)
+    (none, none_tokens), (drafted, tokens) = (
+        run_warm("examples/vllm_rollouts.py", tiny_policy, method) for method in METHODS
+    )
 
     def ids(text: str) -> list[str]:
         return [line for line in text.splitlines() if line.startswith("[[")]
@@ -70,9 +71,9 @@ def test_vllm_rollouts(tiny_policy: str) -> None:
 def test_trl_grpo(repetitive_policy: str, tmp_path: Path) -> None:
     """das.speculate() changes nothing but the drafts, and nobody says anything of which the user has no use."""
     none, drafted = (tmp_path / method for method in METHODS)
-    runs = [run_example("examples/trl_grpo.py", repetitive_policy, tmp_path / method, method) for method in METHODS]
-    (none_output, none_errors), (output, errors) = map(outputs, runs)
-    assert none_errors == errors == "das: exact=bits: drafts change no token\n"
+    none_output, _ = run_warm("examples/trl_grpo.py", repetitive_policy, none, "none")
+    output, errors = run_example("examples/trl_grpo.py", repetitive_policy, drafted, "das")
+    assert errors == "das: exact=bits: drafts change no token\n"
     for name in ("model.safetensors", "optimizer.pt"):
         assert (none / "checkpoint-4" / name).read_bytes() == (drafted / "checkpoint-4" / name).read_bytes(), name
     first = load_file(Path(repetitive_policy) / "model.safetensors")["model.embed_tokens.weight"]
@@ -101,7 +102,7 @@ def test_partial_rollouts(repetitive_policy: str) -> None:
     the first ones are done after eight steps, and only then it trains."""
     lines = {}
     for method in METHODS:
-        output, _ = outputs(run_example("examples/partial_rollouts.py", repetitive_policy, method, "1e-3"))
+        output, _ = run_warm("examples/partial_rollouts.py", repetitive_policy, method, "1e-3")
         lines[method] = [line for line in output.splitlines() if line.startswith("step") or "weights" in line]
     none, drafted = ([re.sub(r"[\d.]+ s(?:, \d+ passes)?", "", line) for line in lines[method]] for method in METHODS)
     assert drafted == none
@@ -166,7 +167,7 @@ def test_qwen3_8b_deepscaler(repetitive_policy: str, tmp_path: Path) -> None:
 
 
 def test_prompt_lookup(repetitive_policy: str) -> None:
-    output, _ = outputs(run_example("examples/prompt_lookup.py", repetitive_policy))
+    output, _ = run_warm("examples/prompt_lookup.py", repetitive_policy)
     none, drafted, same = re.findall(r"^(?:none:|das:|same).*$", output, re.MULTILINE)
     assert none.endswith("1.00 a pass, 0 drafted")
     assert int(drafted.split()[-2]) > 0
@@ -174,7 +175,7 @@ def test_prompt_lookup(repetitive_policy: str) -> None:
 
 
 def test_own_budget() -> None:
-    output, _ = outputs(run_example("examples/own_budget.py"))
+    output, _ = run_example("examples/own_budget.py")
     seconds = {}
     for line in output.splitlines():
         name, *words = line.split()
@@ -185,7 +186,7 @@ def test_own_budget() -> None:
 
 
 def test_advise_own_rollouts(tmp_path: Path) -> None:
-    output, _ = outputs(run_example("examples/advise_own_rollouts.py", f"out={tmp_path}", "task.tokens=20000"))
+    output, _ = run_example("examples/advise_own_rollouts.py", f"out={tmp_path}", "task.tokens=20000")
     assert "Turn it on with arm=das" in output
     (result,) = tmp_path.glob("advise/*/result.json")
     assert json.loads(result.read_text())["arms"]["das"]["tokens_per_pass"] > 1

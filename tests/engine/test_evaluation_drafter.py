@@ -21,7 +21,7 @@ def rollout(llm: Any, tick: int, held_out: bool = False) -> Any:
 
 
 def test_an_evaluation_drafts_from_its_own_responses_alone(engines: Engines, repetitive_policy: str) -> None:
-    """That the training goes on as if there had been none is tested by whole runs (tests/trl/test_evaluation.py)."""
+    """That the training goes on as if there had been none is tested by whole runs (tests/trl/test_equal_runs.py)."""
     llm = engines.build(repetitive_policy, method="das")
     rollout(llm, 1)
     llm.collective_rpc("das_begin_evaluation")

@@ -2,19 +2,15 @@
 wait for two hours (NCCL).
 """
 
-import os
 import re
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from broken_run import STALE
+from scripts import scripts, world
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300  # far less than the two hours that a rank waits for the others
 SMALL = [
     "task=train",
@@ -37,29 +33,9 @@ LONG = "trainer.max_completion_length=160"  # the prefix cache holds blocks of 1
 
 def error_lines(how: str, policy: str, out: Path, processes: int, *overrides: str) -> list[str]:
     """Run run.py, broken, in so many processes that nobody watches over. Returns the line with which each ends."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    script = str(Path(__file__).with_name("broken_run.py"))
     settings = [*SMALL, f"policy.path={policy}", f"out={out}", f"engine.processes={processes}", *overrides]
-    group = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, script, how, *settings],
-            cwd=ROOT,
-            env={**os.environ, **group, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(processes)
-    ]
-    try:
-        printed = [process.communicate(timeout=PATIENCE_S)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    return [line for text in printed for line in text.splitlines() if line.startswith("error: ")]
+    ended = scripts(["tests/trl/broken_run.py", how, *settings], world(processes), PATIENCE_S, alone=True)
+    return [line for each in ended for line in each.errors.splitlines() if line.startswith("error: ")]
 
 
 def test_a_stale_tensor_on_one_rank_ends_all(tiny_policy: str, tmp_path: Path) -> None:

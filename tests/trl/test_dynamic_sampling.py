@@ -1,90 +1,17 @@
-"""Further draws in place of groups whose rewards are equal: drafts change no bit, a resumed run is the same, each
-trained token is the newest weights'. What cannot be combined is in tests/experiments/run/bad_inputs.py.
+"""Further draws in place of groups whose rewards are equal, without an engine. Trainings: test_equal_runs.py. What
+cannot be combined is in tests/experiments/run/bad_inputs.py.
 """
 
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from lag_runs import outcome, tokens_of_checkpoints, train_again, train_all
 
-from analysis import read
 from das.engine.rollouts.report import RequestCost, RolloutReport
-from das.engine.rollouts.rollout import Rollout, request_seed
+from das.engine.rollouts.rollout import Rollout
 from das.trl.lag import FinishedRollout, Sync
-from experiments.tasks.kill_test import differing_files, timeless
 from experiments.training.dynamic_sampling import DynamicSampling, differing, one_after_another
-
-FURTHER = 2
-SETTINGS = ("reward=own", "reward.function=lag_runs:often_flat", f"trainer.dynamic_sampling={FURTHER}")
-
-
-@pytest.fixture(scope="module")
-def trained(in_process: Callable[..., Any], repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dynamic_sampling")
-    in_process(train_all, {arm: [arm, *SETTINGS] for arm in ("none", "das")}, repetitive_policy, folder)
-    return folder
-
-
-@pytest.mark.slow
-def test_drafts_change_no_bit(trained: Path) -> None:
-    none, das = (read.metrics(trained / arm) for arm in ("none", "das"))
-    drawn = [row["dynamic_sampling"] for row in none]
-    assert outcome(trained / "das") == outcome(trained / "none")
-    assert [row["dynamic_sampling"] for row in das] == drawn
-    assert sum(row["passes"] for row in das) < sum(row["passes"] for row in none)
-    assert len({step["draws"] for step in drawn}) > 1, "some steps draw again, and some do not"
-    assert max(step["draws"] for step in drawn) == 1 + FURTHER
-    begun = 0  # draws of the steps before
-    for step, row in zip(drawn, das, strict=True):
-        assert step["groups"] == 2 * step["draws"] == 2 + step["dropped"]
-        assert bool(step["flat"]) == any("teach nothing" in alarm for alarm in row["alarms"])
-        responses = read.rollout(trained / "das", row["step"])
-        seeds = [request_seed(0, begun + place // 8, place % 8) for place in range(8 * step["draws"])]
-        of_trained = [response["seed"] for response in responses]
-        assert [seed for seed in seeds if seed in of_trained] == of_trained, "those of as many steps with one draw each"
-        begun += step["draws"]
-        groups = [[response["reward"] for response in responses[start : start + 4]] for start in (0, 4)]
-        assert sum(min(group) == max(group) for group in groups) == step["flat"]
-        assert bool(row["grad_norm"]) == (step["flat"] < 2)
-    assert any(step["flat"] > 0 for step in drawn)
-    assert any(step["draws"] > 1 and not step["flat"] for step in drawn)
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_an_engine_in_a_process_of_its_own(
-    in_process: Callable[..., Any], trained: Path, repetitive_policy: str, tmp_path: Path
-) -> None:
-    in_process(train_all, {"beside": ["das", *SETTINGS, "engine.own_process=true"]}, repetitive_policy, tmp_path)
-    assert outcome(tmp_path / "beside") == outcome(trained / "none")
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_the_newest_weights_draw_every_trained_token(
-    in_process: Callable[..., Any], trained: Path, repetitive_policy: str
-) -> None:
-    assert outcome(trained / "das")["tokens"] == in_process(
-        tokens_of_checkpoints, repetitive_policy, trained / "das", 0, True
-    )
-
-
-@pytest.mark.slow
-def test_a_resumed_run_is_the_same(
-    in_process: Callable[..., Any], trained: Path, repetitive_policy: str, tmp_path: Path
-) -> None:
-    whole, resumed = trained / "das", tmp_path / "resumed"
-    in_process(train_again, "das", repetitive_policy, whole, resumed, 3, *SETTINGS)
-    assert outcome(resumed) == outcome(whole)
-    assert timeless(read.metrics(resumed)) == timeless(read.metrics(whole))
-    assert list(differing_files(whole, resumed)) == []
-
-
-# ---- without an engine ----
 
 
 def test_groups_whose_rewards_differ() -> None:

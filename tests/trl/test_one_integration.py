@@ -5,12 +5,12 @@ The harness computes padding here, as TRL does.
 
 import gc
 import json
-import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import in_a_fork
 from hydra import initialize_config_dir
 
 from analysis import read
@@ -137,8 +137,8 @@ def trained(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) ->
     overrides += [f"budget={BUDGET['name']}", f"budget.tokens={BUDGET['tokens']}"]
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = arm_config("das", overrides)
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(train_all, (config, repetitive_policy, tmp_path_factory.mktemp("runs")))
+    found: dict[str, Any] = in_a_fork(train_all, config, repetitive_policy, tmp_path_factory.mktemp("runs"))
+    return found
 
 
 @pytest.mark.parametrize("what", ["tokens", "losses", "weights", "drafted"])

@@ -1,25 +1,24 @@
-"""Groups that are put aside: drafts change no bit, the newest weights draw every token, a resumed run is the same.
+"""Groups that are put aside: how they are divided and kept, and two processes, each with its own engine and groups.
 
-That tokens are equal wherever a response was interrupted is in tests/engine/test_set_aside_identity.py.
+Trainings of one process are in test_equal_runs.py; that tokens are equal wherever a response was interrupted is in
+tests/identity/.
 """
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import RANKS, RANKS_STEPS
-from lag_runs import outcome, tokens_of_checkpoints, train_again, train_all
+from runs import LIMITED, outcome
 from scripts import TWO_RANKS, run_script
 
 from analysis import read
+from analysis.metrics import timeless
 from das import ranks
 from das.engine.rollouts.enough import PUT_ASIDE
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, request_seed
 from experiments.harness.resume import CHECKPOINTS
-from experiments.tasks.kill_test import differing_files, timeless
 from experiments.training import checkpoint
 from experiments.training.groups import (
     Group,
@@ -33,70 +32,6 @@ from experiments.training.groups import (
     verified,
 )
 
-KINDS = ("1", "3", "1_limited")  # groups beside those of a step; whether LIMITED
-# A limit of tokens, and tokens that end a response: without them all responses are equally long.
-LIMITED = [
-    "trainer.partial_tokens=16", "+trainer.generation_kwargs={stop_token_ids:[99,179,198,206,291]}",
-    "trainer.learning_rate=0.001",
-]  # fmt: skip
-
-
-def settings(kind: str) -> list[str]:
-    spare = int(kind[0])
-    return [f"trainer.partial={spare}", f"engine.max_num_seqs={8 + 4 * spare}", *(LIMITED if "_" in kind else [])]
-
-
-def lengths(run: dict[str, Any]) -> set[int]:
-    """The lengths of the trained responses. run: its outcome."""
-    return {len(response) for responses in run["tokens"] for response in responses}
-
-
-@pytest.fixture(scope="module")
-def trained(in_process: Callable[..., Any], repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("partial")
-    runs = {f"{arm}_{kind}": [arm, *settings(kind)] for kind in KINDS for arm in ("none", "das")}
-    in_process(train_all, runs, repetitive_policy, folder)
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_drafts_change_no_bit(trained: Path, kind: str) -> None:
-    none, das = (outcome(trained / f"{arm}_{kind}") for arm in ("none", "das"))
-    assert das == none
-    rows = read.metrics(trained / f"das_{kind}")
-    trains = [row["partial"]["trained_groups"] for row in rows]
-    assert [row["partial"]["groups"] + trained for row, trained in zip(rows, trains, strict=True)] == [
-        2 + int(kind[0])
-    ] * len(rows)
-    assert set(trains) == ({1, 2} if "_" in kind else {2})
-    assert "_" not in kind or len(lengths(das)) > 5
-    assert 0 < sum(row["partial"]["kept_tokens"] for row in rows) < sum(row["partial"]["old_tokens"] for row in rows)
-    assert sum(row["passes"] for row in rows) < sum(row["passes"] for row in read.metrics(trained / f"none_{kind}"))
-
-
-@pytest.mark.slow
-def test_the_newest_weights_draw_every_trained_token(
-    in_process: Callable[..., Any], trained: Path, repetitive_policy: str
-) -> None:
-    expected = in_process(tokens_of_checkpoints, repetitive_policy, trained / "das_3", 0, True)
-    assert outcome(trained / "das_3")["tokens"] == expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["1", "1_limited"])
-def test_a_resumed_run_is_the_same(
-    in_process: Callable[..., Any], trained: Path, repetitive_policy: str, tmp_path: Path, kind: str
-) -> None:
-    whole, resumed = trained / f"das_{kind}", tmp_path / "resumed"
-    in_process(train_again, "das", repetitive_policy, whole, resumed, 3, *settings(kind))
-    assert outcome(resumed) == outcome(whole)
-    assert timeless(read.metrics(resumed)) == timeless(read.metrics(whole))
-    assert list(differing_files(whole, resumed)) == []
-
-
-# ---- two processes, each with its own engine and its own groups ----
-
 
 def trained_by_two(folder: Path, *arguments: str) -> Path:
     run_script(*TWO_RANKS, "run.py", *arguments)
@@ -107,7 +42,7 @@ def trained_by_two(folder: Path, *arguments: str) -> Path:
 def two_processes(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run of each arm. Of 4 problems a step, 2 of each process, those are trained that are done within 16 tokens."""
     folder = tmp_path_factory.mktemp("two")
-    limit = ["trainer.partial=2", "engine.max_num_seqs=12", *LIMITED]
+    limit = ["trainer.partial=2", "engine.max_num_seqs=12", *LIMITED[2:]]
     start = [*RANKS, *limit, "checkpoint.keep=9", f"policy.path={repetitive_policy}"]
     return {
         arm: trained_by_two(folder / arm, *start, f"arm={arm}", f"hydra.run.dir={folder / arm}")
@@ -122,7 +57,7 @@ def test_drafts_change_no_bit_on_two_processes(two_processes: dict[str, Path]) -
     rows = read.metrics(two_processes["das"])
     assert {row["partial"]["groups"] + row["partial"]["trained_groups"] for row in rows} == {6}
     assert min(row["partial"]["trained_groups"] for row in rows) == 2
-    assert len(lengths(das)) > 5
+    assert len({len(response) for responses in das["tokens"] for response in responses}) > 5
     assert sum(row["partial"]["kept_tokens"] for row in rows) > 0
     responses = [response for row in rows for response in read.rollout(two_processes["das"], row["step"])]
     assert {response["rank"] for response in responses} == {0, 1}

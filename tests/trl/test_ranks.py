@@ -8,7 +8,7 @@ import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env
 from hydra import initialize_config_dir
-from scripts import ROOT, SIZES, run_script
+from scripts import ROOT, SIZES, TWO_RANKS, run_script
 
 from analysis import read
 from experiments.harness.arm_configs import arm_config
@@ -38,13 +38,14 @@ IDENTICAL = ("completions", "rewards", "losses", "grad_norms", "final_weights", 
 
 @pytest.fixture(scope="module")
 def compared(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The arms none and das, one after the other, with two processes each."""
-    out = tmp_path_factory.mktemp("outputs")
-    lines = run_script("run.py", f"policy.path={repetitive_policy}", f"out={out}", *SMALL).strip().splitlines()
-    assert sum(line.startswith("step ") for line in lines) == 2 * STEPS  # only the main process prints
-    (folder,) = (out / "compare").iterdir()
+    """The arms none and das with two processes each. The first has finished before, so the comparison launches das."""
+    folder, policy = tmp_path_factory.mktemp("outputs") / "run", f"policy.path={repetitive_policy}"
+    of_arm = [setting for setting in SMALL if not setting.startswith("task.")]
+    run_script(*TWO_RANKS, "run.py", "task=train", "arm=none", policy, *of_arm, f"hydra.run.dir={folder / 'arms/none'}")
+    lines = run_script("run.py", policy, *SMALL, f"hydra.run.dir={folder}").strip().splitlines()
+    assert "none is finished already" in lines
+    assert sum(line.startswith("step ") for line in lines) == STEPS  # only the main process prints
     assert lines[-1] == f"result: {folder / 'result.json'}"
-    assert not (out / "train").exists()
     return folder
 
 

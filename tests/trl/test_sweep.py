@@ -5,15 +5,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripts import ROOT
-from test_arm import SMALL
+from scripts import ROOT, SIZES
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_a_sweep_needs_no_more_memory_with_more_runs(tiny_policy: str, tmp_path: Path) -> None:
     """A KV cache has a gibibyte. While an engine is built, there may be that of the run before."""
-    options = [*SMALL, "trainer.max_steps=1", "wandb=off", f"policy.path={tiny_policy}", f"out={tmp_path}"]
+    options = [
+        *SIZES,
+        "data.problems=2",
+        "trainer.max_steps=1",
+        "wandb=off",
+        f"policy.path={tiny_policy}",
+        f"out={tmp_path}",
+    ]
     command = [sys.executable, "run.py", "-m", "task=train", "arm=none", "seed=0,1,2", *options]
     most: list[int] = []  # memory that the process had when each run was over, in KiB
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:

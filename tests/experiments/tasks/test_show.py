@@ -21,13 +21,13 @@ def test_all_tokens_of_a_pass_but_the_last_are_marked() -> None:
     assert "5 tokens in 3 passes: 1.67 a pass, 3 of 8 drafted tokens accepted (38%)" in text.html()
 
 
-def test_the_page_shows_what_a_run_drafted(evaluated: Path, tmp_path: Path, repetitive_policy: str) -> None:
-    shutil.copytree(evaluated / "arms" / "das" / "rollouts", tmp_path / "arms" / "das" / "rollouts")
+def test_the_page_shows_what_a_run_drafted(compared: Path, tmp_path: Path, repetitive_policy: str) -> None:
+    shutil.copytree(compared / "arms" / "das" / "rollouts", tmp_path / "arms" / "das" / "rollouts")
     task = {"run": str(tmp_path), "arm": "das", "steps": None, "responses": 1000, "tokenizer": repetitive_policy}
     show.run(OmegaConf.create({"task": task}), [], str(tmp_path))
     page = (tmp_path / show.PAGE).read_text()
     shares = re.findall(r"(\d+) of (\d+) drafted tokens accepted", page)
-    rows = [row for step in (1, 5) for row in read.rollout(evaluated / "arms" / "das", step)]
+    rows = [row for step in (1, 5) for row in read.rollout(compared / "arms" / "das", step)]
     drafted = [row for row in rows if row["drafted"]]
     assert [int(all_drafted) for _, all_drafted in shares] == [row["drafted"] for row in drafted]
     accepted = [len(row["response_ids"]) - row["passes"] for row in drafted]

@@ -54,7 +54,7 @@ class TreeProposer:
     def _draft(self, name: str) -> list[int]:
         state = self.runner.requests[name]
         output = list(state.output_token_ids)
-        texts = self.truth[state.sampling_params.extra_args[PROBLEM_KEY]]
+        texts = self.truth.get((state.sampling_params.extra_args or {}).get(PROBLEM_KEY, ""), [])
         coming = next((list(text[len(output) :]) for text in texts if list(text[: len(output)]) == output), [])
         tokens, parents = self.tree(coming)
         self.drafted[name] = tokens

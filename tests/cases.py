@@ -1,17 +1,21 @@
 """Generated requests of every kind, and an engine's answers to them. The identity tests share this module."""
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from vllm.sampling_params import RequestOutputKind
 
+from das.verify.admission import SET_ASIDE_KEY
 from das.verify.seeds import DefaultSeeds
 
 PROBLEMS = 6
 LIMITS = (0, 1, 2, 8, 32, 64)  # draft limits in tokens, from which each pass draws one for each request
 STOP_STRINGS = ("add", "1", "is ", "so", "e", "\n", "0 1")  # texts that occur in the tiny policy's random tokens
 MAX_MODEL_LEN = 192
+ABORT_AFTER = 12  # passes
 
 
 def prompts() -> list[list[int]]:
@@ -103,47 +107,59 @@ def forget_occurrences(worker: Any) -> None:
 
 
 def answers(
-    llm: Any, batch: list[Case], order: list[int] | None = None, history_tick: int = 0
-) -> tuple[list[Any], int]:
-    """Everything the engine returns for each request, in the batch's order, and the number of accepted draft tokens.
+    llm: Any,
+    batch: Sequence[Case],
+    order: Sequence[int] | None = None,
+    history_tick: int = 0,
+    set_aside: Mapping[int, Sequence[int]] | None = None,
+    aborted: Collection[int] = (),
+) -> tuple[list[Any], dict[str, Any]]:
+    """Everything the engine returns for each request, in the batch's order, and the rollout's report.
 
     order: the permutation in which the requests are handed to the engine. history_tick: the time at which the drafter's
-    history receives the responses.
+    history receives the responses. set_aside: the tokens set aside of some requests. aborted: requests that are given
+    up amid the rollout, of which the answer is None.
     """
     order = list(range(len(batch))) if order is None else order
     llm.collective_rpc(forget_occurrences)
-    texts = prompts()
+    texts, engine = prompts(), llm.llm_engine
     llm.collective_rpc("das_begin_rollout", args=(len(batch),))
-    outputs = llm.generate(
-        [{"prompt_token_ids": texts[batch[i].problem]} for i in order],
-        [batch[i].params() for i in order],
-        use_tqdm=False,
-    )
-    report = llm.collective_rpc("das_end_rollout", args=(history_tick,))[0]
+    for i in order:
+        params = batch[i].params()
+        params.output_kind = RequestOutputKind.FINAL_ONLY
+        if set_aside and i in set_aside:
+            params.extra_args[SET_ASIDE_KEY] = list(set_aside[i])
+        engine.add_request(str(i), {"prompt_token_ids": texts[batch[i].problem]}, params)
     responses: list[Any] = [None] * len(batch)
-    emitted = 0
-    for i, output in zip(order, outputs, strict=True):
-        responses[i] = [
-            {
-                "tokens": list(sample.token_ids),
-                "finish": (sample.finish_reason, sample.stop_reason),
-                "text": sample.text,
-                "logprobs": sample.logprobs
-                and [
-                    sorted((token, entry.logprob, entry.rank) for token, entry in position.items())
-                    for position in sample.logprobs
-                ],
-                "cumulative": sample.cumulative_logprob,
-            }
-            for sample in output.outputs
-        ]
-        emitted += sum(len(sample.token_ids) for sample in output.outputs)
+    emitted = steps = 0
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            responses[int(output.request_id)] = [plain(sample) for sample in output.outputs]
+            emitted += sum(len(sample.token_ids) for sample in output.outputs)
+        steps += 1
+        if steps == ABORT_AFTER and aborted:
+            engine.abort_request([str(i) for i in aborted if responses[i] is None])
+    report = llm.collective_rpc("das_end_rollout", args=(history_tick,))[0]
     # Where a prompt ends inside a character, vLLM looks for stop strings in its text, too. What then comes behind the
     # end comes in a pass of its own, which an asynchronous scheduler alone runs.
-    in_background = llm.llm_engine.vllm_config.scheduler_config.async_scheduling
-    if not (in_background and any("stop" in case.arguments for case in batch)):
+    in_background = engine.vllm_config.scheduler_config.async_scheduling
+    if not (aborted or (in_background and any("stop" in case.arguments for case in batch))):
         assert report["accepted"] == emitted - report["passes"]
-    return responses, emitted - report["passes"]
+    return responses, report
+
+
+def plain(sample: Any) -> dict[str, Any]:
+    return {
+        "tokens": list(sample.token_ids),
+        "finish": (sample.finish_reason, sample.stop_reason),
+        "text": sample.text,
+        "logprobs": sample.logprobs
+        and [
+            sorted((token, entry.logprob, entry.rank) for token, entry in position.items())
+            for position in sample.logprobs
+        ],
+        "cumulative": sample.cumulative_logprob,
+    }
 
 
 def core_of(llm: Any) -> Any:

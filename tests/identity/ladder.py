@@ -1,0 +1,297 @@
+"""The ladder of identity: every way to draft, engines under strain, and one batch that holds every kind of request.
+
+Whatever drafts, each request must get the tokens, text, stop reason and log-probs of the engine without drafts.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cases import LIMITS, MAX_MODEL_LEN, PROBLEMS, Case, answers, cases, core_of, das_runner_of
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from tree_proposer import VOCAB, TreeProposer
+
+from das.budget import BudgetPolicy, LiveRequest
+from das.budget.fixed import Fixed
+from das.drafter import Drafts
+from das.drafter.distributions import Distributions
+from das.drafter.saved import SavedText
+
+# Together these requests need ten times the KV cache of the smallest engine.
+LONG = [Case(i % 4, {"seed": i, "max_tokens": 90, "ignore_eos": True, "logprobs": 1}) for i in range(6)]
+
+# One request of each kind of sampling. The tokens that engines answer to all of them are stored as a digest; they would
+# only depend on the processor if two scores were nearly equal.
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0.6},
+    {"temperature": 0.0},
+    {"temperature": 1.5, "top_k": 10},
+    {"top_p": 0.9},
+    {"min_p": 0.2},
+    {"repetition_penalty": 1.3, "frequency_penalty": 0.7, "presence_penalty": -0.5},
+    {"logit_bias": {17: 6.0, 45: -100.0}, "bad_words": ["add", "0 1"]},
+    {"allowed_token_ids": list(range(3, 120)), "n": 2},
+    {"min_tokens": 9, "stop_token_ids": list(range(30, 100))},
+    {"stop": ["e", "\n"]},
+    {"regex": "[0-9]{3,40}x", "seed": 10},
+    {"ignore_eos": True, "seed": 2**63 + 1},
+]
+FIXED = [
+    Case(i % PROBLEMS, {"temperature": 1.0, "seed": 100 + i, "max_tokens": 40, "logprobs": 0} | kind)
+    for i, kind in enumerate(KINDS)
+]
+STORED = "3c6a35ff8135f3fc"
+
+# These end at max_tokens, at max_model_len, at a stop token or at a stop string. They are parts of the same two texts,
+# so that drafts go on behind the end.
+ENDS = [
+    Case(problem, {"seed": 200, "ignore_eos": True, **arguments})
+    for problem in (1, 3)
+    for arguments in (
+        *({"max_tokens": number} for number in (1, 2, 7, 33, 400)),
+        {"max_tokens": 400, "stop_token_ids": list(range(50, 70))},
+        {"max_tokens": 400, "stop": ["e", "1", "so"]},
+        {"max_tokens": 60, "temperature": 0.0},
+    )
+]
+
+
+def examples(number: int) -> settings:
+    """The same generated batches in every run."""
+    return settings(
+        max_examples=number,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.generate],  # add Phase.shrink to find a failure's smallest example; it takes minutes
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def generated(number: int) -> list[Case]:
+    """So many requests of hypothesis."""
+    found: list[list[Case]] = []
+
+    @examples(4)
+    @given(st.lists(cases(), min_size=number, max_size=number))
+    def generate(batch: list[Case]) -> None:
+        found.append(batch)
+
+    generate()
+    return found[-1]
+
+
+def whole_batch() -> list[Case]:
+    """Every kind of request. FIXED comes first."""
+    batch = [*FIXED, *LONG, *ENDS, *generated(10)]
+    for at, case in enumerate(batch):  # seeds are drawn in turn, and it is not known when a grammar is compiled
+        if "regex" in case.arguments and case.arguments["seed"] is None:
+            case.arguments["seed"] = at
+    return batch
+
+
+# ---- how drafts vary ----
+
+
+class RandomLimits(BudgetPolicy):
+    """A budget that draws a new limit for every request in every pass."""
+
+    def __init__(self, longest: int):
+        self.allowed = [limit for limit in LIMITS if limit <= longest]
+        self.max_draft_tokens = max(self.allowed)
+        self.random = random.Random(0)
+
+    def limits(self, live: Sequence[Any]) -> list[int]:
+        return self.random.choices(self.allowed, k=len(live))
+
+    def trim(self, live: Sequence[Any], drafts: Drafts) -> list[int]:
+        return [self.random.randint(count // 2, count) for count in drafts.counts.tolist()]
+
+
+class NowAndThen(Fixed):
+    """A budget that drafts in two passes of five, and rests in the others."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self._passes = 0
+
+    @property
+    def rests(self) -> bool:
+        return self._passes % 5 > 1
+
+    def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+        rests, self._passes = self.rests, self._passes + 1
+        return [0 if rests else self.max_draft_tokens] * len(live)
+
+
+def drawn_at_random(true: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    tokens, levels = rng.integers(0, 250, true.shape), rng.integers(0, 32, true.shape)
+    return (tokens << 5 | levels).astype(np.uint32)
+
+
+def of_other_positions(true: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return rng.permutation(true)
+
+
+# ---- the methods ----
+
+FEW_SEATS = {"max_num_seqs": 3, "max_num_batched_tokens": 32}  # prompts in chunks
+# One long request fits: it needs 6 blocks, and vLLM keeps one block as its null block.
+SMALL_CACHE = {"extra": {"block_size": 32, "num_gpu_blocks_override": 8}}
+NO_PREFIXES = {"max_num_seqs": 64, "enable_prefix_caching": False}
+
+
+def fixed(tokens: int) -> dict[str, Any]:
+    return {"budget": {"name": "fixed", "tokens": tokens}}
+
+
+@dataclass(frozen=True)
+class Method:
+    """An engine that drafts. settings: of EngineSettings."""
+
+    settings: dict[str, Any]
+    limits: int = 0  # each pass draws a limit up to this for each request; 0: the budget decides
+    trees: Sequence[int] = ()  # numbers of nodes of random trees, in which what comes is hidden; none: drafts as ever
+    remembered: Any = None  # what becomes of the distributions that the drafter is to remember
+    accepted: int = 100  # tokens that must be accepted, or the comparison proves nothing
+    sets_aside: bool = True
+    preempts: bool = False
+    foreign: int = 0  # its history begins with the answers, and distributions of ids up to this; 0: it begins empty
+
+
+METHODS = {
+    "none_chunked_preempted": Method(
+        {"method": "none", "max_num_batched_tokens": 64, **SMALL_CACHE}, accepted=0, sets_aside=False, preempts=True
+    ),
+    "das_few_seats_chunked": Method({**FEW_SEATS, **fixed(64)}, limits=64),
+    "das_preempted": Method({**SMALL_CACHE, **fixed(32)}, limits=32, preempts=True),
+    "das_asynchronous_preempted": Method({**SMALL_CACHE, **fixed(32), "asynchronous": True}, limits=32, preempts=True),
+    "das_asynchronous_rests": Method(
+        {"max_num_seqs": 5, "asynchronous": True, "budget": {"name": f"{__name__}:NowAndThen"}}
+    ),
+    "das_tokens_no_prefixes": Method(
+        {**NO_PREFIXES, **fixed(64), "drafter": {"window": 2, "min_prob": 0.0, "remember": "tokens"}}, limits=64
+    ),
+    "das_learned_prices": Method({"budget": {"name": "marginal", "tokens": 32, "ratio": 64}}, accepted=0),
+    "random_distributions": Method(
+        {**fixed(8), "max_num_batched_tokens": 48}, remembered=drawn_at_random, accepted=20, foreign=2**26
+    ),
+    "stale_distributions_trees": Method(
+        {**fixed(16), "branch_blocks": 64, "extra": {"block_size": 32}},
+        remembered=of_other_positions,
+        accepted=20,
+        foreign=200,
+    ),
+    "trees_few_seats_chunked": Method(
+        {**FEW_SEATS, **fixed(24), "branch_blocks": 8, "extra": {"block_size": 32}},
+        trees=(0, 1, 2, 3, 8, 16, 24),
+        sets_aside=False,
+    ),
+    "trees_preempted": Method(
+        {**SMALL_CACHE, **fixed(24), "branch_blocks": 64},
+        trees=(0, 1, 2, 3, 8, 16, 24),
+        sets_aside=False,
+        preempts=True,
+    ),
+    "self_w4_few_seats_chunked": Method(
+        {"method": "self_draft", "self_draft": {"weights": "w4", "passes": None}, **FEW_SEATS, **fixed(8)},
+        limits=8,
+        sets_aside=False,
+    ),
+    "das_self_preempted": Method(
+        {"method": "das_self", "self_draft": {"weights": "w8a8", "passes": None}, **SMALL_CACHE, **fixed(8)},
+        limits=8,
+        preempts=True,
+    ),
+    # Its chains are trees that do not branch, when few requests are left.
+    "own_drafter": Method(
+        {
+            "drafter": {"name": "prompt_lookup:PromptLookup", "match": 1},
+            **fixed(4),
+            "branch_blocks": 64,
+            "extra": {"block_size": 32},
+        },
+        accepted=20,
+    ),
+}
+
+
+class Trees:
+    """Lets an engine draft random trees of the answers that it is about to give."""
+
+    def __init__(self, llm: Any, sizes: Sequence[int]):
+        self.runner, self.sizes = das_runner_of(llm), sizes
+        self.num_off_trunk = self.turns = 0
+
+    def know(self, batch: Sequence[Case], expected: Sequence[Any]) -> None:
+        truth: dict[str, list[Any]] = {}
+        for case, samples in zip(batch, expected, strict=True):
+            truth.setdefault(str(case.problem), []).extend(sample["tokens"] for sample in samples)
+        for texts in truth.values():
+            texts.sort(key=len, reverse=True)
+        self.count()
+        self.turns += 1
+        # Wrong tokens, also such as a grammar allows: of a draft taken for a chain, vLLM drops what it forbids.
+        grammar = [
+            token
+            for case, samples in zip(batch, expected, strict=True)
+            if "regex" in case.arguments
+            for token in samples[0]["tokens"]
+        ]
+        decoys = [*range(VOCAB), *grammar * 10]
+        self.runner.drafter = TreeProposer(truth, self.sizes, self.turns, decoys)
+
+    def count(self) -> None:
+        self.num_off_trunk += getattr(self.runner.drafter, "num_off_trunk", 0)
+
+
+def built(engines: Any, policy: str, method: Method) -> Any:
+    """The engine of a method."""
+    drafter = {"window": 4, "min_prob": 0.0, "remember": "distributions"}
+    own = {"method": "das", "drafter": drafter, **method.settings}
+    llm = engines.build(policy, max_model_len=MAX_MODEL_LEN, **own)
+    if method.limits:
+        worker = core_of(llm).model_executor.driver_worker.worker
+        worker._das_proposer.draft_round.budget = RandomLimits(method.limits)
+    return llm
+
+
+def give_foreign_history(llm: Any, batch: Sequence[Case], expected: Sequence[Any], largest: int) -> None:
+    """The answers, with the distributions of another model, whose ids go up to `largest`."""
+    rng, texts = np.random.default_rng(0), []
+    for case, samples in zip(batch, expected, strict=True):
+        tokens = np.array(samples[0]["tokens"], np.int32)
+        pairs = rng.integers(0, largest, (len(tokens), 4)) << 5 | rng.integers(0, 30, (len(tokens), 4))
+        remembered = Distributions.of(tokens, pairs.astype(np.uint32))
+        texts.append(SavedText(str(case.problem), 0, 0, tokens, remembered=remembered))
+    llm.collective_rpc("das_add_history", args=(0, texts))
+
+
+def permuted(batch: Sequence[Case], order: random.Random) -> list[int]:
+    """A permutation of the requests that have a seed. A request without one draws it in turn, and keeps its place."""
+    seeded = [i for i, case in enumerate(batch) if case.arguments["seed"] is not None]
+    places = dict(zip(seeded, order.sample(seeded, len(seeded)), strict=True))
+    return [places.get(i, i) for i in range(len(batch))]
+
+
+def use_new_weights(llm: Any) -> None:
+    """Load weights that differ: the last norm's."""
+    model = llm.llm_engine.model_executor.driver_worker.model_runner.model
+    norm = dict(model.named_parameters())["model.norm.weight"]
+    model.load_weights([("model.norm.weight", norm * 1.02)])
+
+
+def baseline(policy: str) -> dict[str, Any]:
+    """What an engine without drafts answers to the whole batch, before and after it gets new weights."""
+    from conftest import Engines
+
+    engines = Engines()
+    llm = engines.build(policy, max_model_len=MAX_MODEL_LEN, max_num_seqs=24)
+    batch = whole_batch()
+    old, _ = answers(llm, batch)
+    use_new_weights(llm)
+    new, _ = answers(llm, batch)
+    engines.close()
+    return {"old": old, "new": new}

@@ -1,0 +1,130 @@
+"""Exactness level 2 in real engines: drafts change no token, text, stop reason or log-prob of any request.
+
+Each engine of ladder.METHODS answers the same batch four times: with an empty history, with the same answers in its
+history (long drafts are accepted), in another order while some requests are aborted, and under new weights, with parts
+of the old answers set aside. Then it emits recorded tokens. Bugs made on purpose with which this was seen to fail are
+listed in tests/properties.md.
+"""
+
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ladder
+import numpy as np
+import pytest
+from cases import Case, answers, core_of, prompts
+from conftest import Engines
+from ladder import FIXED, METHODS, STORED, Trees, built, permuted, use_new_weights, whole_batch
+
+from das.engine import proposer
+from das.engine.patches.front_end import let_force
+from das.verify.admission import FORCED_KEY
+from das.verify.sampler import remembered_of
+from experiments.digests import digest
+
+POINTS = (0, 1, 2, 7, 8, 9, 31, 200)  # of an old answer, how many tokens are set aside: around the ends of drafts
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture(scope="session")
+def expected(made_once: Callable[..., Path], in_process: Callable[..., Any], tiny_policy: str) -> dict[str, Any]:
+    """The answers without drafts, with the old weights and with new ones."""
+
+    def make(folder: Path) -> None:
+        (folder / "answers").write_bytes(pickle.dumps(in_process(ladder.baseline, tiny_policy)))
+
+    found: dict[str, Any] = pickle.loads((made_once("identity", make) / "answers").read_bytes())
+    return found
+
+
+def test_the_answers_are_those_that_are_stored(expected: dict[str, Any]) -> None:
+    samples = [sample for samples in expected["old"][: len(FIXED)] for sample in samples]
+    assert digest(*[np.array(sample["tokens"], np.int64) for sample in samples]) == STORED
+    assert expected["new"] != expected["old"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_drafts_change_nothing(
+    engines: Engines, tiny_policy: str, expected: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, batch = METHODS[name], whole_batch()
+    monkeypatch.syspath_prepend(EXAMPLES)
+    if method.remembered:
+        rng = np.random.default_rng(0)
+
+        def changed(*args: Any) -> np.ndarray | None:
+            true = remembered_of(*args)
+            return None if true is None else method.remembered(true, rng)
+
+        monkeypatch.setattr(proposer, "remembered_of", changed)
+    llm = built(engines, tiny_policy, method)
+    if method.settings.get("asynchronous"):
+        assert type(core_of(llm).scheduler).__name__ == "AsyncScheduler"
+    preempted: list[None] = []
+    preempt = core_of(llm).scheduler._preempt_request
+
+    def preempt_and_count(*args: Any, **kwargs: Any) -> Any:
+        preempted.append(None)
+        return preempt(*args, **kwargs)
+
+    monkeypatch.setattr(core_of(llm).scheduler, "_preempt_request", preempt_and_count)
+    trees = Trees(llm, method.trees) if method.trees else None
+    num_accepted = undrafted_rows = 0
+
+    def turn(weights: str, tick: int, **how: Any) -> None:
+        nonlocal num_accepted, undrafted_rows
+        if trees:
+            trees.know(batch, expected[weights])
+        found, report = answers(llm, batch, history_tick=tick, **how)
+        num_accepted += report["accepted"]
+        undrafted_rows += report["undrafted_rows"]
+        assert sum(answer is None for answer in found) <= len(how.get("aborted", ()))
+        for case, answer, of_none in zip(batch, found, expected[weights], strict=True):
+            assert answer is None or answer == of_none, case
+
+    if method.foreign:
+        ladder.give_foreign_history(llm, batch, expected["old"], method.foreign)
+    turn("old", 1)
+    if method.settings.get("method") != "none":
+        turn("old", 2)
+    turn("old", 3, order=permuted(batch, random.Random(0)), aborted=range(len(FIXED), len(FIXED) + 3))
+    use_new_weights(llm)
+    turn("new", 4, set_aside=set_aside(batch, expected["old"]) if method.sets_aside else None)
+    assert num_accepted > method.accepted or not method.accepted, "the comparison would prove nothing"
+    assert len(preempted) > 20 or not method.preempts
+    assert undrafted_rows > 0 or not method.settings.get("asynchronous"), "planned for drafts that nobody made"
+    if trees:
+        trees.count()
+        assert trees.num_off_trunk > 40, "hardly any token of a branch was accepted"
+    force(llm)
+
+
+def set_aside(batch: list[Case], old: list[Any]) -> dict[int, list[int]]:
+    """Parts of the old answers; and of some requests tokens of another one, or of no policy."""
+    found = {}
+    for i, case in enumerate(batch):
+        if case.arguments.get("n", 1) == 1:
+            found[i] = old[i][0]["tokens"][: POINTS[i % len(POINTS)]]
+    wrong = [old[-1][0]["tokens"], [2**31 - 1], [*found[2][:5], 10**6], [0] * 500]
+    return found | dict(zip((0, 2, 3, 4), wrong, strict=True))
+
+
+def force(llm: Any) -> None:
+    """Requests emit recorded tokens, and one that is not forced what it emits anyway."""
+    from vllm import SamplingParams
+
+    rng = np.random.default_rng(0)
+    recorded = {str(i): rng.integers(5, 250, 20 + 15 * i).tolist() for i in range(4)}
+    let_force(llm)
+    texts = []
+    for responses in ({}, recorded, recorded):
+        llm.collective_rpc("das_force", args=(responses, None))
+        params = [SamplingParams(temperature=1.0, max_tokens=80, seed=99)]
+        for name, tokens in responses.items():
+            params.append(SamplingParams(max_tokens=len(tokens), ignore_eos=True, extra_args={FORCED_KEY: name}))
+        outputs = llm.generate([{"prompt_token_ids": prompts()[1]}] * len(params), params, use_tqdm=False)
+        texts.append([list(output.outputs[0].token_ids) for output in outputs])
+    assert texts[1] == texts[2] == [*texts[0], *recorded.values()]

@@ -1,0 +1,175 @@
+"""A comparison of none, stock, das and ngram by run.py: arms agree bit for bit, in their evaluations too, `stock` is
+vLLM's own engine beside them, and the folder holds what the design lists. The run is `compared` in tests/conftest.py.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripts import COMPARED_STEPS, ROOT
+
+from analysis import compare as curves
+from analysis import read
+from analysis.arms import compare_arms, identity_verdict
+from analysis.evaluations import evaluations
+from analysis.metrics import METRICS
+from analysis.panels import PANELS
+from analysis.runs import find
+from das.drafter import HistoryDrafter
+
+pytestmark = pytest.mark.slow
+
+EXACT = ("completions", "rewards", "losses", "grad_norms", "final_weights", "optimizer", "eval")
+EVALUATION = ("step", "completions_digest", "correct", "pass_at_k", "tokens", "length_mean", "truncated")
+
+
+@pytest.fixture(scope="module")
+def printed(compared: Path) -> str:
+    return (compared / "printed").read_text()
+
+
+@pytest.fixture(scope="module")
+def result(compared: Path) -> dict[str, Any]:
+    return read.result(compared)
+
+
+def test_arms_are_identical(result: dict[str, Any], printed: str) -> None:
+    assert set(result["arms"]) == {"none", "stock", "das", "ngram"}
+    assert result["identical"].keys() == {"das", "ngram"}
+    for name in ("das", "ngram"):
+        assert all(result["identical"][name][what] for what in EXACT)
+        assert result["arms"][name]["drafted"]["mean"] > 0
+        assert result["ratio_to_none"][name]["rollout_s"]["by_epoch"].keys() == {"0", "1", "2"}
+    assert result["arms"]["none"]["drafted"]["max"] == 0
+    assert result["arms"]["none"]["tokens_per_pass"]["overall"] == 1
+    assert printed.count("identical: yes") == 2
+    assert "optimizer state, evaluations)" in printed
+
+
+def test_what_the_comparison_computes_and_prints(compared: Path, result: dict[str, Any], printed: str) -> None:
+    assert printed.strip().splitlines()[-1] == f"result: {printed.strip().split('result: ')[-1]}"
+    epochs = result["regime"]["by_epoch"]
+    assert len(epochs) == 3
+    assert all(epoch["entropy"] > 0 for epoch in epochs)
+    assert any(epoch["accepted_per_round"] for epoch in epochs)
+    assert 0 < result["regime"]["rollout_share_none"] < 1
+    assert result["derived"]["h100_7b"]["ratio_to_none"].keys() == {"das"}
+    assert "Same tokens, same weights." in printed
+    assert "ratio, derived" in (compared / "comparison.html").read_text()
+    steps = f"{COMPARED_STEPS}/{COMPARED_STEPS}"
+    assert re.search(rf"step +{steps} · identical so far: yes \(\d+ responses\) · stock ", printed)
+    table_and_box = printed[printed.index("arm ") : printed.index("page: ")]
+    assert max(map(len, table_and_box.splitlines())) <= 100
+
+
+def test_stock_trains_beside_them_and_trls_own_sync_reaches_it(
+    compared: Path, result: dict[str, Any], printed: str
+) -> None:
+    assert result["ratio_to_stock"].keys() == {"none", "das", "ngram"}
+    assert "stock: compared in distribution" in printed
+    rows = {name: read.metrics(compared / "arms" / name) for name in ("none", "stock")}
+    assert [row["completions_digest"] for row in rows["stock"]] != [row["completions_digest"] for row in rows["none"]]
+    assert all(row["drafted"] == 0 and row["tokens_per_pass"] == 1 for row in rows["stock"])
+    # Engine and trainer agree at every token of every step, so the weights arrived each time.
+    assert all(row["sampling_logp_difference"] < 1e-2 for row in rows["stock"])
+    errors = [row["sync_error"] for row in rows["stock"]]
+    assert max(errors[:2]) < 1e-2
+    assert set(errors[2:]) == {None}, "two checks are enough"
+    timeline = read.timeline(compared / "arms" / "stock", 1)
+    assert timeline["step_live"][0] == 8
+    assert len(timeline["step_live"]) == rows["stock"][0]["decode_steps"]
+    (difference,) = curves.compare([f"{compared}:none", f"{compared}:stock"])
+    assert difference.identical is None
+    assert "compared in distribution" in difference.lines[-1]
+
+
+def test_evaluations_are_equal_in_all_arms(compared: Path, result: dict[str, Any], printed: str) -> None:
+    none, das = (evaluations(read.metrics(compared / "arms" / name)) for name in ("none", "das"))
+    assert [each["step"] for each in das] == result["eval"]["das"]["step"] == [0, 2, 4, 5]
+    assert len({each["completions_digest"] for each in das}) == 4  # other weights, other noise
+    assert [[each[key] for key in EVALUATION] for each in none] == [[each[key] for key in EVALUATION] for each in das]
+    assert sum(each["drafted"] for each in none) == 0
+    assert all(each["tokens"] > each["passes"] for each in das)
+    assert result["eval"]["das"]["pass_at_k"].keys() == {"1", "2", "3"}
+    assert "eval   0/5  none          pass@1 0.000" in printed
+
+
+def test_a_run_leaves_what_the_design_lists(compared: Path) -> None:
+    files = ("config.yaml", "meta.json", "metrics.jsonl", "result.json", "rollout_and_reward.png", "live_requests.png")
+    for name in (*files, "budget_das.png"):
+        assert (compared / name).stat().st_size > 0
+    steps = list(range(1, COMPARED_STEPS + 1))
+    assert [row["step"] for row in read.metrics(compared) if row["arm"] == "das"] == steps
+    das = compared / "arms" / "das"
+    metrics, responses = read.metrics(das), read.rollout(das, 2)
+    assert len(responses) == 8
+    assert sum(len(row["response_ids"]) for row in responses) == metrics[1]["tokens"]
+    assert sum(row["passes"] for row in responses) == metrics[1]["passes"]
+    assert all(row["wasted"] == row["drafted"] - row["accepted"] >= 0 for row in metrics)
+    assert all(row["drafted"] == sum(row[f"drafted_{name}"] for name in ("short", "medium", "long")) for row in metrics)
+    assert all(row["draft_rounds"] <= min(row["drafted"], row["passes"]) for row in metrics)
+    assert all((row["draft_rounds"] > 0) == (row["drafted"] > 0) for row in metrics)
+    live_of_steps = [read.timeline(das, row["step"])["step_live"] for row in metrics]
+    assert [row["tail_steps"] for row in metrics] == [sum(n <= 4 for n in live) for live in live_of_steps]
+    assert max(row["tail_steps"] for row in metrics) > 0
+    assert {"calibration_error", "length_error", "pass_time_error"} <= metrics[-1].keys()
+    assert not any(row["alarms"] for row in metrics)
+    warm = HistoryDrafter(warm=das / "history.npz")
+    assert warm.history_tokens == metrics[-1]["history_tokens"] > 0
+    assert list(das.glob("wandb/offline-run-*/run-*.wandb"))
+    assert json.loads((compared / "meta.json").read_text())["versions"]["trl"] == "1.16.0"
+
+
+def test_every_name_a_run_logs_is_documented_and_the_reverse(compared: Path) -> None:
+    page = (ROOT / "docs" / "reference.md").read_text()
+    names = {metric.name for metric in METRICS if metric.logged and not metric.of}
+    assert {key for row in read.metrics(compared) for key in row} == names | {"eval"}
+    assert all(f"`{name}`" in page or f"`{name.rsplit('_', 1)[0]}_CLASS`" in page for name in names)
+    assert {metric for panel in PANELS for metric in panel.metrics} <= names
+    for panel in PANELS:
+        assert f"| {panel.title} | {', '.join(f'`{metric}`' for metric in panel.metrics)} |" in page
+
+
+def test_wandb_and_the_curves_hold_the_run_too(compared: Path, tmp_path: Path) -> None:
+    none, das = (str(next((compared / "arms" / arm / "wandb").glob("offline-run-*"))) for arm in ("none", "das"))
+    for runs in ([str(compared / "arms" / "none"), das], [none, das], [str(compared / "arms" / "das"), das]):
+        (comparison,) = curves.compare(runs, tmp_path / "curves.png", tmp_path / "page.html")
+        assert comparison.identical is True
+        assert "  evaluations              identical" in comparison.lines
+        assert "Held-out pass@1" in (tmp_path / "page.html").read_text()
+    (in_folder,), (in_wandb,) = find(f"{compared}:das"), find(das)
+    assert [row["step"] for row in in_wandb.rows] == [row["step"] for row in in_folder.rows]
+    for logged, written in zip(in_wandb.rows, in_folder.rows, strict=True):
+        known = {key: value for key, value in written.items() if key not in ("alarms", "eval") and value is not None}
+        assert {key: logged[key] for key in known} == known
+
+
+def other_loss(rows: list[dict[str, Any]]) -> None:
+    rows[1]["loss"] += 1e-12
+
+
+def other_evaluation(rows: list[dict[str, Any]]) -> None:
+    rows[1]["eval"][0]["completions_digest"] = "other"
+
+
+@pytest.mark.parametrize(("alter", "what"), [(other_loss, "losses"), (other_evaluation, "eval")])
+def test_the_verdict_sees_a_difference(
+    compared: Path, tmp_path: Path, alter: Callable[[list[dict[str, Any]]], None], what: str
+) -> None:
+    folder = tmp_path / "altered"
+    shutil.copytree(compared, folder)
+    rows = read.metrics(folder / "arms" / "das")
+    alter(rows)
+    (folder / "arms" / "das" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "arms" / "ngram" / "final.json").write_text(json.dumps({"final_weights": "0", "optimizer": "0"}))
+    found = compare_arms(folder, ["none", "das", "ngram"])
+    assert not found["identical"]["das"][what]
+    assert found["identical"]["das"]["first_difference"] == 2
+    assert found["identical"]["das"]["completions"]
+    assert not found["identical"]["ngram"]["final_weights"]
+    assert not found["identical"]["ngram"]["optimizer"]
+    assert f"NO: {what} differ, first at step 2" in identity_verdict(found)

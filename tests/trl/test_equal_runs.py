@@ -1,0 +1,244 @@
+"""Trainings that must be equal in all bits, with drafts and without, whole and resumed; and what else these runs show.
+
+The runs are those of tests/runs.py. A run alone: pytest -k NAME.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import (
+    FURTHER,
+    STEPS,
+    column,
+    compared,
+    error_of,
+    error_of_other_weights,
+    evaluated,
+    outcome,
+    require_equal,
+    sampled_again,
+    train,
+    train_script,
+    unevaluated,
+)
+
+from analysis import read
+from analysis.metrics import timeless
+from das.engine.rollouts.rollout import request_seed
+from das.models.head_files import mtp_problem
+from experiments.heads import mtp
+
+pytestmark = pytest.mark.slow
+
+Runs = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("name", compared(on_cluster=False))
+def test_equal(runs: Runs, name: str) -> None:
+    require_equal(name, runs)
+
+
+def test_tokens_are_those_of_the_weights_that_the_lag_asks_for(
+    runs: Runs, in_process: Callable[..., Any], policies: Callable[[str], str]
+) -> None:
+    """Also those of groups that were put aside, and of further draws: the newest weights draw every trained token."""
+    found = [
+        (runs(name), lag, recorded)
+        for name, lag, recorded in (("das", 0, False), ("das_lag4", 4, False), ("das_partial", 0, True))
+    ]
+    found.append((runs("das_draws"), 0, True))
+    again = in_process(sampled_again, policies("repetitive"), found)
+    assert [outcome(folder)["tokens"] for folder, _, _ in found] == again
+
+
+# ---- lags ----
+
+LAGS = {"das": 0, "self_lag2": 2, "das_lag4": 4}
+
+
+def test_lags_differ_from_the_first_rollout_of_other_weights(runs: Runs) -> None:
+    tokens = {lag: outcome(runs(name))["tokens"] for name, lag in LAGS.items()}
+    for lag, of_lag in tokens.items():
+        for later in (of_longer for longer, of_longer in tokens.items() if longer > lag):
+            assert of_lag[: lag + 1] == later[: lag + 1]  # sampled by the first weights
+            assert of_lag[lag + 1] != later[lag + 1]
+
+
+@pytest.mark.parametrize("name", LAGS)
+def test_rows_say_which_weights_sampled(runs: Runs, name: str) -> None:
+    for row in read.metrics(runs(name)):
+        step = row["step"] - 1
+        assert row["lag"] == min(LAGS[name], step)
+        used = {response["weights"] for response in read.rollout(runs(name), row["step"])}
+        assert used == {max(0, step - LAGS[name])}
+        assert row["exposed_s"] >= 0
+
+
+def test_an_engine_beside_the_trainer_is_evaluated_and_replaced(runs: Runs) -> None:
+    """It died between two steps. That no bit of the training changed is tested above."""
+    rows = read.metrics(runs("beside_lag2"))
+    assert sum(row["cluster"]["restarts"] for row in rows) == 1
+    assert all(row["sync_error"] < 1e-2 for row in rows)
+    assert [step for step, *_ in evaluated(runs("beside_lag2"))] == [0, 3, 6]
+
+
+@pytest.fixture(scope="module")
+def at_lag(
+    in_process: Callable[..., Any], repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
+    """A script of TRL at lag 1, without drafts and with them: the folder, and what each computed."""
+    folder = tmp_path_factory.mktemp("script")
+    return folder, {
+        method: in_process(train_script, method, repetitive_policy, folder / method) for method in ("none", "das")
+    }
+
+
+def test_a_script_at_a_lag_is_the_same_with_drafts_and_samples_as_the_harness(
+    at_lag: tuple[Path, dict[str, Any]], in_process: Callable[..., Any], repetitive_policy: str, tmp_path: Path
+) -> None:
+    """With evaluations between steps."""
+    none, das = (at_lag[1][method] for method in ("none", "das"))
+    for what in ("tokens", "losses", "weights"):
+        assert das[what] == none[what]
+    assert das["accepted"] > 0 == none["accepted"]
+    assert das["evaluations"] == STEPS // 2
+    in_process(train, "none", repetitive_policy, tmp_path, "trainer.lag=1", "trainer.trim_padding=false")  # TRL's bits
+    harness = outcome(tmp_path)
+    assert none["tokens"] == harness["tokens"]
+    # They differ from the sixth digit on; the cause is not known.
+    assert none["losses"] == pytest.approx(harness["losses"], rel=1e-3)
+
+
+@pytest.mark.nightly
+def test_a_script_at_a_lag_is_resumed_amid_an_epoch(
+    at_lag: tuple[Path, dict[str, Any]], in_process: Callable[..., Any], repetitive_policy: str
+) -> None:
+    folder, found = at_lag
+    das, resumed = found["das"], in_process(train_script, "das", repetitive_policy, folder / "das", 2)
+    assert resumed["tokens"] == das["tokens"][2:]
+    assert [resumed[what] for what in ("losses", "weights")] == [das[what] for what in ("losses", "weights")]
+
+
+# ---- evaluations ----
+
+
+def test_a_training_leaves_the_same_files_without_evaluations(runs: Runs) -> None:
+    das, plain = runs("das_evaluated"), runs("das")
+    assert timeless(unevaluated(das)) == timeless(read.metrics(plain))
+    assert [step for step, *_ in evaluated(das)] == [0, 3, 6]
+    step = Path("checkpoints") / f"step_0000{STEPS}"
+    for name in ("history.npz", *(step / file for file in ("learned.npz", "generation.npz"))):
+        saved, other = (np.load(folder / name) for folder in (das, plain))
+        assert all(np.array_equal(saved[key], other[key]) for key in other.files)
+    for name in ("rng_state.pth", "optimizer.pt", "trainer_state.json"):
+        assert (das / step / name).read_bytes() == (plain / step / name).read_bytes(), name
+
+
+# ---- groups that are put aside ----
+
+
+@pytest.mark.parametrize(("kind", "spare"), [("partial", 3), ("limited", 1)])
+def test_groups_are_put_aside_and_go_on(runs: Runs, kind: str, spare: int) -> None:
+    folder = runs(f"das_{kind}")
+    rows, trained = column(folder, "partial"), {1, 2} if kind == "limited" else {2}
+    assert {row["groups"] + row["trained_groups"] for row in rows} == {2 + spare}
+    assert {row["trained_groups"] for row in rows} == trained
+    lengths = {len(response) for responses in outcome(folder)["tokens"] for response in responses}
+    assert kind != "limited" or len(lengths) > 5
+    assert 0 < sum(row["kept_tokens"] for row in rows) < sum(row["old_tokens"] for row in rows)
+    assert sum(column(folder, "passes")) < sum(column(runs(f"none_{kind}"), "passes"))
+
+
+# ---- further draws ----
+
+
+def test_draws_in_place_of_groups_whose_rewards_are_equal(runs: Runs) -> None:
+    folder = runs("das_draws")
+    drawn, rows = column(runs("none_draws"), "dynamic_sampling"), read.metrics(folder)
+    assert column(folder, "dynamic_sampling") == drawn
+    assert sum(column(folder, "passes")) < sum(column(runs("none_draws"), "passes"))
+    assert len({step["draws"] for step in drawn}) > 1, "some steps draw again, and some do not"
+    assert max(step["draws"] for step in drawn) == 1 + FURTHER
+    begun = 0  # draws of the steps before
+    for step, row in zip(drawn, rows, strict=True):
+        assert step["groups"] == 2 * step["draws"] == 2 + step["dropped"]
+        assert bool(step["flat"]) == any("teach nothing" in alarm for alarm in row["alarms"])
+        responses = read.rollout(folder, row["step"])
+        seeds = [request_seed(0, begun + place // 8, place % 8) for place in range(8 * step["draws"])]
+        of_trained = [response["seed"] for response in responses]
+        assert [seed for seed in seeds if seed in of_trained] == of_trained, "those of as many steps with one draw each"
+        begun += step["draws"]
+        groups = [[response["reward"] for response in responses[start : start + 4]] for start in (0, 4)]
+        assert sum(min(group) == max(group) for group in groups) == step["flat"]
+        assert bool(row["grad_norm"]) == (step["flat"] < 2)
+    assert any(step["flat"] > 0 for step in drawn)
+    assert any(step["draws"] > 1 and not step["flat"] for step in drawn)
+
+
+# ---- drafters with weights of their own ----
+
+
+def test_a_draft_head_learns_in_the_run(runs: Runs, shared: Path) -> None:
+    for name in ("none_heads", "eagle3_frozen", "eagle3_online", "draft_model"):
+        learns = name == "eagle3_online"
+        assert ("head" in read.final(runs(name))) == learns
+        assert any("head_train_s" in row for row in read.metrics(runs(name))) == learns
+    assert any(row["head_texts"] and row["head_loss"] > 0 for row in read.metrics(runs("eagle3_online")))
+    # The policy moves fast here, and a head that follows it drafts better than the one that stays.
+    per_pass = {
+        name: sum(column(runs(name), "tokens")) / sum(column(runs(name), "passes"))
+        for name in ("eagle3_online", "eagle3_frozen")
+    }
+    assert per_pass["eagle3_online"] > per_pass["eagle3_frozen"]
+    assert len(list((shared / "cache" / "heads").iterdir())) == 1  # the arms share it
+
+
+def test_checkpoints_of_a_policy_with_an_mtp_layer_are_whole_policies(
+    runs: Runs, policies: Callable[[str], str]
+) -> None:
+    """transformers saves them without the layer, which is put back."""
+    for name in ("none_mtp", "mtp"):
+        saved = runs(name) / "checkpoints" / "step_00004"
+        assert mtp_problem(str(saved), 1) == ""
+        assert (saved / mtp.WEIGHTS).read_bytes() == (Path(policies("mtp")) / mtp.WEIGHTS).read_bytes()
+
+
+# ---- what stops a run ----
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [("none", "did not reach the engine"), ("stock", "engine and trainer disagree on log-probs")],
+)
+def test_weights_that_do_not_arrive_stop_the_run(
+    in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path, arm: str, message: str
+) -> None:
+    assert message in in_process(error_of, "lost weights", arm, tiny_policy, tmp_path)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_before_a_checkpoint(
+    in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path
+) -> None:
+    error = in_process(error_of, "nan", "none", tiny_policy, tmp_path)
+    assert error.startswith("TrainingDiverged: step 3: loss nan, gradient norm nan: the policy is lost")
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_00001", "step_00002"]
+    assert column(tmp_path, "step") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        pytest.param("altered", "does not hold the first arm's weights of step 1", marks=pytest.mark.nightly),
+        ("of another step", "does not hold the first arm's weights of step 1, as it wrote them"),
+        pytest.param("half", "cannot be read", marks=pytest.mark.nightly),
+    ],
+)
+def test_other_weights_than_the_first_arms_stop_the_run(
+    in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path, how: str, words: str
+) -> None:
+    error = in_process(error_of_other_weights, how, tiny_policy, tmp_path)
+    assert error.startswith("RunFailed: ")
+    assert words in error
