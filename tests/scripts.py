@@ -18,7 +18,7 @@ from unittest.mock import patch
 import psutil
 
 from das import process
-from das.process import warm_process
+from das.process import warm_context, warm_process
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 600  # a script that takes longer hangs
@@ -65,6 +65,7 @@ def scripts(
 
     Each process is a fork of one that has imported vLLM and TRL.
     """
+    warm_context()  # it keeps its environment, so it must not start in that of a rank
     with ExitStack() as stack:
         files = [stack.enter_context(TemporaryFile("w+")) for _ in range(2 * len(ranks))]
         runs = []
