@@ -1,7 +1,8 @@
 """Write the generated parts of docs/reference.md: `python -m experiments.reference`.
 
 Tasks come from the heads of configs/task/*.yaml, settings from configs/: each key, its value and the comment beside it.
-A test fails if the page is out of date.
+What excludes what is the table of experiments/settings/conflicts.py, metrics are that of analysis/metrics.yaml. A test
+fails if the page is out of date.
 """
 
 import re
@@ -9,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from analysis.metrics import METRICS
 from experiments.registry import TASKS
+from experiments.settings.conflicts import table
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 PAGE = CONFIGS.parent / "docs" / "reference.md"
@@ -122,7 +125,18 @@ def arms() -> str:
     return choices("arm")
 
 
-PARTS = {part.__name__: part for part in (tasks, groups, arms, settings)}
+def conflicts() -> str:
+    """Return the settings that exclude each other."""
+    return table().rstrip()
+
+
+def metrics() -> str:
+    """Return the metrics that every row of metrics.jsonl has, with their units."""
+    rows = [f"| `{m.name}` | {m.unit} | {_text(m.meaning)} |" for m in METRICS if m.logged and not m.of]
+    return "\n".join(["| name | unit | meaning |", "|---|---|---|", *rows])
+
+
+PARTS = {part.__name__: part for part in (tasks, groups, arms, settings, conflicts, metrics)}
 
 
 def filled(page: str) -> str:

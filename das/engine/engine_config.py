@@ -13,10 +13,24 @@ from das.models.self_draft import check_options
 
 WORKER = "das.engine.worker.DasWorker"
 BITS = "bits"
+SHORT = 8  # drafted tokens of a request and pass, at most, where drafts keep the distribution alone; not measured yet
 EXACT = {  # what drafts leave equal (docs/exactness.md), and the line that says so at a start
     BITS: "exact=bits: drafts change no token",
     "distribution": "exact=distribution: drafts keep the policy's distribution, not each token (exact=bits does)",
 }
+
+
+def longest_on_device(exact: str | None) -> int | None:
+    """Returns the longest draft, in tokens, that das plans on this device; None: as long as the budget gives.
+
+    vLLM reserves rows and KV blocks of the longest draft for every request, and drafts beyond 8 tokens pay where few
+    requests run. exact: as the engine asks.
+    """
+    import vllm.envs
+    from vllm.platforms import current_platform
+
+    keeps = exact == BITS or (exact is None and vllm.envs.VLLM_BATCH_INVARIANT)
+    return None if current_platform.is_cpu() or keeps else SHORT
 
 
 def option(default: Any, words: str) -> Any:

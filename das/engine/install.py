@@ -6,6 +6,7 @@ import torch
 
 from das.engine.engine_config import BITS, check_exact
 from das.engine.environment import set_environment
+from das.engine.one_json import take_one_json
 from das.engine.patches.front_end import patch_front_end
 from das.engine.patches.gpu import tune_matmuls
 
@@ -29,5 +30,6 @@ def install(kv_cache_gib: int = 1, threads: int | None = None, exact: str | None
     check_exact(exact)
     set_environment(kv_cache_gib, threads, batch_invariant=exact == BITS and torch.cuda.is_available())
     patch_front_end()
+    take_one_json()
     if os.environ.get("VLLM_BATCH_INVARIANT") == "1":
         tune_matmuls()

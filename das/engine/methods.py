@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from das.budget import longest_draft
-from das.engine.patches.gpu import longest_on_device
+from das.engine.engine_config import longest_on_device
 from das.errors import EngineError
 from das.models import head_files
 

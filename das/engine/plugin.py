@@ -13,7 +13,8 @@ DIE_TOGETHER = "DAS_DIE_TOGETHER"
 
 
 def register() -> None:
-    """Let this process's front end check the requests of engines of das. Other engines stay as they are.
+    """Let this process's front end check the requests of engines of das, and its arguments ask for one in one JSON
+    (one_json.py). Other engines stay as they are.
 
     If das does not support the version of vLLM, this function only warns. An engine that asks for das is refused later,
     by its worker (das/engine/worker.py).
@@ -22,10 +23,12 @@ def register() -> None:
         if multiprocessing.parent_process() is not None:
             die_with_parent()
         silence_known()
+    from das.engine.one_json import take_one_json
     from das.engine.patches.front_end import patch_front_end
     from das.engine.versions import UnsupportedVersion
 
     try:
         patch_front_end()
+        take_one_json()
     except UnsupportedVersion as error:
         warnings.warn(f"das is not available in this process: {error}", RuntimeWarning, stacklevel=2)

@@ -15,12 +15,13 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-# What patch_front_end() replaces (das/engine/patches/front_end.py and model_runner.py name the reasons); nothing else
-# may differ.
+# What the plug-in replaces (das/engine/one_json.py, patches/front_end.py and patches/model_runner.py name the reasons);
+# nothing else may differ.
 DORMANT = [
     "vllm.config.vllm.VllmConfig.__post_init__",
     "vllm.config.vllm.VllmConfig._validate_v2_model_runner",
     "vllm.config.vllm.VllmConfig.use_v2_model_runner",
+    "vllm.engine.arg_utils.EngineArgs.create_engine_config",
     "vllm.v1.engine.input_processor.InputProcessor.__init__",
 ]
 SCRIPT = """

@@ -10,10 +10,9 @@
 
 from typing import Any
 
-from das.engine.engine_config import BITS
+from das.engine.engine_config import BITS, SHORT
 from das.engine.patches.tuned_matmuls import LARGE, most_alike, one_family
 
-SHORT = 8  # drafted tokens of a request and pass, at most, where drafts keep the distribution alone; not measured yet
 GRAPHED = 64  # requests with SHORT drafted tokens each whose pass is one graph
 INVARIANT_HEAD = 128  # the head size for which FlashAttention 3 should be batch-invariant under vLLM's flag
 
@@ -34,19 +33,6 @@ def keeps_bits(exact: str | None) -> bool:
             "imported, or set VLLM_BATCH_INVARIANT=1"
         )
     return possible if exact is None else exact == BITS
-
-
-def longest_on_device(exact: str | None) -> int | None:
-    """Returns the longest draft, in tokens, that das plans on this device; None: as long as the budget gives.
-
-    vLLM reserves rows and KV blocks of the longest draft for every request, and drafts beyond 8 tokens pay where few
-    requests run. exact: as the engine asks.
-    """
-    import vllm.envs
-    from vllm.platforms import current_platform
-
-    keeps = exact == BITS or (exact is None and vllm.envs.VLLM_BATCH_INVARIANT)
-    return None if current_platform.is_cpu() or keeps else SHORT
 
 
 def graph_drafts(vllm_config: Any) -> None:
