@@ -102,7 +102,7 @@ RUNS = {
     "draft_model": Run("draft_model", HEADS, "none_heads", policy="deep"),
     "none_mtp": Run("none", HEADS, policy="mtp"),
     "mtp": Run("mtp", HEADS, "none_mtp", policy="mtp"),
-    # An engine raises an error in the step after the fault, behind the answer to the running call; others are killed and
+    # One engine raises an error, in the step after the fault: it stands behind the running call. Others are killed and
     # frozen.
     "cluster": Run("das", (*EVALUATED, *TWO), "das_evaluated", faults=("", "raise", "", "kill", "", "freeze")),
     "cluster_resumed": Run("das", (*EVALUATED, "cluster=ray", "cluster.engines=1"), "cluster", start=5),
