@@ -152,7 +152,7 @@ def test_the_documented_launches_compose() -> None:
 def test_the_launcher_takes_its_config() -> None:
     """accelerate reads launch/fsdp.yaml, and would tell the processes this. No GPU is needed to see that much."""
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        words = shlex.split(arm_config("das", ["engine=gpu", "engine.processes=16"]).engine.launch)
+        words = shlex.split(arm_config("das", ["task=train", "engine=gpu", "engine.processes=16"]).engine.launch)
     arguments = launch_command_parser().parse_args([*words[1:], "run.py", "task=train"])
     checked, _, _ = _validate_launch_command(arguments)
     assert checked.use_fsdp
