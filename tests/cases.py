@@ -15,7 +15,7 @@ PROBLEMS = 6
 LIMITS = (0, 1, 2, 8, 32, 64)  # draft limits in tokens, from which each pass draws one for each request
 STOP_STRINGS = ("add", "1", "is ", "so", "e", "\n", "0 1")  # texts that occur in the tiny policy's random tokens
 MAX_MODEL_LEN = 192
-ABORT_AFTER = 12  # passes
+ABORT_AFTER = 2  # passes
 
 
 def prompts() -> list[list[int]]:

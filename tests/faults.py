@@ -5,7 +5,7 @@ kill    SIGKILL for the engine       freeze  SIGSTOP for it       raise   its ne
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -13,13 +13,17 @@ from unittest.mock import patch
 RAISED = "a fault that a test put here"
 
 
-def fail(engine: Any) -> None:
-    """Let the next pass of an engine raise an error. Called in its process."""
+def failing() -> Callable[[Any], None]:
+    """A function that lets the next pass of an engine raise an error. The engine's process imports no tests: a nested
+    function goes there as it is."""
 
-    def step() -> None:
-        raise RuntimeError(RAISED)
+    def fail(engine: Any) -> None:
+        def step() -> None:
+            raise RuntimeError(RAISED)
 
-    engine.llm.llm_engine.step = step
+        engine.llm.llm_engine.step = step
+
+    return fail
 
 
 @contextmanager
@@ -40,7 +44,7 @@ def planted(faults: Sequence[str]) -> Iterator[None]:
             struck.append(running)
             fault = faults[len(struck) - 1] if len(struck) <= len(faults) else ""
         if fault == "raise":
-            begun[0].actor.__ray_call__.remote(fail)
+            begun[0].actor.__ray_call__.remote(failing())
         original(cluster, running)
         if fault in ("kill", "freeze"):
             os.kill(begun[0].pid, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)

@@ -102,8 +102,9 @@ RUNS = {
     "draft_model": Run("draft_model", HEADS, "none_heads", policy="deep"),
     "none_mtp": Run("none", HEADS, policy="mtp"),
     "mtp": Run("mtp", HEADS, "none_mtp", policy="mtp"),
-    # Engines raise an error, are killed and are frozen. The first fault strikes behind the answer to the running call.
-    "cluster": Run("das", (*EVALUATED, *TWO), "das_evaluated", faults=("", "raise", "kill", "freeze")),
+    # One engine raises an error, in the step after the fault: it stands behind the running call. Others are killed and
+    # frozen.
+    "cluster": Run("das", (*EVALUATED, *TWO), "das_evaluated", faults=("", "raise", "", "kill", "", "freeze")),
     "cluster_resumed": Run("das", (*EVALUATED, "cluster=ray", "cluster.engines=1"), "cluster", start=5),
     # The rollout of step 4 is submitted in the second step.
     "cluster_lag2": Run("das", (*LAG_2, *TWO), "none_lag2", faults=("", "", "", "", "kill"), nightly=True),
