@@ -95,7 +95,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
 
 
 def drafters_of(
-    task: Mapping[str, Any], folder: str, overrides: list[str], note: Callable[[str], None]
+    task: Any, folder: str, overrides: list[str], note: Callable[[str], None]
 ) -> tuple[Model, dict[str, Drafter]]:
     """Return the policy that writes the text, and its drafters by name.
 
@@ -103,10 +103,10 @@ def drafters_of(
     copies and the head of the config's policy, which lack this training, are further drafters: "NAME, older".
     """
     policy = old = load(folder)
-    if task["trained"] is not None:
-        policy = load(task["trained"])
+    if task.trained is not None:
+        policy = load(task.trained)
     drafters: dict[str, Drafter] = {}
-    for name in task["drafters"]:
+    for name in task.drafters:
         if name in COPIES:
             drafters[name] = drafts_of_model(COPIES[name](policy))
             if policy is not old:
@@ -122,7 +122,7 @@ def drafters_of(
             drafters[name] = drafts_of_head(policy, head_files.load_head(Path(made.arm.speculative["model"])))
             if policy is not old:
                 drafters[f"{name}, older"] = drafters[name]
-                drafters[name] = drafts_of_head(policy, trained_head(Path(task["trained"]), policy))
+                drafters[name] = drafts_of_head(policy, trained_head(Path(task.trained), policy))
     return policy, drafters
 
 
