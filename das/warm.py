@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from importlib import import_module
 
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # vLLM reads it at the import (das/engine/environment.py)
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")  # vLLM reads it at the import (das/engine/install.py)
 for _name in ("transformers", "trl", "vllm.v1.engine.llm_engine", "das.engine.worker", "das.trl.speculate"):
     with suppress(Exception):  # a process that needs it says so, and the others still run
         import_module(_name)

@@ -19,7 +19,7 @@ from scripts import COMPARED_STEPS, RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_sc
 from starts import Starts
 
 from das.engine.build import EngineSettings, build_engine
-from das.engine.environment import set_environment
+from das.engine.install import set_environment
 from das.process import warm_context
 from experiments.cache import cached_folder
 from experiments.replay.latency_forms import Drafting

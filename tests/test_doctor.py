@@ -21,7 +21,7 @@ from das.engine import self_test, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN_VERIFIER = """
-import das.verify.draw as draw
+import das.verify.sampler as draw
 right = draw.keyed_verify
 draw.keyed_verify = lambda logits, num_drafted, drafts, seeds, positions, *rest: right(
     logits, num_drafted, drafts, seeds, positions + 1, *rest)  # passes with drafts draw other noise

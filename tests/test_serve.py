@@ -12,7 +12,7 @@ import pytest
 from das import __main__, serve
 from das.drafter import HistoryDrafter
 from das.engine.build import OPTIONS, engine_arguments
-from das.engine.environment import set_environment
+from das.engine.install import set_environment
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

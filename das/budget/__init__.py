@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from das.budget.classes import Classes
-from das.budget.closed_form import ClosedForm
 from das.budget.fixed import Fixed, NoDrafts, Unlimited
-from das.budget.ladder import Ladder
 from das.budget.marginal import Marginal
+from das.budget.paper import Classes, ClosedForm
 from das.budget.policies import BudgetPolicy, DraftWork, LiveRequest, TargetPass
-from das.budget.toggle import RooflineToggle
+from das.budget.toggle import Ladder, RooflineToggle
 from das.named_class import load_class
 
 __all__ = [

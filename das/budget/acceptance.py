@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from das.budget.by_problem import ByProblem
+from das.budget.lengths import ByProblem
 
 Array = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from das.drafter import native
-from das.drafter.constants import PROMPT_CONTEXT
 from das.drafter.distributions import Distributions
+from das.drafter.options import PROMPT_CONTEXT
 from das.drafter.saved import SavedHistory, SavedText
 
 

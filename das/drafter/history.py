@@ -22,19 +22,20 @@ import numpy as np
 
 from das.arrays import token_array
 from das.drafter import calls, checks, distributions, native
-from das.drafter.constants import (
+from das.drafter.distributions import Distributions
+from das.drafter.draft import Draft, Drafts, TreeDrafts
+from das.drafter.drafter import Drafter
+from das.drafter.options import (
     AGREEING,
     CROSS_PROBLEM_CANDIDATES,
+    DEFAULTS,
     FALLBACK_VISITS,
     MAX_MATCH,
     PLACES,
     PROMPT_CONTEXT,
     VISITS,
+    DrafterOptions,
 )
-from das.drafter.distributions import Distributions
-from das.drafter.draft import Draft, Drafts, TreeDrafts
-from das.drafter.drafter import Drafter
-from das.drafter.options import DEFAULTS, DrafterOptions
 from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.drafter.texts import IndexedRequest, SharedTexts, Stores
 

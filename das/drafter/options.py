@@ -12,6 +12,17 @@ from pathlib import Path
 
 from das.drafter import checks
 
+ORDERS = (1, 2, 4)  # n-gram sizes that are indexed (index.h); adding 8 gains 0.7 % tokens per pass for 9 bytes a token
+VISITS = (24, 32, 32)  # occurrences visited per order; a lookup in other problems also counts those that it skips
+FALLBACK_VISITS = 8  # the same in fallback lookups; after a drafted token, also the most candidates in total
+MAX_MATCH = 32  # tokens; matches are compared up to this length
+PROMPT_CONTEXT = 32  # last prompt tokens stored before a response; before a later turn they reach to a tool's result
+SHARED_TEXTS = 8  # newest texts of a problem that other problems see; within a tick, the first to finish
+PLACES = 16  # if drafts use the noise: most occurrences in the problem for the first token; 64 gain 0.2 %
+AGREEING = 2  # the same: if the nearest occurrence disagrees and at most so many agree, look up again
+CROSS_PROBLEM_CANDIDATES = 4  # occurrences in other problems considered per lookup
+
+
 REMEMBERED = ("tokens", "distributions")
 UNITS = ("epoch", "step")  # units of a history tick; the caller chooses, because it moves the window
 DEFAULT_UNIT = "epoch"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from das.drafter import distributions, native
-from das.drafter.constants import SHARED_TEXTS
 from das.drafter.distributions import Distributions
+from das.drafter.options import SHARED_TEXTS
 
 _PRIVATE = "private:"  # no id that comes from outside begins so (das/verify/admission.py)
 

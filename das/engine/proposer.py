@@ -9,7 +9,7 @@ import numpy as np
 
 from das.budget import DraftWork, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
-from das.budget.remaining import RemainingLength
+from das.budget.lengths import RemainingLength
 from das.draft_round import DraftRound
 from das.drafter import TreeDrafts, make_drafter
 from das.drafter.draft import num_branches
@@ -17,19 +17,16 @@ from das.drafter.saved import SavedText
 from das.engine.branching.tree import in_runs, is_chain
 from das.engine.engine_config import WORKER, DasOptions, das_options
 from das.engine.patches.gpu import rows_of_graphs
-from das.engine.rollouts.alarm import Alarm
-from das.engine.rollouts.history_clock import HistoryClock
+from das.engine.rollouts.alarm import Alarm, SilenceWatch
 from das.engine.rollouts.live_requests import LiveRequests, live_request
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport
-from das.engine.rollouts.rollout_record import RolloutRecord
-from das.engine.rollouts.silence import SilenceWatch
+from das.engine.rollouts.rollout_record import HistoryClock, RolloutRecord
 from das.errors import NotInstalled
 from das.models.hybrid import Hybrid, NoHistory
 from das.models.self_draft import SelfDraft
 from das.verify.admission import FORCED_KEY, PROBLEM_KEY
-from das.verify.draw import GREEDY_BELOW
-from das.verify.sampler import remembered_of
+from das.verify.sampler import GREEDY_BELOW, remembered_of
 
 if TYPE_CHECKING:
     from das.engine.runner.runner import Runner

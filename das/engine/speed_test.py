@@ -44,7 +44,7 @@ def measure(arm: str, model: str, exact: str | None) -> dict[str, Any]:
     tokens a second, drafted and accepted tokens."""
     import das
     from das.engine.build import EngineSettings, build_engine
-    from das.engine.environment import set_environment
+    from das.engine.install import set_environment
     from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out
     from das.engine.stock import build_stock, roll_out_stock, warm_up
 

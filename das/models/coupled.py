@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from das.budget.acceptance import TokenCalibration
-from das.verify.batch import RunningBatch
-from das.verify.draw import GREEDY_BELOW
+from das.verify.layout import RunningBatch
 from das.verify.noise import keyed_draft
+from das.verify.sampler import GREEDY_BELOW
 
 SCALES = (1.0, 1.5, 2.0, 3.0, math.inf)
 LEARN_EVERY = 8  # one round in so many learns, beginning with the first

@@ -21,7 +21,7 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das.arrays import load_arrays, save_arrays
-from das.budget.schedule import LongestFirst
+from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.engine.rollouts.enough import Begun

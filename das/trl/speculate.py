@@ -10,7 +10,7 @@ import torch
 
 from das import ranks
 from das.budget import DEFAULT_BUDGET
-from das.budget.schedule import LongestFirst
+from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.drafter import DEFAULT_UNIT, UNITS
 from das.engine.build import EngineSettings

@@ -12,9 +12,7 @@ import torch
 
 from das.drafter.distributions import NO_PAIR, PAIRS
 from das.verify.admission import FORCED_KEY
-from das.verify.batch import RunningBatch
-from das.verify.host_copies import on_device
-from das.verify.layout import Layout
+from das.verify.layout import Layout, RunningBatch, on_device
 from das.verify.sampler import KeyedSampler, Remembered
 
 RAISE = 1e4  # added to a logit; far more than logits, temperature and noise can make up for

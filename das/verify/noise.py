@@ -20,7 +20,7 @@ import torch
 
 from das.drafter.distributions import LEVELS_PER_NAT, MAX_LEVEL, PAIR_TOKENS, PAIRS, unknown
 from das.native import load_native
-from das.verify.host_copies import on_device
+from das.verify.layout import on_device
 
 REJECTED = -1  # what vLLM expects in sampled_token_ids where no token was emitted
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

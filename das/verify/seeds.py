@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from das.verify.batch import RunningBatch
+from das.verify.layout import RunningBatch
 from das.verify.noise import splitmix64
 
 MAX_PROMPTS = 2**18  # prompts that are counted one by one under the current weights (about 30 MB)

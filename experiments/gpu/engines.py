@@ -34,7 +34,7 @@ def build(
     weights are made beforehand, on the CPU, and lie on disk.
     """
     import das
-    from das.engine.environment import set_environment
+    from das.engine.install import set_environment
     from experiments.small_policy.shapes import random_policy, shape_of, weightless_policy
 
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # the log says which kernels and graphs were chosen

@@ -17,7 +17,7 @@ def sampler(scale: Scale) -> Verdict:
     import numpy as np
     import torch
 
-    from das.verify.host_copies import on_device
+    from das.verify.layout import on_device
     from das.verify.noise import (
         device_argmax,
         device_likeliest,

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from das.budget.schedule import LongestFirst
+from das.budget.lengths import LongestFirst
 from das.drafter.saved import read_history
 from das.engine.build import DEFAULT_SELF_DRAFT, EngineSettings
-from das.engine.environment import set_environment
-from das.engine.install import install
+from das.engine.install import install, set_environment
 from experiments import rank_folders
 from experiments.harness.data import tools_of
 from experiments.harness.policies import draft_model_directory

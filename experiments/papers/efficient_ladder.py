@@ -7,7 +7,7 @@ import numpy as np
 
 from analysis.report import Line, Section, curves
 from das.budget import TargetPass
-from das.budget.ladder import Ladder
+from das.budget.toggle import Ladder
 from experiments.replay.profile_engine import Profile, constant_rate
 
 STEPS = 100  # training steps (paper)
@@ -83,7 +83,7 @@ def traces(published: dict[str, Any], folder: Path) -> Section:
     figure = curves(folder / "er_ladder.png", drawn, "training step", "draft length (tokens)", "Ladder")
     return Section(
         "Ladder of draft lengths",
-        f"This project's ladder (das/budget/ladder.py) for {STEPS} steps. Acceptance passes through the values that "
+        f"This project's ladder (das/budget/toggle.py) for {STEPS} steps. Acceptance passes through the values that "
         "the published tau imply, which are taken to be equally far apart in time. The paper does not print when they "
         "were reached, so the moves can be compared, but not their steps.",
         lines,

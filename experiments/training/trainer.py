@@ -11,7 +11,7 @@ import torch
 from trl import GRPOConfig, GRPOTrainer
 
 from das import ranks
-from das.budget.schedule import LongestFirst
+from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import Rollout

@@ -9,8 +9,8 @@ from made_drafts import batch
 from made_passes import latency_file
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
-from das.budget.classes import Classes
 from das.budget.marginal import Marginal, best_tokens
+from das.budget.paper import Classes
 from das.budget.policies import LengthClass
 from experiments.replay.latency_forms import Drafting
 

@@ -1,4 +1,4 @@
-from das.budget.by_problem import ByProblem
+from das.budget.lengths import ByProblem
 
 
 def test_the_oldest_problem_is_forgotten() -> None:

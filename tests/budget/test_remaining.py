@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from das.budget.remaining import RemainingLength
+from das.budget.lengths import RemainingLength
 
 MAX_TOKENS = 4096
 

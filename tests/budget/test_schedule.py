@@ -1,6 +1,6 @@
 """The order in which requests start: longest predicted first, siblings together."""
 
-from das.budget.schedule import LongestFirst
+from das.budget.lengths import LongestFirst
 
 
 def test_unknown_problems_keep_their_order_and_siblings_stay_together() -> None:

@@ -10,7 +10,7 @@ import ray
 import torch
 from ray.exceptions import RayTaskError
 
-from das.budget.schedule import LongestFirst
+from das.budget.lengths import LongestFirst
 from das.cluster.connection import connect, require_listener
 from das.cluster.messages import ClusterError, predicted
 from das.cluster.pool import one_line

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from reference_mix import Mixed, Occurrence, Text, match_length
 from reference_recall import Mixture, noise_key, pairs_beside
 
-from das.drafter import constants
+from das.drafter import options as constants
 from das.drafter.draft import Draft
 from das.drafter.options import DEFAULTS, DrafterOptions
 

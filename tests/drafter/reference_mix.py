@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from das.drafter import constants
+from das.drafter import options as constants
 from das.drafter.prior import SIZES
 
 VOTE_RATE, LATE_RATE = 0.005, 0.01

@@ -28,15 +28,15 @@ TOKENS_PER_TICK, MAX_PASSES, MAX_PROMPTS, MAX_PROBLEMS = 2**11, 64, 64, 64
 
 def lower_the_bounds() -> None:
     """For engines that are built afterwards, in this process."""
-    import das.budget.by_problem
-    import das.engine.rollouts.history_clock
+    import das.budget.lengths
+    import das.engine.rollouts.rollout_record
     import das.engine.worker
     import das.verify.seeds
 
-    das.engine.rollouts.history_clock.TOKENS_PER_TICK = TOKENS_PER_TICK
+    das.engine.rollouts.rollout_record.TOKENS_PER_TICK = TOKENS_PER_TICK
     das.engine.worker.MAX_PASSES = MAX_PASSES
     das.verify.seeds.DefaultSeeds.__init__.__defaults__ = (0, MAX_PROMPTS)
-    das.budget.by_problem.ByProblem.__init__.__defaults__ = (MAX_PROBLEMS,)
+    das.budget.lengths.ByProblem.__init__.__defaults__ = (MAX_PROBLEMS,)
 
 
 def sizes(worker: Any) -> dict[str, int]:

@@ -50,8 +50,8 @@ def test_history_can_be_kept_from_other_requests(llm: Any) -> None:
 
 def test_the_log_says_that_nothing_is_drafted(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("das.engine.rollouts.silence.SILENT_PASSES", 100)
-    monkeypatch.setattr("das.engine.rollouts.silence.logger.warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr("das.engine.rollouts.alarm.SILENT_PASSES", 100)
+    monkeypatch.setattr("das.engine.rollouts.alarm.logger.warning", lambda text, *values: said.append(text % values))
     use(llm, "drafts")
     drafted(llm, 3, temperature=1.0, seed=1)  # the first one has no history yet, for 59 passes
     drafted(llm, 2, {"das_limit": 0})

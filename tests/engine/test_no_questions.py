@@ -74,7 +74,7 @@ def test_counts_stay_bounded(
 ) -> None:
     """Nobody announces a rollout and no weights arrive; or a trainer announced one before, and went away."""
     monkeypatch.setattr(das_worker, "MAX_PASSES", 50)
-    monkeypatch.setattr("das.engine.rollouts.history_clock.TOKENS_PER_TICK", 500)
+    monkeypatch.setattr("das.engine.rollouts.rollout_record.TOKENS_PER_TICK", 500)
     llm = engines.build(tiny_policy, method="das", drafter={"window": 2})
     if trained:
         llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))

@@ -11,7 +11,7 @@ from das.errors import EngineError
 
 ENGINE = """
 import json, os, sys
-from das.engine.environment import set_environment
+from das.engine.install import set_environment
 for name in ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"):
     os.environ.pop(name, None)
 set_environment()

@@ -52,9 +52,9 @@ for rows, vocab in ((400, 512), (800, 40), (5, 32_000), (1, 151_936), (2, 16_385
 DRAWN = """
 import numpy as np, torch
 from vllm import SamplingParams
-from das.verify import draw as module
-from das.verify.draw import draw, draw_inputs
-from das.verify.host_copies import on_device
+from das.verify import sampler as module
+from das.verify.sampler import draw, draw_inputs
+from das.verify.layout import on_device
 from das.verify.keyed_triton import keyed_argmax_triton
 from das.verify.layout import Layout
 from das.verify.noise import device_accept, noise_inputs

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
-from das.verify.host_copies import on_device
+from das.verify.layout import on_device
 from das.verify.noise import (
     accept_inputs,
     device_accept,

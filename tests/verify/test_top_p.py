@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from vllm import SamplingParams
 
 from das.verify import top_p as top_p_module
-from das.verify.host_copies import on_device
+from das.verify.layout import on_device
 from das.verify.noise import accept_inputs, device_accept, device_argmax, keyed_verify, noise_inputs
 from das.verify.top_p import SORTED_CELL_BYTES
 from experiments.harness.plain_batch import PlainRunner

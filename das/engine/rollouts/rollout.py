@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from das.budget.schedule import LongestFirst
+from das.budget.lengths import LongestFirst
 from das.engine.rollouts.enough import EnoughGroups, generate_enough
 from das.engine.rollouts.report import Plain, RequestCost, RolloutReport, costs_from_plain
 from das.verify.admission import PROBLEM_KEY, SET_ASIDE_KEY

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
-from das.verify.host_copies import on_device
+from das.verify.layout import on_device
 
 if TYPE_CHECKING:
     from das.engine.runner.runner import Runner

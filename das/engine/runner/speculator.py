@@ -21,7 +21,7 @@ from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
 from das.engine.patches.replace import patch, required
 from das.models.coupled import CoupledSampler
-from das.verify.host_copies import on_device
+from das.verify.layout import on_device
 
 if TYPE_CHECKING:
     from das.engine.runner.runner import Runner

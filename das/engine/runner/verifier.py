@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
-from das.verify.draw import GREEDY_BELOW, draw, draw_inputs
-from das.verify.host_copies import on_device
-from das.verify.layout import Layout
+from das.verify.layout import Layout, on_device
 from das.verify.noise import REJECTED
+from das.verify.sampler import GREEDY_BELOW, draw, draw_inputs
 from das.verify.top_p import keep_likeliest
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class Draws:
     def draw(
         self, logits: torch.Tensor, layout: Layout | None, requests: np.ndarray, width: int
     ) -> tuple[torch.Tensor, Any]:
-        """Draw the tokens of a piece of the pass (das/verify/draw.py), and let the drafter remember their
+        """Draw the tokens of a piece of the pass (das/verify/sampler.py), and let the drafter remember their
         distributions. requests: the indices of the piece's requests in vLLM's arrays, int [requests]."""
         states, das_sampler = self.vllm_sampler.sampling_states, self.das_runner.sampler
         greedy = states.temperature.np[requests] < GREEDY_BELOW

@@ -15,7 +15,7 @@ import torch
 from das.drafter import window_of
 from das.drafter.saved import SavedText
 from das.engine.build import EngineSettings, build_engine
-from das.engine.environment import nccl_variables_kept
+from das.engine.install import nccl_variables_kept
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
 from das.engine.stock import build_stock, roll_out_stock

@@ -11,9 +11,8 @@ import torch
 import vllm.envs
 from vllm.platforms import current_platform
 
-from das.engine.environment import nccl_variables_kept, set_environment
-from das.engine.patches.gpu import choose_attention, keep_norms_invariant, keeps_bits
-from das.engine.patches.tuned_matmuls import LARGE, most_alike
+from das.engine.install import nccl_variables_kept, set_environment
+from das.engine.patches.gpu import LARGE, choose_attention, keep_norms_invariant, keeps_bits, most_alike
 from das.engine.runner.runner import Runner
 from das.verify import top_p
 
@@ -23,7 +22,7 @@ os.environ["VLLM_BATCH_INVARIANT"] = "1"
 from das.engine.install import install
 import torch
 install(exact="bits")
-from das.engine.patches.tuned_matmuls import LARGE
+from das.engine.patches.gpu import LARGE
 from vllm.model_executor.determinism import batch_invariant_configs as configs
 configs._TUNED_MATMUL_CONFIGS_RESOLVED = True
 configs._TUNED_MATMUL_CONFIGS_FOR_DEVICE = configs._BATCH_INVARIANT_MATMUL_TUNED_CONFIGS["hopper"]

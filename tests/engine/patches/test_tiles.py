@@ -20,7 +20,7 @@ from pathlib import Path
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from das.engine.patches.gpu import tune_matmuls
-from das.engine.patches.tuned_matmuls import LARGE
+from das.engine.patches.gpu import LARGE
 from vllm.model_executor.determinism import batch_invariant_configs as configs
 
 source = Path(configs.__file__).with_name("batch_invariant.py").read_text()

@@ -10,10 +10,9 @@ import pytest
 from conftest import Engines
 
 from das.budget import LiveRequest
-from das.budget.schedule import LongestFirst
-from das.engine.rollouts.alarm import Alarm
+from das.budget.lengths import LongestFirst
+from das.engine.rollouts.alarm import Alarm, SilenceWatch
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, roll_out
-from das.engine.rollouts.silence import SilenceWatch
 
 Go = Callable[..., tuple[list[str], Rollout]]
 

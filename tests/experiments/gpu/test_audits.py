@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from das.engine.patches.tuned_matmuls import LARGE
+from das.engine.patches.gpu import LARGE
 from experiments.gpu import audits, layers
 from experiments.gpu.verdict import Scale
 from experiments.small_policy.shapes import shape_of

@@ -1,17 +1,31 @@
-"""Estimates how long responses still get: learns the hazard (chance of ending) at each length from past rollouts.
+"""How long responses are, by problem: predictions for live requests, and the order in which requests begin."""
 
-Lengths fall into bins that are 10 % wide. hazard_j = P(ends in bin j | reached bin j), estimated from the problem's
-counts. The hazard of all problems together (the pool) serves as a prior that counts for a few responses. S_j, the
-product of (1 - hazard) up to bin j, is the share of responses that become longer than bin j.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from das.arrays import pack_strings, unpack_strings
-from das.budget.by_problem import ByProblem
+
+V = TypeVar("V")
+MAX_PROBLEMS = 2**16  # with so many, AcceptanceModel, the largest user, takes some 130 MB
+
+
+class ByProblem(dict[str, V]):
+    """A defaultdict by problem id: `new()` makes missing values. A full dict drops its oldest problem."""
+
+    def __init__(self, new: Callable[[], V], max_problems: int = MAX_PROBLEMS):
+        super().__init__()
+        self.new = new
+        self.max_problems = max_problems
+
+    def __missing__(self, problem: str) -> V:
+        if len(self) >= self.max_problems:
+            del self[next(iter(self))]
+        value = self[problem] = self.new()
+        return value
+
 
 Array = NDArray[np.float64]
 
@@ -97,3 +111,21 @@ class RemainingLength:
     def quantiles(self, problem: str, shares: Array) -> Array:
         """Returns quantiles of the problem's response lengths, linear within bins. shares: in [0, 1]."""
         return np.interp(shares, 1 - self._survival(problem), self._edges)
+
+
+class LongestFirst:
+    """Learns each problem's response lengths over rollouts, and orders requests by them."""
+
+    def __init__(self) -> None:
+        self.lengths = RemainingLength(MAX_RESPONSE)
+
+    def order(self, problems: Sequence[str]) -> list[int]:
+        """Returns the indices of the requests in starting order, one problem after the other."""
+        expected = {problem: self.lengths.mean_length(problem) for problem in problems}
+        first_index = {problem: i for i, problem in reversed(list(enumerate(problems)))}
+        return sorted(range(len(problems)), key=lambda i: (-expected[problems[i]], first_index[problems[i]], i))
+
+    def observe(self, problems: Sequence[str], lengths: Sequence[int]) -> None:
+        """Learn from a finished rollout. lengths: the response lengths, in tokens."""
+        for problem, length in zip(problems, lengths, strict=True):
+            self.lengths.observe(problem, length)
