@@ -97,7 +97,7 @@ def test_rows_and_files_of_an_arm_that_does_not_train(once: tuple[Path, str], co
     (difference,) = curves.compare([f"{folder}:none", f"{folder}:das"])
     assert difference.identical is None, "das has no loss"
     assert "  completions              identical" in difference.lines
-    assert any(line.startswith("  loss ") and "not recorded in das" in line for line in difference.lines)
+    assert any(line.startswith("  losses ") and "not recorded in das" in line for line in difference.lines)
 
 
 def test_a_resumed_run_is_as_if_it_had_not_stopped(once: tuple[Path, str], tmp_path: Path) -> None:

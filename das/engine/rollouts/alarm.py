@@ -130,7 +130,6 @@ class Alarm:
 
 SILENT_PASSES = 2**10  # passes in a row without a draft before the first warning; each later one comes at twice as many
 HELD_BACK = 10  # the budget holds back if it lets less than one token pass for so many passes of requests
-ENOUGH = 100  # passes of requests; a rollout with fewer is not judged
 logger = logging.getLogger("das")
 
 
@@ -148,7 +147,7 @@ class SilenceWatch:
         passes, drafted (tokens): sums over its requests. declined: whether there was a pass for which the budget cut
         everything that was drafted.
         """
-        if self._told_of_budget or not declined or passes < ENOUGH or drafted * HELD_BACK >= passes:
+        if self._told_of_budget or not declined or passes < MIN_PASSES or drafted * HELD_BACK >= passes:
             return []
         self._told_of_budget = True
         return [
