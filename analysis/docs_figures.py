@@ -9,6 +9,7 @@ from pathlib import Path
 from analysis.figures import draw_live_requests, draw_time_and_reward
 from analysis.panels import Panel, draw
 from analysis.task_figures import force_figure
+from das.files import replacing
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Names as W&B has them: transformers puts train/ before each of TRL's.
@@ -25,7 +26,7 @@ def main(to: Path = DOCS) -> None:
     draw_time_and_reward(kept["rows"], to / "rollout_and_reward.png")
     lines = {name: (line["time_s"], line["live"]) for name, line in kept["live"].items()}
     draw_live_requests(lines, kept["live_step"], to / "live_requests.png")
-    with (to / "wandb_panel.png").open("wb") as file:
+    with replacing(to / "wandb_panel.png") as file:
         draw(json.loads((data / "wandb_panel.json").read_text())["runs"], IN_WANDB, file)
     force_figure(json.loads((data / "forced.json").read_text()), to / "forced.png")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.metrics import METRICS
+from das.files import write_text
 from experiments.registry import TASKS
 from experiments.settings.conflicts import table
 
@@ -145,4 +146,4 @@ def filled(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text()))
+    write_text(PAGE, filled(PAGE.read_text()))

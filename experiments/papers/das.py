@@ -70,8 +70,6 @@ def check(task: Any) -> None:
     """Raise UserError for bad settings of the task, before anything is simulated."""
     if task.run_length < 1:
         raise UserError(f"task.run_length={task.run_length}: must be at least 1")
-    if task.draft_us < 0:
-        raise UserError(f"task.draft_us={task.draft_us}: must not be negative")
 
 
 def pass_latency(points: dict[str, Any]) -> Section:

@@ -56,9 +56,9 @@ def test_missing_traces_are_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("task.maths_steps=0", "task.maths_steps=0: must be at least 1"),
+        ("task.maths_steps=0", "task.maths_steps=0: must be a whole number from 1 "),
         ("task.run_length=0.5", "task.run_length=0.5"),
-        ("task.draft_us=-1", "must not be negative"),
+        ("task.draft_us=-1", "task.draft_us=-1: must be a number from 0 "),
     ],
 )
 def test_bad_settings_are_one_line(tmp_path: Path, override: str, said: str) -> None:
