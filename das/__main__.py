@@ -14,8 +14,9 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="check versions, device and compiler; compare tokens (20 seconds)")
     doctor.add_argument(
-        "model", nargs="?", help="compare this model's tokens, and time it; without it, a tiny random model's tokens"
+        "model", nargs="?", help="compare this model's tokens, and time it on a GPU; without it, a tiny random model's"
     )
+    doctor.add_argument("--speed", action="store_true", help="time the model on a CPU, too")
     # Named here, because doctor must start where nothing is installed that das/engine imports.
     kinds = ("bits", "distribution")
     doctor.add_argument("--exact", choices=kinds, help="of the engines that are timed (docs/exactness.md)")
@@ -38,7 +39,7 @@ def main() -> int:
         return run.run(arguments)
     if further:
         parser.error(f"unrecognized arguments: {' '.join(further)}")
-    checks = examine(arguments.model, arguments.exact)
+    checks = examine(arguments.model, arguments.exact, arguments.speed)
     print(as_json(checks) if arguments.json else as_text(checks))
     return 0 if healthy(checks) else 1
 

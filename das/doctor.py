@@ -31,9 +31,9 @@ class Check:
     line: str
 
 
-def examine(model: str | None = None, exact: str | None = None) -> list[Check]:
+def examine(model: str | None = None, exact: str | None = None, speed: bool = False) -> list[Check]:
     """Run all checks. The last ones build engines in processes of their own: two that compare tokens and, of a given
-    model, three that are timed.
+    model on a GPU or with `speed`, three that are timed.
 
     model: directory or hub id of the model that they roll out; None: a tiny one. Only a hub id is ever downloaded.
     exact: of the engines that are timed; None: the device's default.
@@ -51,7 +51,7 @@ def examine(model: str | None = None, exact: str | None = None) -> list[Check]:
     if not healthy(checks):
         return [*checks, Check("identity", "note", "not tried: see above")]
     checks.append(check_engine(model))
-    if model is not None and healthy(checks):
+    if model is not None and healthy(checks) and (speed or not on_cpu()):
         checks.append(check_speed(model, exact))
     return checks
 
@@ -93,9 +93,14 @@ def check_version(name: str, require: Callable[[], None], otherwise: State, *pac
     return Check(name, "ok", f"{installed(*packages)}, supported")
 
 
+def on_cpu() -> bool:
+    """Returns whether the installed build of vLLM is for the CPU."""
+    return installed("vllm") is None or version("vllm").endswith("+cpu")
+
+
 def check_device() -> Check:
     """Look for the device that the installed build of vLLM needs, a GPU or a CPU."""
-    if installed("vllm") is None or version("vllm").endswith("+cpu"):
+    if on_cpu():
         return Check("device", "ok", f"CPU, {len(os.sched_getaffinity(0))} cores")
     try:
         import torch
