@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import re
 import shlex
 from pathlib import Path
@@ -114,3 +115,20 @@ def test_the_site_names_every_page() -> None:
 
 def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
+def test_readmes_table_shows_the_kept_measurement() -> None:
+    kept = json.loads((ROOT / "docs" / "benchmarks" / "data" / "default_experiment.json").read_text())["arms"]
+    rows = [line.split(" | ") for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")]
+    shown = {words[0].removeprefix("| "): words[-2:] for words in rows if len(words) == 5}
+    assert len(shown) == 6
+    for words, arm in {
+        "nobody: `none`": "none",
+        "nobody: `stock`, plain TRL and vLLM": "stock",
+        "vLLM's suffix decoding, verified by das": "suffix",
+        "das, tokens alone: `drafter=paper`": "remember_tokens",
+        "das": "remember_distributions",
+    }.items():
+        time, tokens = (float(cell.strip("*| ")) for cell in shown[words])
+        assert time == pytest.approx(kept[arm]["of_none"]["mean"], abs=0.005), words
+        assert tokens == pytest.approx(kept[arm]["tokens_per_pass"]["mean"], abs=0.005), words
