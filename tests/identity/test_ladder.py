@@ -16,7 +16,7 @@ import ladder
 import numpy as np
 import pytest
 from cases import Case, answers, core_of, prompts
-from conftest import Engines
+from conftest import Engines, in_a_fork
 from ladder import FIXED, METHODS, STORED, Trees, built, permuted, use_new_weights, whole_batch
 
 from das.engine import proposer
@@ -30,11 +30,11 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.fixture(scope="session")
-def expected(made_once: Callable[..., Path], in_process: Callable[..., Any], tiny_policy: str) -> dict[str, Any]:
+def expected(made_once: Callable[..., Path], tiny_policy: str) -> dict[str, Any]:
     """The answers without drafts, with the old weights and with new ones."""
 
     def make(folder: Path) -> None:
-        (folder / "answers").write_bytes(pickle.dumps(in_process(ladder.baseline, tiny_policy)))
+        (folder / "answers").write_bytes(pickle.dumps(in_a_fork(ladder.baseline, tiny_policy)))
 
     found: dict[str, Any] = pickle.loads((made_once("identity", make) / "answers").read_bytes())
     return found
