@@ -65,7 +65,7 @@ def measure(arm: str, model: str, exact: str | None) -> dict[str, Any]:
         max_model_len=longest + 256,
         max_num_seqs=questions * SIBLINGS,
         enforce_eager=on_cpu,
-        gpu_memory_utilization=MEMORY,
+        gpu_memory_utilization=0.1 if on_cpu else MEMORY,
         exact=exact,
     )
     llm = build_stock(settings) if stock else build_engine(settings)

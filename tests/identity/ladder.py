@@ -284,7 +284,10 @@ def use_new_weights(llm: Any) -> None:
 
 
 def baseline(policy: str) -> dict[str, Any]:
-    """What an engine without drafts answers to the whole batch, before and after it gets new weights."""
+    """The whole batch, and what an engine without drafts answers to it, before and after it gets new weights.
+
+    hypothesis generates by the constants of all imported modules, so another process may make another batch.
+    """
     from conftest import Engines
 
     engines = Engines()
@@ -294,4 +297,4 @@ def baseline(policy: str) -> dict[str, Any]:
     use_new_weights(llm)
     new, _ = answers(llm, batch)
     engines.close()
-    return {"old": old, "new": new}
+    return {"batch": batch, "old": old, "new": new}

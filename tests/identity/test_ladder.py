@@ -6,6 +6,7 @@ of the old answers set aside. Then it emits recorded tokens. Bugs made on purpos
 listed in tests/properties.md.
 """
 
+import copy
 import pickle
 import random
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 from cases import Case, answers, core_of, prompts
 from conftest import Engines, in_a_fork
-from ladder import FIXED, METHODS, STORED, Trees, built, permuted, use_new_weights, whole_batch
+from ladder import FIXED, METHODS, STORED, Trees, built, permuted, use_new_weights
 
 from das.engine import proposer
 from das.engine.patches.front_end import let_force
@@ -50,7 +51,7 @@ def test_the_answers_are_those_that_are_stored(expected: dict[str, Any]) -> None
 def test_drafts_change_nothing(
     engines: Engines, tiny_policy: str, expected: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method, batch = METHODS[name], whole_batch()
+    method, batch = METHODS[name], copy.deepcopy(expected["batch"])
     monkeypatch.syspath_prepend(EXAMPLES)
     if method.remembered:
         rng = np.random.default_rng(0)
