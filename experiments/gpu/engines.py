@@ -7,14 +7,12 @@ from typing import Any
 from das.engine.methods import STOCK
 from experiments.gpu.verdict import Scale
 
-# Tokens of the passes that are captured as graphs. The last three hold 256 requests with 1 to 3 drafted tokens each.
-CAPTURED = [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024]
 # How an engine is built; "graphs" first, because Inductor (compiled) takes minutes and may not know this torch.
 FORMS: Mapping[str, dict[str, Any]] = {
-    "graphs": {"compilation_config": {"mode": 0, "cudagraph_capture_sizes": CAPTURED}},
+    "graphs": {"compilation_config": {"mode": 0}},
     "eager": {"enforce_eager": True},
     "triton": {"enforce_eager": True, "attention_config": {"backend": "TRITON_ATTN"}},
-    "compiled": {"compilation_config": {"cudagraph_capture_sizes": CAPTURED}},
+    "compiled": {},
 }
 SHARE = 0.6  # of the device's memory, for an engine that has it alone
 
