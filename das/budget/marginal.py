@@ -115,7 +115,7 @@ class Marginal(BudgetPolicy):
 
     @property
     def rows_are_cheap(self) -> bool:
-        return self._row < CHEAP * self._each
+        return self._row <= CHEAP * self._each
 
     @property
     def _trial_due(self) -> bool:
