@@ -58,13 +58,16 @@ class Ordering:
 
 
 def summary(orderings: Sequence[Ordering]) -> list[str]:
-    """Return the lines of the box that opens a report: of how many claims the order and the size are met."""
+    """Return the lines of the box that opens a report: of how many claims the order and, where the paper gives numbers,
+    the size are met."""
     sized = [each for each in orderings if each.size_met is not None]
     met = sum(each.met is True for each in orderings)
     undecided = sum(each.met is None for each in orderings)
-    return [
-        f"Order: {met} of {len(orderings)} claims are met"
-        + (f", and {undecided} cannot be told from these runs." if undecided else "."),
-        f"Size: of the {len(sized)} claims for which the paper gives a number, {sum(bool(e.size_met) for e in sized)} "
-        f"are met within a factor of {CLOSE:g}.",
-    ]
+    order = f"Order: {met} of {len(orderings)} claims are met"
+    lines = [order + (f", and {undecided} cannot be told from these runs." if undecided else ".")]
+    if sized:
+        lines.append(
+            f"Size: of the {len(sized)} claims for which the paper gives a number, {sum(bool(e.size_met) for e in sized)} "
+            f"are met within a factor of {CLOSE:g}."
+        )
+    return lines
