@@ -67,7 +67,7 @@ def summary(orderings: Sequence[Ordering]) -> list[str]:
     lines = [order + (f", and {undecided} cannot be told from these runs." if undecided else ".")]
     if sized:
         lines.append(
-            f"Size: of the {len(sized)} claims for which the paper gives a number, {sum(bool(e.size_met) for e in sized)} "
-            f"are met within a factor of {CLOSE:g}."
+            f"Size: of the {len(sized)} claims for which the paper gives a number, "
+            f"{sum(bool(each.size_met) for each in sized)} are met within a factor of {CLOSE:g}."
         )
     return lines

@@ -250,3 +250,8 @@ def test_a_claim_is_met_by_order_and_by_size() -> None:
     assert size.startswith("Size: of the 3 claims for which the paper gives a number, 1 are met within a factor of 1.5")
     classes = report_page.verdict_classes(everything)
     assert len({classes[each.verdict] for each in (off, close, alone, everything[3])}) == 4
+
+
+def test_without_a_number_of_the_paper_the_box_says_nothing_of_size() -> None:
+    (line,) = summary([Ordering("das is faster", True, "one run")])
+    assert line == "Order: 1 of 1 claims are met."
