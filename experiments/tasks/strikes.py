@@ -130,7 +130,7 @@ class Strike:
     signals: Sequence[int] = (signal.SIGKILL,)  # PAUSED_S apart
     ends: Sequence[int] = KILLED  # exit codes with which the run may end
     when: Callable[[Path, int], bool] = has_rows
-    within_s: float = 1.0  # it comes up to so many seconds later
+    within_s: float | None = None  # it comes up to so many seconds later; None: within the step after
     then: Callable[[Path, random.Random], None] | None = None  # what happens to the stopped run's files
     fault: str = ""  # kind of FAULTS (experiments/faults/sitecustomize.py)
     calls: Sequence[int] = ()  # from which the number of the call is drawn that causes it
@@ -148,10 +148,10 @@ STRIKES: Mapping[str, Mapping[str, Strike]] = {
         "damage": Strike([group_of], then=damage),
     },
     "fault_test": {
-        "kill": Strike([engines_of], ends=SURVIVES, within_s=2.0),
-        "freeze": Strike([engines_of], [signal.SIGSTOP], SURVIVES, within_s=2.0),
-        "pause": Strike([engines_of, run_of], [signal.SIGSTOP, signal.SIGCONT], SURVIVES, within_s=2.0),
-        "driver": Strike([run_of], within_s=2.0),
+        "kill": Strike([engines_of], ends=SURVIVES),
+        "freeze": Strike([engines_of], [signal.SIGSTOP], SURVIVES),
+        "pause": Strike([engines_of, run_of], [signal.SIGSTOP, signal.SIGCONT], SURVIVES),
+        "driver": Strike([run_of]),
         "raise": Strike(fault="engine", calls=PASSES, ends=SURVIVES),
         "memory": Strike(fault="memory", calls=PASSES, ends=SURVIVES),
         "start": Strike(fault="start", calls=[1], ends=SURVIVES),
@@ -186,7 +186,8 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     alone = finish(start([argument for argument in arguments if not argument.startswith("cluster")], whole))
     if alone.returncode:
         raise RunFailed(f"the run that is left alone failed: {said(alone).removeprefix('error: ')}")
-    rows = len(read.metrics(whole))
+    step_s = [row["step_s"] for row in read.metrics(whole)]
+    rows = len(step_s)
     rng = random.Random(config.seed)
     runs: list[dict[str, Any]] = []
     order: list[str] = []  # kinds in random order, each once before one comes again
@@ -201,7 +202,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         strikes = []
         for part, kind in enumerate(now):
             after = max(1, int(rows * (part + rng.random()) / len(now)))
-            one = strike(kind, STRIKES[task.name][kind], arguments, target, after, rng)
+            one = strike(kind, STRIKES[task.name][kind], arguments, target, after, step_s[min(after, rows - 1)], rng)
             progress.note(f"{kind:10s} ended after row {one.row:2d} of {rows} with {one.code} {'; '.join(one.wrong)}")
             strikes.append(one)
         done = finish(start(again(arguments, target), target)) if strikes[-1].code else None
@@ -232,8 +233,11 @@ def plan(config: RunConfig, overrides: Sequence[str]) -> tuple[list[str], list[s
     return kinds, arguments
 
 
-def strike(kind: str, way: Strike, arguments: Sequence[str], folder: Path, row: int, rng: random.Random) -> Struck:
-    """Start or resume a run, and strike it some time after it wrote `row` rows of metrics.jsonl."""
+def strike(
+    kind: str, way: Strike, arguments: Sequence[str], folder: Path, row: int, step_s: float, rng: random.Random
+) -> Struck:
+    """Start or resume a run, and strike it some time after it wrote `row` rows of metrics.jsonl. step_s: seconds of the
+    step after that row."""
     environment, mark, resumable = {MARK: str(folder)}, folder / f"struck_{kind}", ""
     folder.mkdir(exist_ok=True)
     if way.fault:
@@ -242,7 +246,7 @@ def strike(kind: str, way: Strike, arguments: Sequence[str], folder: Path, row: 
     if not way.fault:
         while process.poll() is None and not way.when(folder, row):
             time.sleep(ANSWER_S)
-        time.sleep(rng.random() * way.within_s)
+        time.sleep(rng.random() * (way.within_s or step_s))
         resumable = hint(folder)  # before, because other arms may save while the run ends
         found = [pids_of(process.pid, folder) for pids_of in way.whom] if process.poll() is None else [[]]
         if all(found):

@@ -106,8 +106,8 @@ def test_what_must_hold_after_a_strike(
     monkeypatch.setattr(strikes, "start", start)
     monkeypatch.setattr(strikes, "PAUSED_S", 0.1)
     monkeypatch.setattr(strikes, "ORPHAN_S", 1.0)
-    way = replace(way, when=lambda folder, rows: True, within_s=0.1)
-    assert strike("way", way, [], tmp_path, 1, random.Random(0)).wrong == wrong
+    way = replace(way, when=lambda folder, rows: True)
+    assert strike("way", way, [], tmp_path, 1, 0.1, random.Random(0)).wrong == wrong
     assert not strikes.living(tmp_path)
 
 
