@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from das.budget import TargetPass
-from das.drafter import TreeDrafts
+from das.drafter import Drafts, TreeDrafts
 from das.engine.engine_config import WORKER
 from das.engine.proposer import DasProposer
 from das.verify.admission import LIMIT_KEY
@@ -146,3 +146,38 @@ def test_nodes_that_the_engine_has_no_room_for_were_not_drafted(batch: Batch, tr
     batch.propose()
     assert [(done.num_drafted, done.branches) for done in tree] == [(4, 1), (0, 0)]
     assert batch.proposer.requests.live["c"].num_drafted == 4
+
+
+def test_a_pass_is_planned_from_what_the_budget_chose_in_the_last_rounds(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And drafts are cut and filled up to be as long as planned, where the pass was launched before they were known."""
+    drafts = Drafts(np.array([[5, 6, 7, 8]], np.int32), np.ones((1, 4)), np.array([4]))
+    batch.add("c", limit=None)
+    draft_round = batch.proposer.draft_round
+    chosen: list[int] = []
+    monkeypatch.setattr(
+        draft_round,
+        "propose",
+        lambda *args: SimpleNamespace(drafts=drafts, counts=[chosen[-1]]) if chosen[-1] else None,
+    )
+
+    def round_of(count: int, planned: dict[str, int] | None = None) -> list[int]:
+        chosen.append(count)
+        found = batch.proposer.propose([[7]] * 3, np.full(3, 4), planned)
+        assert found[:2] == [[], []], "requests that never draft"
+        return found[2]
+
+    assert round_of(4) == [5, 6, 7, 8]
+    assert batch.proposer.planned == {"c": 4}
+    assert round_of(1, {"a": 0, "b": 0, "c": 2}) == [5, 6], "as many as planned, although the budget wants fewer now"
+    assert batch.proposer.planned == {"c": 4}, "rows are cheap"
+    monkeypatch.setattr(type(draft_round.budget), "rows_are_cheap", False)
+    assert round_of(1, {"a": 0, "b": 0, "c": 6}) == [5, 6, 7, 8, 0, 0]
+    assert batch.proposer.planned == {"c": 2}, "the mean of 4, 1 and 1"
+    assert round_of(0, {"a": 0, "b": 0, "c": 2}) == [0, 0], "nobody drafts any more, but two rows are verified"
+    assert batch.proposer.planned == {}
+    told: list[TargetPass] = []
+    monkeypatch.setattr(draft_round.budget, "observe_pass", told.append)
+    assert round_of(3) == [5, 6, 7]
+    assert [done.num_drafted for done in told] == [2], "the budget hears of rows, not of tokens"
