@@ -70,8 +70,8 @@ TASKS = {
         Task("bench_self_draft", "experiments.bench.budgets.task"),
         # Robustness.
         Task("check_gpu", "experiments.tasks.check_gpu"),
-        Task("kill_test", "experiments.tasks.kill_test"),
-        Task("fault_test", "experiments.tasks.fault_test"),
+        Task("kill_test", "experiments.tasks.strikes"),
+        Task("fault_test", "experiments.tasks.strikes"),
         Task("soak", "experiments.tasks.soak"),
     )
 }

@@ -25,9 +25,9 @@ from analysis.evaluations import evaluations
 from analysis.metrics import timeless
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_config
+from experiments.harness.runs.equal_runs import differing_files
 from experiments.run.errors import CONFIGS
 from experiments.settings.config import RunConfig
-from experiments.tasks.kill_test import differing_files
 from experiments.training.barrier import Barrier
 
 STEPS = 6

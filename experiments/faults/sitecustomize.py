@@ -1,11 +1,8 @@
 """Faults for task=kill_test and task=fault_test. The tasks put this folder on PYTHONPATH, so every process imports this
 file.
 
-DAS_FAULT=sync:N kills the run during a process's Nth weight sync, when the engine holds the new weights and has not
-packed them yet. DAS_FAULT=engine:N makes the Nth decode pass raise an error; DAS_FAULT=memory:N makes it raise the
-error of exhausted memory. The kinds of DEATHS kill the process at the Nth call of their function. With
-DAS_FAULT=KIND:N:FILE the fault happens in one process only, the first that creates FILE; one of EVERYWHERE happens in
-all.
+DAS_FAULT=KIND:N:FILE: call number N of the kind's function (FAULTS) causes the fault, in the first process that gets so
+far, which creates FILE. A fault of EVERYWHERE happens in every process.
 """
 
 import os
@@ -13,30 +10,39 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
-# Kind of fault -> the function in which it happens: its module and its name.
-PLACES = {
-    "sync": ("das.engine.patches.weights", "repack_linear_layers"),
-    "engine": ("das.verify.sampler", "KeyedSampler.begin_pass"),  # once in every pass
+
+def _fail(error: type[Exception]) -> None:
+    raise error("a fault that a test put here")
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# Kind of fault -> the function in which it happens, by its module and its name, and what happens there.
+PASS = ("das.verify.sampler", "KeyedSampler.begin_pass")  # once in every pass
+FAULTS: dict[str, tuple[str, str, Callable[[], Any]]] = {
+    # The whole run dies when the engine holds new weights and has not packed them yet.
+    "sync": ("das.engine.patches.weights", "repack_linear_layers", partial(os.killpg, 0, signal.SIGKILL)),
+    "engine": (*PASS, partial(_fail, RuntimeError)),
+    "memory": (*PASS, partial(_fail, MemoryError)),
+    # An engine of a cluster dies: before it is built, when it gets other engines' texts, when it has loaded weights.
+    "start": ("das.cluster.rollout_engine", "build_engine", _die),
+    "history": ("das.engine.proposer", "DasProposer.add_history", _die),
+    "loaded": ("das.engine.worker", "lost_weights", _die),
 }
-PLACES["memory"] = PLACES["engine"]
-# Of an engine of a cluster: before it is built, when it gets other engines' texts, and when it has loaded weights.
-DEATHS = {
-    "start": ("das.cluster.rollout_engine", "build_engine"),
-    "history": ("das.engine.proposer", "DasProposer.add_history"),
-    "loaded": ("das.engine.worker", "lost_weights"),
-}
-PLACES |= DEATHS
 EVERYWHERE = ("start",)
 
 
-def _plant(kind: str, count: int, once: str) -> None:
+def _plant(kind: str, count: int, mark: str) -> None:
     """Wait until the module of this kind of fault is imported. Then replace the function by one whose call number
-    `count` causes the fault. once: see `_first`; "": every process has the fault."""
-    module, path = PLACES[kind]
+    `count` causes the fault, unless another process has created the file `mark` before."""
+    module, path, cause = FAULTS[kind]
     *owners, name = path.split(".")
     while not hasattr(owner := reduce(lambda at, part: getattr(at, part, None), owners, sys.modules.get(module)), name):
         time.sleep(0.01)
@@ -46,13 +52,9 @@ def _plant(kind: str, count: int, once: str) -> None:
     def strike(*args: Any) -> Any:
         nonlocal calls_left
         calls_left -= 1
-        if calls_left or (once and not _first(once) and kind not in EVERYWHERE):
-            return original(*args)
-        if kind in DEATHS:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if kind == "sync":
-            os.killpg(0, signal.SIGKILL)
-        raise (MemoryError if kind == "memory" else RuntimeError)("a fault that a test put here")
+        if not calls_left and (_first(mark) or kind in EVERYWHERE):
+            cause()
+        return original(*args)
 
     setattr(owner, name, strike)
 
@@ -66,5 +68,5 @@ def _first(path: str) -> bool:
 
 
 if "DAS_FAULT" in os.environ:
-    kind, count, *once = os.environ["DAS_FAULT"].split(":", 2)
-    threading.Thread(target=_plant, args=(kind, int(count), once[0] if once else ""), daemon=True).start()
+    kind, count, mark = os.environ["DAS_FAULT"].split(":", 2)
+    threading.Thread(target=_plant, args=(kind, int(count), mark), daemon=True).start()

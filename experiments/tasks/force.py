@@ -16,7 +16,9 @@ ratio_at_row_price.PRICE.NAME.{overall, by_live}: simulated, not measured: the r
 request or a drafted token) cost PRICE times its measured time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +31,18 @@ from das.engine.methods import METHODS, find_method
 from das.replay.workload import Workload
 from experiments.harness.arm_configs import arm_overrides, varies
 from experiments.harness.engine import engine_settings
-from experiments.harness.replays.forced_engines import ForcedEngines, ForcedResult, ForcedRollout
-from experiments.harness.replays.forced_replay import BASELINE, replay
+from experiments.harness.replays.forced_engines import ForcedRollout
+from experiments.harness.replays.forced_replay import Results, replay
 from experiments.harness.replays.recorded_arms import tokens_only
+from experiments.harness.replays.timed import BASELINE, TimedEngines, Work
 from experiments.recorded.forced_works import forced_works, with_end
-from experiments.run.errors import RunFailed, UserError
+from experiments.run.errors import UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.compose import compose_config
 from experiments.settings.config import RunConfig, run_config
 from experiments.small_policy.shapes import Shape, random_policy, shape_of, weightless_policy
-
-Results = dict[str, dict[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
 
 
 def run(config: RunConfig, overrides: list[str], folder: str) -> None:
@@ -63,6 +64,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         policy = make(task.shape, vocabulary, dtype, Path(config.cache) / "policies")
     longest = max(int(work.lengths.max()) for epochs in works.values() for work in epochs)
     sizes: dict[str, Any] = {"max_num_seqs": max(live), "max_model_len": int(task.prompt) + longest + 1}
+    sizes["skip_tokenizer_init"] = True
     if task.kv_gib is not None:
         sizes |= {"load_format": "dummy", "kv_cache_memory_bytes": int(task.kv_gib * 2**30)}
     progress.note(
@@ -73,12 +75,14 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         recorded = [work for epochs in works.values() for work in epochs]
         if arm_settings.row.proposes and (line := tokens_only(recorded, arm_settings.drafter)):
             progress.note(f"{name}: {line}")
-    engines = ForcedEngines(arms, policy, sizes, Path(folder))
-    try:
+    results: Results = {name: {} for name in arms}
+    each_its_own = {name: {name: arm} for name, arm in arms.items()}
+    with closing(TimedEngines(each_its_own, str(policy), sizes, Path(folder))) as engines:
         engines.ready()
-        results = roll_all(engines, list(arms), works, end, run_folder, progress)
-    finally:
-        engines.close()
+        for work, arm, timed in engines.in_turns(all_rollouts(works, end)):
+            run_folder.add_metrics(timed.row)
+            progress.step(timed.row)
+            results[arm][work.names["live"], work.names["epoch"]] = timed
     stock = next((name for name in arms if not settings[name].row.keyed), None)
     result = measured(results, live, stock) | replay(results, works, settings)
     varied_arm = varies(list(task.arms))
@@ -135,34 +139,16 @@ def arm_configs(config: RunConfig, shape: Shape, overrides: Sequence[str]) -> di
     return arms
 
 
-def roll_all(
-    engines: ForcedEngines,
-    arms: Sequence[str],
-    works: Mapping[int, Sequence[Workload]],
-    end: int,
-    run_folder: RunFolder,
-    progress: Progress,
-) -> Results:
-    """Do all rollouts, and return their results. The arms take turns in being the first. Raises RunFailed if an arm
-    emits other tokens than the recorded ones.
+def all_rollouts(works: Mapping[int, Sequence[Workload]], end: int) -> Iterator[Work]:
+    """Yield the rollouts that each arm does. They count from step 1.
 
     works: live requests -> the recorded responses of each epoch. end: the token that ends every response.
     """
-    results: Results = {arm: {} for arm in arms}
-    step = 0
+    step = count(1)
     for live, epochs in works.items():
         for epoch, work in enumerate(epochs, 1):
-            turn = step % len(arms)
-            step += 1
-            for arm in [*arms[turn:], *arms[:turn]]:
-                forced = engines.roll_out(arm, ForcedRollout(work, end, live, epoch))
-                forced.row["step"] = step
-                run_folder.add_metrics(forced.row)
-                progress.step(forced.row)
-                if not forced.equal:
-                    raise RunFailed(f"arm {arm}, {live} live requests, epoch {epoch}: tokens that were not recorded")
-                results[arm][live, epoch] = forced
-    return results
+            names = {"live": live, "epoch": epoch, "step": next(step)}
+            yield Work(f"{live} live", names, ForcedRollout(work, end, live, epoch))
 
 
 def measured(results: Results, live: Sequence[int], stock: str | None) -> dict[str, Any]:

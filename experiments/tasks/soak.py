@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -13,18 +12,19 @@ import psutil
 
 from analysis import soak as soak_analysis
 from das.files import add_rows
-from das.process import die_with_parent, spawned
+from das.process import spawned
+from experiments.harness.failures import expect, log_of, reporting
 from experiments.harness.policies import policy_directory
 from experiments.harness.train_arm import ArmRun, train_arm
 from experiments.harness.validate import check
-from experiments.run.errors import RunFailed, UserError
-from experiments.run.output import quiet_into
+from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig
 from experiments.training.barrier import Barrier
 
 ENDLESS = 10**7  # training steps, the largest number allowed; the clock ends the training before
+NAME = "soak"  # of its arm
 ROLES = ("rewards.forkserver", "rewards.judge", "rewards.maths", "wandb-core", "resource_tracker")
 
 
@@ -57,19 +57,20 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
 
 
 def watch(config: RunConfig, policy: str, path: Path) -> tuple[dict[psutil.Process, str], set[int]]:
-    """Train in a child process, and measure it and its children after each step.
+    """Train in a child process, and measure it and its children after each step. Raises the errors of `expect`.
 
     Returns the role of every process that was seen, and the inodes of the shared memory that these processes mapped.
     """
-    child, ours = spawned(_train, config, policy, path / "arm", name="soak", daemon=False)
+    child, ours = spawned(_train, config, policy, path, name="soak", daemon=False)
     assert child.pid is not None
     trainer = psutil.Process(child.pid)
     seen: dict[psutil.Process, str] = {}
     shared: set[int] = set()
     began = time.perf_counter()
-    for row in _rows(ours, path):
+    while row := expect(ours, "step", NAME, path):
+        kept = {key: row[key] for key in ("step", "step_s", "rollout_s", "tokens", "passes", "history_tokens")}
         minutes = (time.perf_counter() - began) / 60
-        add_rows(path / "soak.jsonl", [{"minutes": minutes, **row, **sample(trainer, seen)}])
+        add_rows(path / "soak.jsonl", [{"minutes": minutes, **kept, **sample(trainer, seen)}])
         for process in seen:
             shared |= shared_inodes(process)
     child.join(timeout=60)
@@ -83,18 +84,6 @@ def shared_inodes(process: psutil.Process) -> set[int]:
         maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
         return {int(line.split()[4]) for line in maps if " /dev/shm/" in line}
     return set()
-
-
-def _rows(pipe: Connection, path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the numbers of each finished step until the training ends. Raises RunFailed if its process ends before."""
-    while True:
-        try:
-            row = pipe.recv()
-        except EOFError:
-            raise RunFailed(f"the trainer's process ended early: see {path / 'arm' / 'log.txt'}") from None
-        if row is None:
-            return
-        yield {key: row[key] for key in ("step", "step_s", "rollout_s", "tokens", "passes", "history_tokens")}
 
 
 def sample(trainer: psutil.Process, seen: dict[psutil.Process, str]) -> dict[str, Any]:
@@ -134,8 +123,8 @@ def role_of(process: psutil.Process) -> str:
     return next((role for role in ROLES if role in line), process.name())
 
 
-def _train(config: RunConfig, policy: str, folder: Path, pipe: Connection) -> None:
-    """Body of the trainer's process. It sends the row of each finished step through the pipe, and None at the end."""
+def _train(config: RunConfig, policy: str, path: Path, pipe: Connection) -> None:
+    """Body of the trainer's process. It sends the row of each finished step through the pipe, and at the end none."""
     from transformers import TrainerCallback, TrainerControl, TrainerState
 
     class StopInTime(TrainerCallback):
@@ -145,7 +134,8 @@ def _train(config: RunConfig, policy: str, folder: Path, pipe: Connection) -> No
         def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
             control.should_training_stop = time.monotonic() > self.end
 
-    die_with_parent()
-    with quiet_into(folder / "log.txt"):
-        train_arm(ArmRun(config, policy, folder, folder.parent.name, Barrier(pipe.send), [StopInTime()]))
-    pipe.send(None)
+    log = log_of(NAME, path)
+    with reporting(pipe, log):
+        barrier = Barrier(lambda row: pipe.send(("step", row)))
+        train_arm(ArmRun(config, policy, log.parent, path.name, barrier, [StopInTime()]))
+        pipe.send(("step", None))

@@ -11,9 +11,9 @@ from conftest import RANKS, RANKS_STEPS
 from scripts import ROOT, TWO_RANKS
 
 from analysis import read
+from analysis.metrics import timeless
 from experiments.harness import train_arm
 from experiments.harness.resume import CHECKPOINTS
-from experiments.tasks.kill_test import timeless
 from experiments.training import checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]

@@ -21,7 +21,7 @@ from scripts import as_script, output_into, run_script
 
 from analysis import read
 from analysis.metrics import timeless
-from experiments.tasks.kill_test import differing_files
+from experiments.harness.runs.equal_runs import differing_files
 
 pytestmark = pytest.mark.slow
 

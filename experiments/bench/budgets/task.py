@@ -14,6 +14,7 @@ WORKLOAD/POLICY/rollouts/ holds the timeline of each rollout.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,10 @@ from omegaconf import DictConfig
 
 from analysis.task_figures import budgets_figure
 from experiments.bench.budgets.cost import cost_us
-from experiments.bench.budgets.engines import (
-    BASELINE,
-    Engines,
-    Requests,
-    interleaved,
-    requests_of,
-    untrained,
-    with_tokenizer,
-)
+from experiments.bench.budgets.workloads import Requests, requests_of, rollouts, untrained, with_tokenizer
 from experiments.harness.engine import engine_settings
 from experiments.harness.policies import policy_directory
+from experiments.harness.replays.timed import BASELINE, TimedEngines
 from experiments.replay.latency_forms import linear
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
@@ -118,20 +112,23 @@ def roll_workloads(
         if not chosen:
             continue
         weights = untrained(policy, run_folder.path / "untrained") if hopeless else policy
-        engines = Engines(arms, weights, max_num_seqs, run_folder.path)
-        try:
-            engines.warm_up(requests_of(config, int(config.trainer.num_generations), hopeless=False))
+        drafting = {label: arm for label, arm in arms.items() if label != BASELINE}
+        two = {"plain": {BASELINE: arms[BASELINE]}, "drafting": drafting}
+        warm_up = {"warm-up": requests_of(config, int(config.trainer.num_generations), hopeless=False)}
+        with closing(TimedEngines(two, weights, {"max_num_seqs": max_num_seqs}, run_folder.path)) as engines:
+            engines.ready()
+            for work in rollouts(config, warm_up, 1, weights):
+                for label in (BASELINE, next(iter(drafting))):
+                    engines.roll_out(label, work)
             if not progress.done:
                 progress.start()
-            for row, passes in interleaved(engines, list(arms), chosen, int(config.task.steps)):
-                rows.append(row)
-                folder = run_folder.path / row["workload"] / row["arm"]
+            for work, label, timed in engines.in_turns(rollouts(config, chosen, int(config.task.steps), weights)):
+                rows.append(timed.row)
+                folder = run_folder.path / work.history / label
                 (folder / "rollouts").mkdir(parents=True, exist_ok=True)
-                write_timeline(folder, row["step"], passes)
-                run_folder.add_metrics(row)
-                progress.step(row)
-        finally:
-            engines.close()
+                write_timeline(folder, timed.row["step"], timed.timeline)
+                run_folder.add_metrics(timed.row)
+                progress.step(timed.row)
     return rows
 
 

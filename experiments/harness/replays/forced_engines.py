@@ -1,22 +1,12 @@
-"""task=force: one engine for each arm, each in its own process, which rolls out recorded responses."""
+"""Roll out recorded responses with an engine: its verifier emits them in place of what it samples."""
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
-
-from omegaconf import DictConfig, OmegaConf
 
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, roll_out
 from das.errors import EngineError
-from das.process import spawned
 from das.replay.workload import Workload
-from das.trl.engines.in_process import build_in_process
-from experiments.harness.engine import engine_settings, prepare_process
-from experiments.harness.failures import expect, log_of, reporting, tell
-from experiments.settings.config import run_config
 
 
 @dataclass(frozen=True)
@@ -27,74 +17,6 @@ class ForcedRollout:
     end: int
     live: int  # requests at once; the others wait. The drafter keeps a separate history for each such number
     epoch: int  # 1, 2 ...
-
-
-@dataclass
-class ForcedResult:
-    """The answer of an arm's engine to a ForcedRollout."""
-
-    row: dict[str, Any]  # row of metrics.jsonl
-    timeline: dict[str, Any]  # step_time_s, step_live, step_tokens
-    equal: bool  # True if the emitted tokens are the recorded ones; arm stock: if their numbers are
-
-
-class ForcedEngines:
-    """One engine for each arm. Rollouts run one at a time, so that noise of the machine hits all arms equally."""
-
-    def __init__(self, arms: Mapping[str, DictConfig], policy: Path, sizes: Mapping[str, Any], folder: Path) -> None:
-        """Start all engines. arms: label -> config. sizes: further arguments of vllm.LLM. Logs go to folder/arms."""
-        self._folder = folder
-        self._pipes = {}
-        for name, config in arms.items():
-            plain_config = OmegaConf.to_container(config, resolve=True)
-            log = log_of(name, folder)
-            self._pipes[name] = spawned(_engine_process, plain_config, str(policy), dict(sizes), log)[1]
-
-    def ready(self) -> None:
-        """Wait until all engines are built."""
-        for name, pipe in self._pipes.items():
-            expect(pipe, "ready", name, self._folder)
-
-    def roll_out(self, arm: str, rollout: ForcedRollout) -> ForcedResult:
-        """Do one rollout with an arm. Raises RunFailed if its engine fails."""
-        tell(self._pipes[arm], rollout)
-        result: ForcedResult = expect(self._pipes[arm], "rolled", arm, self._folder)
-        return result
-
-    def close(self) -> None:
-        """End all engines."""
-        for pipe in self._pipes.values():
-            pipe.close()
-
-
-def _engine_process(plain_config: Any, policy: str, sizes: dict[str, Any], log: Path, pipe: Connection) -> None:
-    """Body of an engine's process: answer each ForcedRollout from the pipe with a ForcedResult, until the pipe
-    closes."""
-    with reporting(pipe, log):
-        config = run_config(OmegaConf.create(plain_config))
-        prepare_process(config)
-        from das.engine.rollouts.rollout import rollout_row
-        from das.engine.stock import warm_up
-
-        settings = engine_settings(config, policy)
-        llm = build_in_process(settings, skip_tokenizer_init=True, **sizes).llm
-        warm_up(llm)
-        options = settings.das_options if settings.row.proposes else None
-        pipe.send(("ready", None))
-        while True:
-            asked: ForcedRollout = pipe.recv()
-            if settings.row.history:  # each number of live requests gets the same responses, and has its own history
-                llm.collective_rpc("das_use_proposer", args=(f"{asked.live} live", options))
-            set_seats(llm, asked.live)
-            llm.reset_prefix_cache()
-            processor_s = time.process_time()
-            rollout = roll_out_forced(llm, asked, config.seed, settings.row.keyed)
-            processor_s = time.process_time() - processor_s
-            row = {"arm": config.arm.name, "live": asked.live, "epoch": asked.epoch, "processor_s": processor_s}
-            row |= rollout_row(rollout)
-            timeline = {name: getattr(rollout.report, name) for name in ("step_time_s", "step_live", "step_tokens")}
-            equal = as_recorded(rollout.responses, asked.work, only_lengths=not settings.row.keyed)
-            pipe.send(("rolled", ForcedResult(row, timeline, equal)))
 
 
 def set_seats(llm: Any, live: int) -> None:

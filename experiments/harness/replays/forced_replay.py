@@ -12,15 +12,14 @@ from das.engine.build import EngineSettings
 from das.replay.cluster import simulate_rollout
 from das.replay.times import Times
 from das.replay.workload import Workload
-from experiments.harness.replays.forced_engines import ForcedResult
 from experiments.harness.replays.recorded_arms import simulated_engine
+from experiments.harness.replays.timed import BASELINE, Timed
 from experiments.replay.fitted_times import fit_form, fit_prefill
 from experiments.replay.latency_forms import Drafting
 
-BASELINE = "none"
 # Times of a row, relative to the measured time. 0: a pass takes as long with any number of rows, as on a GPU with few.
 ROW_PRICES = (1.0, 0.5, 0.25, 0.0)
-Results = Mapping[str, Mapping[tuple[int, int], ForcedResult]]  # by arm, then by (live, epoch)
+Results = Mapping[str, dict[tuple[int, int], Timed]]  # by arm, then by (live, epoch)
 Works = Mapping[int, Sequence[Workload]]  # live requests -> the responses of each epoch
 
 
@@ -72,7 +71,7 @@ def replay(results: Results, works: Works, settings: Mapping[str, EngineSettings
     return {"replay_error": errors, "ratio_at_row_price": at_price}
 
 
-def _error(seconds: Mapping[tuple[int, int], float], measured: Mapping[tuple[int, int], ForcedResult]) -> float:
+def _error(seconds: Mapping[tuple[int, int], float], measured: Mapping[tuple[int, int], Timed]) -> float:
     even = [key for key in measured if key[1] % 2 == 0]
     return sum(seconds[key] for key in even) / sum(float(measured[key].row["rollout_s"]) for key in even) - 1
 

@@ -19,6 +19,7 @@ from typing import Any
 from das import stages
 from das.process import spawned
 from experiments.harness.failures import expect, log_of, reporting, tell
+from experiments.harness.replays.timed import in_turn
 from experiments.harness.train_arm import ArmRun, train_arm
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
@@ -65,8 +66,7 @@ def run_arms(comparison: Comparison, progress: Progress) -> None:
                     expect(pipes[name], "rollout", name, folder, progress.now)
             if step == comparison.start:
                 progress.start()
-            first = step % len(names)
-            for name in [*names[first:], *names[:first]]:
+            for name in in_turn(names, step):
                 tell(pipes[name], "go")
                 expect(pipes[name], "rolled", name, folder)
             for row in _train_step(pipes, comparison):

@@ -7,8 +7,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from experiments.bench.budgets.cost import cost_us
-from experiments.bench.budgets.engines import Requests, requests_of
 from experiments.bench.budgets.task import measure, pass_prices
+from experiments.bench.budgets.workloads import Requests, requests_of
 from experiments.run.errors import UserError
 
 PRICES = np.array([3e-3, 1e-4, 1e-3, 5e-5])  # seconds per pass, request, pass that drafts, drafted token

@@ -33,7 +33,7 @@ from analysis.metrics import timeless
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.trl.engines.in_process import StockEngine
-from experiments.tasks.kill_test import differing_files
+from experiments.harness.runs.equal_runs import differing_files
 
 STEPS, SEEDS = 5, (0, 1)
 RUN = (

@@ -15,7 +15,8 @@ from omegaconf import OmegaConf
 from analysis.force_table import force_table
 from das.errors import EngineError
 from das.replay.workload import workload
-from experiments.harness.replays.forced_engines import ForcedResult, as_recorded, set_seats
+from experiments.harness.replays.forced_engines import as_recorded, set_seats
+from experiments.harness.replays.timed import Timed
 from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.config import run_config
 from experiments.small_policy.shapes import SHAPES, shape_of
@@ -134,10 +135,10 @@ def test_arms() -> None:
 def result_of(arm_s: dict[str, float]) -> dict[str, Any]:
     """What is measured where each arm takes so many seconds a rollout, twice that with 2 live requests."""
 
-    def rolled(seconds: float, live: int, drafts: bool) -> ForcedResult:
+    def rolled(seconds: float, live: int, drafts: bool) -> Timed:
         row = {"rollout_s": seconds * (2 if live == 2 else 1), "processor_s": seconds, "tokens": 100}
         row["passes"] = 50 if drafts else 100
-        return ForcedResult({**row, "drafted": 9, "accepted": 3}, {}, True)
+        return Timed({**row, "drafted": 9, "accepted": 3}, {}, True)
 
     results = {
         arm: {(live, epoch): rolled(seconds, live, arm == "das") for live in (8, 2) for epoch in (1, 2)}
@@ -174,8 +175,7 @@ def test_recorded_tokens_or_lengths_are_compared() -> None:
 def test_another_arms_text_is_no_forced_rollout() -> None:
     rows = {"rollout_s": 1.0, "processor_s": 1.0, "tokens": 5, "passes": 5, "drafted": 0, "accepted": 0}
     results = {
-        arm: {(1, 1): ForcedResult(dict(rows), {}, equal)}
-        for arm, equal in (("none", True), ("das", False), ("stock", True))
+        arm: {(1, 1): Timed(dict(rows), {}, equal)} for arm, equal in (("none", True), ("das", False), ("stock", True))
     }
     assert measured(results, [1], "stock")["forced"] == {"tokens": 10, "equal": False}
 

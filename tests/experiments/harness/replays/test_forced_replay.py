@@ -8,8 +8,8 @@ import pytest
 from das.engine.build import EngineSettings
 from das.replay.times import Times
 from das.replay.workload import Workload, workload
-from experiments.harness.replays.forced_engines import ForcedResult
 from experiments.harness.replays.forced_replay import fitted_times, replay, replayed
+from experiments.harness.replays.timed import Timed
 from experiments.replay.latency_forms import Drafting
 
 FORM = Drafting(base=0.01, row=0.002, drafting=0.001, token=0.001)
@@ -27,7 +27,7 @@ def works() -> dict[int, list[Workload]]:
     return {4: epochs, 1: epochs}
 
 
-def measured(arm: str, form: Drafting) -> dict[tuple[int, int], ForcedResult]:
+def measured(arm: str, form: Drafting) -> dict[tuple[int, int], Timed]:
     """What an engine with the prices of `form` would have answered."""
     rng = np.random.default_rng(1)
     live = rng.integers(1, 5, 400)
@@ -35,7 +35,7 @@ def measured(arm: str, form: Drafting) -> dict[tuple[int, int], ForcedResult]:
     passes = form.predict(live, tokens, np.zeros(400))
     timeline = {"step_time_s": np.cumsum(passes).tolist(), "step_live": live.tolist(), "step_tokens": tokens.tolist()}
     seconds = replayed(SETTINGS[arm], Times(form), works())
-    return {key: ForcedResult({"rollout_s": value}, timeline, True) for key, value in seconds.items()}
+    return {key: Timed({"rollout_s": value}, timeline, True) for key, value in seconds.items()}
 
 
 def test_known_prices_are_found_and_replayed() -> None:
@@ -47,7 +47,7 @@ def test_known_prices_are_found_and_replayed() -> None:
     errors = replay(results, works(), SETTINGS)["replay_error"]
     assert errors == pytest.approx({"none": 0.0, "das": 0.0}, abs=0.01), "vLLM's drafters are not replayed"
     results["das"] = {
-        key: ForcedResult({"rollout_s": 2 * each.row["rollout_s"]}, each.timeline, True)
+        key: Timed({"rollout_s": 2 * each.row["rollout_s"]}, each.timeline, True)
         for key, each in results["das"].items()
     }
     assert replay(results, works(), SETTINGS)["replay_error"]["das"] == pytest.approx(-0.5, abs=0.01)

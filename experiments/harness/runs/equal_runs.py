@@ -1,0 +1,70 @@
+"""Say in which lines and files two runs differ that should be equal, times aside."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from analysis import read
+from analysis.metrics import timeless
+from experiments.harness.resume import CHECKPOINTS
+from experiments.training import checkpoint
+
+BYTES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # of the last checkpoint
+# Files that a checkpoint may have too: a draft head with its optimizers, the noise scales that drafts learned, and the
+# history of past responses.
+LEARNED = ("head.pt", "coupled.npz", "history.npz")
+# What of a row does not depend on which engine of a cluster made which response.
+PLACELESS = ("step", "completions_digest", "rewards_digest", "loss", "grad_norm")
+FIGURES = ("rollout_and_reward.png", "live_requests.png")  # of a comparison
+
+
+def compare(first: Path, second: Path, cluster: bool = False) -> list[str]:
+    """Return a line for each difference between two runs, trainings or comparisons. cluster: the second ran on a
+    cluster, so only what does not depend on placement is compared."""
+    arms = [path.relative_to(first) for path in sorted(first.glob("arms/*"))]
+    differences = []
+    for name in (Path(), *arms):
+        found = differing_metrics(first / name, second / name, cluster)
+        differences += [f"{name}/metrics.jsonl{what}" for what in found]
+    for arm in arms or [Path()]:
+        differences += [f"{arm}/{what}" for what in differing_files(first / arm, second / arm, cluster)]
+    if arms:
+        differences += [f"{figure} is missing" for figure in FIGURES if not (second / figure).exists()]
+        if read.result(first)["identical"] != read.result(second)["identical"]:
+            differences.append("result.json: identical")
+    return differences
+
+
+def differing_metrics(first: Path, second: Path, cluster: bool = False) -> Iterator[str]:
+    """Yield the differences between the metrics.jsonl of two folders, apart from times."""
+    rows, other_rows = (timeless(read.metrics(folder)) for folder in (first, second))
+    if [(row["arm"], row["step"]) for row in rows] != [(row["arm"], row["step"]) for row in other_rows]:
+        yield ": gaps or doubles"
+    for row, other in zip(rows, other_rows, strict=False):
+        for key in PLACELESS if cluster else sorted({*row, *other}):
+            if row.get(key) != other.get(key):
+                yield f", step {row['step']}: {key}"
+
+
+def differing_files(first: Path, second: Path, cluster: bool = False) -> Iterator[str]:
+    """Yield the names of files that differ between two folders of an arm. Compared are final digests and, unless the
+    second ran on a cluster, rollouts (without their times) and checkpoints."""
+    if read.final(first) != read.final(second):
+        yield "final.json"
+    if cluster:
+        return
+    names = [sorted(path.name for path in (arm / "rollouts").iterdir()) for arm in (first, second)]
+    if names[0] != names[1]:
+        yield "rollouts: other files"
+        return
+    for step in range(1, len(names[0]) // 2 + 1):
+        if timeless(read.rollout(first, step)) != timeless(read.rollout(second, step)):
+            yield f"rollouts, step {step}"
+    last = checkpoint.steps(first / CHECKPOINTS)[0]
+    for name in (*BYTES, *LEARNED):
+        file, other = (checkpoint.step_folder(arm / CHECKPOINTS, last) / name for arm in (first, second))
+        if name in LEARNED and not file.exists():
+            continue
+        if not other.exists() or checkpoint.sha256(file) != checkpoint.sha256(other):
+            yield f"{name} of the last checkpoint"
+    if checkpoint.steps(first / CHECKPOINTS) != checkpoint.steps(second / CHECKPOINTS):
+        yield "other checkpoints"
