@@ -130,13 +130,13 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self.vllm_generation.load_state(own)
         self.train(resume_from_checkpoint=str(folder))
 
-    # ---- a step: rows, rollout, reward ----
-
     def _sampler_after(self, epochs: int, *args: Any, **kwargs: Any) -> Any:
         """TRL's sampler, behind the draws of so many completed epochs."""
         sampler = super()._get_train_sampler(*args, **kwargs)
         repeat_draws(sampler, epochs)
         return sampler
+
+    # ---- a step: rows, rollout, reward ----
 
     def _generate_and_score_completions(self, inputs: Rows) -> dict[str, Any]:
         # Only before the first rollout. A resumed training begins after step 0, and step 0 may have several rollouts.
@@ -165,9 +165,8 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
 
     def _scored(self, *args: Any, **kwargs: Any) -> list[float | None]:
         taken = self.rollouts.taken
-        self.rewards = taken.rewards if taken is not None else []
-        if not self.rewards:
-            self.rewards = list(self._reward(*args, **kwargs))
+        judged = [] if taken is None else taken.rewards  # when they were drawn
+        self.rewards = judged or list(self._reward(*args, **kwargs))
         return self.rewards
 
     def _judge(self, rows: Rows) -> list[float | None]:
