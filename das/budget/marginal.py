@@ -14,6 +14,7 @@ passes are spent on learning (das.budget.exploration). If drafts do not pay many
 only now and then.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from ctypes import CDLL, byref, c_double, c_int64, c_void_p
 from functools import cache
@@ -92,7 +93,9 @@ class Marginal(BudgetPolicy):
         self._now = 0.0  # seconds of all passes
         self._plain = 0  # passes without drafts
         self._controls, self._trials = Allowance(), Allowance()
-        self._trial: tuple[float, float] | None = None  # running trial: predicted seconds, seconds of a plain pass
+        # A trial of this round, and of the one before: drafted tokens, predicted seconds, seconds of a plain pass.
+        # Where passes are planned ahead, the pass of a trial comes a round later.
+        self._running: deque[tuple[int, float, float] | None] = deque((None, None), maxlen=2)
         self._saves = 0.0  # seconds that the last drafts were expected to save
         self._each = 0.0  # expected seconds per emitted token of the last pass, without its draft passes
         self._emits = 1.0  # tokens that the last pass was expected to emit
@@ -113,7 +116,7 @@ class Marginal(BudgetPolicy):
         return self.prices.learns and self._plain >= FIRST_PLAIN and self._trials.due(self._now)
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
-        self._trial = None  # a trial that also computed prompts was not observed
+        self._running.append(None)  # a trial that also computed prompts was not observed
         waits = self.rests
         self._wait = max(0, self._wait - 1)
         control = self.prices.learns and (
@@ -173,7 +176,7 @@ class Marginal(BudgetPolicy):
             affordable = np.flatnonzero(costs[chosen + 1 :] <= self._trials.seconds(self._now))
             if len(affordable):
                 size = chosen + 1 + int(affordable[-1])
-                self._trial = float(seconds[size]), float(seconds[0])
+                self._running[-1] = size, float(seconds[size]), float(seconds[0])
                 return size
         self._trials.put_off(self._now, APART * float(seconds[0]))
         return chosen
@@ -185,10 +188,10 @@ class Marginal(BudgetPolicy):
             self._plain += 1
             new = not abs(expected / done.seconds - 1) < AS_EXPECTED + 2 * self.prices.error
             self._controls.spent(self._now, new)
-        elif self._trial is not None:
-            expected, plain = self._trial
+        elif found := [trial for trial in self._running if trial is not None and done.num_drafted >= trial[0]]:
+            _, expected, plain = found[0]
             self._trials.spent(self._now, done.seconds < FOUND * expected, APART * plain)
-            self._trial = None
+            self._running.extend((None, None))
         self.prices.observe(done)
         self._drafting_s = sum(seconds for _, seconds in done.draft_passes)
 

@@ -1,6 +1,7 @@
 """What drafts in an engine of das: it gives the engine's tokens to the drafter and returns drafts within the budget."""
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ from das.verify.sampler import GREEDY_BELOW, remembered_of
 
 if TYPE_CHECKING:
     from das.engine.runner.runner import Runner
+
+PLANNED_BY = 4  # the last rounds of a request, whose mean is planned
 
 
 @dataclass(slots=True)
@@ -88,6 +91,8 @@ class DasProposer:
         self.parents: dict[str, list[int]] = {}  # by request, of drafts that branch (das/engine/branching/tree.py)
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._branches = 0  # branches of these drafts, without their trunks
+        self._wanted: dict[str, deque[int]] = {}  # tokens that the budget chose in the last rounds, by request
+        self.planned: dict[str, int] = {}  # tokens to verify in a pass that begins before its drafts are known
         self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._drafting = DraftWork()  # what a draft model did for these drafts
         self._pass_ended = 0.0
@@ -105,15 +110,24 @@ class DasProposer:
         if self.drafting_model is not None:
             self.drafting_model.attach(runner)
 
-    def propose(self, sampled_token_ids: list[list[int]], lengths: np.ndarray) -> list[list[int]]:
+    def propose(
+        self, sampled_token_ids: list[list[int]], lengths: np.ndarray, planned: Mapping[str, int] | None = None
+    ) -> list[list[int]]:
         """Draft for every row of the batch, after a target pass. Returns each row's drafted token ids.
 
         sampled_token_ids: the tokens that each row emitted in the pass; rows without new tokens (unfinished prompts)
-        get no draft. lengths: tokens of prompt and response of each row, int [rows].
+        get no draft. lengths: tokens of prompt and response of each row, int [rows]. planned: how many tokens the next
+        pass verifies for each request, if that is fixed; drafts are cut and filled up with 0 to be as long, and what
+        the budget decides is planned for the pass behind it (`planned`).
         """
         names: list[str] = self._runner.input_batch.req_ids
         drafts: list[list[int]] = [[] for _ in names]
         emitted = self._observed(names, sampled_token_ids)
+        before, self._wanted = self._wanted, {}
+        self.planned = {}
+        if planned is not None:
+            drafts = [[0] * planned[name] for name in names]
+            self._pending = {name: count for name, count in planned.items() if count}
         if emitted is None:
             return drafts
         room = [self.max_model_len - int(lengths[row]) - 1 for row in emitted.rows]
@@ -125,6 +139,14 @@ class DasProposer:
         if proposal is None:
             return drafts
         tokens, counts = proposal.drafts.tokens, proposal.counts
+        if any(counts):
+            for request, count in zip(emitted.requests, counts, strict=True):
+                wanted = self._wanted[request.name] = before.get(request.name, deque(maxlen=PLANNED_BY))
+                wanted.append(count)
+            self.planned = {name: -(-sum(wanted) // len(wanted)) for name, wanted in self._wanted.items()}
+        if planned is not None:
+            most = [planned[request.name] for request in emitted.requests]
+            counts = np.minimum(proposal.drafts.counts, most).tolist()
         self._record.declined |= not any(counts) and bool(proposal.drafts.counts.any())
         parents = None
         if isinstance(proposal.drafts, TreeDrafts):
@@ -134,8 +156,8 @@ class DasProposer:
                 name, draft = emitted.requests[i].name, tokens[i, :count].tolist()
                 if parents is not None:
                     draft = self._branching(name, draft, parents[i, :count].tolist())
-                drafts[emitted.rows[i]] = draft
-                self._pending[name] = len(draft)
+                drafts[emitted.rows[i]][: len(draft)] = draft
+                self._pending.setdefault(name, len(draft))
         if parents is None:
             i = len(self._record.measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
             self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
@@ -149,6 +171,7 @@ class DasProposer:
     def rest(self) -> None:
         """Take the place of `propose` before a pass for which nobody drafts; `observe` comes once its tokens are
         known."""
+        self._wanted, self.planned = {}, {}
         self.draft_round.rest()
 
     def observe(self, sampled_token_ids: list[list[int]]) -> None:
@@ -218,7 +241,7 @@ class DasProposer:
                 continue
             num_drafted = pending.get(name, 0)
             if name == sampled:  # probabilities are right or wrong wherever a response ends
-                self.calibration.observe(probs, min(len(new) - 1, num_drafted))
+                self.calibration.observe(probs, min(len(new) - 1, len(probs)))
             if not request.stop_tokens.isdisjoint(new):
                 new = request.cut_at_stop(new)
             # What lies behind the end saves no pass, so budget and alarm do not count it.

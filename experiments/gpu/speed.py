@@ -18,7 +18,8 @@ from experiments.gpu.engines import build
 from experiments.gpu.verdict import Scale, Verdict
 
 SHAPE = "8b"
-SIBLINGS, EPOCHS = 8, 3  # and one more epoch, which is profiled
+SIBLINGS, EPOCHS = 8, 6  # and one more epoch, which is profiled
+UNDRAFTED_EPOCHS = 2  # of arms that have nothing to learn
 PROFILED, HOST = range(24, 36), range(40, 52)  # passes of the last epoch in which the device, and the host, is watched
 KERNELS = 16  # that are listed, those that take longest first
 
@@ -32,7 +33,7 @@ def speed(scale: Scale, arm: str) -> Verdict:
 
     method, _, how = arm.partition(".")
     keyed = method != STOCK
-    lives = scale.pick([64] if how == "bits" else [64, 256, 16], [8, 2])
+    lives = scale.pick([64] if how == "bits" else [64, 16, 256], [8, 2])
     works, end = forced_work(scale, lives)
     options: dict[str, Any] = {}
     if not scale.gpu and method == "das":
@@ -51,13 +52,14 @@ def speed(scale: Scale, arm: str) -> Verdict:
     warm_up(llm)
     settings = EngineSettings("", method, **options)
     speeds: dict[str, Any] = {}
+    epochs = EPOCHS if settings.row.drafts else UNDRAFTED_EPOCHS
     for live in lives:
         if settings.row.history:
             llm.collective_rpc("das_use_proposer", args=(f"{live} live", settings.das_options))
         set_seats(llm, live)
         rows = []
-        for epoch, work in enumerate(works[live], 1):
-            profile = Profile(llm) if epoch > EPOCHS else None
+        for epoch, work in enumerate(works[live][: epochs + 1], 1):
+            profile = Profile(llm) if epoch > epochs else None
             llm.reset_prefix_cache()
             rollout = roll_out_forced(llm, ForcedRollout(work, end, live, epoch), 0, keyed, logprobs=0)
             equal = as_recorded(rollout.responses, work, only_lengths=not keyed)
@@ -83,6 +85,7 @@ def speed(scale: Scale, arm: str) -> Verdict:
     for requests, found in speeds.items():
         if requests in stock and keyed:
             found["to_stock"] = found["rollout_s"] / stock[requests]["rollout_s"]
+            found["last_to_stock"] = found["last_epoch_s"] / stock[requests]["rollout_s"]
     drafted = any(found["accepted"] for found in speeds.values())
     wrong = "" if all(found["equal"] for found in speeds.values()) else "TOKENS THAT WERE NOT RECORDED; "
     wrong += "NO DRAFTED TOKEN WAS ACCEPTED; " if settings.row.drafts and not drafted else ""
@@ -111,14 +114,16 @@ def forced_work(scale: Scale, lives: list[int]) -> tuple[dict[int, Any], int]:
 
 
 def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sum the epochs up. The first one, in which history has nothing, is reported beside the others."""
-    timed = [row for row in rows if row["epoch"] <= EPOCHS]
-    warm = [row for row in timed if row["epoch"] > 1]
+    """Sum the epochs up. The first one, in which history has nothing, is reported beside the others, and so is the
+    last one, when the budget has learned most."""
+    timed = rows[:-1]
+    warm = timed[1:]
     seconds = [row["rollout_s"] for row in warm]
     return {
         "rollout_s": statistics.mean(seconds),
         "spread": max(seconds) / min(seconds) - 1,
         "first_epoch_s": timed[0]["rollout_s"],
+        "last_epoch_s": seconds[-1],
         "tokens_per_pass": sum(row["tokens"] for row in warm)
         / sum(row["tokens"] / row["tokens_per_pass"] for row in warm),
         "passes": statistics.mean(row["passes"] for row in warm),
@@ -137,7 +142,9 @@ def _line(live: str, found: dict[str, Any]) -> str:
         line += f", {found['tokens_per_pass']:.2f} tokens/pass"
     if found["device_share"] is not None:
         line += f", device works {found['device_share']:.0%}, waits {found['gap_ms']:.1f} ms a pass"
-    return line + (f", {found['to_stock']:.2f} of stock" if "to_stock" in found else "")
+    if "to_stock" not in found:
+        return line
+    return line + f", {found['to_stock']:.2f} of stock ({found['last_to_stock']:.2f} in the last epoch)"
 
 
 class Profile:

@@ -42,9 +42,11 @@ def write_recording(path: Path, problems: int, responses: int, tokens: int, voca
 
 
 def grpo(scale: Scale) -> Verdict:
-    """Run task=compare: a few training steps with and without drafts, one arm after the other."""
+    """Run task=compare: a few training steps with and without drafts, one arm after the other. On a GPU without graphs,
+    which take half a minute an arm to make."""
+    bits = ["engine.exact=bits", "engine.enforce_eager=true"]
     sizes = scale.pick(
-        ["engine=gpu", "engine.processes=1", "engine.max_model_len=1024", "engine.gpu_memory_utilization=0.3"],
+        ["engine=gpu", "engine.processes=1", "engine.max_model_len=1024", "engine.gpu_memory_utilization=0.3", *bits],
         ["setting=maths_smoke"],
     )
     common = ["arms=[none,das]", "task.lock_step=false", "task.derived=false", "checkpoint.every=0", "budget=fixed"]

@@ -12,7 +12,8 @@ One object, Runner, holds what das adds. These attributes of vLLM's runner are r
 - sample: a pass is counted, and its tokens are brought to the host for the drafter. An engine without a drafter waits
   for nothing.
 - execute_model, with asynchronous scheduling: das waits for the tokens of the pass before and drafts here, and not in
-  sample, so that vLLM's scheduler works while the device does (in_flight.py).
+  sample, so that vLLM's scheduler works while the device does (in_flight.py). A pass of the same requests is launched
+  before that, with the number of drafted tokens that the drafter planned a pass ago (late_drafts.py).
 - lora_state.make_lora_inputs: the rows of drafts take their requests' adapters too.
 - execute_model, with asynchronous scheduling: the scheduler plans before it knows the drafts (Requests.shortened).
 - initialize_kv_cache: vLLM's full graphs take drafts of any length (GPU).
@@ -25,7 +26,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ from das.engine.runner.branches import Branches
 from das.engine.runner.draft_passes import DraftPasses
 from das.engine.runner.in_flight import InFlight, Landing
 from das.engine.runner.requests import Batch, KnownRequest, Requests
-from das.engine.runner.speculator import CoupledSpeculator, HostSpeculator, TrueLengths, filled_up
+from das.engine.runner.speculator import CoupledSpeculator, HostSpeculator, TrueLengths, filled_up, padded
 from das.engine.runner.stand_in import replace_kernels
 from das.engine.runner.text_drafts import TEXT_METHODS, TextDrafts
 from das.engine.runner.verifier import Draws, KeyedVerifier
@@ -51,6 +52,9 @@ from das.models.self_draft import QuantizedLayers
 from das.verify.forced import ForcedSampler
 from das.verify.sampler import KeyedSampler
 from das.verify.top_p import profiled_bytes
+
+if TYPE_CHECKING:
+    from das.engine.runner.late_drafts import LateDrafts
 
 
 @contextmanager
@@ -122,6 +126,7 @@ class Runner:
         self.is_warming_up = False
         self._in_flight: list[InFlight] = []  # passes whose tokens the drafter does not know yet, the oldest first
         self._landing = Landing(vllm.output_copy_stream)
+        self._late: LateDrafts | None = None  # on a GPU, where passes are launched ahead of their drafts
         if isinstance(vllm.speculator, HostSpeculator):
             self.drafter = DasProposer(config) if drafts_by_das(config) else TextDrafts(config)
             vllm.speculator.das_runner = self
@@ -192,12 +197,19 @@ class Runner:
         none = torch.zeros(len(owner), dtype=torch.int32, device=device)
         return self.draws.processed(logits, request, request, owner, pos, none, none, lengths)
 
-    def draft(self) -> list[list[int]]:
-        """Draft after a pass, and measure the time of drafting. Returns the drafted token ids of each row."""
+    def draft(self, planned: Mapping[str, int] | None = None) -> list[list[int]]:
+        """Draft after a pass, and measure the time of drafting. Returns the drafted token ids of each row.
+
+        planned: how many tokens the next pass verifies for each request, if it was planned before; only DasProposer
+        knows how to keep to that.
+        """
         start, batch, ranks = time.perf_counter(), self.input_batch, get_tp_group()
         self.drafter.attach(self)
         # On the first rank only: a budget that learns from times would choose other drafts on each rank.
-        own = self.drafter.propose(self._emitted, batch.num_tokens_no_spec) if ranks.is_first_rank else None
+        as_planned = () if planned is None else (planned,)
+        own = (
+            self.drafter.propose(self._emitted, batch.num_tokens_no_spec, *as_planned) if ranks.is_first_rank else None
+        )
         drafts: list[list[int]] = ranks.broadcast_object(own)
         if self._branches is not None:
             drafts = self._branches.fitting(drafts)
@@ -229,6 +241,10 @@ class Runner:
 
         with replaced(model_runner, "ModelCudaGraphManager", functools.partial(ragged_graphs, self.vllm)):
             original(*args, **kwargs)
+        if self.drafts_later and self._captures and not current_platform.is_cpu():
+            from das.engine.runner.late_drafts import LateDrafts
+
+            self._late = LateDrafts(self.vllm.req_states.draft_tokens)
 
     def _adapters(self, original: Callable[..., Any], names: list[str], *args: Any) -> tuple[Any, ...]:
         """Returns what vLLM's LoraState.make_lora_inputs returns, with each request's adapter once for each of its rows
@@ -240,15 +256,61 @@ class Runner:
     def _execute(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
         if self._may_rest(scheduled):
             self._rest()
+        elif self._may_launch(scheduled):
+            return self._launch(original, scheduled, *args, **kwargs)
         else:
             self.settle()
         # In vLLM's warm-up all requests draft the longest draft, so that the kernels for it are compiled.
         if not self.is_warming_up:
-            start, planned = time.perf_counter(), scheduled.total_num_scheduled_tokens
-            scheduled = self._known.shortened(scheduled)
-            self.meter.undrafted_rows += planned - scheduled.total_num_scheduled_tokens
-            self.meter.draft_s += time.perf_counter() - start
+            scheduled = self._shortened(scheduled)
         return original(scheduled, *args, **kwargs)
+
+    def _shortened(self, scheduled: Any) -> Any:
+        start, planned = time.perf_counter(), scheduled.total_num_scheduled_tokens
+        scheduled = self._known.shortened(scheduled)
+        self.meter.undrafted_rows += planned - scheduled.total_num_scheduled_tokens
+        self.meter.draft_s += time.perf_counter() - start
+        return scheduled
+
+    def _may_launch(self, scheduled: Any) -> bool:
+        """Whether the pass that begins can be launched before the tokens of the one before are known: its requests are
+        those of that pass, and none has a grammar, which reads drafts."""
+        if not self._in_flight or self.is_warming_up or not (self.drafts_later and self._captures):
+            return False
+        last = self._in_flight[-1]
+        names = scheduled.num_scheduled_tokens.keys()
+        return bool(
+            names
+            and get_tp_group().world_size == 1  # see `_may_rest`
+            and names <= set(last.batch.req_ids)
+            and not scheduled.scheduled_new_reqs
+            and not scheduled.preempted_req_ids
+            and not scheduled.has_structured_output_requests
+            and not last.unfinished.any()
+        )
+
+    @property
+    def _captures(self) -> bool:
+        """Whether passes are graphs. The launches of one that is none do not all fit into the device's queue, in front
+        of which a pass waits for its drafts."""
+        return current_platform.is_cpu() or not self.vllm.model_config.enforce_eager
+
+    def _launch(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+        """Launch a pass, then draft for it while the device ends the pass before."""
+        last = self._in_flight[-1]
+        self._known.num_drafted = dict(self.drafter.planned)
+        scheduled = self._shortened(scheduled)
+        drafted = scheduled.scheduled_spec_decode_tokens
+        planned = {name: len(drafted.get(name, ())) for name in last.batch.req_ids}
+        if current_platform.is_cpu():  # computes the pass when it is launched
+            self.settle(planned)
+            return original(scheduled, *args, **kwargs)
+        late = self._late if any(planned.values()) else None
+        if late is not None:
+            late.expect(last.indices)
+        launched = original(scheduled, *args, **kwargs)
+        self.settle(planned, late)
+        return launched
 
     def _may_rest(self, scheduled: Any) -> bool:
         """Whether the pass that begins needs no token of the one before: nobody drafts, and nobody drafted before."""
@@ -268,9 +330,11 @@ class Runner:
         self._lengths.drafts = {name: [] for name in self._in_flight[0].batch.req_ids}
         self.drafter.rest()
 
-    def settle(self) -> None:
+    def settle(self, planned: Mapping[str, int] | None = None, late: "LateDrafts | None" = None) -> None:
         """Give the tokens of all passes that were launched to meter and drafter, which drafts for the next pass. Called
-        before these are looked at or exchanged."""
+        before these are looked at or exchanged.
+
+        planned: see `draft`. late: waits for the drafts; None: nothing does."""
         if not self._in_flight:
             return
         *earlier, last = self._in_flight
@@ -278,8 +342,10 @@ class Runner:
         for flight in earlier:
             self._observe(flight)
         self._book(last)
-        drafts = self.draft()
-        if any(drafts):
+        drafts = self.draft(planned)
+        if late is not None:
+            late.write(padded(drafts, self.vllm.num_speculative_steps))
+        elif any(drafts):
             self.vllm.req_states.draft_tokens[last.indices] = self.on_device(drafts)
 
     def _observe(self, flight: InFlight) -> None:

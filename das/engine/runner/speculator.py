@@ -56,10 +56,15 @@ class HostSpeculator(BaseSpeculator):
 def filled_up(drafts: Sequence[Sequence[int]], longest: int, device: torch.device) -> torch.Tensor:
     """Returns drafts as vLLM takes them: int64 [requests, longest], filled up with 0. How many tokens count is what
     TrueLengths says."""
-    padded = np.zeros((len(drafts), longest), np.int32)
+    return on_device(device, {"drafts": padded(drafts, longest)})["drafts"].to(torch.int64)
+
+
+def padded(drafts: Sequence[Sequence[int]], longest: int) -> np.ndarray:
+    """Returns drafts as an array, int32 [requests, longest], filled up with 0."""
+    tokens = np.zeros((len(drafts), longest), np.int32)
     is_drafted = np.arange(longest) < np.fromiter(map(len, drafts), np.int64, len(drafts))[:, None]
-    padded[is_drafted] = np.fromiter(chain.from_iterable(drafts), np.int32)
-    return on_device(device, {"drafts": padded})["drafts"].to(torch.int64)
+    tokens[is_drafted] = np.fromiter(chain.from_iterable(drafts), np.int32)
+    return tokens
 
 
 class TrueLengths:
