@@ -37,6 +37,7 @@ APART = 8  # time between two trials, in plain passes; it doubles after each tri
 FOUND = 0.95  # a trial faster than this share of its predicted time has found lower prices
 AS_EXPECTED = 0.05  # a control shows nothing new within this relative error, or within twice the usual error
 BRANCH_RUN = 1.5  # mean accepted tokens of a branch whose first token is accepted
+CHEAP = 0.2  # emitted tokens; a drafted row that costs less time than these is cheap
 FREE_FLOOR = 0.1  # if tokens cost nothing, drafts end at this gain, or at half the lowest gain kept, if that is less
 
 
@@ -98,6 +99,7 @@ class Marginal(BudgetPolicy):
         self._running: deque[tuple[int, float, float] | None] = deque((None, None), maxlen=2)
         self._saves = 0.0  # seconds that the last drafts were expected to save
         self._each = 0.0  # expected seconds per emitted token of the last pass, without its draft passes
+        self._row = 0.0  # seconds that a drafted token of the last pass cost on average
         self._emits = 1.0  # tokens that the last pass was expected to emit
         self._drafting_s = 0.0  # seconds of the draft passes before the last pass
         self._lowest = 0.0  # the lowest gain that was verified in the last pass with drafts
@@ -110,6 +112,10 @@ class Marginal(BudgetPolicy):
     @property
     def rests(self) -> bool:
         return self._wait > 0 and not self._trial_due
+
+    @property
+    def rows_are_cheap(self) -> bool:
+        return self._row < CHEAP * self._each
 
     @property
     def _trial_due(self) -> bool:
@@ -149,6 +155,7 @@ class Marginal(BudgetPolicy):
         self._emits = float(len(live) + gains[chosen])
         each = self._each = float(seconds[chosen]) / self._emits
         self._saves = float(seconds[0]) - len(live) * each
+        self._row = float(seconds[chosen] - seconds[0]) / max(1, chosen)
         self._count_unpaid(chosen)
         if self.prices.learns:
             most = min(len(seconds) - 1, self.prices.most(len(live)))

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,11 @@ from das.verify.sampler import GREEDY_BELOW, remembered_of
 if TYPE_CHECKING:
     from das.engine.runner.runner import Runner
 
-PLANNED_BY = 4  # the last rounds of a request, whose mean is planned
+PLANNED_BY = 4  # the last rounds of a request, by which its rows are planned
+
+
+def _mean_up(numbers: Collection[int]) -> int:
+    return -(-sum(numbers) // len(numbers))
 
 
 @dataclass(slots=True)
@@ -143,7 +147,8 @@ class DasProposer:
             for request, count in zip(emitted.requests, counts, strict=True):
                 wanted = self._wanted[request.name] = before.get(request.name, deque(maxlen=PLANNED_BY))
                 wanted.append(count)
-            self.planned = {name: -(-sum(wanted) // len(wanted)) for name, wanted in self._wanted.items()}
+            planned_by: Callable[[Collection[int]], int] = max if self.draft_round.budget.rows_are_cheap else _mean_up
+            self.planned = {name: planned_by(wanted) for name, wanted in self._wanted.items()}
         if planned is not None:
             most = [planned[request.name] for request in emitted.requests]
             counts = np.minimum(proposal.drafts.counts, most).tolist()

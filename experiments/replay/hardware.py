@@ -149,7 +149,7 @@ class Rest:
 # Measured on one H200 with an 8B shape (docs/benchmarks.md#on-one-h200) at 1, 16, 64 and 256 live requests, less the
 # roofline: vLLM as it comes; das in passes without drafts; in passes with 4 or 8 drafted tokens a request. The host's
 # part is assumed to be as long beside other GPUs and policies.
-STOCK, UNDRAFTED, DRAFTED = Rest(1.05e-3, 32e-6), Rest(1.05e-3, 41e-6), Rest(3.0e-3, 80e-6)
+STOCK, UNDRAFTED, DRAFTED = Rest(1.05e-3, 32e-6), Rest(1.05e-3, 41e-6), Rest(2.0e-3, 70e-6)
 
 
 @dataclass(frozen=True)

@@ -73,15 +73,16 @@ def test_drafts_change_nothing(
 
     monkeypatch.setattr(core_of(llm).scheduler, "_preempt_request", preempt_and_count)
     trees = Trees(llm, method.trees) if method.trees else None
-    num_accepted = undrafted_rows = 0
+    num_accepted = undrafted_rows = launched_ahead = 0
 
     def turn(weights: str, tick: int, **how: Any) -> None:
-        nonlocal num_accepted, undrafted_rows
+        nonlocal num_accepted, undrafted_rows, launched_ahead
         if trees:
             trees.know(batch, expected[weights])
         found, report = answers(llm, batch, history_tick=tick, **how)
         num_accepted += report["accepted"]
         undrafted_rows += report["undrafted_rows"]
+        launched_ahead += report["launched_ahead"]
         num_aborted = sum(answer is None for answer in found)
         assert num_aborted <= len(how.get("aborted", ()))
         assert num_aborted or "aborted" not in how
@@ -99,6 +100,7 @@ def test_drafts_change_nothing(
     assert num_accepted > method.accepted or not method.accepted, "the comparison would prove nothing"
     assert len(preempted) > 20 or not method.preempts
     assert undrafted_rows > 0 or not method.settings.get("asynchronous"), "planned for drafts that nobody made"
+    assert launched_ahead > 20 or not method.settings.get("asynchronous"), "each pass waited for its drafts"
     if trees:
         trees.count()
         assert trees.num_off_trunk > 40, "hardly any token of a branch was accepted"

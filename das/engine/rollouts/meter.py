@@ -95,6 +95,7 @@ class RolloutMeter:
     branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
     copied_blocks: int = 0  # blocks of the KV cache that were copied for them, before and after their passes
     undrafted_rows: int = 0  # rows that vLLM's scheduler planned for drafts, and nobody drafted
+    launched_ahead: int = 0  # passes that were launched before their drafts were known
     draft_s: float = 0.0  # seconds of drafting and of the drafter's bookkeeping; the seconds below are part of it
     draft_passes: int = 0  # passes of a draft model
     draft_rows: int = 0  # rows that these passes computed

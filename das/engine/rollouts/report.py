@@ -87,6 +87,7 @@ class RolloutReport:
     branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
     copied_blocks: int = 0  # blocks of the KV cache that were copied for them, before and after their passes
     undrafted_rows: int = 0  # rows that vLLM's asynchronous scheduler planned for drafts, and nobody drafted
+    launched_ahead: int = 0  # passes that were launched before their drafts were known
     draft_s: float = 0.0  # seconds of drafting and bookkeeping; draft_pass_s and requantize_s are part of it
     draft_passes: int = 0  # passes of a draft model
     draft_rows: int = 0  # rows that these passes computed
@@ -163,6 +164,7 @@ def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
 COUNTS = (
     *("passes", "drafted", "accepted", "draft_rounds", "branches", "copied_blocks", "draft_passes", "draft_rows"),
     "undrafted_rows",
+    "launched_ahead",
     *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens"),
 )
 

@@ -298,6 +298,7 @@ class Runner:
     def _launch(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch a pass, then draft for it while the device ends the pass before."""
         last = self._in_flight[-1]
+        self.meter.launched_ahead += 1
         self._known.num_drafted = dict(self.drafter.planned)
         scheduled = self._shortened(scheduled)
         drafted = scheduled.scheduled_spec_decode_tokens
