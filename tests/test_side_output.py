@@ -19,6 +19,7 @@ from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, rollout_row
 from das.trl.speculate import LOGGED, roll_out_announced
+from das.trl.step_rollouts import StepRollouts
 from das.trl.wandb_record import WandbRecord
 from experiments.harness import tracking
 from experiments.run.progress import Progress
@@ -105,17 +106,19 @@ def text_of_stop_strings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def rows_in_the_logs_of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    generation = SimpleNamespace(last=None, evaluation=True, announce=lambda *args: None)
+    generation = SimpleNamespace(last=None, announce=lambda *args: None)
 
     def roll_out(batch: Any) -> str:
         generation.last = ROLLED_OUT
         return "rolled out"
 
-    trainer = SimpleNamespace(vllm_generation=generation, _metrics={"eval": {}})
-    assert roll_out_announced(roll_out, trainer, []) == "rolled out"
+    model = SimpleNamespace(training=False)
+    trainer = SimpleNamespace(vllm_generation=generation, model=model, _metrics={"eval": {}})
+    rollouts = StepRollouts(trainer)
+    assert roll_out_announced(roll_out, trainer, rollouts, []) == "rolled out"
     trainer._metrics["eval"] = {f"das/{name}": [] for name in LOGGED}
     generation.last = None
-    roll_out_announced(roll_out, trainer, [])
+    roll_out_announced(roll_out, trainer, rollouts, [])
     assert trainer._metrics["eval"]["das/tokens_per_pass"] == [1.0]
 
 

@@ -7,6 +7,7 @@ Of a rollout the trainer calls `announce`, then TRL calls `sync_weights` and `ge
 prompts and sampling parameters, and calls `llm.generate`, which arrives in `answer`. It lets the engines roll out.
 """
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -33,7 +34,7 @@ from das.trl.determinism import algorithms_of_the_engine, random_states_kept
 from das.trl.engines.cluster import ClusterEngines
 from das.trl.engines.engines import Engines
 from das.trl.engines.in_process import start_in_process
-from das.trl.lag import FinishedRollout, Sync
+from das.trl.step_rollouts import FinishedRollout, Rows, Sync
 from das.trl.support import unsupported
 from das.weights.sharding import whole
 from das.weights.weight_check import WeightSample, check_together
@@ -72,13 +73,12 @@ class SpeculativeGeneration(VLLMGeneration):
         history_unit: str,
         cluster: ClusterSettings | None = None,
         schedule: LongestFirst | None = None,
-        after_rollout: Callable[[], None] = lambda: None,
         **kwargs: Any,
     ):
         """engine: settings of the engine. history_unit: the unit of the drafter's window, "epoch" or "step". cluster:
         settings of engines on Ray; None: the engine is TRL's server or runs in this process, as TRL's `mode` says.
-        schedule: the order in which requests are handed to the engine; None keeps TRL's. after_rollout: called when all
-        responses are finished. args, kwargs: those of TRL's VLLMGeneration.
+        schedule: the order in which requests are handed to the engine; None keeps TRL's. args, kwargs: those of TRL's
+        VLLMGeneration.
 
         Raises EngineError for arguments of TRL that das does not support (see `refuse`).
         """
@@ -87,7 +87,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self.history_unit = history_unit
         self.cluster = cluster
         self.schedule = schedule
-        self.after_rollout = after_rollout
+        self.after_rollout: Callable[[], None] = lambda: None  # called when all responses are finished
         self.run_seed = 0
         self.step = 0
         self.evaluation = False
@@ -282,23 +282,19 @@ class SpeculativeGeneration(VLLMGeneration):
 
     # ---- a rollout that TRL does not ask for ----
 
-    def submit(
-        self,
-        trainer: Any,
-        rows: Sequence[Mapping[str, Any]],
-        prompts: list[list[int]],
-        step: int,
-        new_weights: bool,
-        begun: Begun | None = None,
-    ) -> Future[FinishedRollout]:
-        """Roll out `rows` for training step `step`: at once, or when the engines have done what was submitted before.
+    def submit(self, trainer: Any, rows: Rows, step: int, begun: Begun | None = None) -> Future[FinishedRollout]:
+        """Roll out `rows` for training step `step` with the trainer's current weights: at once, or when the engines
+        have done what was submitted before.
 
-        prompts: the rows' token ids. new_weights: if true, use the trainer's current weights; else those of the rollout
-        that was submitted before. begun: see `announce`; responses that did not end have the finish reason PUT_ASIDE.
-        The future raises the rollout's error, such as WeightSyncError.
+        begun: see `announce`; responses that did not end have the finish reason PUT_ASIDE. The future raises the
+        rollout's error, such as WeightSyncError.
         """
-        load = partial(self._load, self.engines.copied(self), step) if new_weights else None
+        prompts = trainer._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
         updates = trainer.state.global_step  # that the weights have seen
+        load = None
+        if trainer._last_loaded_step != updates:  # TRL's: the step at which the engines got their weights
+            trainer._last_loaded_step = updates
+            load = partial(self._load, self.engines.copied(self), step)
 
         def roll_out() -> FinishedRollout:
             self.announce(trainer, rows, step, begun)

@@ -5,11 +5,9 @@ never the clock, decides what is computed. Where the engine runs only decides ho
 training.
 """
 
-import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,53 +18,14 @@ from das import ranks
 from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout
-from das.errors import EngineError
+from das.trl.step_rollouts import FinishedRollout, Rows, StepRollouts, Sync
 
 STATE = "rollouts_ahead.npz"
 KIND = "rollouts ahead 2"
 PLAIN = ("step", "problems", "responses", "finish_reasons", "rollout_s")  # fields of Rollout that fit into JSON
 
 
-@dataclass
-class Sync:
-    """Measurements of the sync by which an engine got the weights of a rollout."""
-
-    error: float | None = None  # largest |log p(engine) - log p(trainer)|, if it was checked
-    seconds: float = 0.0
-    check_s: float = 0.0  # part of `seconds`: the weight check
-    exchange_s: float = 0.0  # part of `seconds`: ranks give each other their histories
-    exchange_bytes: int = 0  # that this rank gave
-
-
-@dataclass(frozen=True)
-class FinishedRollout:
-    """A rollout that waits for its training step."""
-
-    rollout: Rollout
-    logprobs: list[list[float | None]]  # log-probs of the sampled tokens under the weights that sampled them
-    prompts: list[list[int]]  # token ids
-    weights: int  # number of updates that these weights had seen
-    sync: Sync
-
-    def part(self, places: Sequence[int]) -> "FinishedRollout":
-        """Returns the part that has the responses at these places. Its report is that of the whole."""
-        rollout = self.rollout
-        part = replace(
-            rollout,
-            problems=[rollout.problems[place] for place in places],
-            responses=[rollout.responses[place] for place in places],
-            finish_reasons=[rollout.finish_reasons[place] for place in places],
-            requests=[rollout.requests[place] for place in places],
-        )
-        return replace(
-            self,
-            rollout=part,
-            logprobs=[self.logprobs[place] for place in places],
-            prompts=[self.prompts[place] for place in places],
-        )
-
-
-class RolloutsAhead:
+class RolloutsAhead(StepRollouts):
     """Runs rollouts ahead. At the start of step n it hands new weights to the engine, submits rollout n + lag, and
     takes rollout n.
 
@@ -74,83 +33,65 @@ class RolloutsAhead:
     rollouts are the same as in a training without lag. The last `lag` steps submit nothing.
     """
 
-    def __init__(self, trainer: Any, lag: int, indexes: Callable[[Any], Iterator[list[int]]]):
-        """trainer: a GRPOTrainer. indexes: yields the indexes of this process's rows of each step, from the first step
-        on, as the trainer's dataloader draws them; called with the trainer."""
-        self.trainer = trainer
+    def __init__(self, trainer: Any, lag: int):
+        """trainer: a GRPOTrainer."""
+        super().__init__(trainer)
         self.lag = lag
-        self.taken: FinishedRollout | None = None  # the rollout on which this step trains
-        self._indexes = indexes
         self._submitted: deque[Future[FinishedRollout]] = deque()  # rollouts of the coming steps, in order
-        self._rows: Iterator[list[Mapping[str, Any]]] | None = None  # rows of the rollouts that are not submitted yet
+        self._coming: Iterator[Rows] | None = None  # rows of the rollouts that are not submitted yet
 
-    def take(self, prompt_ids: list[list[int]]) -> FinishedRollout:
-        """Submit the rollouts that are due, then wait for the rollout of this step and return it.
-
-        prompt_ids: token ids of the prompts on which TRL trains. Raises the rollout's error, and EngineError if the
-        rollout has other prompts.
-        """
-        step = self.trainer.state.global_step
-        if self._rows is None:
-            self._rows = self._rows_from(step)
-        last = min(step + self.lag, self.trainer.state.max_steps - 1)
+    def rows(self, drawn: Rows) -> Rows:
+        """Submit the rollouts that are due, then wait for the rollout of this step. Raises the rollout's error."""
+        trainer, step = self.trainer, self.trainer.state.global_step
+        if self._coming is None:
+            self._coming = self._rows_from(step)
+        last = min(step + self.lag, trainer.state.max_steps - 1)
         for number in range(step + len(self._submitted), last + 1):
-            self._submit(number, next(self._rows))
-        taken = self.taken = self._submitted.popleft().result()
-        if taken.rollout.step != step or taken.prompts != prompt_ids:
-            raise EngineError(
-                f"step {step} trains on other rows than rollout {taken.rollout.step} has: a lag needs TRL's own order "
-                "of the data"
-            )
-        return taken
+            self._submitted.append(trainer.vllm_generation.submit(trainer, next(self._coming), number))
+        self.taken = self._submitted.popleft().result()
+        assert self.taken.rollout.step == step
+        return drawn
 
     def begin(self) -> None:
-        """Forget the rollouts of an earlier training, which nobody took."""
+        """See StepRollouts."""
         wait(self._submitted)
         self._submitted.clear()
-        self._rows = None
-
-    def resume(self, folder: Path, step: int) -> None:
-        """Load the submitted rollouts from the checkpoint of `step` in this folder."""
-        ahead = load_ahead(folder)
-        self._submitted = deque(map(done, ahead))
-        self._rows = self._rows_from(step + len(ahead))
+        self._coming = None
 
     def wait(self) -> None:
-        """Wait until all submitted rollouts are finished. Raises the error of a rollout."""
+        """See StepRollouts."""
         for future in self._submitted:
             future.result()
 
     def save(self, folder: Path) -> None:
-        """Write the rollouts that were submitted but not taken yet into the folder of a checkpoint."""
+        """Write the rollouts that were submitted but not taken yet."""
         save_ahead(folder, [future.result() for future in self._submitted])
 
-    def _rows_from(self, number: int) -> Iterator[list[Mapping[str, Any]]]:
+    def resume(self, folder: Path, step: int) -> None:
+        """See StepRollouts."""
+        ahead = load_ahead(folder)
+        self._submitted = deque(map(done, ahead))
+        self._coming = self._rows_from(step + len(ahead))
+
+    def _rows_from(self, number: int) -> Iterator[Rows]:
         """Yield the rows of the data set for rollout `number`, then for each later rollout. TRL's dataloader will give
         the same rows to the steps that train on these rollouts."""
         rows = self.trainer.train_dataset
-        return ([rows[i] for i in taken] for taken in islice(self._indexes(self.trainer), number, None))
-
-    def _submit(self, number: int, rows: list[Mapping[str, Any]]) -> None:
-        """Submit rollout `number`. It samples with the weights that the trainer has now."""
-        trainer = self.trainer
-        prompts = trainer._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
-        step = trainer.state.global_step
-        new_weights = trainer._last_loaded_step != step  # TRL's: the step at which the engine got its weights
-        trainer._last_loaded_step = step
-        self._submitted.append(trainer.vllm_generation.submit(trainer, rows, prompts, number, new_weights))
+        return ([rows[i] for i in indexes] for indexes in islice(indexes_of_steps(self.trainer), number, None))
 
 
-def rollouts_of_script(trainer: Any, lag: int) -> RolloutsAhead:
-    """Let a GRPOTrainer of TRL, which one process trains, take its rollouts from those that run ahead."""
-    ahead = RolloutsAhead(trainer, lag, indexes_of_steps)
+def rollouts_of_script(trainer: Any, lag: int) -> StepRollouts:
+    """Returns the rollouts of a script's trainer. With a lag it must be a GRPOTrainer, which one process trains."""
+    if not lag:
+        return StepRollouts(trainer)
+    ahead = RolloutsAhead(trainer, lag)
     original = trainer._generate_single_turn
 
     def generate(prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         if not trainer.model.training:
             return original(prompt_ids, *args, **kwargs)
-        taken = ahead.take(prompt_ids)
-        return taken.rollout.responses, taken.logprobs
+        assert ahead.taken is not None
+        return ahead.taken.answer(prompt_ids)
 
     trainer._generate_single_turn = generate
     return ahead

@@ -23,7 +23,8 @@ import torch
 from das import ranks
 from das.errors import EngineError, reason_of
 from das.files import write_text
-from das.trl.lag import STATE, RolloutsAhead
+from das.trl.lag import STATE
+from das.trl.step_rollouts import StepRollouts
 
 OF_TRANSFORMERS = "trainer_state.json"
 FOLDER, ABOUT, SHARED = "das", "about.json", "shared_rollout.pt"
@@ -50,10 +51,10 @@ class ScriptCheckpoints:
     All ranks write and read: each has a folder of its own. What cannot be restored is said in a warning.
     """
 
-    def __init__(self, trainer: Any, ahead: RolloutsAhead | None = None):
-        """Replace methods of this trainer, which must have its backend already. ahead: its rollouts at a lag."""
+    def __init__(self, trainer: Any, rollouts: StepRollouts):
+        """Replace methods of this trainer, which must have its backend already. rollouts: those of its steps."""
         self._trainer = trainer
-        self._ahead = ahead
+        self._rollouts = rollouts
         self._epochs_before = 0  # epochs that the run had completed when its checkpoint was saved
         trainer._inner_training_loop = partial(self._train, trainer._inner_training_loop)
         trainer._get_train_sampler = partial(self._sampler, trainer._get_train_sampler)
@@ -62,8 +63,7 @@ class ScriptCheckpoints:
     def _train(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Replaces _inner_training_loop, to which `train` passes the folder of the checkpoint."""
         self._epochs_before = 0
-        if self._ahead is not None:
-            self._ahead.begin()
+        self._rollouts.begin()
         if (checkpoint := kwargs.get("resume_from_checkpoint")) is not None:
             self._epochs_before = completed_epochs(Path(checkpoint))
             if self._epochs_before and not hasattr(self._trainer.train_dataset, "__len__"):
@@ -99,8 +99,7 @@ class ScriptCheckpoints:
         for left in (own, unfinished):  # by a run that was killed here, or resumed from an earlier step
             shutil.rmtree(left, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        if self._ahead is not None:
-            self._ahead.save(unfinished)
+        self._rollouts.save(unfinished)
         write_text(unfinished / ABOUT, json.dumps({**self._about(), "micro_batches": trainer._step}))
         trainer.vllm_generation.save_state(unfinished)
         if trainer._step % _window(trainer):
@@ -138,8 +137,8 @@ class ScriptCheckpoints:
                 + ", ".join(f"{name} was {about.get(name, 0)} and is {ours[name]}" for name in differing)
             )
         step = json.loads((checkpoint / OF_TRANSFORMERS).read_text())["global_step"]
-        if self._ahead is not None and (own / STATE).exists():
-            self._ahead.resume(own, step)
+        if (own / STATE).exists():
+            self._rollouts.resume(own, step)
         if "micro_batches" in about:
             trainer._step = about["micro_batches"]
         else:
@@ -166,7 +165,7 @@ class ScriptCheckpoints:
             "generation_batch_size": getattr(args, "generation_batch_size", None),
             "num_generations": getattr(trainer, "num_generations", 1),
             "processes": ranks.count(),
-            "lag": 0 if self._ahead is None else self._ahead.lag,
+            "lag": self._rollouts.lag,
         }
 
 

@@ -25,8 +25,9 @@ from das.trl.conversations import follow_turns
 from das.trl.dataset_rows import require_fitting
 from das.trl.engines.cluster import BESIDE
 from das.trl.generation import SpeculativeGeneration
-from das.trl.lag import RolloutsAhead, rollouts_of_script, script_problem
+from das.trl.lag import rollouts_of_script, script_problem
 from das.trl.resume import ScriptCheckpoints
+from das.trl.step_rollouts import StepRollouts
 from das.trl.trainers import METHOD, REFUSED, ROLLS_OUT, is_grpo, refusal
 from das.trl.wandb_record import WandbRecord
 
@@ -156,11 +157,11 @@ def _build(
     generation.after_rollout = functools.partial(warn_of_idle_drafts, generation, trainer)
     trainer.add_callback(WandbRecord(generation.engine))
     follow_turns(trainer)
-    ahead = rollouts_of_script(trainer, lag) if lag else None
-    ScriptCheckpoints(trainer, ahead)
+    rollouts = rollouts_of_script(trainer, lag)
+    ScriptCheckpoints(trainer, rollouts)
     require_fitting(trainer, generation.engines.room)
     # Set on the trainer, not on its class, so that the trainer still announces its rows after das.speculate("off").
-    announced = functools.partial(roll_out_announced, getattr(trainer, METHOD), trainer, ahead=ahead)
+    announced = functools.partial(roll_out_announced, getattr(trainer, METHOD), trainer, rollouts)
     setattr(trainer, METHOD, announced)
 
 
@@ -224,32 +225,26 @@ def require_backend(trainer: Any) -> None:
 
 
 def roll_out_announced(
-    original: Callable[..., Any],
-    trainer: Any,
-    batch: Any,
-    *args: Any,
-    ahead: RolloutsAhead | None = None,
-    **kwargs: Any,
+    original: Callable[..., Any], trainer: Any, rollouts: StepRollouts, batch: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Announce a batch to the backend, let the trainer roll it out, and enter the result into TRL's logs.
 
-    ahead: the rollouts from which training steps take theirs; these were announced when they were submitted.
+    rollouts: from which training steps take theirs.
     """
     generation: SpeculativeGeneration = trainer.vllm_generation
-    if ahead is not None and trainer.model.training:
-        rolled_out = original(batch, *args, **kwargs)
-        assert ahead.taken is not None
-        mode, rollout = "train", ahead.taken.rollout
+    training = trainer.model.training
+    if training:
+        batch = rollouts.rows(batch)
     else:
-        if ahead is not None:
-            ahead.wait()  # an evaluation has the engine for itself
+        rollouts.wait()  # an evaluation has the engine for itself
         generation.announce(trainer, batch)
-        rolled_out = original(batch, *args, **kwargs)
-        assert generation.last is not None
-        mode, rollout = "eval" if generation.evaluation else "train", generation.last
+    rolled_out = original(batch, *args, **kwargs)
+    taken = rollouts.taken if training else None
+    rollout = generation.last if taken is None else taken.rollout
+    assert rollout is not None
     with side_output("das's numbers in TRL's logs"):
         row = rollout_row(rollout)
-        metrics = trainer._metrics[mode]
+        metrics = trainer._metrics["train" if training else "eval"]
         for name in LOGGED:
             metrics[f"das/{name}"].append(row[name])
         if generation.sync.exchange_bytes:

@@ -220,11 +220,9 @@ def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
         trainer.resume(run.start)
     else:
         trainer.train()
-    from experiments.training.checkpoint_writer import final_digests
-
     history = rank_folders.own_file(run.folder / HISTORY)
     trainer.vllm_generation.save_history(history)
-    return final_digests(trainer)
+    return trainer.digests()
 
 
 class StepLog:

@@ -4,23 +4,19 @@ All responses to a problem (a group) may get the same reward. Then their advanta
 from them. So the step draws further groups, until it has enough whose rewards differ.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from das.engine.rollouts.report import RolloutReport, added
-from das.engine.rollouts.rollout import Rollout, rollout_row
-from das.trl.lag import FinishedRollout, indexes_of_steps
-from experiments.training.partial import OF_TRAINED
-from experiments.training.step_row import mean_reward
-
-if TYPE_CHECKING:
-    from experiments.training.trainer import SpeculativeGRPOTrainer
+from das.engine.rollouts.rollout import Rollout
+from das.trl.lag import indexes_of_steps
+from das.trl.step_rollouts import FinishedRollout, Rows, StepRollouts
+from experiments.training.step_row import mean_reward, of_chosen
 
 
-class DynamicSampling:
+class DynamicSampling(StepRollouts):
     """Draws groups for a step until enough of them have rewards that differ, or until a limit.
 
     A draw is as large as a step. It is the next rollout of a training that draws once a step: the same rows of the data
@@ -28,89 +24,54 @@ class DynamicSampling:
     the number of rollouts, which the backend counts.
     """
 
-    def __init__(self, trainer: "SpeculativeGRPOTrainer", further: int):
-        """further: how often a step draws again, at most."""
-        self.trainer = trainer
+    def __init__(self, trainer: Any, further: int, judge: Callable[[Rows], list[float | None]]):
+        """further: how often a step draws again, at most. judge: returns the rewards of the responses in `taken`, to
+        these rows."""
+        super().__init__(trainer)
         self.further = further
-        self.taken: FinishedRollout | None = None  # the part of the draws on which this step trains
-        self.rewards: list[float | None] = []  # of the responses in it
-        self._draw: FinishedRollout | None = None  # the newest draw of the running step
-        self._row: dict[str, Any] = {}
+        self._judge = judge
+        self._columns: dict[str, Any] = {}
         self._problems: Iterator[list[int]] | None = None  # indexes of the rows of the draws to come
-        self._rows: list[dict[str, Any]] = []  # those of the newest draw
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Draw. Returns the rows of the data set on which this step trains, one for each response."""
-        siblings = self.trainer.num_generations
-        wanted = self.trainer.args.generation_batch_size // siblings
-        rows: list[dict[str, Any]] = []
+    def rows(self, drawn: Rows) -> Rows:
+        """Draw. Returns the rows of the data set on which this step trains."""
+        trainer, generation = self.trainer, self.trainer.vllm_generation
+        siblings = trainer.num_generations
+        wanted = trainer.args.generation_batch_size // siblings
+        if self._problems is None:
+            self._problems = islice(indexes_of_steps(trainer), generation.rollouts, None)
+        rows: Rows = []
         rewards: list[float | None] = []
         draws: list[FinishedRollout] = []
-        self.taken = None
         while not draws or (len(differing(rewards, siblings)) < wanted and len(draws) <= self.further):
-            rewards += self._judged_draw()
-            rows += self._rows
-            assert self._draw is not None
-            draws.append(self._draw)
+            of_draw = [trainer.train_dataset[index] for index in next(self._problems)]
+            self.taken = generation.submit(trainer, of_draw, generation.rollouts).result()
+            draws.append(self.taken)
+            rows += of_draw
+            rewards += self._judge(of_draw)
         differ = differing(rewards, siblings)
         flat = [group for group in range(len(rows) // siblings) if group not in differ]
         chosen = sorted([*differ, *flat][:wanted])
         places = [group * siblings + sibling for group in chosen for sibling in range(siblings)]
-        whole = one_after_another(draws, self.trainer.state.global_step)
-        self.taken, self.rewards = whole.part(places), [rewards[place] for place in places]
-        self._row = self._noted(whole.rollout, rewards, chosen, max(0, wanted - len(differ)))
+        whole = replace(one_after_another(draws, trainer.state.global_step), rewards=rewards)
+        self.taken = whole.part(places)
+        self._columns = self._noted(whole, self.taken.rollout, wanted, max(0, wanted - len(differ)))
         return [rows[place] for place in places]
 
-    def take(self, prompt_ids: list[list[int]]) -> FinishedRollout:
-        """Return the responses that TRL asks for: while `rows` runs those of a new draw, afterwards those on which the
-        step trains. prompt_ids: the prompts' token ids."""
-        if self.taken is not None:
-            assert self.taken.prompts == prompt_ids
-            return self.taken
-        trainer, generation = self.trainer, self.trainer.vllm_generation
-        new_weights = trainer._last_loaded_step != trainer.state.global_step  # TRL's: when the engine got its weights
-        trainer._last_loaded_step = trainer.state.global_step
-        self._draw = generation.submit(trainer, self._rows, prompt_ids, generation.rollouts, new_weights).result()
-        return self._draw
+    def columns(self) -> dict[str, Any]:
+        """See StepRollouts. Costs are those of all draws."""
+        return self._columns
 
-    def row(self) -> dict[str, Any]:
-        """Return the columns of a step's metrics that are other than without further draws. Costs are those of all
-        draws; lengths are those of the trained responses."""
-        return self._row
-
-    def wait(self) -> None:
-        """Do nothing: no rollout runs while the policy trains."""
-
-    def save(self, folder: Path) -> None:
-        """Do nothing: the backend's state says how many draws there were."""
-
-    def resume(self, folder: Path, step: int) -> None:
-        """Do nothing: the backend's state says how many draws there were."""
-
-    def _judged_draw(self) -> list[float | None]:
-        """Draw once. Returns the rewards of the draw, one for each response."""
+    def _noted(self, whole: FinishedRollout, trained: Rollout, wanted: int, flat: int) -> dict[str, Any]:
+        """Return the step's columns. whole: all draws. trained: the part on which the step trains. wanted: its groups.
+        flat: how many of these have rewards that do not differ."""
         trainer = self.trainer
-        if self._problems is None:
-            self._problems = islice(indexes_of_steps(trainer), trainer.vllm_generation.rollouts, None)
-        self._rows = [trainer.train_dataset[index] for index in next(self._problems)]
-        prompts = [row["prompt"] for row in self._rows]
-        _, responses, _, conversations, *_ = trainer._generate(prompts)  # TRL's; it calls `take`
-        trainer._calculate_rewards(self._rows, prompts, conversations, responses)
-        return trainer.rewards
-
-    def _noted(
-        self, whole: Rollout, rewards: Sequence[float | None], chosen: Sequence[int], flat: int
-    ) -> dict[str, Any]:
-        """Return the step's columns. rewards: of all draws. chosen: the trained groups. flat: how many of these have
-        rewards that do not differ."""
-        assert self.taken is not None
-        trainer, trained, wanted = self.trainer, rollout_row(self.taken.rollout), len(chosen)
-        groups, of_epoch = len(rewards) // trainer.num_generations, len(trainer.train_dataset) // wanted
+        groups, of_epoch = len(whole.rewards) // trainer.num_generations, len(trainer.train_dataset) // wanted
         counts = {"draws": groups // wanted, "groups": groups, "dropped": groups - wanted, "flat": flat}
-        counts["trained_tokens"] = self.taken.rollout.tokens
-        row = rollout_row(whole) | {name: trained[name] for name in OF_TRAINED}
+        counts["trained_tokens"] = trained.tokens
+        row = of_chosen(whole.rollout, trained)
         row["epoch"] = (trainer.vllm_generation.rollouts - 1) // max(1, of_epoch)
-        row["dynamic_sampling"] = {**counts, "drawn_reward": mean_reward(rewards)}
+        row["dynamic_sampling"] = {**counts, "drawn_reward": mean_reward(whole.rewards)}
         if flat:
             row["alarms"].append(
                 f"the rewards of {flat} of {wanted} trained groups are equal after {counts['draws']} draws, so they "

@@ -1,44 +1,38 @@
 """Train each step on the groups that are done in time, and put the others aside (`trainer.partial`,
 `trainer.partial_tokens`)."""
 
-import copy
 import math
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from das import ranks
-from das.engine.rollouts.rollout import Rollout, rollout_row
-from das.trl.lag import FinishedRollout, indexes_of_steps
+from das.engine.rollouts.rollout import Rollout
+from das.trl.lag import indexes_of_steps
 from das.trl.merge import merged
+from das.trl.step_rollouts import Rows, StepRollouts
 from experiments.training.groups import Group, Verified, begun, divide, load_groups, save_groups, verified
-
-if TYPE_CHECKING:
-    from experiments.training.trainer import SpeculativeGRPOTrainer
-
-OF_TRAINED = ("length_mean", "length_median", "length_max", "longest_over_mean")  # columns about the trained responses
+from experiments.training.step_row import of_chosen
 
 
-class PartialRollouts:
+class PartialRollouts(StepRollouts):
     """Rolls out until enough groups are done, or up to a limit. The step trains on these groups (EnoughGroups)."""
 
-    def __init__(self, trainer: "SpeculativeGRPOTrainer", spare: int, tokens: int):
+    def __init__(self, trainer: Any, spare: int, tokens: int):
         """spare: how many groups of this rank roll out beside those on which a step trains. tokens: how many a step
         grants to each response, at most; 0: as many as it needs. At this limit a step trains on fewer groups."""
-        self.trainer = trainer
+        super().__init__(trainer)
         self.spare = spare
         self.tokens = tokens
-        self.taken: FinishedRollout | None = None  # the part of the rollout on which this step trains
         self._whole: Rollout | None = None  # the rollout of all groups
         self._verified: list[Verified] = []  # the responses in it that had been put aside
         self._groups: list[Group] = []  # those that are put aside, in the order of the data
         self._drawn = 0  # how many groups were begun so far
         self._problems: Iterator[int] | None = None  # indexes of the problems of the groups that are not begun yet
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Roll out until enough groups are done. Returns this rank's rows of the data set on which this step trains,
-        one for each response. All ranks must call this method."""
+    def rows(self, drawn: Rows) -> Rows:
+        """Roll out until enough groups are done. Returns this rank's rows of the data set on which this step trains."""
         trainer = self.trainer
         siblings, step = trainer.num_generations, trainer.state.global_step
         wanted = trainer.args.generation_batch_size // siblings // ranks.count()
@@ -47,34 +41,22 @@ class PartialRollouts:
         multiple = batches // math.gcd(batches, siblings)
         plan = begun(pool, trainer.args.seed, wanted, siblings, self.tokens, multiple)
         rows = [trainer.train_dataset[group.index] for group in pool for _ in range(siblings)]
-        prompts = trainer._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
-        new_weights = trainer._last_loaded_step != step  # TRL's: the step at which the engine got its weights
-        trainer._last_loaded_step = step
-        whole = trainer.vllm_generation.submit(trainer, rows, prompts, step, new_weights, plan).result()
+        whole = trainer.vllm_generation.submit(trainer, rows, step, plan).result()
         chosen, self._groups = divide(pool, whole.rollout, plan.enough)
         self._whole, self._verified = whole.rollout, verified(pool, whole.rollout)
         places = [place * siblings + sibling for place in chosen for sibling in range(siblings)]
         self.taken = whole.part(places)
         return [rows[place] for place in places]
 
-    def take(self, prompt_ids: list[list[int]]) -> FinishedRollout:
-        """Return the responses to the rows that `rows` returned. prompt_ids: their token ids."""
-        assert self.taken is not None
-        assert self.taken.prompts == prompt_ids
-        return self.taken
-
-    def row(self) -> dict[str, Any]:
-        """Return the columns of a step's metrics that are other than without groups that are put aside. Costs are those
-        of all groups; lengths are those of the trained responses. All ranks must call this method, and get the same."""
+    def columns(self) -> dict[str, Any]:
+        """See StepRollouts. Costs are those of all groups."""
         assert self.taken is not None
         assert self._whole is not None
         of_ranks = ranks.gather((self._whole, self.taken.rollout, self._verified, len(self._groups)))
         wholes, trained, verified_of_ranks, groups = zip(*of_ranks, strict=True)
         rollout, entries = merged(trained), [entry for entries in verified_of_ranks for entry in entries]
-        lengths = rollout_row(rollout)
         return {
-            **rollout_row(merged(wholes)),
-            **{name: lengths[name] for name in OF_TRAINED},
+            **of_chosen(merged(wholes), rollout),
             "partial": {
                 "groups": sum(groups),
                 "trained_groups": len(rollout.responses) // self.trainer.num_generations,
@@ -85,15 +67,12 @@ class PartialRollouts:
             },
         }
 
-    def wait(self) -> None:
-        """Do nothing: no rollout runs while the policy trains."""
-
     def save(self, folder: Path) -> None:
-        """Write the groups that are put aside into the folder of a checkpoint."""
+        """Write the groups that are put aside."""
         save_groups(folder, self._groups, self._drawn)
 
     def resume(self, folder: Path, step: int) -> None:
-        """Load the groups that were put aside from the checkpoint of `step` in this folder."""
+        """See StepRollouts."""
         self._groups, self._drawn = load_groups(folder)
 
     def _filled(self, size: int) -> list[Group]:

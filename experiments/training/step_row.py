@@ -10,6 +10,8 @@ from das.trl.lag import Sync
 from experiments.digests import digest
 from experiments.run.errors import TrainingDiverged
 
+OF_TRAINED = ("length_mean", "length_median", "length_max", "longest_over_mean")  # columns about the trained responses
+
 
 def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:
     """Return the columns that come from TRL's own logs."""
@@ -47,6 +49,13 @@ def of_rollout(rollout: Rollout, rewards: Sequence[float | None]) -> dict[str, A
         "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
         "rewards_digest": digest(np.asarray(rewards, np.float64)),  # NaN for None
     }
+
+
+def of_chosen(whole: Rollout, trained: Rollout) -> dict[str, Any]:
+    """Return the columns of a step that trains on a part of what rolled out: costs are those of the whole, lengths
+    those of the trained responses."""
+    lengths = rollout_row(trained)
+    return {**rollout_row(whole), **{name: lengths[name] for name in OF_TRAINED}}
 
 
 def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:

@@ -4,6 +4,7 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,18 @@ from das.engine.rollouts.rollout import Rollout
 from das.trl.conversations import follow_turns
 from das.trl.engines.cluster import BESIDE
 from das.trl.generation import SpeculativeGeneration
-from das.trl.lag import RolloutsAhead, Sync, indexes_of_steps
+from das.trl.lag import RolloutsAhead
 from das.trl.merge import merged
 from das.trl.patches import generation_backend
 from das.trl.resume import completed_epochs, repeat_draws
+from das.trl.step_rollouts import Rows, StepRollouts, Sync
 from experiments import rank_folders
+from experiments.digests import of_all_ranks, optimizer_digest, weights_digest
+from experiments.heads.mtp import is_mimo, mtp_tensors, put_back
 from experiments.heads.training import OnlineHead
 from experiments.training import checkpoint
 from experiments.training.barrier import Barrier
-from experiments.training.checkpoint_writer import Checkpoints, CheckpointWriter
+from experiments.training.checkpoint_writer import Checkpoints
 from experiments.training.dynamic_sampling import DynamicSampling
 from experiments.training.partial import PartialRollouts
 from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
@@ -35,15 +39,14 @@ from experiments.training.trimmed import without_padding
 ENTROPY_OPTIONS = ("compute_entropy", "compute_aux_loss")  # of TRL's forward pass; its other options carry images
 RewardFunction = Callable[..., Sequence[float | None]]
 Evaluate = Callable[[SpeculativeGeneration, int], dict[str, Any] | None]
-CHOOSING = (PartialRollouts, DynamicSampling)  # they choose the rows of a step among those that rolled out
 
 
 class SpeculativeGRPOTrainer(GRPOTrainer):
     """GRPO whose rollouts are speculative, as with `das.speculate()`. Each step makes a row of metrics.
 
-    In a step TRL calls `_generate_and_score_completions`, which calls `_generate_single_turn` and the reward; then
-    `training_step` for each micro-batch; then `log`; and every `args.save_steps` steps `_save_checkpoint`. TRL itself
-    is patched only while the trainer is built.
+    In a step TRL calls `_generate_and_score_completions`, which calls `_generate`, which calls `_generate_single_turn`,
+    and the reward; then `training_step` for each micro-batch; then `log`; and every `args.save_steps` steps
+    `_save_checkpoint`. TRL itself is patched only while the trainer is built.
     """
 
     brings_backend = True  # tells das.speculate() not to change this trainer
@@ -88,17 +91,15 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self.barrier = barrier
         self.on_step = on_step
         self.trim_padding = trim_padding
-        self.rollouts_ahead: RolloutsAhead | PartialRollouts | DynamicSampling = RolloutsAhead(
-            self, lag, indexes_of_steps
-        )
+        self.rollouts = StepRollouts(self)
         if partial or partial_tokens:
-            self.rollouts_ahead = PartialRollouts(self, partial // ranks.count(), partial_tokens)
+            self.rollouts = PartialRollouts(self, partial // ranks.count(), partial_tokens)
         elif dynamic_sampling:
-            self.rollouts_ahead = DynamicSampling(self, dynamic_sampling)
-        # True: rollouts are made before TRL asks for them, and taken then; False: TRL's own code rolls out.
-        self.ahead = lag > 0 or isinstance(self.rollouts_ahead, CHOOSING) or own_process
+            self.rollouts = DynamicSampling(self, dynamic_sampling, self._judge)
+        elif lag or own_process:
+            self.rollouts = RolloutsAhead(self, lag)
         self.evaluate_policy = evaluate
-        self._writer = CheckpointWriter(self, checkpoints)
+        self.checkpoints = checkpoints
         self._evaluations: list[dict[str, Any]] = []  # evaluations since the last row
         self._reward = reward
         self.rewards: list[float | None] = []  # of the responses that were judged last
@@ -110,7 +111,6 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             history_unit=history_unit,
             cluster=cluster or (BESIDE if own_process else None),
             schedule=schedule,
-            **({} if self.ahead else {"after_rollout": barrier.after_rollout}),  # rollouts ahead belong to other steps
         )
         with generation_backend(backend, self):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
@@ -122,15 +122,13 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
 
     def resume(self, step: int) -> None:
         """Continue training from the checkpoint of `step`, which must have been verified."""
-        folder = checkpoint.step_folder(self._writer.checkpoints.folder, step)
-        if self.ahead:
-            self.rollouts_ahead.resume(rank_folders.own_folder(folder), step)
+        folder = checkpoint.step_folder(self.checkpoints.folder, step)
+        own = rank_folders.own_folder(folder)
+        self.rollouts.resume(own, step)
         # On the trainer, not on its class: `indexes_of_steps` begins with the first epoch (das/trl/lag.py).
         self._get_train_sampler = functools.partial(self._sampler_after, completed_epochs(folder))
-        self.vllm_generation.load_state(rank_folders.own_folder(folder))
+        self.vllm_generation.load_state(own)
         self.train(resume_from_checkpoint=str(folder))
-
-    # ---- a step: rows, rollout, reward ----
 
     def _sampler_after(self, epochs: int, *args: Any, **kwargs: Any) -> Any:
         """TRL's sampler, behind the draws of so many completed epochs."""
@@ -138,39 +136,44 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         repeat_draws(sampler, epochs)
         return sampler
 
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+    # ---- a step: rows, rollout, reward ----
+
+    def _generate_and_score_completions(self, inputs: Rows) -> dict[str, Any]:
         # Only before the first rollout. A resumed training begins after step 0, and step 0 may have several rollouts.
         if self.state.global_step == 0 and not self.vllm_generation.rollouts:
             self._measure_policy()
         self.barrier.before_rollout()
-        self._began, self._waited, self._exposed_s = time.perf_counter(), self.barrier.waited_s, 0.0
-        if isinstance(self.rollouts_ahead, CHOOSING) and self.model.training:
-            inputs = self.rollouts_ahead.rows()
-            self._exposed_s = time.perf_counter() - self._began
-        elif not (self.ahead and self.model.training):  # rollouts ahead are announced when they are submitted
-            self.vllm_generation.announce(self, inputs)
-        return super()._generate_and_score_completions(inputs)
+        self._began, self._waited = time.perf_counter(), self.barrier.waited_s
+        rows = self.rollouts.rows(inputs)
+        self._exposed_s = time.perf_counter() - self._began
+        return super()._generate_and_score_completions(rows)
+
+    def _generate(self, *args: Any) -> Any:
+        generated = super()._generate(*args)
+        self.barrier.after_rollout()
+        return generated
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
-        """Return the responses of this step to TRL: (token ids, log-probs of the sampled tokens)."""
-        began, waited_s = time.perf_counter(), self.barrier.waited_s
-        if self.ahead and self.model.training:
-            taken = self.rollouts_ahead.take(prompt_ids)
-            if taken is self.rollouts_ahead.taken:  # else a draw of dynamic sampling, which may not be the last
-                self.barrier.after_rollout()
-            generated: Any = taken.rollout.responses, taken.logprobs
-        else:
+        """Return responses to TRL: (token ids, log-probs of the sampled tokens)."""
+        began, taken = time.perf_counter(), self.rollouts.taken
+        if taken is None:
             generated = super()._generate_single_turn(prompt_ids, *args, **kwargs)
-        # Seconds for which the trainer waited for its rollout, without the time at the barrier.
-        self._exposed_s += time.perf_counter() - began - (self.barrier.waited_s - waited_s)
+        else:
+            generated = taken.answer(prompt_ids)
+        self._exposed_s += time.perf_counter() - began  # seconds for which the trainer waited for its rollout
         return generated
 
     def _scored(self, *args: Any, **kwargs: Any) -> list[float | None]:
-        ahead = self.rollouts_ahead
-        if isinstance(ahead, DynamicSampling) and self.model.training and ahead.taken is not None:
-            self.rewards = ahead.rewards  # judged when they were drawn
-        else:
-            self.rewards = list(self._reward(*args, **kwargs))
+        taken = self.rollouts.taken
+        judged = [] if taken is None else taken.rewards  # when they were drawn
+        self.rewards = judged or list(self._reward(*args, **kwargs))
+        return self.rewards
+
+    def _judge(self, rows: Rows) -> list[float | None]:
+        """Return the rewards of the responses in `self.rollouts.taken`, which belong to these rows."""
+        prompts = [row["prompt"] for row in rows]
+        _, responses, _, conversations, *_ = super()._generate(prompts)
+        self._calculate_rewards(rows, prompts, conversations, responses)
         return self.rewards
 
     def _measure_policy(self) -> None:
@@ -209,14 +212,14 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log(logs, start_time)
         self.state.log_history.clear()  # else it grows without end, in memory and in checkpoints; metrics.jsonl has it
-        if "grad_norm" not in logs or (self.vllm_generation.last is None and self.rollouts_ahead.taken is None):
+        if "grad_norm" not in logs:
             return  # the summary at the end of training, not a step
         own, own_sync, weights = self._trained_on()
         own = replace(own, requests=[replace(cost, weights=weights) for cost in own.requests])
         loss = float(np.sum(self._losses))
         self._losses = []
         norm = float(logs["grad_norm"])
-        chosen = self.rollouts_ahead.row() if isinstance(self.rollouts_ahead, CHOOSING) else {}
+        chosen = self.rollouts.columns()
         of_ranks = ranks.gather((own, self.rewards, loss, norm, own_sync, self._exposed_s))
         rollouts, rewards_of_ranks, losses, norms, syncs, exposed_s = zip(*of_ranks, strict=True)
         require_finite(losses, norms, self.state.global_step)  # before a checkpoint of this step is written
@@ -250,7 +253,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
     def _trained_on(self) -> tuple[Rollout, Sync, int]:
         """Return the rollout on which this step trains, the weight sync before it, and how many updates had made its
         weights."""
-        taken, generation = self.rollouts_ahead.taken, self.vllm_generation
+        taken, generation = self.rollouts.taken, self.vllm_generation
         if taken is not None:
             return taken.rollout, taken.sync, taken.weights
         assert generation.last is not None
@@ -258,9 +261,36 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Wait until the rollouts that run ahead are finished, then write a checkpoint."""
-        self.rollouts_ahead.wait()
+        self.rollouts.wait()
+        step = self.state.global_step
+        scratch = Path(self.args.output_dir) / f"checkpoint-{step}"  # transformers' choice
         save_transformers_part = super()._save_checkpoint
-        self._writer.save(lambda: save_transformers_part(model, trial))
+
+        def write() -> None:
+            save_transformers_part(model, trial)
+            if ranks.is_main():
+                (scratch / "training_args.bin").unlink()  # a pickle that nobody reads
+                if is_mimo(policy := Path(self.vllm_generation.engine.model)):
+                    put_back(scratch, mtp_tensors(policy))
+            own = rank_folders.own_folder(scratch)
+            own.mkdir(parents=True, exist_ok=True)
+            self.vllm_generation.save_state(own)
+            self.rollouts.save(own)
+
+        self.checkpoints.save(scratch, step, write, self.digests)
+
+    def digests(self) -> dict[str, str]:
+        """Digests of what all ranks have trained: weights, optimizer state, and the draft head if there is one. A
+        trainer that takes another arm's weights has no optimizer state.
+
+        All ranks must call this method.
+        """
+        digests = {"final_weights": weights_digest(self.model)}
+        if self.trains:
+            digests["optimizer"] = optimizer_digest(self.optimizer)
+        if self.head is not None:
+            digests["head"] = self.head.digest()
+        return {name: of_all_ranks(digest) for name, digest in digests.items()}
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write no model card. TRL would write one with every checkpoint."""

@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from trl import GRPOTrainer
 
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout
-from das.trl.lag import FinishedRollout, Sync
+from das.trl.lag import done
+from das.trl.step_rollouts import FinishedRollout, Sync
+from experiments.training import dynamic_sampling
 from experiments.training.dynamic_sampling import DynamicSampling, differing, one_after_another
+from experiments.training.trainer import SpeculativeGRPOTrainer
 
 
 def test_groups_whose_rewards_differ() -> None:
@@ -39,6 +43,17 @@ def test_draws_of_a_step_are_one_rollout() -> None:
     assert (report.passes, report.drafted, report.history_tokens, report.calibration_error) == (4, 6, 50, 0.5)
 
 
+class Generation:
+    """A backend without an engine, which has rolled out five times."""
+
+    rollouts = 5
+
+    def submit(self, trainer: Any, rows: list[dict[str, int]], number: int) -> Any:
+        self.rollouts += 1
+        assert [row["row"] for row in rows] == [number, number], "a draw is the next rollout of the data"
+        return done(finished(number - Generation.rollouts, str(number)))
+
+
 @pytest.mark.parametrize(
     ("rewards", "trained", "counts", "alarms"),
     [
@@ -49,24 +64,25 @@ def test_draws_of_a_step_are_one_rollout() -> None:
     ],
 )
 def test_draws_until_rewards_differ(
-    rewards: list[list[float | None]], trained: list[int], counts: tuple[int, ...], alarms: int
+    rewards: list[list[float | None]],
+    trained: list[int],
+    counts: tuple[int, ...],
+    alarms: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trainer: Any = SimpleNamespace(
         num_generations=2, args=SimpleNamespace(generation_batch_size=2), state=SimpleNamespace(global_step=3),
-        train_dataset=range(9), vllm_generation=SimpleNamespace(rollouts=5),
+        train_dataset=[{"row": number} for number in range(9)], vllm_generation=Generation(),
     )  # fmt: skip
-    sampling, coming = DynamicSampling(trainer, 2), iter(enumerate(rewards))
-
-    def draw() -> list[float | None]:
-        number, of_draw = next(coming)
-        sampling._draw, sampling._rows = finished(number, str(number)), [{"row": number}] * 2
-        return of_draw
-
-    vars(sampling)["_judged_draw"] = draw
-    assert sampling.rows() == [{"row": number} for number in trained for _ in range(2)]
-    assert next(coming, None) is None, "it stops once rewards differ, and at the limit"
-    assert sampling.rewards == rewards[trained[0]]
-    row = sampling.row()
+    monkeypatch.setattr(dynamic_sampling, "indexes_of_steps", lambda trainer: iter([[n, n] for n in range(9)]))
+    judged = iter(rewards)
+    sampling = DynamicSampling(trainer, 2, lambda rows: next(judged))
+    first = Generation.rollouts
+    assert sampling.rows([]) == [{"row": first + number} for number in trained for _ in range(2)]
+    assert next(judged, None) is None, "it stops once rewards differ, and at the limit"
+    assert sampling.taken is not None
+    assert sampling.taken.rewards == rewards[trained[0]]
+    row = sampling.columns()
     noted = row["dynamic_sampling"]
     assert (noted["draws"], noted["dropped"], noted["flat"]) == counts
     assert noted["drawn_reward"] == pytest.approx(
@@ -75,3 +91,48 @@ def test_draws_until_rewards_differ(
     assert len(row["alarms"]) == alarms
     assert row["length_max"] == trained[0] + 1
     assert row["tokens"] == sum(2 * (number + 1) for number in range(len(rewards)))
+
+
+def test_a_step_judges_each_draw_once_and_lets_other_arms_go_on_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a trainer of TRL whose methods call each other as TRL's do."""
+    happened: list[Any] = []
+
+    class Draws(Generation):
+        def submit(self, *args: Any) -> Any:
+            happened.append("draw")
+            return super().submit(*args)
+
+    def generate(self: Any, prompts: list[int]) -> Any:
+        tokens, _ = self._generate_single_turn([[1], [1]])
+        return prompts, tokens, None, prompts
+
+    def judged(self: Any, rows: Any, prompts: Any, conversations: Any, tokens: Any) -> None:
+        self._scored(tokens)
+
+    def step(self: Any, rows: Any) -> Any:
+        prompts = [row["prompt"] for row in rows]
+        _, tokens, _, conversations = self._generate(prompts)
+        self._calculate_rewards(rows, prompts, conversations, tokens)
+        return tokens
+
+    def reward(tokens: list[list[int]]) -> list[float]:
+        happened.append("judge")
+        return [0.0, float(len(tokens[0]) == 3)]
+
+    for name, method in (
+        ("_generate", generate), ("_calculate_rewards", judged), ("_generate_and_score_completions", step),
+    ):  # fmt: skip
+        monkeypatch.setattr(GRPOTrainer, name, method)
+    monkeypatch.setattr(dynamic_sampling, "indexes_of_steps", lambda trainer: iter([[n, n] for n in range(9)]))
+    trainer: Any = SpeculativeGRPOTrainer.__new__(SpeculativeGRPOTrainer)
+    trainer.num_generations, trainer.args = 2, SimpleNamespace(generation_batch_size=2)
+    trainer.state, trainer.vllm_generation = SimpleNamespace(global_step=3), Draws()
+    trainer.train_dataset = [{"row": number, "prompt": number} for number in range(9)]
+    trainer.barrier = SimpleNamespace(
+        before_rollout=lambda: happened.append("wait"), after_rollout=lambda: happened.append("go on"), waited_s=0.0
+    )
+    trainer._reward, trainer._exposed_s = reward, 0.0
+    trainer.rollouts = DynamicSampling(trainer, 5, trainer._judge)
+    assert trainer._generate_and_score_completions([]) == [[2, 2, 2], [9, 9, 9]]
+    assert happened == ["wait", *["draw", "judge"] * 3, "go on"]
+    assert trainer.rewards == [0.0, 1.0]

@@ -9,7 +9,9 @@ import pytest
 
 from das.engine.rollouts.report import ClusterReport, RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout
-from das.trl.lag import FinishedRollout, Sync, ahead_problem, indexes_of_steps, load_ahead, save_ahead
+from das.errors import EngineError
+from das.trl.lag import ahead_problem, indexes_of_steps, load_ahead, save_ahead
+from das.trl.step_rollouts import FinishedRollout, Sync
 
 
 def test_indexes_follow_the_sampler_epoch_after_epoch() -> None:
@@ -60,6 +62,13 @@ def test_what_waits_is_kept_to_the_bit(tmp_path: Path, count: int) -> None:
     ahead = [finished(step, seed) for seed, step in enumerate(range(5, 5 + count))]
     save_ahead(tmp_path, ahead)
     assert load_ahead(tmp_path) == ahead
+
+
+def test_responses_to_other_prompts_are_refused_in_one_line() -> None:
+    waiting = finished(5, 0)
+    assert waiting.answer([[1, 2], [3], [4, 5, 6]]) == (waiting.rollout.responses, waiting.logprobs)
+    with pytest.raises(EngineError, match=r"^a step trains on other rows than rollout 5 has: .* order of the data$"):
+        waiting.answer([[1, 2], [4, 5, 6], [3]])
 
 
 def test_impossible_lags_are_refused_in_one_line() -> None:

@@ -15,6 +15,7 @@ from trl_runs import COMMON, GROUPS, one_engine, reward
 
 from das.errors import EngineError
 from das.trl.resume import ScriptCheckpoints
+from das.trl.step_rollouts import StepRollouts
 from experiments.digests import weights_digest
 
 pytestmark = pytest.mark.slow
@@ -128,7 +129,7 @@ def test_what_is_not_restored_is_named(tmp_path: Path) -> None:
         _get_train_sampler=None,
         _save_checkpoint=None,
     )
-    ScriptCheckpoints(trainer)
+    ScriptCheckpoints(trainer, StepRollouts(trainer))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert trainer._inner_training_loop(resume_from_checkpoint=str(tmp_path)) == "ran"

@@ -12,7 +12,7 @@ from das.engine.patches import weights
 from das.trl.engines import in_process
 from das.trl.engines.in_process import StockEngine
 from das.trl.generation import SpeculativeGeneration
-from das.trl.lag import Sync
+from das.trl.step_rollouts import StepRollouts, Sync
 from das.weights.weight_check import WeightSample
 from experiments.training.trainer import SpeculativeGRPOTrainer
 
@@ -55,7 +55,7 @@ def test_only_a_training_at_its_beginning_evaluates_before_its_first_rollout(mon
         trainer.state = SimpleNamespace(global_step=step)
         trainer.vllm_generation = SimpleNamespace(rollouts=rollouts, announce=lambda *args: None)
         trainer.barrier = SimpleNamespace(before_rollout=lambda: None, waited_s=0.0)
-        trainer._evaluations, trainer.ahead, trainer.rollouts_ahead = [], False, None
+        trainer._evaluations, trainer.rollouts = [], StepRollouts(trainer)
         trainer.evaluate_policy = lambda generation, step: evaluated.append((step, generation.rollouts))
         trainer._generate_and_score_completions([])
     assert evaluated == [(0, 0)]

@@ -1,0 +1,100 @@
+"""Where the rows and the responses of training steps come from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from das.engine.rollouts.rollout import Rollout
+from das.errors import EngineError
+
+Rows = list[Mapping[str, Any]]  # of a data set, one for each response
+
+
+@dataclass
+class Sync:
+    """Measurements of the sync by which an engine got the weights of a rollout."""
+
+    error: float | None = None  # largest |log p(engine) - log p(trainer)|, if it was checked
+    seconds: float = 0.0
+    check_s: float = 0.0  # part of `seconds`: the weight check
+    exchange_s: float = 0.0  # part of `seconds`: ranks give each other their histories
+    exchange_bytes: int = 0  # that this rank gave
+
+
+@dataclass(frozen=True)
+class FinishedRollout:
+    """A rollout that waits for its training step."""
+
+    rollout: Rollout
+    logprobs: list[list[float | None]]  # log-probs of the sampled tokens under the weights that sampled them
+    prompts: list[list[int]]  # token ids
+    weights: int  # number of updates that these weights had seen
+    sync: Sync
+    rewards: list[float | None] = field(default_factory=list)  # of the responses; empty: they were not judged yet
+
+    def part(self, places: Sequence[int]) -> "FinishedRollout":
+        """Returns the part that has the responses at these places. Its report is that of the whole."""
+        rollout = self.rollout
+        part = replace(
+            rollout,
+            problems=[rollout.problems[place] for place in places],
+            responses=[rollout.responses[place] for place in places],
+            finish_reasons=[rollout.finish_reasons[place] for place in places],
+            requests=[rollout.requests[place] for place in places],
+        )
+        return replace(
+            self,
+            rollout=part,
+            logprobs=[self.logprobs[place] for place in places],
+            prompts=[self.prompts[place] for place in places],
+            rewards=[self.rewards[place] for place in places] if self.rewards else [],
+        )
+
+    def answer(self, prompt_ids: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[float | None]]]:
+        """Returns what TRL's `_generate_single_turn` returns for these prompts: token ids and log-probs of the
+        responses. Raises EngineError if the rollout has other prompts."""
+        if self.prompts != prompt_ids:
+            raise EngineError(
+                f"a step trains on other rows than rollout {self.rollout.step} has: rollouts ahead need TRL's own "
+                "order of the data"
+            )
+        return self.rollout.responses, self.logprobs
+
+
+class StepRollouts:
+    """Gives each training step its rows and their responses.
+
+    This class is for steps that wait for TRL's own rollout of TRL's own rows. Subclasses have the rollout of a step
+    before TRL asks for it.
+    """
+
+    lag = 0  # training steps between the weights that sample and the update that uses the responses
+    taken: FinishedRollout | None = None  # on which the running step trains; None: TRL's own code rolls out
+
+    def __init__(self, trainer: Any):
+        """trainer: one of TRL, with a generation backend of das."""
+        self.trainer = trainer
+
+    def rows(self, drawn: Rows) -> Rows:
+        """Begin a step. Returns the rows on which it trains. drawn: those that TRL has drawn for it. All ranks must
+        call this method."""
+        self.trainer.vllm_generation.announce(self.trainer, drawn)
+        return drawn
+
+    def columns(self) -> dict[str, Any]:
+        """Returns the columns of the step's metrics that are other than its rollout says. All ranks must call this
+        method, and get the same."""
+        return {}
+
+    def begin(self) -> None:
+        """Forget the rollouts of an earlier training, which no step took."""
+
+    def wait(self) -> None:
+        """Wait until no rollout runs. Raises the error of a rollout."""
+
+    def save(self, folder: Path) -> None:
+        """Write what waits for later steps into the folder of a checkpoint."""
+
+    def resume(self, folder: Path, step: int) -> None:
+        """Continue from what `save` wrote into this folder after `step`."""
