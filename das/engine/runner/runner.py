@@ -297,7 +297,8 @@ class Runner:
 
     def _launch(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch a pass, then draft for it while the device ends the pass before."""
-        last = self._in_flight[-1]
+        self._observe_earlier()
+        (last,) = self._in_flight
         self.meter.launched_ahead += 1
         self._known.num_drafted = dict(self.drafter.planned)
         scheduled = self._shortened(scheduled)
@@ -324,9 +325,7 @@ class Runner:
 
     def _rest(self) -> None:
         """Let the next pass begin before the tokens of the last one are there."""
-        for flight in self._in_flight[:-1]:
-            self._observe(flight)
-        self._in_flight = self._in_flight[-1:]
+        self._observe_earlier()
         self._known.num_drafted.clear()
         self._lengths.drafts = {name: [] for name in self._in_flight[0].batch.req_ids}
         self.drafter.rest()
@@ -338,10 +337,8 @@ class Runner:
         planned: see `draft`. late: waits for the drafts; None: nothing does."""
         if not self._in_flight:
             return
-        *earlier, last = self._in_flight
-        self._in_flight = []
-        for flight in earlier:
-            self._observe(flight)
+        self._observe_earlier()
+        (last,), self._in_flight = self._in_flight, []
         self._book(last)
         drafts = self.draft(planned)
         if late is not None:
@@ -349,13 +346,15 @@ class Runner:
         elif any(drafts):
             self.vllm.req_states.draft_tokens[last.indices] = self.on_device(drafts)
 
-    def _observe(self, flight: InFlight) -> None:
-        """Give the drafter the tokens of a pass after which nobody drafted."""
-        self._book(flight)
-        start = time.perf_counter()
-        self.drafter.attach(self)
-        self.drafter.observe(self._emitted)
-        self.meter.draft_s += time.perf_counter() - start
+    def _observe_earlier(self) -> None:
+        """Give the drafter the tokens of all passes but the last one, after which nobody drafted. The next pass forgets
+        requests that ended in one of them, so this comes first."""
+        while len(self._in_flight) > 1:
+            self._book(self._in_flight.pop(0))
+            start = time.perf_counter()
+            self.drafter.attach(self)
+            self.drafter.observe(self._emitted)
+            self.meter.draft_s += time.perf_counter() - start
 
     @property
     def drafts_later(self) -> bool:
