@@ -98,9 +98,10 @@ def strike(kind: str, arguments: Sequence[str], folder: Path, whole: Path, rng: 
     process = start(arguments, folder, environment)
     driver = psutil.Process(process.pid)
     metrics = folder / "metrics.jsonl"
-    after = rng.randrange(1, len(read.metrics(whole)))
+    rows = read.metrics(whole)
+    after = rng.randrange(1, len(rows))
     wait_until(lambda: process.poll() is not None or (metrics.exists() and metrics.read_bytes().count(b"\n") >= after))
-    time.sleep(rng.random() * 2)
+    time.sleep(rng.random() * rows[after]["step_s"])  # a run on a cluster is no faster: the step after it goes on
     victims = [driver] if kind == "driver" else engines_of(folder)
     struck = kind not in FROM_INSIDE and bool(victims) and process.poll() is None
     if struck and kind == "pause":
