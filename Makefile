@@ -33,6 +33,7 @@ nightly-runs: smoke
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test every_arm
 
 nightly-tests: env-test
+	test -e .dev/skyrl || $(BIN)/python -m pip install --quiet --no-deps --target .dev skyrl==0.3.0 skyrl-gym==0.4.0
 	$(PYTEST) $(PARALLEL) -m nightly --ignore=tests/identity/test_search.py
 	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/experiments/harness/folder_operations.py 500
 
