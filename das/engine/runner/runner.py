@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from vllm.config import CUDAGraphMode
 from vllm.distributed import get_tp_group
 from vllm.platforms import current_platform
 from vllm.v1.worker.gpu.attn_utils import get_varlen_cudagraph_unsupported_backend
@@ -241,7 +242,9 @@ class Runner:
 
         with replaced(model_runner, "ModelCudaGraphManager", functools.partial(ragged_graphs, self.vllm)):
             original(*args, **kwargs)
-        if self.drafts_later and self._captures and not current_platform.is_cpu():
+        # A pass that waits for its drafts must be one graph: the launches of many kernels may not fit into the device's
+        # queue behind the wait.
+        if self.drafts_later and not current_platform.is_cpu() and drafts_in_one_graph(self.vllm):
             from das.engine.runner.late_drafts import LateDrafts
 
             self._late = LateDrafts(self.vllm.req_states.draft_tokens)
@@ -275,7 +278,9 @@ class Runner:
     def _may_launch(self, scheduled: Any) -> bool:
         """Whether the pass that begins can be launched before the tokens of the one before are known: its requests are
         those of that pass, and none has a grammar, which reads drafts."""
-        if not self._in_flight or self.is_warming_up or not (self.drafts_later and self._captures):
+        if not self._in_flight or self.is_warming_up or not self.drafts_later:
+            return False
+        if self._late is None and not current_platform.is_cpu():
             return False
         last = self._in_flight[-1]
         names = scheduled.num_scheduled_tokens.keys()
@@ -288,12 +293,6 @@ class Runner:
             and not scheduled.has_structured_output_requests
             and not last.unfinished.any()
         )
-
-    @property
-    def _captures(self) -> bool:
-        """Whether passes are graphs. The launches of one that is none do not all fit into the device's queue, in front
-        of which a pass waits for its drafts."""
-        return current_platform.is_cpu() or not self.vllm.model_config.enforce_eager
 
     def _launch(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch a pass, then draft for it while the device ends the pass before."""
@@ -462,10 +461,17 @@ class Runner:
 def ragged_graphs(vllm: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Returns vLLM's manager of graphs. Its full graphs replay passes in which each request has any number of rows from
     1 to k + 1, if the attention can do so. vLLM's usual ones replay those in which each has k + 1. vllm: its runner."""
-    is_able = (
-        get_varlen_cudagraph_unsupported_backend(vllm.attn_groups, vllm.vllm_config, vllm.decode_query_len) is None
-    )
-    return original(*args, **kwargs | {"varlen_decode": is_able})
+    return original(*args, **kwargs | {"varlen_decode": _attends_raggedly(vllm)})
+
+
+def _attends_raggedly(vllm: Any) -> bool:
+    return get_varlen_cudagraph_unsupported_backend(vllm.attn_groups, vllm.vllm_config, vllm.decode_query_len) is None
+
+
+def drafts_in_one_graph(vllm: Any) -> bool:
+    """Whether passes with drafts and without prompts are one graph each. vllm: its runner, with its graphs' manager."""
+    full: bool = vllm.cudagraph_manager.cudagraph_mode.decode_mode() == CUDAGraphMode.FULL
+    return full and _attends_raggedly(vllm)
 
 
 def _signed_seed(original: Callable[..., Any], index: int, params: Any) -> Any:

@@ -136,10 +136,9 @@ def attention_of(support: str) -> Any:
     return [[SimpleNamespace(get_metadata_builder=lambda i: builder, kv_cache_spec=None, backend=backend)]]
 
 
-def graphs_of(config: Any, by_host: bool, support: str = "ALWAYS", branching: bool = False) -> dict[str, str]:
-    """Returns the graph that each of PASSES takes. by_host: whether the drafter runs on the host. support: see
-    attention_of. branching: whether drafts branch."""
-    from das.engine.runner.branches import Branches
+def runner_of(config: Any, by_host: bool, support: str) -> Any:
+    """Returns what das reads of vLLM's runner, with its manager of graphs. by_host: whether the drafter runs on the
+    host. support: see attention_of."""
     from das.engine.runner.runner import ragged_graphs
 
     module = import_module("vllm.v1.worker.gpu.cudagraph_utils")
@@ -148,8 +147,17 @@ def graphs_of(config: Any, by_host: bool, support: str = "ALWAYS", branching: bo
     mode = resolved_mode(config, longest)
     runner = SimpleNamespace(attn_groups=attention_of(support), vllm_config=config, decode_query_len=longest)
     build = functools.partial(ragged_graphs, runner) if by_host else lambda original, *args: original(*args)
-    manager = build(module.CudaGraphManager, config, "cpu", mode, longest)
-    manager._graphs_captured = True
+    runner.cudagraph_manager = build(module.CudaGraphManager, config, "cpu", mode, longest)
+    runner.cudagraph_manager._graphs_captured = True
+    return runner
+
+
+def graphs_of(config: Any, by_host: bool, support: str = "ALWAYS", branching: bool = False) -> dict[str, str]:
+    """Returns the graph that each of PASSES takes. by_host, support: see runner_of. branching: whether drafts
+    branch."""
+    from das.engine.runner.branches import Branches
+
+    manager = runner_of(config, by_host, support).cudagraph_manager
     branches: Any = object.__new__(Branches)
     branches.parents = {"name": [-1, -1] if branching else [-1, 0]}
     graphs = {}
@@ -167,6 +175,7 @@ def row(policy: Path, method: str) -> dict[str, Any]:
     except (RuntimeError, ValueError) as refused:
         return {"refused": " ".join(str(refused).split())}
     from das.engine.patches.gpu import rows_of_graphs
+    from das.engine.runner.runner import drafts_in_one_graph
 
     compiled = config.compilation_config
     by_host = method.split()[0] in ("das", "self_draft", "ngram")
@@ -180,6 +189,11 @@ def row(policy: Path, method: str) -> dict[str, Any]:
         "largest": compiled.max_cudagraph_capture_size,
         "compiled": compiled.mode.name,
     }
+    if by_host:
+        ahead = {
+            support: drafts_in_one_graph(runner_of(config, True, support)) for support in ("ALWAYS", "UNIFORM_BATCH")
+        }
+        found["in one graph"] = ahead
     return found | {
         "graphs": graphs_of(config, by_host),
         "uniform graphs": graphs_of(config, by_host, support="UNIFORM_BATCH"),

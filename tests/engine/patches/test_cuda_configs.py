@@ -52,6 +52,9 @@ def check(rows: dict[str, dict[str, Any]]) -> None:
         assert (graphs["256 live, 400 drafted"], row["largest"]) == ("NONE", 576 if by_das else 512), (name, row)
         if by_das:  # an attention whose full graphs want equal lengths; drafts that branch
             assert row["rows of graphs"] == 576, (name, row)
+            assert row["in one graph"] == {"ALWAYS": True, "UNIFORM_BATCH": False}, (
+                "only then are passes launched ahead"
+            )
             assert row["longest draft"] == (8 if at_level_1 else 32), (name, row)
             uniform, branching = row["uniform graphs"], row["branching graphs"]
             equal = uniform["64 live, 5 drafted"], uniform[longest]
