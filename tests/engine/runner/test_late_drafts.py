@@ -3,6 +3,8 @@ and compiled for Hopper."""
 
 from pathlib import Path
 
+import pytest
+
 from tests.verify.test_keyed_triton import run_python
 
 INTERPRETED = """
@@ -58,6 +60,7 @@ def test_the_device_waits_for_the_draft_that_is_written_next_and_gives_up_at_las
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 def test_the_wait_compiled_for_sm_90_reads_the_hosts_memory_anew_each_time(tmp_path: Path) -> None:
     ran = run_python(tmp_path, COMPILED)
     assert ran.returncode == 0, ran.stderr
