@@ -165,15 +165,17 @@ def left_behind(folder: str) -> list[int]:
     """Returns the processes of a command that has ended that go on, by their ids, as far as /proc tells.
 
     folder: of the run; all its processes have it in their environment. Those that end within GRACE_S do not count.
+    A program that is just being started has no environment yet, so one look that finds nothing does not count either.
     """
     mark, until = f"{FOLDER}={folder}".encode(), time.monotonic() + GRACE_S
+    found: list[int] | None = None
     while True:
-        found = []
+        before, found = found, []
         for path in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):  # it has ended, or is of another user
                 if mark in path.read_bytes().split(b"\0"):
                     found.append(int(path.parent.name))
-        if not found or time.monotonic() > until:
+        if found == before == [] or time.monotonic() > until:
             return sorted(found)
         time.sleep(0.1)
 
