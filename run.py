@@ -19,6 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from das import ranks
+from das.side_output import keep_printing
 from experiments import rank_folders
 from experiments.commands import usage
 from experiments.harness import foreign, resume
@@ -81,6 +82,7 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    keep_printing()
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(usage())
         sys.exit()
