@@ -59,7 +59,7 @@ def sum_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def timeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path, composed_arm("das").resolved)
-    (tmp_path / "rollouts" / "step_00001.timeline.json.gz").mkdir()
+    (tmp_path / "rollouts" / "step_00001.timeline.json.gz").mkdir(parents=True)
     folder.add_step(ROW, ROLLED_OUT, [None])
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["step"] == 1
 
