@@ -20,6 +20,7 @@ from analysis.distribution import METHOD as STOCK
 from analysis.identity import EXACT, FINAL, equal
 from analysis.runs import NotARun, Run, find
 from das.files import replacing
+from das.side_output import keep_printing
 
 # What follows from the digests, for runs that recorded none; and the costs that drafts are meant to change.
 FOLLOWS = {"mean reward": "reward", "tokens": "tokens", "longest response": "length_max"}
@@ -253,4 +254,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    keep_printing()
     main()

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from das.side_output import keep_printing
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -76,4 +78,5 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    keep_printing()
     print(table(), end="")

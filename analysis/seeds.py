@@ -16,6 +16,7 @@ from analysis import read
 from analysis.arms import aligned, summary
 from analysis.identity import differing
 from das.files import write_text
+from das.side_output import keep_printing
 
 AGAINST = ("none", "stock", "suffix")  # arms with which rollout times are compared, where a comparison has them
 COLUMNS = {
@@ -104,4 +105,5 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    keep_printing()
     main(sys.argv[1:])

@@ -9,7 +9,9 @@ import numpy as np
 from analysis.quantities import percent
 from analysis.report import Line, Section
 from das.draft_round import BLOCKS_A_TREE
+from das.replay.cluster import Step
 from das.replay.times import Form, Times
+from experiments.papers import das_needed
 from experiments.papers.replayed import (
     MAX_NUM_SEQS,
     MAX_TOKENS,
@@ -54,9 +56,11 @@ def price_lists(setting: Setting) -> Section:
     paper = setting.published["das_fig10_time"]["data"]["arms"]
     longest = np.array([int(work.lengths.max()) for work in batch.works])
     paper_line, paper_curve = published_reduction(paper)
-    lines = [paper_line]
+    lines, priced = [paper_line], []
     for prices in lists(setting):
-        outcome = simulate(setting, prices, batch, float(np.mean(paper["verl"]["seconds"])))
+        outcome, times, steps = simulate(setting, prices, batch, float(np.mean(paper["verl"]["seconds"])))
+        if not (prices.trees or prices.free_drafts):
+            priced.append((outcome.name, times, steps))
         pass_ms = 1e3 * float((batch.weights @ outcome.none) / (batch.weights @ longest))
         lines.append(batch.line(outcome, f"{outcome.name}: {pass_ms:.1f} ms"))
     batch.drawn["DAS (paper)"] = np.arange(1, 5), 100 * paper_curve
@@ -68,6 +72,7 @@ def price_lists(setting: Setting) -> Section:
         lines,
         PRICES,
         [batch.figure("das_reduction.png", "Fig 10 by price of a pass")],
+        das_needed.sensitivity(priced, float(np.mean(np.concatenate([work.lengths for work in batch.works]))) / 2),
     )
 
 
@@ -89,8 +94,12 @@ def lists(setting: Setting) -> Sequence[PriceList]:
     )
 
 
-def simulate(setting: Setting, prices: PriceList, batch: Batch, paper_s: float) -> Outcome:
-    """Simulate rollouts with and without drafts. paper_s: the paper's mean rollout time without drafts, in seconds."""
+def simulate(
+    setting: Setting, prices: PriceList, batch: Batch, paper_s: float
+) -> tuple[Outcome, Times, Sequence[Step]]:
+    """Simulate rollouts with and without drafts. Returns what came out, the times, and the rollouts with drafts.
+
+    paper_s: the paper's mean rollout time without drafts, in seconds."""
     works, weights = batch.works, batch.weights
     draft_request = 0.0 if prices.free_drafts else setting.times.draft_request
     times = Times(prices.form, draft_request=draft_request, branching=BRANCHING)
@@ -105,7 +114,7 @@ def simulate(setting: Setting, prices: PriceList, batch: Batch, paper_s: float) 
     budget = {"name": "fixed", "tokens": 16} if prices.free_drafts else setting.budget
     blocks = BLOCKS_A_TREE * MAX_NUM_SEQS if prices.trees else 0
     steps = simulate_arm(works, times, budget, 1, branch_blocks=blocks)
-    return Outcome(name, none, seconds(steps), batch.tokens_per_pass(steps))
+    return Outcome(name, none, seconds(steps), batch.tokens_per_pass(steps)), times, steps
 
 
 def published_reduction(paper: dict[str, Any]) -> tuple[Line, np.ndarray]:

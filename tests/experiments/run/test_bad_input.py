@@ -159,6 +159,33 @@ def test_an_evaluation_says_what_it_does_and_ends_in_one_line(tiny_policy: str, 
     assert errors.splitlines() == ["error: ended by SIGTERM; the finished steps are in the run folder"]
 
 
+@pytest.mark.parametrize("words", [("run.py", "--help"), ("-m", "analysis.metrics"), ("-m", "das", "run", "--help")])
+def test_output_that_nobody_reads_ends_no_command(words: tuple[str, ...]) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, stdout=writes, stderr=subprocess.PIPE, check=False)
+    os.close(writes)
+    assert done.returncode == 0
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("das: the printed output failed, and the run goes on without: BrokenPipeError")
+
+
+def test_a_task_goes_on_after_its_first_line_was_read(tiny_policy: str, tmp_path: Path) -> None:
+    arguments = ["task=evaluate", "arm=das", "task.problems=8", "task.samples=4", *SIZES, f"policy.path={tiny_policy}"]
+    process = subprocess.Popen(
+        [sys.executable, "run.py", *arguments, f"hydra.run.dir={tmp_path}"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    assert process.wait() == 0, errors
+    assert "Traceback" not in errors
+    assert (tmp_path / "result.json").exists()
+
+
 @pytest.mark.parametrize(("number", "code", "said"), ENDS)
 def test_an_interrupt_keeps_the_finished_steps(
     tiny_policy: str, tmp_path: Path, number: int, code: int, said: str
