@@ -50,7 +50,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
     ),
     # Without level 3, which is the smoke run of task=compare.
     "audit": (TINY, "task.draws=20000", "task.steps=2", "task.train_steps=0"),
-    "policy": (TINY, "task.problems=4", "task.samples=8"),
     # One paper's replay. `make smoke` runs all experiments, with profile=smoke.
     "reproduce": (
         "paper=das",
@@ -77,7 +76,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.steps=2",
         "task.only=[marginal,fixed_2]",
         "task.hopeless=false",
-        "task.cost_live=[4]",
     ),
     # On generated text. arctic-inference joins where it is installed (make peers).
     "bench_drafter": (
@@ -86,7 +84,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.sizes=[20000]",
         "task.array_sizes=[2000]",
         "task.batches=[1,4]",
-        "task.min_probs=[0.2]",
     ),
     "bench_model_drafters": (
         TINY,
