@@ -1,5 +1,7 @@
 """The proposer without an engine: which passes it need not read, and which it must."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,7 @@ from das.verify.admission import LIMIT_KEY
 class Batch:
     """vLLM's side: requests by name, all in the batch."""
 
-    pass_ended = None
+    passes_ended: Sequence[float] = ()
 
     def __init__(self) -> None:
         config = SimpleNamespace(
@@ -110,6 +112,35 @@ def test_requests_that_are_gone_are_forgotten(batch: Batch) -> None:
         batch.propose()
         del batch.requests[f"new-{number}"]
     assert len(batch.proposer.requests.live) == 1
+
+
+def test_passes_at_rest_that_are_read_together_count_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two responses ends with its second token, and the asynchronous engine has run it once more."""
+    one_by_one, together = Batch(), Batch()
+    seen: list[list[TargetPass]] = []
+    for batch in (one_by_one, together):
+        for name in ("c", "d"):
+            batch.add(name, limit=None)
+            batch.requests[name].sampling_params.stop_token_ids = [9]
+        batch.passes_ended = [1.0]
+        batch.propose()
+        seen.append([])
+        monkeypatch.setattr(batch.proposer.draft_round.budget, "observe_pass", seen[-1].append)
+    for i in range(3):
+        one_by_one.passes_ended = [1.5 + i]
+        one_by_one.proposer.observe([[i], [(8, 9, 1)[i]]])
+    together.passes_ended = [1.5, 2.5, 3.5]
+    together.proposer.observe([[0, 1, 2], [8, 9, 1]])
+    assert len(seen[0]) == 3
+    assert [replace(done, context=0) for done in seen[1]] == [replace(done, context=0) for done in seen[0]]
+    assert together.proposer.requests.live == one_by_one.proposer.requests.live
+    assert [request.passes for request in together.proposer.requests.live.values()] == [4, 3]
+    records = [batch.proposer._record for batch in (one_by_one, together)]
+    assert records[1].measured_s == records[0].measured_s == [0.5, 1.0, 1.0]
+    for batch in (one_by_one, together):
+        batch.requests.clear()
+        batch.proposer.end_over()
+        assert batch.proposer.draft_round.drafter.history_tokens == 7
 
 
 @pytest.fixture

@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from das.budget import DraftWork
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.side_output import side_output
 
 TAIL = 4  # passes with at most so many requests are the tail of a rollout
+COUNTED_TOGETHER = 256  # passes at most
 LAST_PASSES = 16  # the end of a response is looked for in its last passes: a front end finds stop strings a bit later
 Decode = Callable[[Sequence[int], bool], str]  # token ids, and whether to skip special tokens -> text
 
@@ -81,13 +84,23 @@ class RequestCounts:
 
 
 @dataclass
+class _Alike:
+    """Passes of the same requests, which are counted together later: in a pass the device may wait for the host."""
+
+    names: list[str] = field(default_factory=list)
+    first: int = 0  # the number of the first of these passes in the rollout
+    ended: list[float] = field(default_factory=list)  # when each pass ended
+    num_drafted: list[Sequence[int]] = field(default_factory=list)  # by pass, of each request
+    num_emitted: list[Sequence[int]] = field(default_factory=list)
+
+
+@dataclass
 class RolloutMeter:
     """Costs of one rollout so far, by request and by decode step. The rollout begins when the meter is made. decode:
     of the engine's tokenizer, for stop strings."""
 
     decode: Decode | None = None
     began: float = field(default_factory=time.perf_counter)
-    requests: dict[str, RequestCounts] = field(default_factory=dict)
     step_time_s: list[float] = field(default_factory=list)  # when each target pass ended, since `began`
     step_live: list[int] = field(default_factory=list)  # requests in each pass
     step_tokens: list[int] = field(default_factory=list)  # rows of logits sampled in each pass: requests + drafted
@@ -101,6 +114,20 @@ class RolloutMeter:
     draft_rows: int = 0  # rows that these passes computed
     draft_pass_s: float = 0.0  # seconds that these passes took
     requantize_s: float = 0.0  # seconds in which a self-draft quantized the policy's weights
+    _requests: dict[str, RequestCounts] = field(default_factory=dict)
+    _known: dict[str, Any] = field(default_factory=dict)  # the runner's requests that a pass had
+    _alike: _Alike = field(default_factory=_Alike)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that a pass had so far."""
+        return len(self._known)
+
+    @property
+    def requests(self) -> dict[str, RequestCounts]:
+        """The counts of each request that has emitted a token."""
+        self._count_alike()
+        return self._requests
 
     def record_pass(
         self,
@@ -114,23 +141,42 @@ class RolloutMeter:
         num_emitted is 0 for unfinished prompts. ended: when the pass ended, by time.perf_counter; None: now. known: the
         runner's requests, whose output_token_ids have these tokens; None: it does not know them."""
         now = (time.perf_counter() if ended is None else ended) - self.began
-        step = len(self.step_time_s)
-        for request, drafted, emitted in zip(request_ids, num_drafted, num_emitted, strict=True):
-            if emitted:
-                counts = self.requests.get(request)
-                if counts is None:
-                    counts = self.requests[request] = RequestCounts(first_s=now)
-                    counts.request = None if known is None else known.get(request)
-                counts.passes += 1
-                counts.num_drafted += drafted
-                counts.rounds += drafted > 0
-                counts.emitted.append(emitted)
-                counts.steps.append(step)
-                counts.last_s = now
+        if request_ids != self._alike.names or len(self._alike.ended) >= COUNTED_TOGETHER:
+            self._count_alike()
+            self._alike = _Alike(request_ids, len(self.step_time_s))
+            for name in request_ids:
+                if name not in self._known:
+                    self._known[name] = None if known is None else known.get(name)
+        self._alike.ended.append(now)
+        self._alike.num_drafted.append(num_drafted)
+        self._alike.num_emitted.append(num_emitted)
         self.step_time_s.append(now)
         self.step_live.append(len(request_ids))
         self.step_tokens.append(len(request_ids) + sum(num_drafted))
         self.step_emitted.append(sum(num_emitted))
+
+    def _count_alike(self) -> None:
+        """Add the passes that are not counted yet to the requests' counts."""
+        alike, self._alike = self._alike, _Alike()
+        if not alike.ended:
+            return
+        emitted, ended = np.asarray(alike.num_emitted), alike.ended
+        counts_it = emitted > 0
+        drafted = np.asarray(alike.num_drafted) * counts_it
+        sums = drafted.sum(0).tolist(), (drafted > 0).sum(0).tolist()
+        for column, (name, num_drafted, rounds) in enumerate(zip(alike.names, *sums, strict=True)):
+            places = np.flatnonzero(counts_it[:, column])
+            if not len(places):
+                continue
+            counts = self._requests.get(name)
+            if counts is None:
+                counts = self._requests[name] = RequestCounts(self._known[name], first_s=ended[places[0]])
+            counts.passes += len(places)
+            counts.num_drafted += num_drafted
+            counts.rounds += rounds
+            counts.emitted += emitted[places, column].tolist()
+            counts.steps += (alike.first + places).tolist()
+            counts.last_s = ended[places[-1]]
 
     def record_draft_work(self, work: DraftWork) -> None:
         """Count the passes of a draft model, and the time of its quantizing."""
@@ -151,7 +197,9 @@ class RolloutMeter:
             kept = [1] * cost.passes if cost.emitted is None else list(cost.emitted)
             for place in range(max(0, len(kept) - 1), len(counts.steps)):  # only the last passes were cut
                 step_emitted[counts.steps[place]] -= counts.emitted[place] - (kept[place] if place < len(kept) else 0)
-        counted = {name: value for name, value in vars(self).items() if name not in ("began", "requests", "decode")}
+        counted = {
+            name: value for name, value in vars(self).items() if name not in ("began", "decode") and name[0] != "_"
+        }
         return RolloutReport(
             **counted | {"step_emitted": step_emitted},
             draft_rounds=sum(counts.rounds for counts in self.requests.values()),

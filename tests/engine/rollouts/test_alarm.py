@@ -214,16 +214,16 @@ def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: En
     )
     proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner.drafter
     decoding: list[bool] = []
-    watch = proposer._watch_pass
+    watch = proposer._watch_passes
 
     def watched(names: list[str], *rest: Any) -> Any:
         before = set(proposer._decoding)
-        target_pass = watch(names, *rest)
-        decoding.append(target_pass is not None)
+        done = watch(names, *rest)
+        decoding.append(bool(done))
         assert not decoding[-1] or set(names) <= before
-        return target_pass
+        return done
 
-    proposer._watch_pass = watched
+    proposer._watch_passes = watched
     prompts = [{"prompt_token_ids": [7 + i, *range(20, 90)]} for i in range(6)]
     params = SamplingParams(temperature=1.0, max_tokens=400, ignore_eos=True)
     _, rollout = roll_out(llm, RolloutRequest(prompts, params, list("abcdef"), range(6), step=1, next_history_tick=1))
