@@ -1,7 +1,7 @@
 """TRL's generation backend on engines of das.
 
-It gives requests their seeds and problem ids, runs evaluations, and saves its state. Engines run in one of three
-places, each with a file in das/trl/engines: in this process, on a cluster, on a server.
+It gives requests their seeds and problem ids, and saves its state. Engines run in one of three places, each with a
+file in das/trl/engines: in this process, on a cluster, on a server.
 
 Of a rollout the trainer calls `announce`, then TRL calls `sync_weights` and `generate`. TRL's own `generate` makes
 prompts and sampling parameters, and calls `llm.generate`, which arrives in `answer`. It lets the engines roll out.
