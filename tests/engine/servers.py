@@ -16,7 +16,7 @@ from unittest.mock import patch
 import httpx
 import psutil
 
-from das.process import warm_context, warm_process
+from experiments.run.processes import warm_context, warm_process
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 600  # 15 on a quiet machine

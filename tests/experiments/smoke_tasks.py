@@ -33,9 +33,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from made_inputs import write_traces  # noqa: E402
 from scripts import as_script  # noqa: E402
 
-from das import process  # noqa: E402
 from das.engine.known_warnings import silence_known  # noqa: E402
+from das.process import die_with_parent  # noqa: E402
 from experiments.registry import TASKS  # noqa: E402
+from experiments.run import processes  # noqa: E402
 
 # Left out here: arms that read a head trained before, or that need a policy or a package of their own.
 ARMS = (
@@ -173,7 +174,7 @@ def command(name: str, scratch: Path, cache: Path) -> list[str]:
 def body(words: list[str], output: Path, cold: bool, pipe: object) -> None:
     """Body of a process: run.py with these arguments. What it prints goes to a file."""
     os.setsid()  # so that it can be killed with all that it started
-    process.die_with_parent()
+    die_with_parent()
     with output.open("w") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
@@ -192,7 +193,7 @@ def run_tasks(names: Sequence[str], scratch: Path, cache: Path, timeout_s: float
         while waiting and len(running) < jobs:
             name = waiting.pop(0)
             output = scratch / f"{name}.txt"
-            task, _ = process.spawned(body, command(name, scratch, cache), output, name in COLD, daemon=False)
+            task, _ = processes.spawned(body, command(name, scratch, cache), output, name in COLD, daemon=False)
             running[name] = task, output, time.monotonic()
         wait([task.sentinel for task, *_ in running.values()], timeout=1)
         for name, (task, output, began) in list(running.items()):
@@ -222,7 +223,7 @@ def import_everything() -> bool:
                 import_module(module.name)
     except Exception:
         missing = traceback.format_exc()
-    atexit.unregister(os._exit)  # of das.warm, which is for a warm process
+    atexit.unregister(os._exit)  # of experiments/run/warm.py, which is for a warm process
     print(f"{'FAILED' if missing else 'ok':<6s} {'imports':<16s} {time.monotonic() - start:6.1f} s", flush=True)
     print(missing, end="", flush=True)
     return not missing
@@ -253,7 +254,7 @@ def main() -> int:
     cache = (chosen.cache or scratch / "cache").resolve()
     if not import_everything():
         return 1
-    process.START = "fork"
+    processes.START = "fork"
     write_traces(scratch / "made" / "traces")
     # Those that start several engines come first, so that they do not remain alone at the end.
     others = sorted((name for name in names if name not in ALONE), key=lambda name: name not in LONG)
