@@ -36,7 +36,7 @@ def replayed(settings: EngineSettings, times: Times, works: Works) -> dict[tuple
 
     Returns (live, epoch) -> seconds of the rollout.
     """
-    seconds = {}
+    seconds: dict[tuple[int, int], float] = {}
     for live, epochs in works.items():
         longest = max(int(work.lengths.max()) for work in epochs)
         steps = simulate(simulated_arm(settings), epochs, times, live, longest).steps
