@@ -22,6 +22,7 @@ from analysis.identity import EXACT, FINAL, equal
 from analysis.metrics import SHOWN
 from analysis.runs import NotARun, Run, find
 from das.files import replacing
+from das.side_output import keep_printing
 
 MAX_CONFIG_KEYS = 8  # a line names at most so many differing config keys, and counts the others
 
@@ -225,4 +226,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    keep_printing()
     main()

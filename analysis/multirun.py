@@ -19,6 +19,7 @@ from analysis.columns import columns, of_rows
 from analysis.figures import figure
 from analysis.record import Rows
 from analysis.runs import flatten
+from das.side_output import keep_printing
 
 Runs = Mapping[Any, Sequence[Rows]]  # value of the setting -> the rows of each run
 LENGTHS = (16, 64, 256)  # bounds between classes of lengths, in tokens
@@ -122,4 +123,5 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    keep_printing()
     main(sys.argv[1:])

@@ -18,6 +18,7 @@ from analysis.columns import of_arm
 from analysis.identity import differing
 from analysis.metrics import SHOWN, summary
 from das.files import write_text
+from das.side_output import keep_printing
 
 AGAINST = ("none", "stock", "suffix")  # arms with which rollout times are compared, where a comparison has them
 COLUMNS = {
@@ -103,4 +104,5 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    keep_printing()
     main(sys.argv[1:])

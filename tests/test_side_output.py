@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,7 +59,7 @@ def sum_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def timeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path, composed_arm("das").resolved)
-    (tmp_path / "rollouts" / "step_00001.timeline.json.gz").mkdir()
+    (tmp_path / "rollouts" / "step_00001.timeline.json.gz").mkdir(parents=True)
     folder.add_step(ROW, ROLLED_OUT, [None])
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["step"] == 1
 
@@ -87,6 +88,17 @@ def terminal_with_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     progress.start()
     progress.step(ROW)
     progress.step(ROW | {"step": 2})
+
+
+def pipe_that_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with side_output.lasting(writes) as terminal:
+        progress = Progress(2, terminal=terminal)
+        for step in (1, 2):
+            progress.step(ROW | {"step": step})
+        assert progress.terminal is terminal
+        print("result: here", file=terminal)
 
 
 def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +144,7 @@ SIDE_OUTPUTS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     each.__name__: each
     for each in (
         *(sum_of_das_run, sum_on_a_full_disk, timeline, events_of_engines, terminal_that_is_gone, terminal_with_a_bar),
-        *(verdict, text_of_stop_strings, rows_in_the_logs_of_trl, wandb_of_a_script),
+        *(pipe_that_nobody_reads, verdict, text_of_stop_strings, rows_in_the_logs_of_trl, wandb_of_a_script),
     )
 }
 

@@ -13,6 +13,7 @@ from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
 from das.models.hybrid import NoHistory
 from das.replay.times import Form, Times
+from experiments.papers import das_needed
 from experiments.papers.replayed import (
     FIXED,
     MAX_NUM_SEQS,
@@ -25,7 +26,7 @@ from experiments.papers.replayed import (
     simulated,
 )
 from experiments.recorded.model_profiles import read_profiles
-from experiments.replay.arms import Arm, Copy
+from experiments.replay.arms import Arm, Copy, Simulated
 from experiments.replay.hardware import (
     BANDWIDTH_SHARE,
     BRANCHING,
@@ -131,9 +132,11 @@ def prices(setting: Setting) -> Section:
     paper = setting.published["das_fig10_time"]["data"]["arms"]
     longest = np.array([int(work.lengths.max()) for work in batch.works])
     paper_line, paper_curve = published_reduction(paper)
-    lines = [paper_line]
+    lines, priced = [paper_line], []
     for variant in by_price(setting):
-        outcome, _ = simulate(setting, variant, batch)
+        outcome, times, rollouts = simulate(setting, variant, batch)
+        if not (variant.trees or variant.free_drafts):
+            priced.append((outcome.name, times, rollouts.steps))
         pass_ms = 1e3 * float((batch.weights @ outcome.none) / (batch.weights @ longest))
         lines.append(batch.line(outcome, f"{outcome.name}: {pass_ms:.1f} ms"))
     batch.drawn["DAS (paper)"] = np.arange(1, 5), 100 * paper_curve
@@ -145,6 +148,7 @@ def prices(setting: Setting) -> Section:
         lines,
         PRICES,
         [batch.figure("das_reduction.png", "Fig 10 by price of a pass")],
+        das_needed.sensitivity(priced, float(np.mean(np.concatenate([work.lengths for work in batch.works]))) / 2),
     )
 
 
@@ -153,7 +157,8 @@ def hybrids(setting: Setting) -> Section:
     batch = Batch(setting)
     lines = []
     for variant in by_model(setting):
-        outcome, asked = simulate(setting, variant, batch)
+        outcome, _, rollouts = simulate(setting, variant, batch)
+        asked = rollouts.draft_passes / sum(len(step.timelines[0]["live"]) for step in rollouts.steps)
         lines.append(batch.line(outcome, more="" if variant.copy is None else f", {asked:.2f} draft passes a pass"))
     return Section(
         "Fig 10 with models as drafters",
@@ -166,8 +171,8 @@ def hybrids(setting: Setting) -> Section:
     )
 
 
-def simulate(setting: Setting, variant: Variant, batch: Batch) -> tuple[Outcome, float]:
-    """Simulate rollouts with and without drafts. Returns them, and the draft passes of a model in a pass."""
+def simulate(setting: Setting, variant: Variant, batch: Batch) -> tuple[Outcome, Times, Simulated]:
+    """Simulate rollouts with and without drafts. Returns what came out, the times, and the rollouts with drafts."""
     works, weights, name = batch.works, batch.weights, variant.name
     drafting = 0.0 if variant.free_drafts or not variant.history else setting.times.draft_request
     times = Times(variant.form, draft_request=drafting, branching=BRANCHING)
@@ -184,9 +189,8 @@ def simulate(setting: Setting, variant: Variant, batch: Batch) -> tuple[Outcome,
         budget["ratio"] = variant.ratio
     blocks = BLOCKS_A_TREE * MAX_NUM_SEQS if variant.trees else 0
     arm = Arm(budget, HistoryDrafter if variant.history else NoHistory, variant.copy, blocks)
-    steps, _, draft_passes = simulated(arm, works, times)
-    passes = sum(len(step.timelines[0]["live"]) for step in steps)
-    return Outcome(name, none, seconds(steps), batch.tokens_per_pass(steps)), draft_passes / passes
+    rollouts = simulated(arm, works, times)
+    return Outcome(name, none, seconds(rollouts.steps), batch.tokens_per_pass(rollouts.steps)), times, rollouts
 
 
 def published_reduction(paper: dict[str, Any]) -> tuple[Line, np.ndarray]:

@@ -81,11 +81,11 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     none, expected = history.expected["none"], history.expected[history.chosen]
     rest = rest_share(config.task, none)
     arms = table(history, model_none, model_arms, rest)
-    hybrid, cheap, dear = (
+    hybrid, low, high = (
         priced.simulate(Arm(MARGINAL, copy=copy_beside(config.task, priced))).steps
         for priced in (case, case.cheaper(), case.dearer())
     )
-    arms[HYBRID] = summary(hybrid, cheap, dear, none, rest)
+    arms[HYBRID] = summary(hybrid, low, high, none, rest)
     accepted = acceptances(config.task)
     basis = {name: row.basis for name, row in accepted.items()}
     basis[HYBRID] = basis["w4"]

@@ -33,6 +33,7 @@ from analysis.metrics import timeless
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.trl.engines.in_process import StockEngine
+from experiments.harness.resume import LOCK
 from experiments.harness.runs.equal_runs import differing_files
 
 STEPS, SEEDS = 5, (0, 1)
@@ -281,8 +282,8 @@ class Folders:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder."""
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """The files of a folder, without the lock that a killed run leaves."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != LOCK}
 
 
 def main(count: int, seed: int = 0) -> int:
