@@ -289,6 +289,18 @@ class Engines:
 
     def __init__(self) -> None:
         self.llm: Any = None
+        self.built: Any = None  # policy and settings of the engine
+        self.proposers = 0
+
+    def fresh(self, policy: str, **settings: Any) -> Any:
+        """The engine that was built last, with a new drafter and an empty cache, if it has these settings; otherwise a
+        new engine."""
+        if self.llm is None or self.built != (policy, settings):
+            return self.build(policy, **settings)
+        self.proposers += 1
+        self.llm.collective_rpc("das_use_proposer", args=(f"fresh {self.proposers}", None))
+        self.llm.reset_prefix_cache()
+        return self.llm
 
     def build(self, policy: str, **settings: Any) -> Any:
         """An engine for `policy`; `settings` override small defaults of EngineSettings."""
@@ -296,6 +308,7 @@ class Engines:
 
         install()
         self.close()
+        self.built = policy, settings
         defaults: dict[str, Any] = {
             "dtype": "float32",
             "max_model_len": 256,

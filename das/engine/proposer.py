@@ -99,7 +99,6 @@ class DasProposer:
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._branches = 0  # branches of these drafts, without their trunks
         self._wanted: dict[str, deque[int]] = {}  # tokens that the budget chose in the last rounds, by request
-        self.planned: dict[str, int] = {}  # tokens to verify in a pass that begins before its drafts are known
         self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._drafting = DraftWork()  # what a draft model did for these drafts
         self._pass_ended = 0.0
@@ -125,19 +124,18 @@ class DasProposer:
         sampled_token_ids: the tokens that each row emitted in the pass; rows without new tokens (unfinished prompts)
         get no draft. lengths: tokens of prompt and response of each row, int [rows]. planned: how many tokens the next
         pass verifies for each request, if that is fixed; drafts are cut and filled up with 0 to be as long, and what
-        the budget decides is planned for the pass behind it (`planned`).
+        the budget decides is for the pass behind it (`planned_rows`).
         """
         names: list[str] = self._runner.input_batch.req_ids
         drafts: list[list[int]] = [[] for _ in names]
         emitted = self._observed(names, sampled_token_ids)
         before, self._wanted = self._wanted, {}
-        self.planned = {}
         if planned is not None:
             drafts = [[0] * planned[name] for name in names]
             self._pending = {name: count for name, count in planned.items() if count}
         if emitted is None:
             return drafts
-        room = [self.max_model_len - int(lengths[row]) - 1 for row in emitted.rows]
+        room = (self.max_model_len - 1 - lengths[emitted.rows]).tolist()
         proposal = self.draft_round.propose(emitted.requests, room)
         if self.draft_round.hybrid is not None:
             self._drafting = self.draft_round.hybrid.handed_out()
@@ -150,8 +148,6 @@ class DasProposer:
             for request, count in zip(emitted.requests, counts, strict=True):
                 wanted = self._wanted[request.name] = before.get(request.name, deque(maxlen=PLANNED_BY))
                 wanted.append(count)
-            planned_by: Callable[[Collection[int]], int] = max if self.draft_round.budget.rows_are_cheap else _mean_up
-            self.planned = {name: planned_by(wanted) for name, wanted in self._wanted.items()}
         if planned is not None:
             most = [planned[request.name] for request in emitted.requests]
             counts = np.minimum(proposal.drafts.counts, most).tolist()
@@ -159,9 +155,10 @@ class DasProposer:
         parents = None
         if isinstance(proposal.drafts, TreeDrafts):
             parents, self._branches = proposal.drafts.parents, sum(proposal.drafts.branches(counts))
+        all_tokens = tokens[:, : max(counts)].tolist()
         for i, count in enumerate(counts):
             if count:
-                name, draft = emitted.requests[i].name, tokens[i, :count].tolist()
+                name, draft = emitted.requests[i].name, all_tokens[i][:count]
                 if parents is not None:
                     draft = self._branching(name, draft, parents[i, :count].tolist())
                 drafts[emitted.rows[i]][: len(draft)] = draft
@@ -171,6 +168,12 @@ class DasProposer:
             self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
 
+    def planned_rows(self) -> dict[str, int]:
+        """Returns how many drafted tokens of each request to verify in a pass that begins before its drafts are
+        known."""
+        planned_by: Callable[[Collection[int]], int] = max if self.draft_round.budget.rows_are_cheap else _mean_up
+        return {name: planned_by(wanted) for name, wanted in self._wanted.items()}
+
     @property
     def rests(self) -> bool:
         """True if nobody will draft for the next pass, whatever the pass before emits."""
@@ -179,7 +182,7 @@ class DasProposer:
     def rest(self) -> None:
         """Take the place of `propose` before a pass for which nobody drafts; `observe` comes once its tokens are
         known."""
-        self._wanted, self.planned = {}, {}
+        self._wanted = {}
         self.draft_round.rest()
 
     def observe(self, sampled_token_ids: list[list[int]]) -> None:
@@ -242,7 +245,8 @@ class DasProposer:
             request = live.get(name)
             if request is None:
                 request = self._begin(name, self._runner.requests[name], len(new))
-            if request.untracked or request.has_ended:
+            # has_ended, written out
+            if request.untracked or request.stopped or request.generated >= request.max_tokens:
                 continue
             num_drafted = pending.get(name, 0)
             if name == sampled:  # probabilities are right or wrong wherever a response ends

@@ -42,7 +42,7 @@ from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig
-from experiments.small_policy.measure import sample
+from experiments.small_policy.sample import sample
 
 if TYPE_CHECKING:
     from experiments.heads.eagle3 import Eagle3Head

@@ -13,6 +13,7 @@ RENAMED = {
 GONE = {
     "task=bench_rewards": "`make pytest ARGS=tests/rewards/test_whole_sets.py` does this now",
     "task=bench_sampler": "`python run.py arms=[none,stock]` compares keyed sampling with vLLM as it comes",
+    "task=policy": "task=evaluate measures a policy, `python -m experiments.small_policy.train` makes a small one",
     "task=calibrate_torch": "task=calibrate task.shape=8b times random weights of a model's shape, in the real engine",
     "task.profile": "`python -m cProfile run.py task=force ...` profiles the trainer's process",
     **{

@@ -200,14 +200,14 @@ def test_a_pass_is_planned_from_what_the_budget_chose_in_the_last_rounds(
         return found[2]
 
     assert round_of(4) == [5, 6, 7, 8]
-    assert batch.proposer.planned == {"c": 4}
+    assert batch.proposer.planned_rows() == {"c": 4}
     assert round_of(1, {"a": 0, "b": 0, "c": 2}) == [5, 6], "as many as planned, although the budget wants fewer now"
-    assert batch.proposer.planned == {"c": 4}, "rows are cheap"
+    assert batch.proposer.planned_rows() == {"c": 4}, "rows are cheap"
     monkeypatch.setattr(type(draft_round.budget), "rows_are_cheap", False)
     assert round_of(1, {"a": 0, "b": 0, "c": 6}) == [5, 6, 7, 8, 0, 0]
-    assert batch.proposer.planned == {"c": 2}, "the mean of 4, 1 and 1"
+    assert batch.proposer.planned_rows() == {"c": 2}, "the mean of 4, 1 and 1"
     assert round_of(0, {"a": 0, "b": 0, "c": 2}) == [0, 0], "nobody drafts any more, but two rows are verified"
-    assert batch.proposer.planned == {}
+    assert batch.proposer.planned_rows() == {}
     told: list[TargetPass] = []
     monkeypatch.setattr(draft_round.budget, "observe_pass", told.append)
     assert round_of(3) == [5, 6, 7]

@@ -8,6 +8,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -84,12 +85,10 @@ class RequestCounts:
 
 
 @dataclass
-class _Alike:
-    """Passes of the same requests, which are counted together later: in a pass the device may wait for the host."""
+class _Passes:
+    """Passes that are not counted yet. They are counted together, as in a pass the device may wait for the host."""
 
-    names: list[str] = field(default_factory=list)
-    first: int = 0  # the number of the first of these passes in the rollout
-    ended: list[float] = field(default_factory=list)  # when each pass ended
+    names: list[list[str]] = field(default_factory=list)  # by pass, the ids of its requests
     num_drafted: list[Sequence[int]] = field(default_factory=list)  # by pass, of each request
     num_emitted: list[Sequence[int]] = field(default_factory=list)
 
@@ -116,7 +115,7 @@ class RolloutMeter:
     requantize_s: float = 0.0  # seconds in which a self-draft quantized the policy's weights
     _requests: dict[str, RequestCounts] = field(default_factory=dict)
     _known: dict[str, Any] = field(default_factory=dict)  # the runner's requests that a pass had
-    _alike: _Alike = field(default_factory=_Alike)
+    _uncounted: _Passes = field(default_factory=_Passes)
 
     @property
     def num_requests(self) -> int:
@@ -126,7 +125,7 @@ class RolloutMeter:
     @property
     def requests(self) -> dict[str, RequestCounts]:
         """The counts of each request that has emitted a token."""
-        self._count_alike()
+        self._count()
         return self._requests
 
     def record_pass(
@@ -141,42 +140,46 @@ class RolloutMeter:
         num_emitted is 0 for unfinished prompts. ended: when the pass ended, by time.perf_counter; None: now. known: the
         runner's requests, whose output_token_ids have these tokens; None: it does not know them."""
         now = (time.perf_counter() if ended is None else ended) - self.began
-        if request_ids != self._alike.names or len(self._alike.ended) >= COUNTED_TOGETHER:
-            self._count_alike()
-            self._alike = _Alike(request_ids, len(self.step_time_s))
-            for name in request_ids:
-                if name not in self._known:
-                    self._known[name] = None if known is None else known.get(name)
-        self._alike.ended.append(now)
-        self._alike.num_drafted.append(num_drafted)
-        self._alike.num_emitted.append(num_emitted)
+        for name in request_ids:
+            if name not in self._known:
+                self._known[name] = None if known is None else known.get(name)
+        self._uncounted.names.append(request_ids)
+        self._uncounted.num_drafted.append(num_drafted)
+        self._uncounted.num_emitted.append(num_emitted)
         self.step_time_s.append(now)
         self.step_live.append(len(request_ids))
         self.step_tokens.append(len(request_ids) + sum(num_drafted))
         self.step_emitted.append(sum(num_emitted))
+        if len(self._uncounted.names) >= COUNTED_TOGETHER:
+            self._count()
 
-    def _count_alike(self) -> None:
+    def _count(self) -> None:
         """Add the passes that are not counted yet to the requests' counts."""
-        alike, self._alike = self._alike, _Alike()
-        if not alike.ended:
-            return
-        emitted, ended = np.asarray(alike.num_emitted), alike.ended
-        counts_it = emitted > 0
-        drafted = np.asarray(alike.num_drafted) * counts_it
-        sums = drafted.sum(0).tolist(), (drafted > 0).sum(0).tolist()
-        for column, (name, num_drafted, rounds) in enumerate(zip(alike.names, *sums, strict=True)):
-            places = np.flatnonzero(counts_it[:, column])
-            if not len(places):
+        passes, self._uncounted = self._uncounted, _Passes()
+        number, names = len(passes.names), list(dict.fromkeys(chain.from_iterable(passes.names)))
+        place = dict(zip(names, range(len(names)), strict=True))
+        request = np.fromiter(map(place.__getitem__, chain.from_iterable(passes.names)), np.int64)
+        drafted, emitted = (
+            np.fromiter(chain.from_iterable(counts), np.int64) for counts in (passes.num_drafted, passes.num_emitted)
+        )
+        steps = np.repeat(np.arange(len(self.step_live) - number, len(self.step_live)), list(map(len, passes.names)))
+        order = np.argsort(request, kind="stable")
+        order = order[emitted[order] > 0]
+        ends = np.searchsorted(request[order], np.arange(len(names) + 1))
+        drafted, emitted, steps = drafted[order], emitted[order], steps[order]
+        for name, start, end in zip(names, ends.tolist(), ends[1:].tolist(), strict=False):
+            if start == end:
                 continue
+            its_steps = steps[start:end].tolist()
             counts = self._requests.get(name)
             if counts is None:
-                counts = self._requests[name] = RequestCounts(self._known[name], first_s=ended[places[0]])
-            counts.passes += len(places)
-            counts.num_drafted += num_drafted
-            counts.rounds += rounds
-            counts.emitted += emitted[places, column].tolist()
-            counts.steps += (alike.first + places).tolist()
-            counts.last_s = ended[places[-1]]
+                counts = self._requests[name] = RequestCounts(self._known[name], first_s=self.step_time_s[its_steps[0]])
+            counts.passes += end - start
+            counts.num_drafted += int(drafted[start:end].sum())
+            counts.rounds += int(np.count_nonzero(drafted[start:end]))
+            counts.emitted += emitted[start:end].tolist()
+            counts.steps += its_steps
+            counts.last_s = self.step_time_s[its_steps[-1]]
 
     def record_draft_work(self, work: DraftWork) -> None:
         """Count the passes of a draft model, and the time of its quantizing."""

@@ -160,7 +160,7 @@ class Flights:
         self._read_earlier()
         (last,) = self._waiting
         runner.meter.launched_ahead += 1
-        scheduled = runner.shortened(scheduled, runner.drafter.planned)
+        scheduled = runner.shortened(scheduled, runner.drafter.planned_rows())
         drafted = scheduled.scheduled_spec_decode_tokens
         planned = {name: len(drafted.get(name, ())) for name in last.batch.req_ids}
         if current_platform.is_cpu():  # computes the pass when it is launched

@@ -148,7 +148,6 @@ def _engine_process(plain: dict[str, Any], policy: str, sizes: dict[str, Any], l
             else:
                 rollout = roll_out_own(llm, asked, first)
             found = {"processor_s": time.process_time() - processor_s, **rollout_row(rollout)}
-            found |= {key: getattr(rollout.report, key) for key in ("live_sum", "drafted_steps")}
             found["digest"] = hashlib.sha256(repr(rollout.responses).encode()).hexdigest()
             pipe.send(("rolled", Timed(found, rollout.report.timeline(), equal)))
 
