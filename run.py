@@ -84,7 +84,7 @@ if __name__ == "__main__":
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(usage())
         sys.exit()
-    ranks.join()
+    rank_folders.join()
     resolve_folders(ranks.gather(now())[0])  # the main rank's time names the folder of all ranks
     with rank_folders.main_first():
         explain_config_error(sys.argv[1:])

@@ -6,12 +6,9 @@ launcher, the functions here do nothing and import nothing heavy.
 
 import os
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
-# Ranks wait for the slowest rank's rollout, and for the main rank while it makes the policy.
-PATIENCE = timedelta(hours=2)
 
 
 def count() -> int:
@@ -27,15 +24,6 @@ def rank() -> int:
 def is_main() -> bool:
     """Returns whether this is rank 0, which writes files and prints."""
     return rank() == 0
-
-
-def join() -> None:
-    """Create the process group (NCCL with GPUs, else gloo). TRL finds and uses it."""
-    if count() > 1:
-        import torch
-        from accelerate import PartialState
-
-        PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
 
 
 def gather(value: Any) -> list[Any]:

@@ -18,12 +18,13 @@ from das.engine.build import EngineSettings
 from das.engine.rollouts import totals
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport
-from das.engine.rollouts.rollout import Rollout, rollout_row
-from das.trl.speculate import LOGGED, roll_out_announced
+from das.engine.rollouts.rollout import Rollout
+from das.trl.speculate import logged, roll_out_announced
 from das.trl.step_rollouts import StepRollouts
 from das.trl.wandb_record import WandbRecord
 from experiments.harness import tracking
 from experiments.run.progress import Progress
+from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import ENGINES, RunFolder
 
 ROLLED_OUT = Rollout(0, ["p"], [[1, 2]], ["stop"], [RequestCost(2, 0)], 1.0, RolloutReport(passes=2))
@@ -128,7 +129,7 @@ def rows_in_the_logs_of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     trainer = SimpleNamespace(vllm_generation=generation, model=model, _metrics={"eval": {}})
     rollouts = StepRollouts(trainer)
     assert roll_out_announced(roll_out, trainer, rollouts, []) == "rolled out"
-    trainer._metrics["eval"] = {f"das/{name}": [] for name in LOGGED}
+    trainer._metrics["eval"] = {f"das/{name}": [] for name in logged(ROLLED_OUT)}
     generation.last = None
     roll_out_announced(roll_out, trainer, rollouts, [])
     assert trainer._metrics["eval"]["das/tokens_per_pass"] == [1.0]

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import OmegaConf
 
-from das.files import add_rows, write_bytes, write_text
+from das.files import write_bytes, write_text
 from das.side_output import side_output
+from experiments.run.files import add_rows
 
 if TYPE_CHECKING:
     from das.engine.rollouts.rollout import Rollout
