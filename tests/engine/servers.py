@@ -1,5 +1,6 @@
 """vLLM's server with an engine of das, in processes of its own, and what tests ask of it."""
 
+import json
 import os
 import shlex
 import socket
@@ -26,11 +27,26 @@ OPTIONS = shlex.split(
 
 
 class Server:
-    """A server that `python -m das serve` starts. Its log is in `folder`. Call `wait` before its first use."""
+    """A server that `python -m das serve` starts. Its log is in `folder`. Call `wait` before its first use.
 
-    def __init__(self, policy: str, folder: Path, method: str, *further: str, low_bounds: bool = False):
+    speculative_config: of vLLM's own server, which starts in its place, with nothing else of das.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        folder: Path,
+        method: str,
+        *further: str,
+        low_bounds: bool = False,
+        speculative_config: Mapping[str, Any] | None = None,
+    ):
         self.folder, self.log = folder, folder / f"{method}.log"
-        self.command = [sys.executable, "-m", "das", "serve", policy, "--method", method, *further, *OPTIONS]
+        words = ["-m", "das", "serve", policy, "--method", method]
+        if speculative_config is not None:  # `vllm serve` needs a distribution of this name; the CPU build has another
+            words = ["-m", "vllm.entrypoints.openai.api_server", "--model", policy]
+            words += ["--speculative-config", json.dumps(speculative_config), "--shutdown-timeout", "10"]
+        self.command = [sys.executable, *words, *further, *OPTIONS]
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("VLLM_")},
             "PYTHONPATH": f"{ROOT / '.dev'}:{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/engine'}",
@@ -44,6 +60,8 @@ class Server:
             "HF_HUB_OFFLINE": "1",
             "SERVER_LOW_BOUNDS": "1" if low_bounds else "",
         }
+        if speculative_config is not None:
+            del self.environment["VLLM_ENABLE_V1_MULTIPROCESSING"]  # as users have it
         self.start()
 
     def start(self, *further: str) -> None:
