@@ -123,6 +123,11 @@ def check_processes(config: RunConfig) -> None:
         )
     if problem := unsupported():
         raise UserError(problem)
+    if ranks.is_set("ACCELERATE_USE_DEEPSPEED"):
+        raise UserError(
+            "run.py compares final weights and optimizers, which DeepSpeed keeps in a form of its own: launch with "
+            "FSDP 2 (launch/fsdp.yaml), or use das.speculate() in a script of TRL, where DeepSpeed works"
+        )
     if launched != wanted:
         raise UserError(f"engine.processes={wanted}, but {launched} were launched: set engine.processes={launched}")
     if ranks.asks_for_fsdp() and config.checkpoint.every:
