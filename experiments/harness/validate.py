@@ -130,10 +130,10 @@ def check_processes(config: RunConfig) -> None:
         )
     if launched != wanted:
         raise UserError(f"engine.processes={wanted}, but {launched} were launched: set engine.processes={launched}")
-    if ranks.asks_for_fsdp() and config.checkpoint.every:
+    if ranks.asks_for_fsdp() and not ranks.fsdp_on_cpu() and config.checkpoint.every:
         raise UserError(
-            f"checkpoint.every={config.checkpoint.every}: a sharded policy (FSDP) writes no checkpoints yet; set "
-            "checkpoint.every=0"
+            f"checkpoint.every={config.checkpoint.every}: run.py's checkpoints of a policy that accelerate shards "
+            "(FSDP on GPUs) were never tried; set checkpoint.every=0"
         )
     if config.problems_per_step % wanted:
         raise UserError(

@@ -87,13 +87,15 @@ def test_ddp_in_place_of_fsdp_is_refused() -> None:
     refuse({**arguments, "model": SimpleNamespace(is_distributed_loading_by_transformers=True)})
 
 
-@pytest.mark.usefixtures("fsdp_on_cpu")
-def test_a_sharded_policy_has_no_checkpoints() -> None:
+def test_checkpoints_of_a_sharded_policy_are_for_cpus(fsdp_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """test_fsdp_on_cpu.py resumes one. Those that accelerate shards on GPUs were never tried."""
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config, without = (
             arm_config("das", ["task=train", "engine.processes=2", *more]) for more in ([], ["checkpoint.every=0"])
         )
-    with pytest.raises(UserError, match=r"checkpoint\.every=\d+: a sharded policy \(FSDP\) writes no checkpoints yet"):
+    check_processes(config)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UserError, match=r"checkpoint\.every=\d+: .* \(FSDP on GPUs\) were never tried"):
         check_processes(config)
     check_processes(without)
 
