@@ -11,7 +11,7 @@ torchrun --nproc_per_node 2 run.py task=train engine.processes=2
 
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import hydra
@@ -19,6 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from das import ranks
+from das.side_output import keep_printing
 from experiments import rank_folders
 from experiments.commands import usage
 from experiments.harness import foreign, resume
@@ -47,9 +48,8 @@ resolve_folders(now())
 
 
 def remove_unused(folder: Path) -> None:
-    """Remove the run's folder if it holds nothing but the lock: the input was refused."""
-    if folder.is_dir() and {path.name for path in folder.iterdir()} == {resume.LOCK}:
-        (folder / resume.LOCK).unlink()
+    """Remove the run's folder if it is empty: the input was refused."""
+    with suppress(OSError):  # it is not empty, or another process has begun a run in it
         folder.rmdir()
 
 
@@ -61,9 +61,8 @@ def main(config: DictConfig) -> None:
         again = False
         with rank_folders.main_first():
             if ranks.is_main():
+                stack.callback(remove_unused, folder)
                 stack.enter_context(resume.hold(folder))
-                if config.resume is None:
-                    stack.callback(remove_unused, folder)
                 foreign.refuse_links(folder)
                 again = config.resume is None and resume.goes_on(folder, config, overrides)
                 if config.resume is not None:
@@ -81,10 +80,11 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    keep_printing()
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(usage())
         sys.exit()
-    ranks.join()
+    rank_folders.join()
     resolve_folders(ranks.gather(now())[0])  # the main rank's time names the folder of all ranks
     with rank_folders.main_first():
         explain_config_error(sys.argv[1:])

@@ -14,22 +14,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis import evaluations, metrics, read
+from analysis import evaluations, read
 from analysis.cluster_engines import cluster_result
+from analysis.columns import columns, of_arm
 from analysis.distribution import compare_distributions, distribution_verdict, is_stock, keeps_bits
 from analysis.identity import FINAL, differing, first_differences
-from analysis.metrics import summary
+from analysis.metrics import summarised, summary
 
 WIDEST_TABLE = 400  # characters; so wide that no table is cut to the width of the terminal
-
-
-def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Summarise an arm's metrics over its steps. The reward also has the means of the first and the last quarter."""
-    summaries = metrics.summarised(rows)
-    rewards, quarter = [row["reward"] for row in rows], max(1, len(rows) // 4)
-    summaries["reward"]["first_quarter"] = summary(rewards[:quarter])["mean"]
-    summaries["reward"]["last_quarter"] = summary(rewards[-quarter:])["mean"]
-    return summaries
 
 
 def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
@@ -45,7 +37,7 @@ def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
 def arm_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return an arm's entry in result.json."""
     turns = by_turn(rows)
-    return {**summarised(rows), "by_turn": turns} if turns else {**summarised(rows)}
+    return {**summarised(rows), "by_turn": turns} if turns else summarised(rows)
 
 
 def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
@@ -138,25 +130,7 @@ def short_table(result: Mapping[str, Any]) -> list[list[str]]:
 
     result: the result of compare_arms.
     """
-    header = ["arm", "rollouts, min", "in all, min", "saved", *["of stock"] * ("ratio_to_stock" in result), "reward"]
-    lines = [header]
-    for name, arm in result["arms"].items():
-        ratio = result["ratio_to_none"].get(name)
-        lines.append(
-            [
-                name,
-                _minutes(arm["rollout_s"]),
-                _minutes(arm["step_s"]) if ratio is None or "step_s" in ratio else "-",
-                f"{1 - ratio['rollout_s']['overall']:.0%}" if ratio and ratio["rollout_s"]["overall"] else "-",
-                *_of_stock(result, name)[:1],
-                " → ".join(_optional(arm["reward"][quarter], 2) for quarter in ("first_quarter", "last_quarter")),
-            ]
-        )
-    return lines
-
-
-def _minutes(of_steps: Mapping[str, Any]) -> str:
-    return f"{of_steps['n'] * of_steps['mean'] / 60:.2f}"
+    return _table("short", result)
 
 
 def full_table(result: Mapping[str, Any]) -> list[list[str]]:
@@ -166,36 +140,20 @@ def full_table(result: Mapping[str, Any]) -> list[list[str]]:
     The column of `derived` has two ratios that are computed with pass times of another machine. In the second, drafts
     cost more.
     """
+    header, *lines = _table("comparison", result)
     ((machine, derived),) = result.get("derived", {}).items() or [("", {})]
-    header = ["arm", "rollout s/step", "ratio", "from 2nd epoch", "tokens", "tokens/pass", "drafted", "accepted"]
-    header += ["draft share", "step ratio", "tail passes", "reward first→last quarter"]
-    header += ["of stock", "step of stock"] if "ratio_to_stock" in result else []
     if derived:
         header.append(f"{machine.replace('_', ' ')} ratio, derived")
-    lines = [header]
-    for name, arm in result["arms"].items():
-        ratio = result["ratio_to_none"].get(name)
-        lines.append(
-            [
-                name,
-                f"{arm['rollout_s']['mean']:.2f} ± {arm['rollout_s']['std']:.2f}",
-                _ratio(ratio, "rollout_s"),
-                _optional(ratio["rollout_s"]["from_second_epoch"]) if ratio else "1",
-                f"{arm['tokens']['mean'] * arm['tokens']['n']:.0f}",
-                f"{arm['tokens_per_pass']['overall']:.2f}",
-                f"{arm['drafted']['mean'] * arm['drafted']['n']:.0f}",
-                f"{arm['accepted']['mean'] * arm['accepted']['n']:.0f}",
-                f"{arm['draft_share']['overall']:.1%}",
-                _ratio(ratio, "step_s"),
-                f"{arm['tail_share']['overall']:.0%}" if "tail_share" in arm else "-",
-                " → ".join(_optional(arm["reward"][quarter]) for quarter in ("first_quarter", "last_quarter")),
-                *_of_stock(result, name),
-            ]
-        )
-        if derived:
-            both = [derived[key].get(name) for key in ("ratio_to_none", "ratio_to_none_dearer")]
-            lines[-1].append("1" if not ratio else " to ".join(map(_optional, both)) if None not in both else "-")
-    return lines
+        for line in lines:
+            both = [derived[key].get(line[0]) for key in ("ratio_to_none", "ratio_to_none_dearer")]
+            of_baseline = line[0] not in result["ratio_to_none"]
+            line.append("1" if of_baseline else "-" if None in both else " to ".join(f"{n:.3f}" for n in both))
+    return [header, *lines]
+
+
+def _table(name: str, result: Mapping[str, Any]) -> list[list[str]]:
+    header, *cells = columns(name, [of_arm(result, arm) for arm in result["arms"]])
+    return [["arm", *header], *([arm, *of_this] for arm, of_this in zip(result["arms"], cells, strict=True))]
 
 
 def aligned(lines: Sequence[Sequence[str]], width: int = WIDEST_TABLE) -> str:
@@ -213,25 +171,6 @@ def aligned(lines: Sequence[Sequence[str]], width: int = WIDEST_TABLE) -> str:
     text = io.StringIO()
     Console(file=text, width=width, no_color=True).print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
-
-
-def _of_stock(result: Mapping[str, Any], name: str) -> list[str]:
-    """Return an arm's cells for the columns that only a table with the arm stock (unmodified vLLM) has."""
-    if "ratio_to_stock" not in result:
-        return []
-    ratio = result["ratio_to_stock"].get(name)
-    return [_ratio(ratio, key) for key in ("rollout_s", "step_s")]
-
-
-def _ratio(ratios: Mapping[str, Any] | None, key: str) -> str:
-    """Return the cell of an arm's ratio `key`. ratios: None for the arm with which the others are compared."""
-    if ratios is None:
-        return "1"
-    return f"{ratios[key]['overall']:.3f}" if key in ratios else "-"
-
-
-def _optional(value: float | None, digits: int = 3) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def identity_verdict(result: dict[str, Any]) -> str:

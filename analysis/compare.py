@@ -16,14 +16,14 @@ import numpy as np
 
 from analysis import compare_page, evaluations, panels
 from analysis.arms import aligned
+from analysis.columns import columns, of_rows
 from analysis.distribution import METHOD as STOCK
 from analysis.identity import EXACT, FINAL, equal
+from analysis.metrics import SHOWN
 from analysis.runs import NotARun, Run, find
 from das.files import replacing
+from das.side_output import keep_printing
 
-# What follows from the digests, for runs that recorded none; and the costs that drafts are meant to change.
-FOLLOWS = {"mean reward": "reward", "tokens": "tokens", "longest response": "length_max"}
-MEASURED = {"rollout time (s/step)": "rollout_s", "step time (s)": "step_s", "target passes per step": "passes"}
 MAX_CONFIG_KEYS = 8  # a line names at most so many differing config keys, and counts the others
 
 
@@ -86,7 +86,7 @@ def difference(base: Run, run: Run) -> Difference:
         if extra:
             lines.append(f"  only in {name}: {len(extra)} steps, {extra[0]} to {extra[-1]}; they are not compared")
     verdicts: list[bool | None] = []
-    for label, key in {**EXACT, **FOLLOWS}.items():
+    for label, key in {**EXACT, **SHOWN["follows"]}.items():
         values = [(step, base_rows[step].get(key), run_rows[step].get(key)) for step in common]
         verdict, text = compare_exactly(values, base, run)
         verdicts.append(verdict)
@@ -100,7 +100,7 @@ def difference(base: Run, run: Run) -> Difference:
         verdict, text = compare_final(key, base, run)
         verdicts.append(verdict)
         lines.append(f"  {key.replace('_', ' '):<24s} {text}")
-    for label, key in MEASURED.items():
+    for label, key in SHOWN["measured"].items():
         lines.append(f"  {label:<24s} {ratio([(base_rows[s].get(key), run_rows[s].get(key)) for s in common])}")
     lines += config_lines(base, run)
     complete = len(common) == len(run_rows) == len(base_rows)
@@ -177,41 +177,14 @@ def data_differences(base: Run, run: Run) -> str:
 
 
 def run_table(runs: Sequence[Run]) -> list[list[str]]:
-    """Return a header and a line for each run: steps, reward of the first and last quarter, mean times and lengths."""
-    lines = [["run", "steps", "reward first→last quarter", "rollout s/step", "tokens/pass", "length", "longest"]]
-    for run in runs:
-        rewards = [row["reward"] for row in run.rows if isinstance(row.get("reward"), int | float)]
-        quarter = max(1, len(rewards) // 4)
-        lines.append(
-            [
-                run.name,
-                str(len(run.rows)),
-                f"{np.mean(rewards[:quarter]):.3f} → {np.mean(rewards[-quarter:]):.3f}" if rewards else "-",
-                mean_of(run, "rollout_s", ".3g"),
-                ratio_of_totals(run, "tokens", "passes"),
-                mean_of(run, "length_mean", ".1f"),
-                str(max((row["length_max"] for row in run.rows if "length_max" in row), default="-")),
-            ]
-        )
-    return lines
+    """Return a header and a line for each run."""
+    header, *cells = columns("runs", [of_rows(run.rows) for run in runs])
+    return [["run", *header], *([run.name, *of_run] for run, of_run in zip(runs, cells, strict=True))]
 
 
 def changed(folder: Path) -> float:
     """Return when a run's newest file was written, in seconds since the epoch."""
     return max((file.stat().st_mtime for file in folder.iterdir()), default=folder.stat().st_mtime)
-
-
-def mean_of(run: Run, key: str, form: str) -> str:
-    """Return the formatted mean of a metric over the steps that recorded it; "-" if none did."""
-    values = [row[key] for row in run.rows if isinstance(row.get(key), int | float)]
-    return format(float(np.mean(values)), form) if values else "-"
-
-
-def ratio_of_totals(run: Run, numerator: str, denominator: str) -> str:
-    """Return the total of one metric divided by the total of another, as text, over the steps that recorded both; "-"
-    if none did."""
-    rows = [row for row in run.rows if row.get(numerator) and row.get(denominator)]
-    return f"{sum(row[numerator] for row in rows) / sum(row[denominator] for row in rows):.2f}" if rows else "-"
 
 
 class _Parser(ArgumentParser):
@@ -253,4 +226,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    keep_printing()
     main()

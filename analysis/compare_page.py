@@ -29,7 +29,7 @@ FILES = {  # of a comparison's folder -> what they are
     "budget_*.png": "the drafted tokens of that rollout, pass by pass, for each arm that drafts",
     "config.yaml": "all settings; meta.json: commit, versions, machine and command; overrides.json: what was typed",
     "arms/*/rollouts": "every response of an arm with its times: what task=replay reads",
-    "arms/*/checkpoints": "where resume=FOLDER goes on",
+    "arms/*/checkpoints": "the last policy of each arm, for policy.path=",
 }
 
 

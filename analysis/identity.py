@@ -5,13 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analysis import evaluations
+from analysis.metrics import SHOWN
 
-EXACT = {  # name in result.json -> field of a row of metrics.jsonl
-    "completions": "completions_digest",
-    "rewards": "rewards_digest",
-    "losses": "loss",
-    "grad_norms": "grad_norm",
-}
+EXACT: dict[str, str] = SHOWN["exact"]  # name in result.json -> field of a row of metrics.jsonl
 OF_ROLLOUTS = ("completions", "rewards")  # of these, what an arm has that does not train (task.train_once)
 FINAL = ("final_weights", "optimizer")  # digests that a run writes at its end
 Rows = Sequence[Mapping[str, Any]]

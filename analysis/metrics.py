@@ -1,7 +1,4 @@
-"""The metrics of a training step: one table (metrics.yaml) for W&B's summaries, result.json and the docs.
-
-`python -m analysis.metrics` prints the table for docs/reference.md.
-"""
+"""The metrics of a training step: one table (metrics.yaml) for W&B, result.json, tables, panels and the docs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +20,13 @@ class Metric:
     wandb: str = ""
     result: bool = False
     overall: Sequence[str] = ()
+    quarters: bool = False
     logged: bool = True
     of: str = ""
 
 
-METRICS = tuple(
-    Metric(name, **row) for name, row in yaml.safe_load((Path(__file__).parent / "metrics.yaml").open()).items()
-)
+_METRICS, SHOWN = yaml.safe_load_all((Path(__file__).parent / "metrics.yaml").open())  # SHOWN: where, and how
+METRICS = tuple(Metric(name, **row) for name, row in _METRICS.items())
 
 
 def summary(values: Sequence[float | None]) -> dict[str, Any]:
@@ -46,12 +43,22 @@ def summary(values: Sequence[float | None]) -> dict[str, Any]:
     }
 
 
+def quarters(values: Sequence[float | None]) -> dict[str, float | None]:
+    """Return the means over the first and the last quarter of the steps."""
+    quarter = max(1, len(values) // 4)
+    return {
+        "first_quarter": summary(values[:quarter])["mean"],
+        "last_quarter": summary(values[-quarter:])["mean"],
+    }
+
+
 def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Summarise an arm's metrics over its steps, those of METRICS that result.json has and that the rows have."""
     summaries: dict[str, dict[str, Any]] = {}
     for metric in METRICS:
         if metric.result and any(metric.name in row for row in rows):
-            summaries[metric.name] = summary([row.get(metric.name, 0.0) for row in rows])
+            values = [row.get(metric.name, 0.0) for row in rows]
+            summaries[metric.name] = summary(values) | (quarters(values) if metric.quarters else {})
         if metric.overall and all(name in row for row in rows for name in metric.overall):
             above, below = (sum(row[name] for row in rows) for name in metric.overall)
             summaries.setdefault(metric.name, {})["overall"] = above / below
@@ -64,16 +71,3 @@ def timeless(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {name: value for name, value in row.items() if not name.endswith("_s") and name not in clock} for row in rows
     ]
-
-
-def table() -> str:
-    """Return the metrics in Markdown, for docs/reference.md."""
-    lines = ["| name | unit | meaning |", "|---|---|---|"]
-    for metric in METRICS:
-        of = f" (of {metric.of})" if metric.of else ""
-        lines.append(f"| `{metric.name}` | {metric.unit} | {metric.meaning}{of} |")
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(table(), end="")

@@ -15,18 +15,17 @@ import numpy as np
 
 from analysis import read
 from analysis.arms import aligned
+from analysis.columns import columns, of_rows
 from analysis.figures import figure
 from analysis.record import Rows
 from analysis.runs import flatten
+from das.side_output import keep_printing
 
 Runs = Mapping[Any, Sequence[Rows]]  # value of the setting -> the rows of each run
 LENGTHS = (16, 64, 256)  # bounds between classes of lengths, in tokens
 LONG_TAIL = 8  # a step has a long tail if its longest trained response has so many times the median's tokens
 SMOOTH = 4  # steps of a moving average
-HEADER = (
-    "rollout s/step", "step s/step", "passes/step", "with a long tail", "longest/median",
-    "reward of the last quarter, mean ± std", "each seed",
-)  # fmt: skip
+OF_LENGTHS = ("with a long tail", "longest/median", "reward of the last quarter, mean ± std", "each seed")
 
 
 def runs_by(setting: str, folder: Path) -> dict[Any, list[Rows]]:
@@ -45,9 +44,11 @@ def runs_by(setting: str, folder: Path) -> dict[Any, list[Rows]]:
 
 def table(setting: str, runs: Runs) -> list[list[str]]:
     """Return a table with a line for each value: means over steps, and the reward of the last quarter of them."""
-    lines = [[setting, *HEADER]]
-    for value, of_seeds in runs.items():
-        rows = [row for seed in of_seeds for row in seed]
+    rows_of = {value: [row for seed in of_seeds for row in seed] for value, of_seeds in runs.items()}
+    header, *cells = columns("values", [of_rows(rows) for rows in rows_of.values()])
+    lines = [[setting, *header, *OF_LENGTHS]]
+    for (value, of_seeds), shown in zip(runs.items(), cells, strict=True):
+        rows = rows_of[value]
         tails = [row["length_max"] / row["length_median"] for row in rows]
         of_long = [row["decode_steps"] for row, tail in zip(rows, tails, strict=True) if tail >= LONG_TAIL]
         last = [np.mean([row["reward"] for row in seed[-max(1, len(seed) // 4) :]]) for seed in of_seeds]
@@ -55,8 +56,7 @@ def table(setting: str, runs: Runs) -> list[list[str]]:
         lines.append(
             [
                 str(value),
-                *(f"{np.mean([row[key] for row in rows]):.3f}" for key in ("rollout_s", "step_s")),
-                f"{np.mean([row['decode_steps'] for row in rows]):.1f}",
+                *shown,
                 f"{np.mean(of_long):.1f}" if of_long else "none",
                 f"{np.mean(tails):.2f}",
                 f"{np.mean(last):.3f} ± {spread:.3f}",
@@ -123,4 +123,5 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    keep_printing()
     main(sys.argv[1:])

@@ -1,5 +1,5 @@
-"""Draw the panels (charts of metrics) that figures, the HTML page and W&B share. docs/reference.md explains the
-metrics."""
+"""Draw the panels (charts of metrics) that figures and HTML pages share. metrics.yaml lists them, docs/reference.md
+explains the metrics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 
 from analysis import evaluations
 from analysis.figures import COLOURS, OTHER_COLOURS, figure
+from analysis.metrics import SHOWN
 
 
 @dataclass(frozen=True)
@@ -23,33 +24,11 @@ class Panel:
     metrics: tuple[str, ...]
 
 
-CURVES = (
-    Panel("Reward", "mean reward", ("reward",)),
-    Panel("Loss", "loss", ("loss",)),
-    Panel("Mean response length (dotted: longest)", "tokens", ("length_mean", "length_max")),
-    Panel("Rollout time", "s per step", ("rollout_s",)),
-    Panel("Tokens per pass", "tokens per target pass", ("tokens_per_pass",)),
-    Panel("Accepted tokens (dotted: drafted)", "tokens per step", ("accepted", "drafted")),
+CURVES, _MORE = (
+    tuple(Panel(title, unit, tuple(metrics)) for title, unit, *metrics in SHOWN["panels"][name])
+    for name in ("curves", "more")
 )
-BY_CLASS = tuple(
-    Panel(
-        f"Accepted, {length} responses (dotted: drafted)",
-        "tokens per step",
-        (f"accepted_{length}", f"drafted_{length}"),
-    )
-    for length in ("short", "medium", "long")
-)
-PANELS = (
-    *CURVES,
-    *BY_CLASS,
-    Panel("Gradient norm", "norm", ("grad_norm",)),
-    Panel("Whole step", "s per step", ("step_s",)),
-    Panel(
-        "Engine against trainer (dotted: rollout)",
-        "largest log-prob difference",
-        ("sync_error", "sampling_logp_difference"),
-    ),
-)
+PANELS = (*CURVES, *_MORE)
 ACCURACY = Panel(  # drawn only if policies were evaluated
     "Held-out pass@1 (dotted: pass@k, largest k)", "share of problems", ("eval/pass_at_1", "eval/pass_at_k")
 )

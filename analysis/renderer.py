@@ -23,6 +23,7 @@ EXPRESSION [if CONDITION]`, and is repeated. In place of an item, a text is an e
 
 import importlib
 import re
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,10 @@ from analysis.report import Line, Section, Table
 LINE = ("what", "plotted", "claimed", "replay", "engine")
 OF_MARKS = ("each", "draw", "rows", "x", "y", "form", "color", "colorbar")  # keys that are no arguments of the method
 OF_PANELS = ("each", "marks", "legend")
+
+
+# What a word raises for a run, an arm, a column or a file that is not there, or is damaged.
+OF_INPUT = (LookupError, OSError, ValueError)
 
 
 class BadFigure(ValueError):
@@ -92,13 +97,18 @@ class _Scope:
     def value(self, expression: Any, row: Mapping[str, Any] | None = None, text: str = "") -> Any:
         """Return the value of an expression; anything but a text stands for itself.
 
-        row: further names. text: what an error names in place of the expression.
+        row: further names. text: what an error names in place of the expression. Raises BadFigure. What a word raises
+        by a mistake of its own stays as it is, with a note that names the expression.
         """
         if not isinstance(expression, str):
             return expression
         try:
             return eval(expression, {**self.names, **(row or {})})
         except Exception as error:
+            in_expression = traceback.extract_tb(error.__traceback__)[-1].filename == "<string>"
+            if not in_expression and not isinstance(error, (SyntaxError, *OF_INPUT)):
+                error.add_note(f"in the expression {text or expression}")
+                raise
             raise BadFigure(f"{text or expression}: {type(error).__name__}: {error}") from error
 
     def text(self, text: Any) -> Any:

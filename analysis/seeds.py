@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
-from analysis.arms import aligned, summary
+from analysis.arms import aligned
+from analysis.columns import of_arm
 from analysis.identity import differing
+from analysis.metrics import SHOWN, summary
 from das.files import write_text
+from das.side_output import keep_printing
 
 AGAINST = ("none", "stock", "suffix")  # arms with which rollout times are compared, where a comparison has them
 COLUMNS = {
     **{f"of_{arm}": f"of {arm}" for arm in AGAINST},
-    "from_second_epoch": "of none, epoch 2+",
-    "whole_step": "step, of none",
-    "tokens_per_pass": "tokens/pass",
+    **{name: header for name, (header, *_) in SHOWN["seeds"].items()},
 }
 Spread = dict[str, dict[str, dict[str, Any]]]  # arm -> key of COLUMNS -> n, mean, std, min, max
 
@@ -51,13 +52,12 @@ def spread(results: Sequence[Mapping[str, Any]]) -> Spread:
 
 
 def _numbers(result: Mapping[str, Any], name: str) -> dict[str, Any]:
-    arms = result["arms"]
-    mine, ratios = arms[name], result["ratio_to_none"].get(name, {})
+    arms, shown = result["arms"], of_arm(result, name)
+    found = {key: shown[metric].get(number) for key, (_, metric, number) in SHOWN["seeds"].items()}
+    own_s = arms[name]["rollout_s"]["mean"]
     return {
-        **{f"of_{arm}": mine["rollout_s"]["mean"] / arms[arm]["rollout_s"]["mean"] for arm in AGAINST if arm in arms},
-        "from_second_epoch": ratios["rollout_s"]["from_second_epoch"] if ratios else 1.0,
-        "whole_step": ratios["step_s"]["overall"] if "step_s" in ratios else None if ratios else 1.0,
-        "tokens_per_pass": mine["tokens_per_pass"]["overall"],
+        **{f"of_{arm}": own_s / arms[arm]["rollout_s"]["mean"] for arm in AGAINST if arm in arms},
+        **{key: None if value is None else float(value) for key, value in found.items()},
     }
 
 
@@ -104,4 +104,5 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    keep_printing()
     main(sys.argv[1:])

@@ -16,6 +16,7 @@ import numpy as np
 from analysis import read
 from analysis.arms import aligned
 from analysis.figures import OTHER_COLOURS, figure
+from das.side_output import keep_printing
 
 LIVE = {"passes, 9+ live": (9, 2**31), "5 to 8 live": (5, 8), "3 or 4": (3, 4), "1 or 2": (1, 2)}  # of requests
 DRAFTING, AROUND, WEIGHTS, TRAINING = "drafting", "around passes", "weights, notes", "training"
@@ -97,4 +98,5 @@ def main(words: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    keep_printing()
     main(sys.argv[1:])

@@ -6,6 +6,7 @@ import sys
 
 from das import run, serve
 from das.doctor import as_json, as_text, examine, healthy
+from das.side_output import keep_printing
 
 
 def main() -> int:
@@ -45,4 +46,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    keep_printing()
     sys.exit(main())

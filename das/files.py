@@ -2,12 +2,11 @@
 read packed ones."""
 
 import gzip
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 MOST_UNPACKED = 1 << 31  # bytes of one file; the responses of a step have some 100 MB at the papers' largest scale
 
@@ -40,14 +39,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole, in UTF-8."""
     write_bytes(path, text.encode())
-
-
-def add_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows to a file of JSON lines. They are on the disk when the call returns; a kill may tear the last one."""
-    with path.open("a") as file:
-        file.write("".join(json.dumps(row) + "\n" for row in rows))
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def unpacked(path: Path) -> bytes:

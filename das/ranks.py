@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
-# Ranks wait for the slowest rank's rollout, and for the main rank while it makes the policy.
-PATIENCE = timedelta(hours=2)
+PATIENCE = timedelta(hours=2)  # a rank whose rollout has ended waits for the slowest one's
 
 
 def count() -> int:
@@ -28,15 +27,6 @@ def rank() -> int:
 def is_main() -> bool:
     """Returns whether this is rank 0, which writes files and prints."""
     return rank() == 0
-
-
-def join() -> None:
-    """Create the process group (NCCL with GPUs, else gloo). TRL finds and uses it."""
-    if count() > 1:
-        import torch
-        from accelerate import PartialState
-
-        PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
 
 
 def gather(value: Any, group: Any = None) -> list[Any]:

@@ -1,8 +1,12 @@
-"""Side outputs: statistics, progress, traces, W&B, pictures. One that fails says so in a line, and the run goes on."""
+"""Side outputs: printed lines, statistics, traces, W&B, pictures. One that fails says so once, and the run goes on."""
 
+import io
 import logging
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TextIO
 
 from das.errors import reason_of
 
@@ -26,3 +30,27 @@ def side_output(what: str, say: Callable[[str], object] | None = None) -> Iterat
         elif what not in _said:
             _said.add(what)
             logger.warning("das: %s", line)
+
+
+class _Descriptor(io.FileIO):
+    """A file descriptor that takes everything: what cannot be written goes nowhere, and so does all that follows."""
+
+    def write(self, data: Any) -> int:
+        with side_output("the printed output"):
+            return super().write(data)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+        return len(data)
+
+
+def keep_printing() -> None:
+    """Let this process go on to its end where nobody reads its output any more, as after `| head`."""
+    sys.stdout = lasting(1, closefd=False)
+
+
+def lasting(descriptor: int, closefd: bool = True) -> TextIO:
+    """Returns a stream to this file descriptor that outlives its reader. closefd: whether the descriptor is closed
+    with the stream."""
+    buffer = io.BufferedWriter(_Descriptor(descriptor, "w", closefd=closefd))
+    return io.TextIOWrapper(buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=True)

@@ -3,9 +3,22 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from das import ranks
+
+# Ranks wait for the slowest rank's rollout, and for the main rank while it makes the policy.
+PATIENCE = timedelta(hours=2)
+
+
+def join() -> None:
+    """Create the process group (NCCL with GPUs, else gloo). TRL finds and uses it."""
+    if ranks.count() > 1:
+        import torch
+        from accelerate import PartialState
+
+        PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analysis.metrics import METRICS
+from analysis.panels import ACCURACY, PANELS
 from das.files import write_text
 from experiments.registry import TASKS
 from experiments.settings.conflicts import table
@@ -19,6 +20,7 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 PAGE = CONFIGS.parent / "docs" / "reference.md"
 GROUPS = ("trainer", "engine", "drafter", "budget", "head", "cluster", "reward")  # whose keys the page lists
 PART = re.compile(r"(<!-- made: (\w+) -->).*?(<!-- end -->)", re.DOTALL)
+EVALUATED = f"| {ACCURACY.title} | `eval/pass_at_1`, and `eval/pass_at_K` of the largest K |"
 KEY = re.compile(r"^( *)(\w+):(?: +([^#\s].*?))?(?:\s+# (.*))?$")
 
 
@@ -137,7 +139,13 @@ def metrics() -> str:
     return "\n".join(["| name | unit | meaning |", "|---|---|---|", *rows])
 
 
-PARTS = {part.__name__: part for part in (tasks, groups, arms, settings, conflicts, metrics)}
+def panels() -> str:
+    """Return the panels of a page of curves, with their metrics."""
+    rows = [f"| {panel.title} | {', '.join(f'`{metric}`' for metric in panel.metrics)} |" for panel in PANELS]
+    return "\n".join(["| panel | metrics |", "|---|---|", *rows, EVALUATED])
+
+
+PARTS = {part.__name__: part for part in (tasks, groups, arms, settings, conflicts, metrics, panels)}
 
 
 def filled(page: str) -> str:

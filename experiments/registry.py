@@ -53,7 +53,6 @@ TASKS = {
         Task("evaluate", "experiments.tasks.evaluate"),
         Task("force", "experiments.tasks.force"),
         Task("audit", "experiments.tasks.audit"),
-        Task("policy", "experiments.tasks.policy"),
         Task("show", "experiments.tasks.show"),
         # Reproduce the papers.
         Task("reproduce", "experiments.tasks.reproduce"),

@@ -20,9 +20,9 @@ from starts import Starts
 
 from das.engine.build import EngineSettings, build_engine
 from das.engine.install import set_environment
-from das.process import warm_context
 from experiments.cache import cached_folder
 from experiments.replay.latency_forms import Drafting
+from experiments.run.processes import warm_context
 
 set_environment()
 # The key with which runs sign their settings (experiments/harness/foreign.py): tests leave the user's own alone.
@@ -289,6 +289,18 @@ class Engines:
 
     def __init__(self) -> None:
         self.llm: Any = None
+        self.built: Any = None  # policy and settings of the engine
+        self.proposers = 0
+
+    def fresh(self, policy: str, **settings: Any) -> Any:
+        """The engine that was built last, with a new drafter and an empty cache, if it has these settings; otherwise a
+        new engine."""
+        if self.llm is None or self.built != (policy, settings):
+            return self.build(policy, **settings)
+        self.proposers += 1
+        self.llm.collective_rpc("das_use_proposer", args=(f"fresh {self.proposers}", None))
+        self.llm.reset_prefix_cache()
+        return self.llm
 
     def build(self, policy: str, **settings: Any) -> Any:
         """An engine for `policy`; `settings` override small defaults of EngineSettings."""
@@ -296,6 +308,7 @@ class Engines:
 
         install()
         self.close()
+        self.built = policy, settings
         defaults: dict[str, Any] = {
             "dtype": "float32",
             "max_model_len": 256,

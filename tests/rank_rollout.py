@@ -7,8 +7,10 @@ import numpy as np
 from das import ranks
 from das.cluster.messages import Response
 from das.engine.rollouts.report import ClusterReport, RequestCost, RolloutReport
-from das.engine.rollouts.rollout import Rollout, RolloutRequest, rollout_row
+from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.trl.engines.cluster import ClusterEngines
+from experiments.rank_folders import join
+from experiments.run.rollout_row import rollout_row
 
 SHARES = (1, 2)  # rows of each rank
 
@@ -40,7 +42,7 @@ def answered(request: RolloutRequest) -> tuple[list[Response], Rollout]:
 
 
 if __name__ == "__main__":
-    ranks.join()
+    join()
     rank = ranks.rank()
     prompts = [{"prompt_token_ids": [1] * (rank + row + 1)} for row in range(SHARES[rank])]
     seeds = [10 * (rank + 1) + row for row in range(SHARES[rank])]

@@ -5,6 +5,7 @@ import torch
 
 from das import ranks
 from das.errors import EngineError
+from experiments.rank_folders import join
 
 asked = []
 
@@ -20,7 +21,7 @@ def fail() -> None:
 
 
 if __name__ == "__main__":
-    ranks.join()
+    join()
     assert ranks.gather(ranks.rank()) == [0, 1]
     assert ranks.from_main(answer) == 7
     with pytest.raises(EngineError, match="no engine"):

@@ -1,5 +1,7 @@
 """Sandboxes for tests. Not every machine allows full isolation."""
 
+from functools import cache
+
 import pytest
 
 from rewards.isolation import Limits
@@ -14,6 +16,7 @@ def sandbox_or_skip(workers: int, limits: Limits, isolation: str = "full") -> Sa
         pytest.skip(f"this machine lacks what isolation={isolation} needs: {error}")
 
 
+@cache
 def best_isolation() -> str:
     """The strongest isolation that this machine allows."""
     try:

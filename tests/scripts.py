@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 import psutil
 
-from das import process
-from das.process import warm_context, warm_process
+from experiments.run import processes
+from experiments.run.processes import warm_context, warm_process
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 600  # a script that takes longer hangs
@@ -93,7 +93,7 @@ def scripts(
 def as_script(words: list[str]) -> None:
     """Do what the interpreter does with these arguments: a script's path, or -c and a program."""
     os.chdir(ROOT)
-    process.START = "fork"  # of an arm: the script has imported what arms need, and computes nothing before
+    processes.START = "fork"  # of an arm: the script has imported what arms need, and computes nothing before
     sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w", buffering=1) for number in (1, 2))
     if words[0] == "-c":
         sys.argv, program = words[:1] + words[2:], words[1]

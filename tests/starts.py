@@ -1,7 +1,7 @@
 """Count what fast tests start: a new interpreter that imports vLLM and TRL costs 12 s of a processor, an engine 2.
 
 As a plugin of pytest it fails a session whose fast tests start more than is stated here, and names who starts most.
-Forks of the warm process (das/process.py) cost nothing and are not counted.
+Forks of the warm process (experiments/run/processes.py) cost nothing and are not counted.
 """
 
 import functools
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-MOST_ENGINES, MOST_INTERPRETERS = 100, 150  # of all tests that are not marked slow
+MOST_ENGINES, MOST_INTERPRETERS = 75, 135  # of all tests that are not marked slow
 
 
 class Starts:

@@ -125,7 +125,7 @@ def run_like_vllm(
     drafting.begin_step(len(work))
     waiting, rows, drafts = deque(range(len(work))), [], {}
     sampler = SimpleNamespace(seeds=SimpleNamespace(of=lambda name: work.sampling[int(name)].seed))
-    runner = SimpleNamespace(requests={}, input_batch=SimpleNamespace(req_ids=[]), sampler=sampler, pass_ended=None)
+    runner = SimpleNamespace(requests={}, input_batch=SimpleNamespace(req_ids=[]), sampler=sampler, passes_ended=())
     remembered, starts = work.remembered, work.starts
     assert remembered is not None
     passes = num_drafted = num_accepted = 0
@@ -247,7 +247,7 @@ def test_a_draft_is_cut_to_what_may_still_come() -> None:
     for request in requests:
         draft_round.begin(request, [7, 8], earlier_tokens=text[:99])
     assert requests[0].generated == 99
-    draft_round.observe(requests, [5] * 5, [0] * 5, [text[99:]] * 5, None)
+    draft_round.observe(requests, [5] * 5, [0] * 5, [text[99:]] * 5, [])
     assert [(r.generated, r.num_drafted, r.num_accepted, r.passes) for r in requests] == [(100, 5, 0, 1)] * 5
     proposal = draft_round.propose(requests, room=[50, 50, 50, 2, 50])
     assert proposal is not None
@@ -274,8 +274,8 @@ def test_who_is_not_kept_leaves_no_trace() -> None:
     for request in requests:
         draft_round.begin(request, [1])
     done = TargetPass(2, 0, 0, 2, 1e-3)
-    draft_round.observe(requests, [0, 0], [0, 0], [[5], [6]], done)
-    draft_round.observe([], [], [], [], done)  # a pass of requests that the drafter does not know
+    draft_round.observe(requests, [0, 0], [0, 0], [[5], [6]], [done])
+    draft_round.observe([], [], [], [], [done])  # a pass of requests that the drafter does not know
     assert budget.passes == [done, done]
     for request in requests:
         draft_round.end(request, keep=request.name == "kept")

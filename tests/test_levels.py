@@ -19,6 +19,7 @@ from das.drafter import Drafts, HistoryDrafter
 from das.drafter import native as drafter_core
 from das.drafter.distributions import NO_PAIR, PAIRS
 from das.verify import noise
+from tests.made_noise import native_noise
 
 SOURCES = (drafter_core.SOURCE, *(Path(module.__file__).parent / name for module, name in (
     (noise, "keyed.c"), (marginal, "trim.c"),
@@ -69,7 +70,7 @@ def sampled() -> list[bytes]:
     scales = np.array([1.0, 0.7, np.inf], np.float32)
     best, margins = noise.keyed_draft(logits, scales, seeds, positions, greedy)
     return [
-        noise.native_noise(7, 11, 100_003).tobytes(),
+        native_noise(7, 11, 100_003).tobytes(),
         tokens.numpy().tobytes(),
         verified.numpy().tobytes(),
         np.asarray(best).tobytes(),

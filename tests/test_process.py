@@ -1,4 +1,4 @@
-"""die_with_parent: a child that asked for it ends with its parent; the module is cheap enough for a fork server."""
+"""A child that asked for it ends with its parent; the modules are cheap enough for a fork server."""
 
 import os
 import subprocess
@@ -37,7 +37,8 @@ def test_the_child_ends_with_its_parent() -> None:
 
 def test_it_imports_nothing_heavy() -> None:
     code = (
-        "import sys; import das.process; print(*{'torch', 'vllm', 'trl', 'numpy', 'transformers'} & sys.modules.keys())"
+        "import sys; import das.process, experiments.run.processes; "
+        "print(*{'torch', 'vllm', 'trl', 'numpy', 'transformers'} & sys.modules.keys())"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)

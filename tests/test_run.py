@@ -13,6 +13,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import das.run
+from das import __main__
 from das.engine.build import engine_arguments
 from das.engine.rollouts.totals import FOLDER
 from das.run import VERL, VERL_ENGINE, command_with_das, options, summary
@@ -56,12 +57,15 @@ def test_options_are_those_of_speculate() -> None:
         (("--set", "lag=1", "--", "python", "-m", VERL), "verl builds its engines itself: leave out --set lag"),
     ],
 )
-def test_refused_in_one_line_before_anything_starts(words: tuple[str, ...], message: str) -> None:
-    run = das_run(*words)
-    assert run.returncode == 2
-    assert message in run.stderr
-    assert run.stderr.startswith("error: ")
-    assert run.stderr.count("\n") == 1
+def test_refused_in_one_line_before_anything_starts(
+    words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["das", "run", *words])
+    assert __main__.main() == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
 
 
 def test_other_programs_keep_their_start_and_their_exit_code(tmp_path: Path) -> None:

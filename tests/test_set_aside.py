@@ -31,7 +31,7 @@ def drafted(draft_round: DraftRound, *requests: LiveRequest) -> list[list[int]]:
 
 
 def emit(draft_round: DraftRound, request: LiveRequest, tokens: list[int], num_drafted: int) -> None:
-    draft_round.observe([request], [num_drafted], [len(tokens) - 1], [tokens], None)
+    draft_round.observe([request], [num_drafted], [len(tokens) - 1], [tokens], [])
 
 
 def test_drafted_until_another_token_is_emitted() -> None:
@@ -78,7 +78,7 @@ def test_others_draft_from_the_history_beside_it() -> None:
     text = list(range(30, 60))
     draft_round.begin(past := LiveRequest("c", "p", max_tokens=400), [1, 2])
     emit(draft_round, past, text, 0)
-    draft_round.observe([request, other], [0, 0], [0, 4], [OLD[:1], text[:5]], None)
+    draft_round.observe([request, other], [0, 0], [0, 4], [OLD[:1], text[:5]], [])
     own, beside = drafted(draft_round, request, other)
     assert own == OLD[1:9]
     assert beside
@@ -165,5 +165,5 @@ def test_a_draft_that_goes_on_behind_the_end_was_not_rejected() -> None:
     emit(draft_round, request, OLD[:1], 0)
     before = draft_round.set_aside.counts[1]
     request.stopped = True  # the second token ends the response
-    draft_round.observe([request], [8], [1], [OLD[1:3]], None)
+    draft_round.observe([request], [8], [1], [OLD[1:3]], [])
     assert draft_round.set_aside.counts[1] == before

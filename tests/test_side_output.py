@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +18,13 @@ from das.engine.build import EngineSettings
 from das.engine.rollouts import totals
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport
-from das.engine.rollouts.rollout import Rollout, rollout_row
-from das.trl.speculate import LOGGED, roll_out_announced
+from das.engine.rollouts.rollout import Rollout
+from das.trl.speculate import logged, roll_out_announced
 from das.trl.step_rollouts import StepRollouts
 from das.trl.wandb_record import WandbRecord
 from experiments.harness import tracking
 from experiments.run.progress import Progress
+from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import ENGINES, RunFolder
 
 ROLLED_OUT = Rollout(0, ["p"], [[1, 2]], ["stop"], [RequestCost(2, 0)], 1.0, RolloutReport(passes=2))
@@ -58,7 +60,7 @@ def sum_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def timeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path, composed_arm("das").resolved)
-    (tmp_path / "rollouts" / "step_00001.timeline.json.gz").mkdir()
+    (tmp_path / "rollouts" / "step_00001.timeline.json.gz").mkdir(parents=True)
     folder.add_step(ROW, ROLLED_OUT, [None])
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["step"] == 1
 
@@ -89,6 +91,17 @@ def terminal_with_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     progress.step(ROW | {"step": 2})
 
 
+def pipe_that_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with side_output.lasting(writes) as terminal:
+        progress = Progress(2, terminal=terminal)
+        for step in (1, 2):
+            progress.step(ROW | {"step": step})
+        assert progress.terminal is terminal
+        print("result: here", file=terminal)
+
+
 def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     progress = Progress(2, terminal=io.StringIO(), verdict=broken)
     progress.step(ROW)
@@ -116,7 +129,7 @@ def rows_in_the_logs_of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     trainer = SimpleNamespace(vllm_generation=generation, model=model, _metrics={"eval": {}})
     rollouts = StepRollouts(trainer)
     assert roll_out_announced(roll_out, trainer, rollouts, []) == "rolled out"
-    trainer._metrics["eval"] = {f"das/{name}": [] for name in LOGGED}
+    trainer._metrics["eval"] = {f"das/{name}": [] for name in logged(ROLLED_OUT)}
     generation.last = None
     roll_out_announced(roll_out, trainer, rollouts, [])
     assert trainer._metrics["eval"]["das/tokens_per_pass"] == [1.0]
@@ -132,7 +145,7 @@ SIDE_OUTPUTS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     each.__name__: each
     for each in (
         *(sum_of_das_run, sum_on_a_full_disk, timeline, events_of_engines, terminal_that_is_gone, terminal_with_a_bar),
-        *(verdict, text_of_stop_strings, rows_in_the_logs_of_trl, wandb_of_a_script),
+        *(pipe_that_nobody_reads, verdict, text_of_stop_strings, rows_in_the_logs_of_trl, wandb_of_a_script),
     )
 }
 

@@ -60,7 +60,7 @@ def no_compiler(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_wheel_holds_the_library_alone(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"das"}
-    sources = [path for path in (ROOT / "das").rglob("*") if path.suffix in (".py", ".c", ".h")]
+    sources = [path for path in (ROOT / "das").rglob("*") if path.suffix in (".py", ".c", ".h", ".json")]
     assert {str(path.relative_to(ROOT)) for path in sources} <= set(names)
     machine = sysconfig.get_platform().rpartition("-")[2]
     assert wheel.name.endswith(f"-py3-none-linux_{machine}.whl")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from das.budget.policies import BudgetPolicy, LiveRequest
+from das.budget.policies import BudgetPolicy, LiveRequest, drafted_tokens
 
 
 class NoDrafts(BudgetPolicy):
@@ -22,11 +22,7 @@ class Fixed(BudgetPolicy):
     """Gives every request the same limit. The drafter may propose less. Raises ValueError for fewer than 1 token."""
 
     def __init__(self, tokens: int = 16):
-        if tokens < 1:
-            raise ValueError(
-                f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none or arm=none"
-            )
-        self.max_draft_tokens = tokens
+        self.max_draft_tokens = drafted_tokens(tokens)
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         return [self.max_draft_tokens] * len(live)

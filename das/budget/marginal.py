@@ -24,7 +24,7 @@ import numpy as np
 
 from das.budget.exploration import Allowance
 from das.budget.latency import Array, LatencyModel
-from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
+from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass, drafted_tokens
 from das.drafter import Drafts
 from das.native import load_native
 
@@ -86,10 +86,8 @@ class Marginal(BudgetPolicy):
     """
 
     def __init__(self, tokens: int = 32, ratio: float = 64.0, latency: str | None = None):
-        if tokens < 1:
-            raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
         _native()  # compile now, not in the first pass
-        self.max_draft_tokens = tokens
+        self.max_draft_tokens = drafted_tokens(tokens)
         self.prices = LatencyModel(ratio, latency)
         self._now = 0.0  # seconds of all passes
         self._plain = 0  # passes without drafts

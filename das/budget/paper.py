@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from das.budget.acceptance import AcceptanceModel, Curve
 from das.budget.latency import LatencyModel
 from das.budget.lengths import MAX_RESPONSE, ByProblem, RemainingLength
-from das.budget.policies import BudgetPolicy, LengthClass, LiveRequest, TargetPass
+from das.budget.policies import BudgetPolicy, LengthClass, LiveRequest, TargetPass, drafted_tokens
 
 Array = NDArray[np.float64]
 
@@ -86,11 +86,9 @@ class ClosedForm(BudgetPolicy):
     def __init__(
         self, tokens: int = 32, ratio: float = 64.0, k: float = 0.8, alpha: float = 0.8, latency: str | None = None
     ):
-        if tokens < 1:
-            raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none")
         if not (0 < k <= 1 and alpha > 0):
             raise ValueError(f"budget=closed_form needs 0 < k <= 1 and alpha > 0, got k={k}, alpha={alpha}")
-        self.max_draft_tokens = tokens
+        self.max_draft_tokens = drafted_tokens(tokens)
         self.latency = LatencyModel(ratio, latency)
         self.lengths = RemainingLength(MAX_RESPONSE)
         self.acceptance = AcceptanceModel(Curve(k, alpha))

@@ -75,6 +75,13 @@ class TargetPass:
         return self.live + self.num_drafted
 
 
+def drafted_tokens(tokens: int) -> int:
+    """Returns a budget's option `tokens`, the most draft tokens of a request. Raises ValueError for fewer than 1."""
+    if tokens < 1:
+        raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none or arm=none")
+    return tokens
+
+
 class BudgetPolicy:
     """Decides how many drafted tokens each request may use in each decode step.
 

@@ -38,29 +38,23 @@ class RooflineToggle(BudgetPolicy):
 
     over        the budget used while drafting is on; None: `Fixed(DEFAULT_TOKENS)`
     margin      drafting starts at a predicted speedup of 1 + margin (epsilon in the paper)
-    ramp        drafting starts only after more than this many requests were live at once in the rollout (the
-                published code uses 32); 0: no such guard
-    one_way     True: once on, drafting stays on until the rollout ends, or until passes show that it loses time
     ratio       see LatencyModel
 
-    Raises ValueError for a negative margin or ramp and for a ratio that is not positive.
+    Once on, drafting stays on until the rollout ends, or until passes show that it loses time. Raises ValueError for a
+    negative margin and for a ratio that is not positive.
     """
 
     def __init__(
         self,
         over: BudgetPolicy | None = None,
         margin: float = 0.05,
-        ramp: int = 0,
-        one_way: bool = True,
         ratio: float = 64.0,
     ):
-        if margin < 0 or ramp < 0 or ratio <= 0:
-            raise ValueError(
-                f"budget=roofline_toggle needs margin, ramp >= 0 and ratio > 0, got {margin}, {ramp}, {ratio}"
-            )
+        if margin < 0 or ratio <= 0:
+            raise ValueError(f"budget=roofline_toggle needs margin >= 0 and ratio > 0, got {margin}, {ratio}")
         self.over = Fixed(DEFAULT_TOKENS) if over is None else over
         self.max_draft_tokens = self.over.max_draft_tokens
-        self.margin, self.ramp, self.one_way = margin, ramp, one_way
+        self.margin = margin
         self.on = False
         self.prices = LatencyModel(ratio)
         self.draft_prices = LatencyModel()  # of passes of a draft model
@@ -69,7 +63,6 @@ class RooflineToggle(BudgetPolicy):
         self._unsettled_s = 0.0  # `_excess_s` of the last complete series of plain passes: the cost of a pause
         self._now = 0.0  # seconds of all passes
         self._controls, self._trials = Allowance(), Allowance()
-        self._most_live = 0
         # Passes without drafts, by the binary digits of their live requests. The first slow passes count, too: if the
         # number of requests alternates between two sizes, one of the sizes may have no others.
         self._plain: Counter[int] = Counter()
@@ -79,7 +72,7 @@ class RooflineToggle(BudgetPolicy):
         self._speedups: list[float] = []  # predicted speedups that `trace` has not handed out yet
 
     def begin_step(self, requests: int) -> None:
-        self.on, self._most_live = False, 0
+        self.on = False
         self._begin_plain_passes()
         self._speedups = []
         self.over.begin_step(requests)
@@ -93,16 +86,13 @@ class RooflineToggle(BudgetPolicy):
 
     def _drafts(self, live: Sequence[LiveRequest], gamma: float) -> bool:
         """Returns whether the coming pass shall have drafts. gamma: mean draft limit of a request, in tokens."""
-        self._most_live = max(self._most_live, len(live))
         if not self._has_price or self._plain[len(live).bit_length()] < ENOUGH or not gamma:
             self._speedups.append(nan)
             return False
         tau, plain, with_drafts = self._predicted(live, gamma)
         speedup = tau * plain / with_drafts
         self._speedups.append(speedup)
-        if self._most_live <= self.ramp:
-            return False
-        self.on = speedup >= (1 if self.on and self.one_way else 1 + self.margin)
+        self.on = speedup >= (1 if self.on else 1 + self.margin)
         if self.on:
             loss = (UNSETTLED + 1) * (plain - with_drafts / tau) + self._unsettled_s
             return loss >= self._controls.seconds(self._now)

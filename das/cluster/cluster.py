@@ -246,16 +246,6 @@ class Cluster:
 
     # ---- state ----
 
-    def save_history(self, path: Path) -> None:
-        """Write the history of all engines and the weights that the first engine's drafter has learned, as a file for
-        the option `drafter.warm`. Do nothing if the drafter has no history."""
-        first, *others = self.engines.call_all("saved_state").values()
-        if HISTORY not in first:
-            return
-        write_bytes(path, first[HISTORY])
-        if others and self.history.window and self._readable:
-            replace(self.history.saved(), weights=read_history(path).weights).write(path)
-
     def save_state(self, folder: Path) -> None:
         """Write what a resumed run needs to draft as this one would: the history, and what each engine's drafter has
         learned."""

@@ -32,71 +32,31 @@ def arguments(
 
 
 def chains(
-    lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments, packed: bool
-) -> tuple[array[int], array[float], array[int]]:
-    """Make chains (drafts without branches). Returns tokens, their probabilities, and each row's number of tokens.
-
-    Rows are as long as the highest limit, or follow each other without gaps if packed.
-    """
+    lib: ctypes.CDLL,
+    core: int,
+    requests: Sequence[str],
+    call: Arguments,
+    given: tuple[array[int], array[int]] | None = None,
+) -> Drafts:
+    """Make chains (drafts without branches), one row for each request. given: hypothetical tokens that they continue,
+    as checks.flat_tokens returns them; None: they continue the texts themselves."""
     handles, limits, floors, stride = call
     n = len(handles)
-    tokens, probs, counts = (
-        array("i", bytes(4 * n * stride)),
-        array("d", bytes(8 * n * stride)),
-        array("q", bytes(8 * n)),
-    )
+    cells = n * stride
+    tokens, probs, counts = array("i", bytes(4 * cells)), array("d", bytes(8 * cells)), array("q", bytes(8 * n))
+    of_given = (None, None) if given is None else [each.buffer_info()[0] for each in given]
+    of_floors = None if floors is None else floors.buffer_info()[0]
+    asked, longest, into, beside, made = [each.buffer_info()[0] for each in (handles, limits, tokens, probs, counts)]
     code = lib.das_propose(
-        core,
-        n,
-        handles.buffer_info()[0],
-        limits.buffer_info()[0],
-        None if floors is None else floors.buffer_info()[0],
-        stride,
-        packed,
-        tokens.buffer_info()[0],
-        probs.buffer_info()[0],
-        counts.buffer_info()[0],
-    )
+        core, n, asked, *of_given, longest, of_floors, 0.0, stride, into, None, beside, None, made
+    )  # fmt: skip
     if code:
         _refuse(code, requests)
-    return tokens, probs, counts
-
-
-def chains_as_arrays(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments) -> Drafts:
-    """Make chains. Returns them as arrays with one row for each request."""
-    tokens, probs, counts = chains(lib, core, requests, call, packed=False)
-    shape = len(counts), call[3]
     return Drafts(
-        np.frombuffer(tokens, np.int32).reshape(shape),
-        np.frombuffer(probs, np.float64).reshape(shape),
+        np.frombuffer(tokens, np.int32).reshape(n, stride),
+        np.frombuffer(probs, np.float64).reshape(n, stride),
         np.frombuffer(counts, np.int64),
     )
-
-
-def chains_behind(
-    lib: ctypes.CDLL, core: int, requests: Sequence[str], given: tuple[array[int], array[int]], call: Arguments
-) -> Drafts:
-    """Make chains that continue hypothetical tokens, one row for each request. given: these tokens, as
-    checks.flat_tokens returns them."""
-    handles, limits, floors, stride = call
-    n = len(handles)
-    tokens, probs, counts = np.empty((n, stride), np.int32), np.empty((n, stride)), np.empty(n, np.int64)
-    code = lib.das_propose_behind(
-        core,
-        n,
-        handles.buffer_info()[0],
-        given[0].buffer_info()[0],
-        given[1].buffer_info()[0],
-        limits.buffer_info()[0],
-        None if floors is None else floors.buffer_info()[0],
-        stride,
-        tokens.ctypes.data,
-        probs.ctypes.data,
-        counts.ctypes.data,
-    )
-    if code:
-        _refuse(code, requests)
-    return Drafts(tokens, probs, counts)
 
 
 def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments, branch_floor: float) -> TreeDrafts:
@@ -108,20 +68,10 @@ def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments,
     counts = memory.buffer_info()[0]
     probs = counts + 8 * n
     tokens = probs + 16 * cells
-    code = lib.das_propose_tree(
-        core,
-        n,
-        handles.buffer_info()[0],
-        limits.buffer_info()[0],
-        None if floors is None else floors.buffer_info()[0],
-        branch_floor,
-        stride,
-        tokens,
-        tokens + 4 * cells,
-        probs,
-        probs + 8 * cells,
-        counts,
-    )
+    asked, longest = handles.buffer_info()[0], limits.buffer_info()[0]
+    of_floors = None if floors is None else floors.buffer_info()[0]
+    results = tokens, tokens + 4 * cells, probs, probs + 8 * cells, counts
+    code = lib.das_propose(core, n, asked, None, None, longest, of_floors, branch_floor, stride, *results)
     if code:
         _refuse(code, requests)
     floats = np.frombuffer(memory, np.float64, 2 * cells, 8 * n).reshape(2, n, stride)

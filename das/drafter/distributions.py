@@ -31,13 +31,6 @@ def unknown(count: int) -> np.ndarray:
     return np.full((count, PAIRS), NO_PAIR, np.uint32)
 
 
-def packed(tokens: np.ndarray, logprobs: np.ndarray) -> np.ndarray:
-    """Pack tokens and log-probs, [n, PAIRS] each, likeliest first, into distributions: uint32 [n, PAIRS]."""
-    levels = np.rint(-LEVELS_PER_NAT * np.maximum(logprobs, -32.0)).astype(np.uint32)
-    listed = (levels <= MAX_LEVEL) & (tokens < PAIR_TOKENS)
-    return np.where(listed, tokens.astype(np.uint32) << np.uint32(5) | levels, np.uint32(NO_PAIR))
-
-
 def rows(distributions: Any, count: int) -> np.ndarray | None:
     """Check the distributions of `count` tokens. Returns them as a contiguous array, or None if they are None. Raises
     ValueError if they are anything else."""

@@ -27,13 +27,14 @@ class Drafter(ABC):
 
     window: for how many history ticks (steps or epochs) the drafter uses finished responses; 0: it uses none. vocab:
     the policy's token ids are 0 to vocab - 1; the engine sets this attribute.
+    history_tick: the current tick, the last of those that `window` counts.
     remembers: whether it wants the distributions from which tokens were sampled, and the seeds of their noise.
     """
 
     remembers: bool = False
     window: int = 0
     vocab: int = 2**31
-    _tick: int = 0
+    history_tick: int = 0
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
@@ -75,11 +76,6 @@ class Drafter(ABC):
         """Note that a request is over. keep: whether later drafts may use its response."""
 
     # ---- methods that a drafter inherits ----
-
-    @property
-    def history_tick(self) -> int:
-        """The current tick. It is the last of the ticks that `window` counts."""
-        return self._tick
 
     @property
     def history_tokens(self) -> int:
@@ -143,7 +139,7 @@ class Drafter(ABC):
 
     def end_step(self, history_tick: int) -> None:
         """Note that a rollout is over. history_tick: the current tick from now on."""
-        self._tick = history_tick
+        self.history_tick = history_tick
 
     def add_history(self, texts: Sequence[SavedText]) -> None:  # noqa: B027  # a drafter need not remember
         """Add responses of other engines, so that drafts may come from them, too."""

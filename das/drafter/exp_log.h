@@ -2,51 +2,13 @@
  * calls and branches of libm took a sixth of a draft's time. tests/drafter/reference.py performs the same operations in
  * the same order, so both give the same bits. */
 #include <stdint.h>
-#include <string.h>
 
 #define LN2 0.6931471805599453
 
-/* exp(x) for x <= 0. Below -40 the result is exp(-40). */
-static double exp_of(double x) {
-    x = x < -40.0 ? -40.0 : x;
-    int64_t n = (int64_t)(x * 1.4426950408889634 - 0.5);
-    double r = x - (double)n * LN2, power;
-    uint64_t bits = (uint64_t)(n + 1023) << 52;
-    memcpy(&power, &bits, sizeof power);
-    double p = 1.0 / 5040.0;
-    p = p * r + 1.0 / 720.0;
-    p = p * r + 1.0 / 120.0;
-    p = p * r + 1.0 / 24.0;
-    p = p * r + 1.0 / 6.0;
-    p = p * r + 0.5;
-    p = p * r + 1.0;
-    p = p * r + 1.0;
-    return p * power;
-}
-
-/* log(x) for positive, normal x. */
-static double log_of(double x) {
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    int64_t e = (int64_t)(bits >> 52) - 1022;
-    bits = (bits & 0xFFFFFFFFFFFFFull) | 0x3FE0000000000000ull;
-    double m;                                          /* x = m * 2^e, 0.5 <= m < 1 */
-    memcpy(&m, &bits, sizeof m);
-    int low = m < 0.7071067811865476;
-    m = low ? m + m : m;
-    e -= low;
-    double s = (m - 1.0) / (m + 1.0), z = s * s, p = 1.0 / 9.0;
-    p = p * z + 1.0 / 7.0;
-    p = p * z + 1.0 / 5.0;
-    p = p * z + 1.0 / 3.0;
-    p = p * z + 1.0;
-    return (double)e * LN2 + (s + s) * p;
-}
-
-/* Both functions for four numbers at once, by the same operations, so with the same bits. */
 typedef double Lanes __attribute__((vector_size(32), aligned(8)));
 typedef int64_t Ints __attribute__((vector_size(32), aligned(8)));
 
+/* exp(x) of four numbers x <= 0. Below -40 the result is exp(-40). */
 static Lanes exp_lanes(Lanes x) {
     const Lanes lowest = {-40.0, -40.0, -40.0, -40.0};
     Ints above = x > lowest;                           /* all bits set where true */
@@ -63,6 +25,7 @@ static Lanes exp_lanes(Lanes x) {
     return p * (Lanes)((n + 1023) << 52);
 }
 
+/* log(x) of four positive, normal numbers x = m * 2^e, 0.5 <= m < 1. */
 static Lanes log_lanes(Lanes x) {
     Ints bits = (Ints)x, e = (bits >> 52) - 1022;
     Lanes m = (Lanes)((bits & 0xFFFFFFFFFFFFFll) | 0x3FE0000000000000ll);
@@ -75,3 +38,6 @@ static Lanes log_lanes(Lanes x) {
     p = p * z + 1.0;
     return __builtin_convertvector(e, Lanes) * LN2 + (s + s) * p;
 }
+
+static double exp_of(double x) { return exp_lanes((Lanes){x, x, x, x})[0]; }
+static double log_of(double x) { return log_lanes((Lanes){x, x, x, x})[0]; }

@@ -14,7 +14,6 @@ import weakref
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ class HistoryDrafter(Drafter):
         self.remembers = remember == "distributions"
         self.window = window
         self.cross_problem_tokens = cross_problem_tokens
-        self._tick = 0
+        self.history_tick = 0
         self._lib = native.lib()
         self._config = native.Config(
             max_match=MAX_MATCH,
@@ -119,7 +118,7 @@ class HistoryDrafter(Drafter):
         self._stores = Stores(self._lib, self._core, self.remembers)
         self._history: dict[int, list[IndexedRequest]] = {}  # finished requests by history tick, in finishing order
         self._shared = SharedTexts(self._lib, self._core, self.cross_problem_tokens)
-        self._history_tokens = self._live_tokens = 0
+        self._history_tokens = 0
 
     # ---- requests ----
 
@@ -169,7 +168,6 @@ class HistoryDrafter(Drafter):
         native.check(self._lib.das_append(self._core, len(live), *addresses, rows))
         for r, start, stop in zip(live, offsets, offsets[1:], strict=False):
             r.length += stop - start
-        self._live_tokens += len(flat)
 
     def propose(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
@@ -179,18 +177,15 @@ class HistoryDrafter(Drafter):
         floors: a draft ends before the probability that all of it is accepted falls below floors[i] or `min_prob`,
         whichever is higher. Raises ValueError for a request that is not live or named twice.
         """
-        call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
-        tokens, probs, counts = calls.chains(self._lib, self._core, requests, call, packed=True)
-        ends = list(accumulate(counts, initial=0))
-        flat_tokens, flat_probs = tokens[: ends[-1]].tolist(), probs[: ends[-1]].tolist()
-        return [Draft(flat_tokens[start:end], flat_probs[start:end]) for start, end in pairwise(ends)]
+        drafts = self.propose_batch(requests, limits, floors)
+        return [drafts[row] for row in range(len(drafts))]
 
     def propose_batch(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """Draft as `propose` does, and return the drafts as arrays."""
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
-        return calls.chains_as_arrays(self._lib, self._core, requests, call)
+        return calls.chains(self._lib, self._core, requests, call)
 
     def propose_behind(
         self,
@@ -206,7 +201,7 @@ class HistoryDrafter(Drafter):
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
         if checks.size(given) != len(requests):
             raise ValueError(f"given must be {len(requests)} token lists, one for each request")
-        return calls.chains_behind(self._lib, self._core, requests, checks.flat_tokens(given), call)
+        return calls.chains(self._lib, self._core, requests, call, checks.flat_tokens(given))
 
     def propose_tree(
         self,
@@ -237,7 +232,6 @@ class HistoryDrafter(Drafter):
         """
         live = self._one(request)
         del self._requests[request]
-        self._live_tokens -= live.length
         if live.prompt is not None:
             self._stores.end_prompt(live.problem, live.prompt)
         if keep and self.window:
@@ -256,7 +250,7 @@ class HistoryDrafter(Drafter):
         history_tick = checks.whole_number(history_tick, "history_tick", 0, checks.MAX_TICK)
         if history_tick < self.history_tick:
             raise ValueError(f"history_tick cannot go back from {self.history_tick} to {history_tick}")
-        self._tick = history_tick
+        self.history_tick = history_tick
         for evicted in [tick for tick in self._history if tick <= history_tick - self.window]:
             for finished in self._history.pop(evicted):
                 self._history_tokens -= finished.length
@@ -285,7 +279,7 @@ class HistoryDrafter(Drafter):
         saved = read_history(checks.file_path(path, "path"))
         self._restart(saved.weights)
         shift = saved.history_tick if restart else 0
-        self._tick = saved.history_tick - shift
+        self.history_tick = saved.history_tick - shift
         native.check(self._lib.das_set_tick(self._core, self.history_tick))
         for text in saved.texts:
             self._add(text, text.history_tick - shift)
@@ -326,11 +320,6 @@ class HistoryDrafter(Drafter):
     def history_tokens(self) -> int:
         """The number of response tokens of finished requests in the window, over all problems."""
         return self._history_tokens
-
-    @property
-    def live_tokens(self) -> int:
-        """The number of response tokens of live requests."""
-        return self._live_tokens
 
     @property
     def index_bytes(self) -> int:

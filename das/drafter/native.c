@@ -4,8 +4,7 @@
  *
  * tests/drafter/reference.py computes the same answers by brute force: change both together. One thread at a time may
  * use a core. Functions that return int return a value >= 0, or one of the negative codes of index.h. Handles come from
- * das_seq_new and das_share. Only das_propose and das_propose_tree may be called with the handle of a sequence that
- * was freed. */
+ * das_seq_new and das_share. Only das_propose may be called with the handle of a sequence that was freed. */
 #include "tree.h"
 
 #define BATCH 16                     /* requests drafted side by side */
@@ -217,55 +216,32 @@ static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, con
     }
 }
 
-static int draft(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                 const Rows *rows, const Given *given) {
+/* Drafts for n different sequences. No limit exceeds stride.
+ * given, ends: drafts are made as if request r's text continued with tokens given[ends[r]] to given[ends[r + 1]], and
+ *   learning still uses the drafts of the last call without them; ends is NULL if drafts continue the texts themselves.
+ * floors [n] or NULL: a chain ends before its probability falls below its floor or min_prob, whichever is higher, and
+ *   no node of a tree is less likely to be accepted. branch_floor: neither is a node that already has a sibling.
+ * Writes tokens and probs [n][stride], and counts [n]; for trees, which have the best nodes first, also parents
+ * [n][stride], indices into the row or -1, and joint [n][stride]. Drafts are chains if parents is NULL, and behind given
+ * tokens. */
+int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int32_t *given, const int64_t *ends,
+                const int64_t *limits, const double *floors, double branch_floor, int64_t stride, int32_t *tokens,
+                int32_t *parents, double *probs, double *joint, int64_t *counts) {
+    const Rows rows = {stride, tokens, parents, probs, joint, counts, branch_floor};
+    Given behind = {given, ends, 0};
     for (int32_t r = 0; floors && r < n; r++) if (isnan(floors[r])) return BAD_FLOOR;
+    if (isnan(branch_floor)) return BAD_FLOOR;
+    for (int32_t r = 0; ends && r < n; r++)
+        if (ends[r + 1] - ends[r] > behind.longest) behind.longest = ends[r + 1] - ends[r];
     int rc = claim(d, n, handles);
     if (rc) return rc;
-    int64_t longest = given ? given->longest : 0;
-    int32_t *ctx = malloc(sizeof *ctx * BATCH * (size_t)(d->c.max_match + rows->stride + 1 + longest));
+    int32_t *ctx = malloc(sizeof *ctx * BATCH * (size_t)(d->c.max_match + stride + 1 + behind.longest));
     if (!ctx) rc = NO_MEMORY;
-    for (int32_t r = 0; rows->parents && !rc && r < n; r++)
+    for (int32_t r = 0; parents && !rc && r < n; r++)
         rc = tree_reserve(d->x.seqs[(int32_t)handles[r]].trace, limits[r]);
     for (int32_t r = 0; !rc && r < n; r += BATCH)
-        draft_batch(d, n - r < BATCH ? n - r : BATCH, handles, limits, floors, rows, given, r, ctx);
+        draft_batch(d, n - r < BATCH ? n - r : BATCH, handles, limits, floors, &rows, ends ? &behind : NULL, r, ctx);
     free(ctx);
     release(d, n, handles);
     return rc;
-}
-
-/* Drafts chains for n different sequences. No limit exceeds stride. floors [n] or NULL: a chain ends before its
- * probability falls below its floor or min_prob, whichever is higher.
- * Writes tokens and probs [n][stride], or rows without gaps if packed, and counts [n]. */
-int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                int64_t stride, int packed, int32_t *tokens, double *probs, int64_t *counts) {
-    int rc = draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts, 0.0}, NULL);
-    for (int64_t r = 0, end = 0; !rc && packed && stride && r < n; end += counts[r++]) {
-        memmove(tokens + end, tokens + r * stride, sizeof *tokens * (size_t)counts[r]);
-        memmove(probs + end, probs + r * stride, sizeof *probs * (size_t)counts[r]);
-    }
-    return rc;
-}
-
-/* Does what das_propose does, as if request r's text continued with tokens ends[r] to ends[r + 1]. Learning still uses
- * the drafts of the last das_propose. Writes tokens and probs [n][stride]. */
-int das_propose_behind(Drafter *d, int32_t n, const int64_t *handles, const int32_t *given, const int64_t *ends,
-                       const int64_t *limits, const double *floors, int64_t stride, int32_t *tokens, double *probs,
-                       int64_t *counts) {
-    int64_t longest = 0;
-    for (int32_t r = 0; r < n; r++)
-        if (ends[r + 1] - ends[r] > longest) longest = ends[r + 1] - ends[r];
-    return draft(d, n, handles, limits, floors, &(Rows){stride, tokens, NULL, probs, NULL, counts, 0.0},
-                 &(Given){given, ends, longest});
-}
-
-/* Drafts trees of at most limits[i] nodes for n different sequences, best nodes first. No limit exceeds stride.
- * floors [n] or NULL: no node is less likely to be accepted than its floor or min_prob, whichever is higher.
- * branch_floor: no node that already has a sibling is less likely to be accepted than this.
- * Writes tokens, parents, probs and joint [n][stride], and counts [n]. A parent is an index into the row, or -1. */
-int das_propose_tree(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                     double branch_floor, int64_t stride, int32_t *tokens, int32_t *parents, double *probs,
-                     double *joint, int64_t *counts) {
-    if (isnan(branch_floor)) return BAD_FLOOR;
-    return draft(d, n, handles, limits, floors, &(Rows){stride, tokens, parents, probs, joint, counts, branch_floor}, NULL);
 }

@@ -159,6 +159,9 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     needs_tokenizer = not overrides.get("skip_tokenizer_init", False)
     if needs_tokenizer and directory.is_dir() and not (directory / "tokenizer_config.json").exists():
         raise EngineError(f"policy directory {directory} has no tokenizer (tokenizer_config.json): save it there too")
+    for name in ("VLLM_BATCH_INVARIANT", "VLLM_USE_BREAKABLE_CUDAGRAPH"):
+        if not settings.row.keyed and os.environ.get(name) == "1":
+            raise EngineError(f"stock is vLLM as it comes, and this process has {name}=1: build it in a new process")
     das_arguments = _arguments(settings)
     if settings.row.model == "draft model":
         check_draft_model(settings.speculative, settings.model)
@@ -197,3 +200,15 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     except ValueError as error:  # raised by vLLM's own checks
         line = reason_of(error)
         raise EngineError(f"vLLM refuses the engine: {line[:400]}{advice(line)}") from error
+
+
+def warm_up(llm: Any) -> None:
+    """Roll out a few short requests, so that code compiled at its first use is compiled. Empties the prefix cache."""
+    from vllm import SamplingParams
+
+    stages.now("warms its engine up")
+    params = SamplingParams(temperature=1.0, max_tokens=2, logprobs=0, ignore_eos=True, detokenize=False)
+    prompt: Any = {"prompt_token_ids": [0]}
+    for requests in (2, 1):
+        llm.generate([prompt] * requests, params, use_tqdm=False)
+    llm.reset_prefix_cache()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from das.engine.proposer import DasProposer
 
 HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"
+KIND = "learned 2"
 
 
 def save(proposer: "DasProposer", folder: Path) -> None:
@@ -34,7 +35,7 @@ def save(proposer: "DasProposer", folder: Path) -> None:
         "usual": np.array(proposer.alarm.usual),
         "told_tick": np.array(proposer.clock.told),
     }
-    save_arrays(folder / LEARNED, {"kind": np.array(LEARNED), **learned})
+    save_arrays(folder / LEARNED, {"kind": np.array(KIND), **learned})
     hybrid = proposer.draft_round.hybrid
     if proposer.drafting_model is not None and hybrid is not None:
         state = {**proposer.drafting_model.sampler.state(), **hybrid.state()}
@@ -44,12 +45,11 @@ def save(proposer: "DasProposer", folder: Path) -> None:
 def load(proposer: "DasProposer", folder: Path) -> None:
     """Continue from what `save` wrote, at the same history tick. Raises ValueError for files of another kind."""
     proposer.draft_round.drafter.load(folder / HISTORY)
-    learned = load_arrays(folder / LEARNED, LEARNED)
-    proposer.clock.told = int(learned.get("told_tick", proposer.draft_round.drafter.history_tick))  # old files lack it
+    learned = load_arrays(folder / LEARNED, KIND)
+    proposer.clock.told = int(learned["told_tick"])
     proposer.lengths.restore(learned)
     proposer.calibration.counts = learned["calibration"]
-    if "set_aside" in learned:  # old files lack it
-        proposer.draft_round.set_aside.restore(learned["set_aside"])
+    proposer.draft_round.set_aside.restore(learned["set_aside"])
     hybrid = proposer.draft_round.hybrid
     if proposer.drafting_model is not None and hybrid is not None:
         state = load_arrays(folder / COUPLED, COUPLED)

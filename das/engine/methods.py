@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from das.engine.build import EngineSettings
 
 PROPOSER = "das.engine.proposer.DasProposer"  # the class that vLLM loads where das drafts
-STOCK = "stock"  # vLLM as it comes, without das (das/engine/stock.py)
+STOCK = "stock"  # vLLM as it comes, without das
 SpeculativeConfig = dict[str, Any] | None  # vLLM's speculative_config
 
 

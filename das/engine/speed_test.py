@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,10 +44,9 @@ def measure(arm: str, model: str, exact: str | None) -> dict[str, Any]:
     """Roll out with one arm. Returns the number of requests at once, the longest response in tokens, and of each visit
     tokens a second, drafted and accepted tokens."""
     import das
-    from das.engine.build import EngineSettings, build_engine
+    from das.engine.build import EngineSettings, build_engine, warm_up
     from das.engine.install import set_environment
     from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out
-    from das.engine.stock import build_stock, roll_out_stock, warm_up
 
     stock = arm == "stock"
     if stock:
@@ -68,28 +68,36 @@ def measure(arm: str, model: str, exact: str | None) -> dict[str, Any]:
         gpu_memory_utilization=0.1 if on_cpu else MEMORY,
         exact=exact,
     )
-    llm = build_stock(settings) if stock else build_engine(settings)
+    llm = build_engine(settings)
     warm_up(llm)
     tokenizer = llm.get_tokenizer()
 
-    def visit(number: int, first: int, length: int) -> Any:
+    def visit(number: int, first: int, length: int) -> dict[str, float]:
         asked = [_prompt(tokenizer, QUESTION.format(3 + i, 12 + 5 * i, 7 + i)) for i in range(first, first + questions)]
+        prompts = [prompt for prompt in asked for _ in range(SIBLINGS)]
+        params = SamplingParams(temperature=1.0, max_tokens=length, logprobs=0, detokenize=False)
+        if stock:  # users of plain vLLM pass neither seeds nor problems
+            start = time.perf_counter()
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+            took, tokens = time.perf_counter() - start, sum(len(output.outputs[0].token_ids) for output in outputs)
+            return {"tokens_per_s": tokens / took, "drafted": 0, "accepted": 0}
         request = RolloutRequest(
-            [prompt for prompt in asked for _ in range(SIBLINGS)],
-            SamplingParams(temperature=1.0, max_tokens=length, logprobs=0, detokenize=False),
+            prompts,
+            params,
             [str(first + i) for i in range(questions) for _ in range(SIBLINGS)],
             [request_seed(first, number, i) for i in range(questions * SIBLINGS)],
             step=number,
             next_history_tick=number + 1,
         )
-        return (roll_out_stock if stock else roll_out)(llm, request)[1]
+        done = roll_out(llm, request)[1]
+        return {
+            "tokens_per_s": done.tokens / done.rollout_s,
+            "drafted": done.report.drafted,
+            "accepted": done.accepted,
+        }
 
     visit(0, questions, 16)  # other questions: what is compiled or allocated at a first use is there
-    rollouts = [visit(number, 0, longest) for number in range(VISITS)]
-    visits = [
-        {"tokens_per_s": each.tokens / each.rollout_s, "drafted": each.report.drafted, "accepted": each.accepted}
-        for each in rollouts
-    ]
+    visits = [visit(number, 0, longest) for number in range(VISITS)]
     return {"live": questions * SIBLINGS, "longest": longest, "visits": visits}
 
 

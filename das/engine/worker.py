@@ -195,7 +195,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         stages.now("compiles its engine's kernels and warms up")
         self.das_runner.is_warming_up = True
         times = super().compile_or_warm_up_model()
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         self.das_runner.is_warming_up = False
         self.das_runner.meter = RolloutMeter(self._das_text)
         return times
@@ -207,7 +207,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._take_new_weights()
         elif not self._das_announced:
             meter = self.das_runner.meter
-            if len(meter.step_time_s) >= MAX_PASSES or len(meter.requests) >= MAX_REQUESTS:
+            if len(meter.step_time_s) >= MAX_PASSES or meter.num_requests >= MAX_REQUESTS:
                 self._end_unannounced_rollout()
         output = super().execute_model(*args, **kwargs)
         scheduled = kwargs["scheduler_output"] if "scheduler_output" in kwargs else args[0]
@@ -222,7 +222,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Start to use new weights: pack linear layers again, count the version, restart default seeds, and end an
         unannounced rollout."""
         self._das_new_weights = False
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         weights.repack_linear_layers(self.model_runner.get_model())
         self.das_runner.weights_version += 1
         self.das_runner.sampler.seeds.defaults.new_weights()
@@ -230,7 +230,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._end_unannounced_rollout()
 
     def _end_unannounced_rollout(self) -> None:
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         report = self._count(self.das_runner.meter.report().plain())
         self.das_runner.meter = RolloutMeter(self._das_text)
         if self._das_proposer is not None:
@@ -267,14 +267,14 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_begin_rollout(self, num_requests: int) -> None:
         """Begin a rollout of this many requests, with new counts."""
         self._das_announced = True
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         self.das_runner.meter = RolloutMeter(self._das_text)
         if self._das_proposer is not None:
             self._das_proposer.begin_step(num_requests)
 
     def das_begin_turn(self, num_requests: int) -> None:
         """Note that the running rollout goes on with a turn of this many requests."""
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         self.das_runner.meter = RolloutMeter(self._das_text)
         if self._das_proposer is not None:
             self._das_proposer.begin_turn(num_requests)
@@ -284,7 +284,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
         Returns the turn's report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
         """
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         meter = self.das_runner.meter
         costs = self._plain_costs()
         report = meter.report() if self._das_proposer is None else self._das_proposer.end_turn(meter)
@@ -298,7 +298,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         the new proposer; self-drafts work only in an engine built for them. None: it is of the same class as the
         proposer in use.
         """
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         if name not in self._das_proposers:
             config, drafter = self.vllm_config, self.das_runner.drafter
             if options is None and drafter is None:
@@ -308,7 +308,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def das_begin_evaluation(self) -> None:
         """Draft with a new drafter until `das_end_evaluation`. The training's drafter learns nothing in that time."""
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         drafter = self.das_runner.drafter
         self._das_training = drafter, self._das_announced
         if self.das_runner.coupled is not None:
@@ -323,7 +323,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_end_evaluation(self) -> None:
         """Drop the evaluation's drafter, and go back to the training's drafter as it was before the evaluation."""
         assert self._das_training is not None, "no evaluation began"
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         drafter, self._das_announced = self._das_training
         self._das_training = None
         if drafter is not None:
@@ -338,7 +338,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
         """
         self._das_announced = False
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         meter, coupled = self.das_runner.meter, self.das_runner.coupled
         costs = self._plain_costs()
         if self._das_proposer is not None:
@@ -372,7 +372,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_costs(self, requests: Sequence[str]) -> list[RequestCost]:
         """Returns the costs so far of these requests of the running rollout or turn, in their order. requests: vLLM's
         internal ids."""
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         return self._costs(requests)
 
     def das_add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
@@ -406,7 +406,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def das_force(self, responses: dict[str, list[int]], remembered: dict[str, np.ndarray] | None = None) -> None:
         """Let requests that name one of `responses` emit it. An empty dict ends this. remembered: see ForcedSampler."""
-        self.das_runner.settle()
+        self.das_runner.flights.settle()
         sampler = self.das_runner.sampler
         keyed = sampler.keyed if isinstance(sampler, ForcedSampler) else sampler
         self.das_runner.sampler = ForcedSampler(keyed, responses, remembered or {}) if responses else keyed

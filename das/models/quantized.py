@@ -42,12 +42,6 @@ def to_8_bits(weight: torch.Tensor, largest: int = 127) -> tuple[torch.Tensor, t
     return (weight / scales[:, None]).round_().to(torch.int8), scales
 
 
-def rounded_to_8_bits(weight: torch.Tensor) -> torch.Tensor:
-    """Returns `weight` [outputs, inputs] with the rounding of w8a8, in its former type."""
-    rounded, scales = to_8_bits(weight)
-    return (rounded * scales[:, None]).to(weight.dtype)
-
-
 def to_4_bits(weight: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Round each weight to the nearest of 16 values. weight: [outputs, inputs]; `group` must divide the inputs.
 

@@ -105,17 +105,13 @@ class TextEngine(Engine):
             sampling = self.work.sampling_of(i) if self.drafter.remembers else None
             self.draft_round.begin(request, self._prompt, seed=None if sampling is None else sampling.seed)
         # Budgets learn from decode passes: a pass with prompts takes longer.
-        target_pass = None
-        if not joined:
-            target_pass = TargetPass(
-                live, num_drafted, int(num_accepted.sum()), context, seconds, branches, draft_passes
-            )
+        target_pass = TargetPass(live, num_drafted, int(num_accepted.sum()), context, seconds, branches, draft_passes)
         self.draft_round.observe(
             self._requests,
             self._num_drafts.tolist(),
             num_accepted.tolist(),
             new_tokens,
-            target_pass,
+            [] if joined else [target_pass],
             self._remembered_between(before, self._at),
         )
         self._draft()

@@ -8,14 +8,11 @@ without their rows. So the prompts of its first turn become `RowTokens`, which k
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any, cast
 
 from das.engine.rollouts.report import RequestCost, RolloutReport, added
 from das.engine.rollouts.rollout import Rollout
 from das.errors import EngineError
-
-Counts = Mapping[str, int]
 
 
 class RowTokens(list[int]):
@@ -151,11 +148,3 @@ def _emitted(turns: Sequence[RequestCost]) -> list[int] | None:
     if all(cost.emitted is None for cost in turns):
         return None
     return [count for cost in turns for count in ([1] * cost.passes if cost.emitted is None else cost.emitted)]
-
-
-def added_turns(of_ranks: Sequence[Sequence[Counts]]) -> list[dict[str, int]]:
-    """Returns the counts of each turn, summed over ranks. A rank may have fewer turns than another."""
-    return [
-        {key: sum(counts[key] for counts in turn if counts) for key in next(filter(None, turn))}
-        for turn in zip_longest(*of_ranks)
-    ]

@@ -1,7 +1,7 @@
 """TRL's generation backend on engines of das.
 
-It gives requests their seeds and problem ids, runs evaluations, and saves its state. Engines run in one of three
-places, each with a file in das/trl/engines: in this process, on a cluster, on a server.
+It gives requests their seeds and problem ids, and saves its state. Engines run in one of three places, each with a
+file in das/trl/engines: in this process, on a cluster, on a server.
 
 Of a rollout the trainer calls `announce`, then TRL calls `sync_weights` and `generate`. TRL's own `generate` makes
 prompts and sampling parameters, and calls `llm.generate`, which arrives in `answer`. It lets the engines roll out.
@@ -11,7 +11,6 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,17 +23,16 @@ from trl.generation.vllm_generation import VLLMGeneration
 from das.arrays import load_arrays, save_arrays
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
-from das.engine.build import EngineSettings
-from das.engine.rollouts.enough import Begun
+from das.engine.build import EngineSettings, build_engine
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.errors import EngineError
 from das.trl.conversations import Turn, conversation_rows, joined
 from das.trl.dataset_rows import RepeatWatch, history_tick, problem_id, require_fitting_batch
-from das.trl.determinism import algorithms_of_the_engine, random_states_kept
+from das.trl.determinism import algorithms_of_the_engine
 from das.trl.engines.cluster import ClusterEngines
 from das.trl.engines.engines import Engines
-from das.trl.engines.in_process import start_in_process
-from das.trl.step_rollouts import FinishedRollout, Rows, Sync
+from das.trl.engines.in_process import DasEngine, start_in_process
+from das.trl.step_rollouts import Begun, FinishedRollout, Rows, Sync
 from das.trl.support import unsupported
 from das.weights.sharding import whole
 from das.weights.weight_check import WeightSample, check_together
@@ -105,7 +103,6 @@ class SpeculativeGeneration(VLLMGeneration):
         self._first = 0  # the place, among these, of this engine's first response in the running rollout
         self._asked: Sequence[str] = ()  # problems of all ranks whose prompts TRL gathers with this rank's
         self.weight_sample = WeightSample(engine.weight_check_every)
-        self.evaluation_sample = WeightSample(engine.weight_check_every)  # for the syncs before evaluations
         self.sync = Sync()  # how the engines got their present weights
         self._logprobs_checked = True  # whether log-probs were checked with the present weights
         super().__init__(*args, **kwargs)
@@ -120,6 +117,11 @@ class SpeculativeGeneration(VLLMGeneration):
         else:
             self.engines = start_in_process(self)
         self.llm = self.engines.llm  # TRL's name
+
+    def build_engine(self, **overrides: Any) -> DasEngine:
+        """Build this rank's engine, in this process. overrides: further arguments of vllm.LLM."""
+        llm = build_engine(self.engine, **overrides)
+        return DasEngine(llm, llm.generate)
 
     def announce(
         self,
@@ -146,7 +148,7 @@ class SpeculativeGeneration(VLLMGeneration):
             return
         self.rollouts += 1
         responses = getattr(trainer, "num_generations", 1)  # responses to each problem; distillation asks for one
-        own = len(rows) // responses if begun is None else begun.enough.wanted
+        own = len(rows) // responses if begun is None else begun.groups
         problems = own * trainer.accelerator.num_processes
         dataset = trainer.train_dataset
         size = len(dataset) if hasattr(dataset, "__len__") else None
@@ -235,7 +237,7 @@ class SpeculativeGeneration(VLLMGeneration):
             schedule=None if self.evaluation or begun is not None else self.schedule,
             evaluation=self.evaluation,
             set_aside=None if begun is None else begun.tokens,
-            enough=None if begun is None else begun.enough,
+            generate=None if begun is None else begun.generate,
         )
         outputs, rollout = self.engines.roll_out(request, turn if self.several_turns else None)
         if self.several_turns:
@@ -307,49 +309,7 @@ class SpeculativeGeneration(VLLMGeneration):
 
         return self.engines.submit(roll_out)
 
-    def evaluate(self, request: RolloutRequest) -> Rollout:
-        """Roll out `request` with the trainer's current weights, once all submitted rollouts are finished. The
-        training's results do not change.
-
-        The engine uses a drafter made for this evaluation, which drafts from siblings (responses to the same problem).
-        The training pushes its weights anew before its next rollout, which empties the prefix cache. The training's
-        seeds depend on no state, and random states are put back. Raises WeightSyncError like `sync_weights`.
-        """
-        return self.engines.submit(partial(self._evaluate, request, self.engines.copied(self))).result()
-
-    def _evaluate(self, request: RolloutRequest, copies: Any) -> Rollout:
-        kept = self.weight_sample, self.sync
-        self.weight_sample = self.evaluation_sample
-        try:
-            with random_states_kept(), self.engines.evaluation():
-                self._load(copies, request.step)
-                with self._awake():
-                    self._check_logprobs(request.step)
-                    _, rollout = self.engines.roll_out(request)
-        finally:
-            self.weight_sample, self.sync = kept
-        return rollout
-
-    @contextmanager
-    def _awake(self) -> Iterator[None]:
-        """Inside the `with` block, an engine that sleeps between rollouts can roll out. TRL wakes the engine only for
-        TRL's own rollouts."""
-        if not self.enable_sleep_mode:
-            yield
-            return
-        self.llm.wake_up(tags=["kv_cache"])
-        try:
-            yield
-        finally:
-            self.llm.sleep(level=2)
-            self._llm_weights_sleeping = True
-
     # ---- what is kept ----
-
-    def save_history(self, path: Path) -> None:
-        """Once all submitted rollouts are finished, write the drafter's history, a file that the option `drafter.warm`
-        can read."""
-        self.engines.submit(partial(self.engines.save_history, path)).result()
 
     def save_state(self, folder: Path) -> None:
         """Once all submitted rollouts are finished, write the state that a resumed run needs to draft exactly as this

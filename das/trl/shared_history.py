@@ -18,8 +18,7 @@ from das.arrays import packed, unpacked
 from das.cluster.history_store import HistoryStore, finished_text
 from das.drafter import native
 from das.drafter.saved import SavedHistory, SavedText, read_history
-from das.engine.rollouts.enough import PUT_ASIDE
-from das.engine.rollouts.rollout import Rollout, RolloutRequest
+from das.engine.rollouts.rollout import PUT_ASIDE, Rollout, RolloutRequest
 
 OWN = 0  # the number of this rank's engine in its store
 OF_OTHERS = "history_of_others.npz"  # a file of a checkpoint

@@ -17,7 +17,7 @@ from das.drafter import DEFAULT_UNIT, UNITS
 from das.engine.build import EngineSettings
 from das.engine.engine_config import BITS, EXACT
 from das.engine.install import install
-from das.engine.rollouts.rollout import rollout_row
+from das.engine.rollouts.rollout import Rollout
 from das.engine.versions import VLLM, installed
 from das.errors import EngineError
 from das.side_output import side_output
@@ -33,7 +33,6 @@ from das.trl.step_rollouts import StepRollouts
 from das.trl.trainers import METHOD, REFUSED, ROLLS_OUT, is_grpo, refusal
 from das.trl.wandb_record import WandbRecord
 
-LOGGED = ("rollout_s", "tokens_per_pass", "drafted", "accepted", "draft_share")  # in TRL's logs, as das/NAME
 PATIENCE = 3  # training rollouts that may pass without an accepted token before a warning
 
 
@@ -250,14 +249,24 @@ def roll_out_announced(
     rollout = generation.last if taken is None else taken.rollout
     assert rollout is not None
     with side_output("das's numbers in TRL's logs"):
-        row = rollout_row(rollout)
         metrics = trainer._metrics["train" if training else "eval"]
-        for name in LOGGED:
-            metrics[f"das/{name}"].append(row[name])
+        for name, value in logged(rollout).items():
+            metrics[f"das/{name}"].append(value)
         if generation.sync.exchange_bytes:
             metrics["das/exchange_s"].append(generation.sync.exchange_s)
             metrics["das/exchange_mb"].append(generation.sync.exchange_bytes / 1e6)
     return rolled_out
+
+
+def logged(rollout: Rollout) -> dict[str, float]:
+    """Returns the numbers that go into TRL's logs, as das/NAME."""
+    return {
+        "rollout_s": rollout.rollout_s,
+        "tokens_per_pass": rollout.tokens / max(1, rollout.report.passes),
+        "drafted": rollout.report.drafted,
+        "accepted": rollout.accepted,
+        "draft_share": rollout.report.draft_s / rollout.rollout_s,
+    }
 
 
 def warn_of_idle_drafts(generation: SpeculativeGeneration, trainer: Any) -> None:

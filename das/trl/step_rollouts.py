@@ -1,7 +1,7 @@
 """Where the rows and the responses of training steps come from."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,17 @@ class Sync:
 
 
 @dataclass(frozen=True)
+class Begun:
+    """What the backend must know of a rollout that may put groups aside: each request's seed, and the tokens that it
+    had when it was put aside. groups: on how many the step trains. generate: see RolloutRequest."""
+
+    seeds: Sequence[int]
+    tokens: Sequence[Sequence[int]]
+    groups: int
+    generate: Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]]
+
+
+@dataclass(frozen=True)
 class FinishedRollout:
     """A rollout that waits for its training step."""
 
@@ -32,24 +43,6 @@ class FinishedRollout:
     weights: int  # number of updates that these weights had seen
     sync: Sync
     rewards: list[float | None] = field(default_factory=list)  # of the responses; empty: they were not judged yet
-
-    def part(self, places: Sequence[int]) -> "FinishedRollout":
-        """Returns the part that has the responses at these places. Its report is that of the whole."""
-        rollout = self.rollout
-        part = replace(
-            rollout,
-            problems=[rollout.problems[place] for place in places],
-            responses=[rollout.responses[place] for place in places],
-            finish_reasons=[rollout.finish_reasons[place] for place in places],
-            requests=[rollout.requests[place] for place in places],
-        )
-        return replace(
-            self,
-            rollout=part,
-            logprobs=[self.logprobs[place] for place in places],
-            prompts=[self.prompts[place] for place in places],
-            rewards=[self.rewards[place] for place in places] if self.rewards else [],
-        )
 
     def answer(self, prompt_ids: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[float | None]]]:
         """Returns what TRL's `_generate_single_turn` returns for these prompts: token ids and log-probs of the

@@ -75,14 +75,6 @@ def _call(name: str, *arguments: Any) -> None:
     getattr(_native(), name)(*addresses)
 
 
-def native_noise(key0: int, key1: int, vocab: int) -> np.ndarray:
-    """Returns the Gumbel noise of one row, computed by keyed.c, float32 [vocab]. For tests, which compare it with
-    torch_noise."""
-    out = np.empty(vocab, np.float32)
-    _call("keyed_noise", key0, key1, vocab, out)
-    return out
-
-
 def _int64(values: np.ndarray) -> np.ndarray:
     """Return the array, which C can read as int64. Raises TypeError if it is not contiguous or of another type."""
     if values.dtype != np.int64 or not values.flags.c_contiguous:

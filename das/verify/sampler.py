@@ -84,16 +84,32 @@ class Remembered:
     cells: np.ndarray  # the row of each token that a request may emit, int64 [requests, width]
 
 
+def of_one_pass(pieces: Sequence[Remembered]) -> Remembered:
+    """Returns the pieces of a pass as one."""
+    first_rows = np.cumsum([0, *(len(piece.pairs) for piece in pieces)])
+    cells = np.concatenate([piece.cells + first for piece, first in zip(pieces, first_rows, strict=False)])
+    return Remembered(pieces[0].pairs if len(pieces) == 1 else np.concatenate([piece.pairs for piece in pieces]), cells)
+
+
+def of_passes_alike(passes: Sequence[Sequence[Remembered]]) -> list[Remembered]:
+    """Returns what passes of the same requests remembered as if one pass had emitted all their tokens. passes: the
+    pieces of each. [] if nothing was remembered."""
+    if not all(passes):
+        return []
+    each = list(map(of_one_pass, passes))
+    first_rows = np.cumsum([0, *(len(one.pairs) for one in each)])
+    cells = np.concatenate([one.cells + first for one, first in zip(each, first_rows, strict=False)], axis=1)
+    return [Remembered(np.concatenate([one.pairs for one in each]), cells)]
+
+
 def remembered_of(pieces: Sequence[Remembered], rows: Sequence[int], counts: Sequence[int]) -> np.ndarray | None:
     """Returns the distributions from which emitted tokens were sampled, uint32 [sum(counts), PAIRS]: for each i, those
     of the first counts[i] tokens that row rows[i] of the batch emitted. None if no distributions were kept."""
     if not pieces:
         return None
-    first_rows = np.cumsum([0, *(len(piece.pairs) for piece in pieces)])
-    cells = np.concatenate([piece.cells + first for piece, first in zip(pieces, first_rows, strict=False)])
-    pairs = pieces[0].pairs if len(pieces) == 1 else np.concatenate([piece.pairs for piece in pieces])
-    is_emitted = np.arange(cells.shape[1]) < np.asarray(counts)[:, None]
-    return pairs[cells[np.asarray(rows)][is_emitted]]
+    one = of_one_pass(pieces)
+    is_emitted = np.arange(one.cells.shape[1]) < np.asarray(counts)[:, None]
+    return one.pairs[one.cells[np.asarray(rows)][is_emitted]]
 
 
 class KeyedSampler:

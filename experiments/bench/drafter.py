@@ -2,19 +2,14 @@
 
 result.json: traces.NAME.{das,arctic}.{tokens_per_pass, by_epoch, drafted_per_pass, accept_rate, query_us_per_request,
 update_us_per_token, build_us_per_token, evict_us_per_trajectory, bytes_per_token, ...}, traces.NAME.ratio.*;
-traces.NAME.tree_N: drafts that branch, of N nodes: tokens_per_pass, ratio (to arctic's tokens per pass), rows_per_pass
-(tokens that a pass verifies if branches share no rows), query_us_per_request, query_ratio (to arctic's query),
-drafted_per_pass; traces.NAME.rows_N: trees cut at N rows; traces.NAME.distributions and
-distributions_tree_N: as das and tree_N, with a history that remembers distributions, if a run of das recorded the trace
-with them; traces.NAME.ratio_to_generous: unbranched drafts of das relative to arctic at the better of two settings with
-long drafts (GENEROUS); batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array:
-comparison to a suffix array.
+traces.NAME.distributions: as das, with a history that remembers distributions, if a run of das recorded the trace with
+them; batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array: comparison to a suffix
+array.
 """
 
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -28,8 +23,6 @@ from experiments.recorded.drafter_replay import (
     Arctic,
     Das,
     DasDistributions,
-    DasDistributionTrees,
-    DasTrees,
     Problems,
     Recorded,
     ReplayedDrafter,
@@ -41,7 +34,6 @@ from experiments.recorded.drafter_replay import (
 )
 from experiments.recorded.rollouts import sampled_responses_of
 from experiments.recorded.suffix_array import against_array
-from experiments.recorded.tree_replay import TreeTally
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -49,7 +41,6 @@ from experiments.settings.config import RunConfig
 
 # Times are medians over repeated runs. Everything else does not depend on the clock and is equal in every run.
 TIMES = ("query_us_per_request", "update_us_per_token", "build_us_per_token", "evict_us_per_trajectory")
-GENEROUS = ((4.0, 0.05), (100.0, 0.0))  # arctic's longest drafts: factor and minimum probability (default 2, 0.1)
 MIN_PROB = 0.005  # for the measurements without a trace; earlier records were measured with this value
 
 
@@ -96,46 +87,28 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
-@dataclass(frozen=True)
-class Arm:
-    """A drafter to be replayed. make: returns a new drafter. tokens: length of the longest draft. tally: returns a new
-    counter of tokens."""
-
-    make: Callable[[], ReplayedDrafter]
-    tokens: int
-    tally: Callable[[], Tally] = Tally
-
-
-def arms_of(task: Any, problems: Problems, recorded: Recorded) -> dict[str, Arm]:
-    """Return the drafters that take turns, problem by problem.
+def arms_of(task: Any, problems: Problems, recorded: Recorded) -> dict[str, Callable[[], ReplayedDrafter]]:
+    """Return the drafters that take turns, problem by problem: name -> what makes a new one.
 
     Arctic is among them only if it is installed, and the drafter that remembers distributions only if all responses
     were recorded with theirs.
     """
-    arms = {"das": Arm(partial(Das, min_prob=task.min_prob, window=task.window), task.tokens)}
+    options = {"min_prob": task.min_prob, "window": task.window}
+    arms: dict[str, Callable[[], ReplayedDrafter]] = {"das": partial(Das, **options)}
     if len(recorded) == sum(len(responses) for _, responses in problems):
-        options = {"min_prob": task.min_prob, "window": task.window}
-        arms["distributions"] = Arm(partial(DasDistributions, recorded, **options), task.tokens)
-        trees = partial(DasDistributionTrees, recorded, **options)
-        arms |= {f"distributions_tree_{nodes}": Arm(trees, nodes, TreeTally) for nodes in task.trees}
-    arms |= {f"tree_{nodes}": tree_arm(task, nodes, TreeTally) for nodes in task.trees}
+        arms["distributions"] = partial(DasDistributions, recorded, **options)
     if has_arctic():
-        arms["arctic"] = Arm(partial(Arctic, task.depth), task.tokens)
+        arms["arctic"] = partial(Arctic, task.depth)
     return arms
 
 
-def tree_arm(task: Any, nodes: int, tally: Callable[[], Tally]) -> Arm:
-    """Return the drafter whose drafts branch and have at most `nodes` nodes."""
-    return Arm(partial(DasTrees, min_prob=task.min_prob, window=task.window), nodes, tally)
-
-
-def replay(problems: Problems, task: Any, arms: dict[str, Arm]) -> dict[str, dict[str, Any]]:
+def replay(problems: Problems, task: Any, arms: dict[str, Callable[[], ReplayedDrafter]]) -> dict[str, dict[str, Any]]:
     """Replay a trace with a new drafter of each arm; they take turns, problem by problem. Returns arm -> summary."""
-    drafters = {name: arm.make() for name, arm in arms.items()}
-    tallies = {name: arm.tally() for name, arm in arms.items()}
+    drafters = {name: make() for name, make in arms.items()}
+    tallies = {name: Tally() for name in arms}
     for problem, responses in problems:
-        for name, arm in arms.items():
-            replay_problem(problem, responses, drafters[name], task.group, arm.tokens, tallies[name])
+        for name, drafter in drafters.items():
+            replay_problem(problem, responses, drafter, task.group, task.tokens, tallies[name])
     return {name: tally.summary() for name, tally in tallies.items()}
 
 
@@ -150,50 +123,15 @@ def bench_trace(problems: Problems, task: Any, progress: Progress, name: str, re
     row: dict[str, Any] = {
         w: {**r[0], **{k: median(x[k] for x in r) for k in TIMES if k in r[0]}} for w, r in runs.items()
     }
-    for rows in task.tree_rows:  # a tree of this many rows has no more nodes than rows
-        arm = tree_arm(task, rows, partial(TreeTally, max_rows=rows))
-        summary = replay(problems, task, {"rows": arm})["rows"]  # replayed alone, so its times are not comparable
-        row[f"rows_{rows}"] = {key: value for key, value in summary.items() if key not in TIMES}
     if "arctic" in row:
-        add_ratios(row, problems, task)
+        row["ratio"] = {
+            key: row["das"][key] / row["arctic"][key]
+            for key in ("tokens_per_pass", "drafted_per_pass", "bytes_per_token", *TIMES)
+        }
     for which, values in row.items():
         numbers = "  ".join(f"{k} {v:.4g}" for k, v in values.items() if isinstance(v, float))
         progress.note(f"{name} {which}: {numbers}")
     return row
-
-
-def add_ratios(row: dict[str, Any], problems: Problems, task: Any) -> None:
-    """Add to `row`, the results of a trace, the ratios of das's results to arctic's."""
-    arctic = row["arctic"]
-    for which in [w for w in row if w.startswith(("tree_", "rows_"))]:
-        row[which]["ratio"] = row[which]["tokens_per_pass"] / arctic["tokens_per_pass"]
-        if which.startswith("tree_"):
-            row[which]["query_ratio"] = row[which]["query_us_per_request"] / arctic["query_us_per_request"]
-    row["ratio"] = {
-        key: row["das"][key] / arctic[key] for key in ("tokens_per_pass", "drafted_per_pass", "bytes_per_token", *TIMES)
-    }
-    row["ratio"]["drafted_at_equal_tokens_per_pass"] = drafted_at_equal(problems, task, row)
-    generous = {f"{s}": Arm(partial(Arctic, task.depth, *s), task.tokens) for s in GENEROUS}
-    best = max(summary["tokens_per_pass"] for summary in replay(problems, task, generous).values())
-    row["ratio_to_generous"] = {"tokens_per_pass": row["das"]["tokens_per_pass"] / best}
-
-
-def drafted_at_equal(problems: Problems, task: Any, row: dict[str, Any]) -> float | None:
-    """Return the ratio of drafted tokens, das to arctic, at a min_prob for which both have equal tokens per pass.
-
-    Interpolates between replays with the values of task.min_probs. None if no two of them enclose arctic's value.
-    """
-    goal = row["arctic"]["tokens_per_pass"]
-    above = row["das"]
-    for min_prob in task.min_probs:
-        arm = Arm(partial(Das, min_prob=min_prob, window=task.window), task.tokens)
-        below = replay(problems, task, {"das": arm})["das"]
-        if below["tokens_per_pass"] <= goal <= above["tokens_per_pass"]:
-            part = (goal - below["tokens_per_pass"]) / (above["tokens_per_pass"] - below["tokens_per_pass"])
-            drafted = below["drafted_per_pass"] + part * (above["drafted_per_pass"] - below["drafted_per_pass"])
-            return float(drafted / row["arctic"]["drafted_per_pass"])
-        above = below
-    return None
 
 
 # ---- cost of history ----

@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM
 
 from analysis.arms import aligned
 from das.models.coupled import SCALES
-from das.models.quantized import rounded_to_4_bits, rounded_to_8_bits
+from das.models.quantized import rounded_to_4_bits, to_8_bits
 from das.verify.noise import keyed_argmax
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.data import dataset
@@ -42,7 +42,7 @@ from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig
-from experiments.small_policy.measure import sample
+from experiments.small_policy.sample import sample
 
 if TYPE_CHECKING:
     from experiments.heads.eagle3 import Eagle3Head
@@ -186,6 +186,12 @@ def rounded_copy(policy: Model, rounded: Callable[[torch.Tensor], torch.Tensor])
         if isinstance(layer, torch.nn.Linear) and "lm_head" not in name:
             layer.weight.data = rounded(layer.weight.data)
     return copied
+
+
+def rounded_to_8_bits(weight: torch.Tensor) -> torch.Tensor:
+    """Return `weight` [outputs, inputs] with the rounding of w8a8, in its former type."""
+    rounded, scales = to_8_bits(weight)
+    return (rounded * scales[:, None]).to(weight.dtype)
 
 
 COPIES: dict[str, Callable[[Model], Model]] = {

@@ -10,11 +10,11 @@ from typing import NoReturn
 
 from hydra.core.global_hydra import GlobalHydra
 
-from das import process
 from das.errors import reason_of
 from das.files import write_text
 from das.process import die_with_parent
 from experiments.gpu.verdict import Scale, Verdict
+from experiments.run import processes
 from experiments.run.errors import CONFIGS
 
 VERDICT, LOG = "verdict.json", "log.txt"
@@ -37,7 +37,7 @@ def run(function: str, scale: Scale) -> NoReturn:
         os.dup2(log.fileno(), descriptor)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(CONFIGS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     if not scale.gpu:
-        process.START = "fork"
+        processes.START = "fork"
         GlobalHydra.instance().clear()  # the task's own: parts compose settings anew
     module, name, *arguments = function.split(":")
     try:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from das.files import write_text
-from das.process import WARM
 from experiments.gpu import child
 from experiments.gpu.parts import Part
 from experiments.gpu.verdict import DONE, Scale
+from experiments.run.processes import WARM
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from das.files import add_rows
+from experiments.run.files import add_rows
 
 Size = TypeVar("Size")
 DONE = "done.json"  # in a part's folder once it ended; holds its row of the result, and the identity of code and device

@@ -14,10 +14,11 @@ from typing import Any
 
 from das.cluster.messages import ClusterError
 from das.errors import EngineError, WeightSyncError, reason_of
-from das.process import die_with_parent, spawned
+from das.process import die_with_parent
 from experiments.harness import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
 from experiments.run.output import quiet_into
+from experiments.run.processes import spawned
 from rewards.reward import RewardError
 from rewards.workers import JudgeError
 

@@ -8,8 +8,8 @@ import re
 import shlex
 import shutil
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,7 +40,7 @@ SCRATCH = "trainer"  # folder where an arm's next checkpoint is written
 # Files of a step's rollout.
 ROLLOUT = re.compile(r"step_(?P<step>\d+)\.(timeline\.json|jsonl)\.gz(?P<partial>\.\d+\.tmp)?")
 SHOWN = 5  # number of differences that a message names
-LOCK = "lock"  # file that a run in its folder holds locked
+LOCK = "lock"  # file that a run in its folder holds locked until it ends
 RECORDS = ("overrides.json", "meta.json", "metrics.jsonl", "result.json")  # a folder with one of them holds a run
 
 
@@ -135,16 +135,30 @@ def _key(override: str) -> str:
     return override.lstrip("+~").split("=")[0]
 
 
-def hold(folder: Path) -> IO[str]:
-    """Lock the run in `folder` for as long as the returned file is open.
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Lock the run in `folder` inside the `with` block. The lock is a file in it, which is removed when the block ends.
 
     Raises UserError if another process holds the lock.
     """
     path = folder / LOCK
+    with _locked(path) as file:
+        try:
+            yield
+        finally:
+            with suppress(FileNotFoundError):  # the folder was deleted meanwhile, or moved
+                if os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                    path.unlink()
+
+
+def _locked(path: Path) -> IO[str]:
+    folder = path.parent
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # empties nothing
+        except FileNotFoundError:  # another process was refused, and has removed its empty folder meanwhile
+            continue
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
@@ -157,7 +171,7 @@ def hold(folder: Path) -> IO[str]:
                 f"a run in {folder} is still running: wait for it, stop it, or name another folder with "
                 "hydra.run.dir=FOLDER"
             ) from None
-        with suppress(FileNotFoundError):  # another process was refused, and has removed its lock meanwhile
+        with suppress(FileNotFoundError):  # the process that held it has ended, and has removed it
             if os.path.samestat(path.stat(), os.fstat(file.fileno())):
                 return file
 
@@ -246,16 +260,17 @@ def newest(arms: Mapping[Path, RunConfig], note: Callable[[str], None]) -> int:
     Raises UserError for checkpoints of another run, and if none can be used: a new start would overwrite the finished
     steps.
     """
-    identities = {arm / CHECKPOINTS: identity(config) for arm, config in arms.items()}
-    common = set.intersection(*(set(checkpoint.steps(folder)) for folder in identities))
+    identities = {arm: identity(config) for arm, config in arms.items()}
+    common = set.intersection(*(set(checkpoint.steps(arm / CHECKPOINTS)) for arm in arms))
     whole, reason = min((whole_steps(arm) for arm in arms), key=lambda found: found[0]) if common else (0, "")
     damage = ""
     for step in sorted(common, reverse=True):
         try:
             if step > whole:
                 raise CheckpointError(reason)
-            for folder, ours in identities.items():
-                checkpoint.verify(folder, step)
+            for arm, config in arms.items():
+                folder, ours = arm / CHECKPOINTS, identities[arm]
+                checkpoint.verify(folder, step, ended=step == config.trainer.max_steps)
                 refuse_another(checkpoint.run_identity(folder, step), ours, folder)
         except CheckpointError as error:
             damage = damage or str(error)

@@ -7,15 +7,17 @@ from typing import Any
 
 from das.cluster.cluster import Cluster
 from das.cluster.pool import EnginePool
-from das.engine.rollouts.rollout import RolloutRequest, request_seed, rollout_row
+from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from das.trl.dataset_rows import history_tick
 from das.trl.engines.engines import Engines
-from das.trl.engines.in_process import build_in_process
 from experiments.harness.data import dataset
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process
 from experiments.run.progress import Progress
+from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig, steps_per_epoch
+from experiments.training.history_file import save_history
+from experiments.training.stock import build_in_process
 
 Prompt = dict[str, list[int]]  # {"prompt_token_ids": token ids}, as vLLM takes it
 
@@ -96,5 +98,5 @@ def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) 
             rows.append(row)
             run_folder.add_step(row, rollout, [None] * len(rollout.responses))
             progress.step(row)
-        engines.save_history(run_folder.path / "history.npz")
+        save_history(engines, run_folder.path / "history.npz")
     return rows

@@ -140,10 +140,10 @@ def load_model(policy: str, dtype: str) -> Any:
     stages.now("loads the policy")
     from transformers import AutoModelForCausalLM
 
-    from das.weights.sharding import sharded_loading
-
+    # On CPUs, where accelerate has no FSDP 2, transformers shards the policy with torch's `fully_shard`, over gloo.
+    sharded = {"distributed_config": {"fsdp_size": ranks.count()}} if ranks.fsdp_on_cpu() else {}
     return AutoModelForCausalLM.from_pretrained(
-        policy, dtype=dtype, use_safetensors=True, trust_remote_code=False, **sharded_loading()
+        policy, dtype=dtype, use_safetensors=True, trust_remote_code=False, **sharded
     )
 
 

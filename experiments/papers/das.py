@@ -15,7 +15,7 @@ import numpy as np
 from analysis.quantities import percent
 from analysis.report import Line, Section
 from das.replay.times import Times
-from experiments.papers import das_drafts, das_hybrids, das_prices, das_rollouts
+from experiments.papers import das_drafts, das_fig10, das_rollouts
 from experiments.papers.replayed import Setting
 from experiments.recorded.chains_of_thought import chains_of_thought
 from experiments.replay.latency_fits import fit_affine, relative_error
@@ -37,8 +37,8 @@ PREFACE = (
 
 PARTS: tuple[Callable[[Setting], list[Section]], ...] = (
     das_rollouts.maths,
-    lambda setting: [das_prices.price_lists(setting)],
-    lambda setting: [das_hybrids.hybrids(setting)],
+    lambda setting: [das_fig10.prices(setting)],
+    lambda setting: [das_fig10.hybrids(setting)],
     das_rollouts.code,
     lambda setting: [das_drafts.cold_start(setting)],
     lambda setting: [das_drafts.draft_scope(setting)],

@@ -2,7 +2,8 @@
 similarity of text over training (Fig 2), lengths of a problem's responses (Fig 9)."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,14 @@ from analysis.report import Line, Section, points
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step
 from das.replay.workload import Workload
-from experiments.papers.replayed import MAX_TOKENS, Setting, simulate_arm
+from experiments.papers.replayed import FIXED, MAX_TOKENS, Setting, simulated
 from experiments.recorded.rollouts import grouped, read_rollouts
 from experiments.recorded.scopes import OneProblem, OwnText
+from experiments.replay.arms import Arm
 from experiments.run.errors import UserError
 
 GRAMS = (2, 4, 8)  # tokens; the paper does not say which n its Fig 2 is about
 ALL_EPOCHS = 10**6  # a window so long that no text leaves it
-FIXED = {"name": "fixed", "tokens": 16}
 
 
 def ablation_epochs(setting: Setting) -> list[Workload]:
@@ -31,19 +32,19 @@ def cold_start(setting: Setting) -> Section:
     """Make the section that compares sources of drafts, epoch by epoch: the text itself, siblings, other problems, past
     epochs."""
     works = ablation_epochs(setting)
-    none = simulate_arm(works, setting.times, None, 1)
-    variants = {
-        "own text only": OwnText(),
-        "own text and siblings": HistoryDrafter(window=0, cross_problem_tokens=0),
-        "the same, and other problems": HistoryDrafter(window=1),
-        "+ history of past epochs (the default)": HistoryDrafter(),
+    none = simulated(Arm(), works, setting.times).steps
+    variants: dict[str, Callable[[], HistoryDrafter]] = {
+        "own text only": OwnText,
+        "own text and siblings": partial(HistoryDrafter, window=0, cross_problem_tokens=0),
+        "the same, and other problems": partial(HistoryDrafter, window=1),
+        "+ history of past epochs (the default)": HistoryDrafter,
     }
     lines = []
     for name, drafter in variants.items():
-        steps = simulate_arm(works, setting.times, FIXED, 1, drafter=drafter)
+        steps = simulated(Arm(FIXED, drafter), works, setting.times).steps
         lines.append(_by_epoch(name, steps, none))
         setting.progress.note(f"cold start, {name}: {lines[-1].replay}")
-    warm = simulate_arm([works[-1], *works[:-1]], setting.times, FIXED, 1)[1:]
+    warm = simulated(Arm(FIXED), [works[-1], *works[:-1]], setting.times).steps[1:]
     lines.append(_by_epoch("warm: another epoch was seen before the first", warm, none[:-1]))
     return Section(
         "Cold start: where do drafts come from?",
@@ -61,10 +62,10 @@ def _by_epoch(name: str, steps: Sequence[Step], none: Sequence[Step]) -> Line:
     return Line(name, replay=" ".join(f"{s.tokens_per_pass:.2f}" for s in steps) + f", {percent(saved)}")
 
 
-def late_accepted(setting: Setting, works: Sequence[Workload], name: str, drafter: HistoryDrafter) -> str:
+def late_accepted(setting: Setting, works: Sequence[Workload], name: str, drafter: Callable[[], HistoryDrafter]) -> str:
     """Return as text the accepted tokens per pass in the last half of the steps, with drafts of 16 tokens. works: the
     steps. name: the drafter's name, for the progress."""
-    steps = simulate_arm(works, setting.times, FIXED, 1, drafter=drafter)[len(works) // 2 :]
+    steps = simulated(Arm(FIXED, drafter), works, setting.times).steps[len(works) // 2 :]
     accepted = f"{sum(s.num_accepted for s in steps) / sum(s.passes for s in steps):.2f}"
     setting.progress.note(f"accepted per pass, {name}: {accepted}")
     return accepted
@@ -75,10 +76,10 @@ def draft_scope(setting: Setting) -> Section:
     and from the texts of all problems."""
     paper = setting.published["das_fig6"]["data"]["accepted"]
     works = ablation_epochs(setting)
-    drafters = {
-        "problem": HistoryDrafter(cross_problem_tokens=0),
-        "default": HistoryDrafter(),
-        "global": OneProblem(),
+    drafters: dict[str, Callable[[], HistoryDrafter]] = {
+        "problem": partial(HistoryDrafter, cross_problem_tokens=0),
+        "default": HistoryDrafter,
+        "global": OneProblem,
     }
     problem, default, everything = (
         late_accepted(setting, works, f"scope {name}", drafter) for name, drafter in drafters.items()
@@ -115,7 +116,7 @@ def history_window(setting: Setting) -> Section:
         key = "window_all" if past == ALL_EPOCHS else f"window_{past}"
         plotted = paper[key]["mean"] if past in (4, ALL_EPOCHS) else ""
         accepted = [
-            late_accepted(setting, works, f"window {past + 1}", HistoryDrafter(window=past + 1))
+            late_accepted(setting, works, f"window {past + 1}", partial(HistoryDrafter, window=past + 1))
             for works in works_of.values()
         ]
         lines.append(Line("all" if past == ALL_EPOCHS else f"{past}", str(plotted), "", " / ".join(accepted)))

@@ -15,9 +15,10 @@ from experiments.papers.replayed import (
     STEPS_PER_EPOCH,
     Setting,
     rollout_seconds,
-    simulate_arm,
+    simulated,
     training_steps,
 )
+from experiments.replay.arms import Arm
 
 RANGES = ((1, 1), (1, 9), (10, 18), (19, 27), (1, 24), (25, 30), (1, 30))  # steps (first, last) of Fig 10 to compare
 FIG10 = (
@@ -72,10 +73,10 @@ def simulate_arms(
     """Simulate arms. Returns arm -> its steps. Prints a line for each arm. names: which of none, das (with the
     configured budget) and unlimited. works: the responses of each step. max_tokens: limit of a response. title: begins
     the lines."""
-    budgets = {"none": None, "das": setting.budget, "unlimited": {"name": "unlimited", "tokens": 64}}
+    known = {"none": Arm(), "das": Arm(setting.budget), "unlimited": Arm({"name": "unlimited", "tokens": 64})}
     arms = {}
     for name in names:
-        arms[name] = simulate_arm(works, setting.times, budgets[name], steps_per_epoch, max_tokens)
+        arms[name] = simulated(known[name], works, setting.times, steps_per_epoch, max_tokens).steps
         mean = rollout_seconds(arms[name], 1, len(works)) / len(works)
         setting.progress.note(f"{title}, {name}: {mean:.1f} s per step, {tokens_per_pass(arms[name]):.2f} tokens/pass")
     return arms

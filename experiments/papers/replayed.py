@@ -10,18 +10,16 @@ import numpy as np
 
 from analysis.quantities import percent
 from analysis.report import Line, curves
-from das.budget import make_budget
-from das.drafter import HistoryDrafter
-from das.replay.cluster import Step, simulate_rollout
-from das.replay.engine import Engine, PlainEngine
-from das.replay.text_engine import TextEngine
+from das.replay.cluster import Step
 from das.replay.times import Times
 from das.replay.workload import Workload
+from experiments.replay.arms import Arm, Simulated, simulate
 from experiments.replay.synthesis import Synthesis
 from experiments.run.progress import Progress
 
 MAX_NUM_SEQS = 256  # requests that an engine decodes at once (paper: 2,048 responses on 8 engines)
 MAX_TOKENS = 16384  # most tokens of a response (paper)
+FIXED = {"name": "fixed", "tokens": 16}  # budget
 STEPS_PER_EPOCH = 9  # steps of an epoch of maths: 1,209 problems / 128 per step
 
 
@@ -51,32 +49,11 @@ def training_steps(work: Workload, steps: int, batch: int, group: int) -> list[W
     return parts
 
 
-def simulate_arm(
-    works: Sequence[Workload],
-    times: Times,
-    budget: dict[str, Any] | None,
-    steps_per_epoch: int,
-    max_tokens: int = MAX_TOKENS,
-    branch_blocks: int = 0,
-    drafter: HistoryDrafter | None = None,
-) -> list[Step]:
-    """Simulate an arm on one engine, and return its steps. drafter: None for the history drafter with its defaults.
-
-    budget: None for no speculation. The history's clock (its tick) moves once per epoch.
-    """
-    engine: Engine = PlainEngine(times, MAX_NUM_SEQS)
-    if budget is not None:
-        engine = TextEngine(
-            times,
-            MAX_NUM_SEQS,
-            drafter or HistoryDrafter(),
-            make_budget(budget),
-            max_tokens,
-            branch_blocks=branch_blocks,
-        )
-    return [
-        simulate_rollout(work, [engine], [range(len(work))], (i + 1) // steps_per_epoch) for i, work in enumerate(works)
-    ]
+def simulated(
+    arm: Arm, works: Sequence[Workload], times: Times, steps_per_epoch: int = 1, max_tokens: int = MAX_TOKENS
+) -> Simulated:
+    """Simulate an arm on one engine of the paper."""
+    return simulate(arm, works, times, MAX_NUM_SEQS, max_tokens, steps_per_epoch)
 
 
 def rollout_seconds(steps: Sequence[Step], first: int, last: int) -> float:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from das.drafter import Draft, HistoryDrafter, TreeDraft, TreeDrafts
+from das.drafter import Draft, HistoryDrafter
 from das.replay.workload import Sampling
 
 PROMPT = np.arange(100, dtype=np.int32) + 10**6  # stands for all prompts, which traces do not hold
@@ -43,7 +43,7 @@ class ReplayedDrafter(Protocol):
     """The interface of a drafter for `replay_problem`."""
 
     def begin(self, request: str, problem: str) -> None: ...
-    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> Iterable[Draft | TreeDraft]: ...
+    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> Iterable[Draft]: ...
     def observe(self, requests: list[str], tokens: list[np.ndarray]) -> None: ...
     def end(self, request: str) -> None: ...
     def end_epoch(self) -> None: ...
@@ -93,28 +93,16 @@ class DasDistributions(Das):
         self.drafter.observe_batch(requests, tokens, np.concatenate(rows))
 
 
-class DasTrees(Das):
-    """This project's history drafter, with drafts that branch."""
-
-    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> TreeDrafts:  # type: ignore[override]
-        return self.drafter.propose_tree(requests, [limit] * len(requests))
-
-
-class DasDistributionTrees(DasTrees, DasDistributions):
-    """This project's drafter, which remembers distributions, with drafts that branch."""
-
-
 class Arctic:
     """arctic-inference's suffix trees: one tree per problem, shared by its siblings.
 
-    depth: tokens of the longest match. A draft is at most `factor` times as long as the match, and ends before a token
-    whose estimated probability is below min_prob.
+    depth: tokens of the longest match.
     """
 
-    def __init__(self, depth: int, factor: float = 2.0, min_prob: float = 0.1) -> None:
+    def __init__(self, depth: int) -> None:
         from arctic_inference.suffix_decoding import SuffixDecodingCache
 
-        self.new_cache, self.depth, self.factor, self.min_prob = SuffixDecodingCache, depth, factor, min_prob
+        self.new_cache, self.depth = SuffixDecodingCache, depth
         self.cache_of_problem: dict[str, Any] = {}
         self.cache_of_request: dict[str, Any] = {}
 
@@ -131,8 +119,8 @@ class Arctic:
                 request,
                 context[-self.depth :],
                 max_spec_tokens=limit,
-                max_spec_factor=self.factor,
-                min_token_prob=self.min_prob,
+                max_spec_factor=2.0,  # both by default
+                min_token_prob=0.1,
             )
             drafts.append(Draft(draft.token_ids, draft.probs))
         return drafts
@@ -184,7 +172,7 @@ class Tally:
             "reliability": [[e / d, a / d, d] for d, e, a in zip(drafted, estimated, accepted, strict=True) if d],
         }
 
-    def count(self, epoch: int, draft: Draft | TreeDraft, coming: Sequence[int]) -> int:
+    def count(self, epoch: int, draft: Draft, coming: Sequence[int]) -> int:
         """Count one pass of one request. Returns how many tokens the pass emits.
 
         coming: the recorded tokens that follow, at most one more than was drafted. The drafted tokens that equal them
@@ -199,7 +187,7 @@ class Tally:
         self.num_accepted += num_accepted
         return num_emitted
 
-    def judge(self, draft: Draft | TreeDraft, coming: Sequence[int]) -> int:
+    def judge(self, draft: Draft, coming: Sequence[int]) -> int:
         """Add the draft's tokens to `bins`, up to the first wrong one. Returns how many tokens are accepted."""
         num_drafted, num_accepted = len(draft.tokens), 0
         while num_accepted < min(num_drafted, len(coming)) and draft.tokens[num_accepted] == coming[num_accepted]:
@@ -230,7 +218,7 @@ def replay_problem(
         for name in names:
             drafter.begin(name, problem)
         live = list(range(group))
-        drafts: Iterable[Draft | TreeDraft] = [Draft([], [])] * group
+        drafts: Iterable[Draft] = [Draft([], [])] * group
         while live:
             emitted = []
             for i, draft in zip(live, drafts, strict=True):

@@ -69,11 +69,6 @@ def sampled_responses_of(path: Path) -> dict[str, list[tuple[np.ndarray, Samplin
     return responses
 
 
-def responses_of(path: Path) -> dict[str, list[np.ndarray]]:
-    """Read the responses to each problem, in the order of the steps. Raises UserError, as read_rollouts does."""
-    return {problem: [response for response, _ in rows] for problem, rows in sampled_responses_of(path).items()}
-
-
 def rollout_files(path: Path) -> list[Path]:
     """Return [path] for a file. For a folder, return the files of a run's steps; if it has none, all its JSONL files.
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from das.side_output import lasting
+
 
 @contextmanager
 def quiet_into(path: Path) -> Iterator[TextIO]:
@@ -14,7 +16,7 @@ def quiet_into(path: Path) -> Iterator[TextIO]:
     there was no output, no file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     saved = os.dup(1), os.dup(2)
-    with path.open("a", buffering=1) as log, os.fdopen(os.dup(1), "w", buffering=1) as terminal:
+    with path.open("a", buffering=1) as log, lasting(os.dup(1)) as terminal:
         sys.stdout.flush()
         sys.stderr.flush()
         os.dup2(log.fileno(), 1)

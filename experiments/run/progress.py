@@ -25,7 +25,8 @@ SAY_S = 10.0  # seconds between two lines about a start that takes long
 class Progress:
     """Prints progress lines. steps: training steps of each arm. arms: number of arms that report.
 
-    terminal: the stream for the lines. Tasks that redirect their output replace it. Only terminals get colours.
+    terminal: the stream for the lines; None: standard output. Tasks that redirect their output replace it. Only
+    terminals get colours.
     verdict: takes each row, and returns the verdict of a step after its last arm; its line then stands in place of the
     lines of the arms. None: each row has a line.
     """
@@ -34,10 +35,10 @@ class Progress:
         self,
         steps: int,
         arms: int = 1,
-        terminal: TextIO = sys.stdout,
+        terminal: TextIO | None = None,
         verdict: Callable[[dict[str, Any]], str | None] | None = None,
     ):
-        self.terminal = terminal
+        self.terminal = terminal or sys.stdout
         self.verdict = verdict
         self.steps = steps
         self.arms = arms
@@ -48,8 +49,7 @@ class Progress:
         self._now = ""
 
     def note(self, text: str, style: str | None = None) -> None:
-        """Print a line. style: its colour on a terminal, by the name that rich gives it. If nobody reads any more, as
-        after `run.py | head -1`, this and all further lines are dropped."""
+        """Print a line. style: its colour on a terminal, by the name that rich gives it."""
         with self._shown():
             self._print(printable(text), style)
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import OmegaConf
 
-from das.files import add_rows, write_bytes, write_text
+from das.files import write_bytes, write_text
 from das.side_output import side_output
+from experiments.run.files import add_rows
 
 if TYPE_CHECKING:
     from das.engine.rollouts.rollout import Rollout
@@ -109,8 +110,8 @@ class RunFolder:
 
         A resumed run keeps its files. Its meta.json gets an entry about the process that resumes it.
         """
-        self.path = path
-        (path / "rollouts").mkdir(parents=True, exist_ok=True)
+        self.path, self._has_rollouts = path, False
+        path.mkdir(parents=True, exist_ok=True)
         made_by = meta(config["seed"])
         metrics = path / "metrics.jsonl"
         has_steps = metrics.exists() and metrics.stat().st_size
@@ -131,6 +132,9 @@ class RunFolder:
         may fail with a line in the log.
         """
         step = row["step"]
+        if not self._has_rollouts:  # later, a folder that is gone ends the run
+            (self.path / "rollouts").mkdir(exist_ok=True)
+            self._has_rollouts = True
         responses = "".join(json.dumps(response) + "\n" for response in response_rows(rollout, rewards))
         write_bytes(responses_file(self.path, step), gzip.compress(responses.encode(), mtime=0))
         with side_output("the timeline of passes"):

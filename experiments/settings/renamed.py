@@ -13,6 +13,7 @@ RENAMED = {
 GONE = {
     "task=bench_rewards": "`make pytest ARGS=tests/rewards/test_whole_sets.py` does this now",
     "task=bench_sampler": "`python run.py arms=[none,stock]` compares keyed sampling with vLLM as it comes",
+    "task=policy": "task=evaluate measures a policy, `python -m experiments.small_policy.train` makes a small one",
     "task=calibrate_torch": "task=calibrate task.shape=8b times random weights of a model's shape, in the real engine",
     "task.profile": "`python -m cProfile run.py task=force ...` profiles the trainer's process",
     **{
@@ -22,6 +23,8 @@ GONE = {
     "arm=draft_model_online": "arm=draft_model drafts with the same model; eagle3_online has a head that learns",
     "arm=mtp_online": "arm=mtp drafts with the same layer; eagle3_online has a head that learns",
     "budget.makespan": "leave it out: requests weighed by their chance to finish last took 1 to 4 % longer",
+    "budget.ramp": "leave it out: measured times alone turn the toggle on",
+    "budget.one_way": "leave it out: once on, the toggle stays on while drafts do not lose time",
     "task.crafted": "`make pytest ARGS=tests/drafter/test_breakage.py` does this now",
     "drafter.scope": "leave it out; with drafter.window=0 drafter.cross_problem_tokens=0 siblings and own text draft",
     "experiment=das_fig6": "`task=reproduce paper=das` replays DAS Fig 6 on recorded text",

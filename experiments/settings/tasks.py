@@ -11,7 +11,7 @@ Counts = list[Count]
 Texts = list[str]
 
 BENCH_BUDGETS = {
-    Counts: "live cost_live",
+    Counts: "live",
     Count: "problems steps hopeless_live",
     Annotated[float, Range(0.01, 1)]: "tail",
     bool: "hopeless",
@@ -39,9 +39,8 @@ TASKS: dict[str, Mapping[Any, str]] = {
         Texts: "traces",
         Annotated[int, Range(1, 1024)]: "group",
         Count: "problems tokens depth runs",
-        Counts: "trees tree_rows batches sizes array_sizes",
+        Counts: "batches sizes array_sizes",
         Share: "min_prob",
-        list[Share]: "min_probs",
         int: "window",
     },
     "bench_model_drafters": {
@@ -72,7 +71,6 @@ TASKS: dict[str, Mapping[Any, str]] = {
         float | None: "kv_gib",
     },
     "kill_test": {Count: "runs", float: "minutes", Texts: "kinds run"},
-    "policy": {str | None: "kind", Count: "problems samples"},
     "recordings": {str: "folder source", Texts | None: "only"},
     "replay": {
         str | None: "run latency",

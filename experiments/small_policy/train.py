@@ -1,7 +1,7 @@
 """Train the small policies: Qwen3s of 1.9 to 3.3 M parameters, from nothing, on worked solutions.
 
-`python run.py task=policy task.kind=KIND` trains one, in 1 to 10 minutes of one quiet core, as those in the folder
-`shipped` were trained: the same machine, code and number of threads give the same bytes.
+`python -m experiments.small_policy.train KIND FOLDER` trains one, in 1 to 10 minutes of one quiet core, as those in the
+folder `shipped` were trained: the same machine, code and number of threads give the same bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ _TOKENIZER_TEXTS = 1000  # of each phase
 # before the model copies from its context at all.
 _MATRIX_RATE, _OTHER_RATE = 0.02, 3e-3
 _WARM_UP = 20  # optimizer steps
+_THREADS = 1  # of torch, when those that ship were trained
 Progress = Callable[[str], None]
 
 
@@ -283,3 +285,15 @@ def ship(recipe: Recipe, folder: Path, progress: Progress, effort: float = 1.0) 
     save(model.to(torch.bfloat16), tokenizer, folder)
     config = json.loads((folder / "config.json").read_text())
     write_text(folder / "config.json", json.dumps({**config, "dtype": "float32"}, indent=2) + "\n")
+
+
+def main(words: Sequence[str]) -> None:
+    """Run the command."""
+    if len(words) != 2 or words[0] not in RECIPES:
+        raise SystemExit(f"error: give a kind ({', '.join(RECIPES)}) and a folder: puzzles policies/mine")
+    torch.set_num_threads(_THREADS)
+    ship(RECIPES[words[0]], Path(words[1]), print)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

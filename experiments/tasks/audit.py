@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from analysis import arms as arm_analysis
-from das.trl.engines.in_process import build_in_process
 from experiments.harness.agreement import (
     LISTED,
     describe_distribution,
@@ -30,6 +29,7 @@ from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig
+from experiments.training.stock import build_in_process
 
 
 def run(config: RunConfig, overrides: list[str], folder: str) -> None:

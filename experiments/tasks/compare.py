@@ -19,6 +19,7 @@ from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig
+from experiments.training import checkpoint
 
 
 def run(config: RunConfig, overrides: list[str], folder: str) -> None:
@@ -61,6 +62,8 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     page = path / "comparison.html"
     with side_output("the page of the comparison", progress.note):
         compare_page.write_comparison(page, result, drawn, {name: read.metrics(path / "arms" / name) for name in arms})
+    for name in arms:
+        checkpoint.keep_policy(path / "arms" / name / resume.CHECKPOINTS)
     progress.note(f"\n{arm_analysis.aligned(arm_analysis.short_table(result), WIDTH)}\n{arm_analysis.SHORT_KEY}\n")
     progress.note(boxed("verdict", verdict_lines(result)))
     progress.note(f"page: {page.absolute()}  (opens in a browser, no server needed)")

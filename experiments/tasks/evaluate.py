@@ -15,8 +15,7 @@ from datasets import Dataset
 
 from analysis.task_figures import evaluate_figure
 from das import stages
-from das.engine.rollouts.rollout import Rollout, rollout_row
-from das.trl.engines.in_process import build_in_process
+from das.engine.rollouts.rollout import Rollout
 from experiments.harness.data import MADE, split_rows
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.evaluation.evaluation import Evaluation, Judged
@@ -27,8 +26,10 @@ from experiments.harness.reward import make_reward
 from experiments.harness.validate import check
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
+from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig, data_config
+from experiments.training.stock import build_in_process
 
 GENERATED_PROBLEMS = 128  # number of problems if no setting says how many
 FULL = 4  # a rollout has 4 times the requests that decode at once, so that its slow end costs little

@@ -11,13 +11,13 @@ from typing import Any
 import psutil
 
 from analysis import soak as soak_analysis
-from das.files import add_rows
-from das.process import spawned
 from experiments.harness.failures import expect, log_of, reporting
 from experiments.harness.policies import policy_directory
 from experiments.harness.train_arm import ArmRun, train_arm
 from experiments.harness.validate import check
 from experiments.run.errors import UserError
+from experiments.run.files import add_rows
+from experiments.run.processes import spawned
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig

@@ -52,7 +52,7 @@ def run_of(pid: int, folder: Path) -> list[int]:
 
 
 def arms_of(pid: int, folder: Path) -> list[int]:
-    """Return the processes of a comparison's arms: forks of its warm process, or new interpreters (das/process.py)."""
+    """Return the processes of a comparison's arms: forks of its warm process, or new interpreters."""
     children = psutil.Process(pid).children()
     warm = [child for child in children if "multiprocessing.forkserver" in " ".join(child.cmdline())]
     forks = [fork for server in warm for fork in server.children()]

@@ -19,6 +19,7 @@ from experiments.run.errors import CheckpointError
 
 KIND = "das checkpoint 1"
 MANIFEST = "manifest.json"
+OPTIMIZER = "optimizer.pt"  # two thirds of a checkpoint, needed only to train on
 _NAME = re.compile(r"step_(\d{5,})")
 # A folder gets this prefix before it is deleted, because a half-deleted one must not look like a damaged checkpoint.
 _DELETED = ".deleted-"
@@ -59,12 +60,23 @@ def run_identity(folder: Path, step: int) -> dict[str, Any]:
     return identity
 
 
-def verify(folder: Path, step: int) -> None:
-    """Raise CheckpointError unless the checkpoint of `step` is complete and unaltered, and nothing was added to it."""
+def digests(folder: Path, step: int) -> dict[str, str]:
+    """Return file -> SHA-256 of the checkpoint of `step`, as it was written. Raises CheckpointError if it is
+    damaged."""
+    return {name: file["sha256"] for name, file in _manifest(folder, step)["files"].items()}
+
+
+def verify(folder: Path, step: int, ended: bool = False) -> None:
+    """Raise CheckpointError unless the checkpoint of `step` is complete and unaltered, and nothing was added to it.
+
+    ended: the run ends with this step, so the optimizer's state may be gone (`keep_policy`).
+    """
     path = step_folder(folder, step)
     if path.is_symlink():
         raise CheckpointError(f"{path} is a link: a checkpoint must be in the folder of its run")
     files = _manifest(folder, step)["files"]
+    if ended and not (path / OPTIMIZER).exists():
+        files.pop(OPTIMIZER, None)
     present = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_symlink() or not file.is_dir()}
     for name in sorted(present ^ {*files, MANIFEST}):
         raise CheckpointError(f"{path / name} is {'not part of the checkpoint' if name in present else 'missing'}")
@@ -103,6 +115,14 @@ def prune(folder: Path, keep: int) -> None:
         discard(step_folder(folder, step))
     for remains in folder.glob(f"{_DELETED}*"):
         shutil.rmtree(remains)
+
+
+def keep_policy(folder: Path) -> None:
+    """Of the checkpoints of a finished run, keep the last one without the optimizer's state: nothing trains on from
+    it, but the policy can be evaluated."""
+    prune(folder, 1)
+    for step in steps(folder):
+        (step_folder(folder, step) / OPTIMIZER).unlink(missing_ok=True)
 
 
 def discard(path: Path) -> None:

@@ -13,6 +13,7 @@ from das.engine.rollouts.report import RolloutReport, added
 from das.engine.rollouts.rollout import Rollout
 from das.trl.lag import indexes_of_steps
 from das.trl.step_rollouts import FinishedRollout, Rows, StepRollouts
+from experiments.training.merge import part
 from experiments.training.step_row import mean_reward, of_chosen
 
 
@@ -54,7 +55,7 @@ class DynamicSampling(StepRollouts):
         chosen = sorted([*differ, *flat][:wanted])
         places = [group * siblings + sibling for group in chosen for sibling in range(siblings)]
         whole = replace(one_after_another(draws, trainer.state.global_step), rewards=rewards)
-        self.taken = whole.part(places)
+        self.taken = part(whole, places)
         self._columns = self._noted(whole, self.taken.rollout, wanted, max(0, wanted - len(differ)))
         return [rows[place] for place in places]
 

@@ -9,14 +9,16 @@ Of several processes that train together, each has its own groups and puts its o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from das import ranks
 from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
-from das.engine.rollouts.enough import PUT_ASIDE, Begun, EnoughGroups
-from das.engine.rollouts.rollout import Rollout, request_seed
+from das.engine.rollouts.rollout import PUT_ASIDE, Rollout, request_seed
+from das.trl.step_rollouts import Begun
+from experiments.training.enough import EnoughGroups, generate_enough
 
 STATE = "set_aside.npz"
 KIND = "groups set aside 1"
@@ -44,22 +46,25 @@ class Verified:
 
 def begun(
     pool: Sequence[Group], run_seed: int, wanted: int, siblings: int, tokens: int = 0, multiple: int = 1
-) -> Begun:
-    """Describe the rollout of these groups, those of this rank. wanted: how many of them a step trains on. tokens,
-    multiple: its limit (EnoughGroups).
+) -> tuple[Begun, EnoughGroups]:
+    """Describe the rollout of these groups, those of this rank, and choose when it is over. wanted: how many of them a
+    step trains on. tokens, multiple: its limit (EnoughGroups).
 
     A response has the seed that it would have if nothing were put aside: that of its place in the order of the data.
     """
     first = ranks.rank() * wanted  # the place of this rank's first group in a step
-    return Begun(
+    enough = EnoughGroups(wanted, siblings, [group.progress for group in pool], tokens, multiple)
+    plan = Begun(
         [
             request_seed(run_seed, group.number // wanted, (first + group.number % wanted) * siblings + sibling)
             for group in pool
             for sibling in range(siblings)
         ],
         [tokens for group in pool for tokens in group.tokens],
-        EnoughGroups(wanted, siblings, [group.progress for group in pool], tokens, multiple),
+        wanted,
+        partial(generate_enough, enough=enough),
     )
+    return plan, enough
 
 
 def divide(pool: Sequence[Group], rollout: Rollout, enough: EnoughGroups) -> tuple[list[int], list[Group]]:

@@ -10,9 +10,9 @@ from typing import Any
 from das import ranks
 from das.engine.rollouts.rollout import Rollout
 from das.trl.lag import indexes_of_steps
-from das.trl.merge import merged
 from das.trl.step_rollouts import Rows, StepRollouts
 from experiments.training.groups import Group, Verified, begun, divide, load_groups, save_groups, verified
+from experiments.training.merge import merged, part
 from experiments.training.step_row import of_chosen
 
 
@@ -39,13 +39,13 @@ class PartialRollouts(StepRollouts):
         pool = self._filled(wanted + self.spare)
         batches = trainer.args.steps_per_generation  # TRL divides the rows of a step into so many equal parts
         multiple = batches // math.gcd(batches, siblings)
-        plan = begun(pool, trainer.args.seed, wanted, siblings, self.tokens, multiple)
+        plan, enough = begun(pool, trainer.args.seed, wanted, siblings, self.tokens, multiple)
         rows = [trainer.train_dataset[group.index] for group in pool for _ in range(siblings)]
         whole = trainer.vllm_generation.submit(trainer, rows, step, plan).result()
-        chosen, self._groups = divide(pool, whole.rollout, plan.enough)
+        chosen, self._groups = divide(pool, whole.rollout, enough)
         self._whole, self._verified = whole.rollout, verified(pool, whole.rollout)
         places = [place * siblings + sibling for place in chosen for sibling in range(siblings)]
-        self.taken = whole.part(places)
+        self.taken = part(whole, places)
         return [rows[place] for place in places]
 
     def columns(self) -> dict[str, Any]:

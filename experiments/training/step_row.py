@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from das.engine.rollouts.rollout import Rollout, rollout_row
+from das.engine.rollouts.rollout import Rollout
 from das.trl.lag import Sync
 from experiments.digests import digest
 from experiments.run.errors import TrainingDiverged
+from experiments.run.rollout_row import rollout_row
 
 OF_TRAINED = ("length_mean", "length_median", "length_max", "longest_over_mean")  # columns about the trained responses
 

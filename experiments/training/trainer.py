@@ -18,9 +18,7 @@ from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import Rollout
 from das.trl.conversations import follow_turns
 from das.trl.engines.cluster import BESIDE
-from das.trl.generation import SpeculativeGeneration
 from das.trl.lag import RolloutsAhead
-from das.trl.merge import merged
 from das.trl.patches import generation_backend
 from das.trl.resume import completed_epochs, repeat_draws
 from das.trl.sharded_checkpoints import checkpoints_accepted, complete
@@ -33,13 +31,15 @@ from experiments.training import checkpoint
 from experiments.training.barrier import Barrier
 from experiments.training.checkpoint_writer import Checkpoints
 from experiments.training.dynamic_sampling import DynamicSampling
+from experiments.training.generation import HarnessGeneration
+from experiments.training.merge import merged
 from experiments.training.partial import PartialRollouts
 from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
 from experiments.training.trimmed import without_padding
 
 ENTROPY_OPTIONS = ("compute_entropy", "compute_aux_loss")  # of TRL's forward pass; its other options carry images
 RewardFunction = Callable[..., Sequence[float | None]]
-Evaluate = Callable[[SpeculativeGeneration, int], dict[str, Any] | None]
+Evaluate = Callable[[HarnessGeneration, int], dict[str, Any] | None]
 
 
 class SpeculativeGRPOTrainer(GRPOTrainer):
@@ -52,7 +52,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
 
     brings_backend = True  # tells das.speculate() not to change this trainer
     trains = True
-    vllm_generation: SpeculativeGeneration
+    vllm_generation: HarnessGeneration
     _last_loaded_step: int  # TRL's: the step at which the engine got its weights
 
     def __init__(
@@ -107,7 +107,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         self._losses: list[float] = []
         self._began = self._waited = self._exposed_s = 0.0  # perf_counter() at the start of this step; seconds
         backend = functools.partial(
-            SpeculativeGeneration,
+            HarnessGeneration,
             engine=engine,
             history_unit=history_unit,
             cluster=cluster or (BESIDE if own_process else None),

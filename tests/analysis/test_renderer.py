@@ -95,6 +95,8 @@ def test_a_picture_draws_expressions_over_the_rows_of_each_arm(run: Path, monkey
     [
         ({"setting": "{unknown:.2f}"}, "^{unknown:.2f}: NameError: name 'unknown' is not defined"),
         ({"values": {"x": "a['gone']"}}, r"a\['gone'\].*FileNotFoundError"),
+        ({"values": {"x": "total(a['slow'], 'rounds')"}}, r"^total\(a\['slow'\], 'rounds'\): KeyError: 'rounds'"),
+        ({"values": {"x": "total(a['slow'])"}}, "TypeError: total.* missing 1 required positional argument"),
         ({"orderings": [{"claim": "c", "met": "1 <"}]}, "^1 <: SyntaxError"),
         (
             {"setting": "{over(a['slow'], 'tokens / rounds')}"},
@@ -106,3 +108,10 @@ def test_what_cannot_be_computed_is_one_line_that_names_it(run: Path, declaratio
     with pytest.raises(BadFigure, match=line) as raised:
         made(run, **declaration)
     assert "\n" not in str(raised.value)
+
+
+def test_an_error_of_a_word_keeps_its_traceback(run: Path) -> None:
+    with pytest.raises(TypeError) as raised:
+        made(run, setting="{total(3, 'seconds')}")
+    assert raised.traceback[-1].name == "total"
+    assert raised.value.__notes__ == ["in the expression {total(3, 'seconds')}"]

@@ -163,8 +163,8 @@ def test_closed_form_gives_long_requests_more() -> None:
         {"name": "ladder", "rungs": [5, 5], "up": 0.9, "down": 0.8, "patience": 2},
         {"name": "ladder", "rungs": [5, 7], "up": 0.8, "down": 0.9, "patience": 2},
         {"name": "closed_form", "tokens": 4, "ratio": 9, "k": 1.2, "alpha": 1},
-        {"name": "roofline_toggle", "margin": 0, "ramp": -1, "one_way": True, "ratio": 9, "over": {"name": "none"}},
-        {"name": "roofline_toggle", "margin": 0, "ramp": 0, "one_way": True, "ratio": 9, "over": {"name": "lavish"}},
+        {"name": "roofline_toggle", "margin": -1, "ratio": 9, "over": {"name": "none"}},
+        {"name": "roofline_toggle", "margin": 0, "ratio": 9, "over": {"name": "lavish"}},
     ],
 )
 def test_impossible_settings_are_refused_in_one_line(settings: dict[str, object]) -> None:

@@ -18,7 +18,7 @@ from das.cluster.pool import EnginePool
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
-from das.process import warm_context, warm_process
+from experiments.run.processes import warm_context, warm_process
 
 pytestmark = pytest.mark.slow
 ENGINE = "ray::RolloutEng"  # names have 15 characters in the kernel

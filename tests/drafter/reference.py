@@ -173,10 +173,6 @@ class ReferenceDrafter:
     def history_tokens(self) -> int:
         return sum(text.history_tick is not None for store in self._stores.values() for text, _ in store.log)
 
-    @property
-    def live_tokens(self) -> int:
-        return sum(r.text.length for r in self._requests.values())
-
     def propose(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> list[Draft]:

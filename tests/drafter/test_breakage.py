@@ -110,7 +110,6 @@ def state(drafter: HistoryDrafter) -> list[Any]:
     return [
         drafter.history_tick,
         drafter.history_tokens,
-        drafter.live_tokens,
         drafter.weights().tolist(),
         drafter.propose(["a"], [8]),
     ]

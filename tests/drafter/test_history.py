@@ -48,55 +48,12 @@ def test_history_enters_moves_and_leaves_with_the_window() -> None:
     drafter = HistoryDrafter(window=3)
     finish(drafter)
     assert drafter.history_tokens == len(TEXT)
-    assert drafter.live_tokens == 0
     for tick in (1, 2):
         drafter.end_step(tick)
         assert drafts_text(drafter)
     drafter.end_step(3)
     assert not drafts_text(drafter)
     assert drafter.history_tokens == 0
-
-
-def test_dropped_requests_and_window_zero_leave_no_history() -> None:
-    dropping = HistoryDrafter()
-    finish(dropping, keep=False)
-    none = HistoryDrafter(window=0)
-    finish(none)
-    for drafter in (dropping, none):
-        assert drafter.history_tokens == 0
-        assert not drafts_text(drafter)
-
-
-@pytest.mark.parametrize(
-    ("options", "history"), [({}, True), ({"window": 0, "cross_problem_tokens": 0}, False)], ids=["all", "siblings"]
-)
-def test_drafts_come_from_history_siblings_and_the_own_prompt(options: dict, history: bool) -> None:
-    past = HistoryDrafter(**options)
-    finish(past)
-    assert drafts_text(past) == history
-    live = HistoryDrafter(**options)
-    live.begin("sibling", "p", [])
-    live.observe("sibling", TEXT)
-    assert drafts_text(live)
-    assert drafts_text(HistoryDrafter(**options), prompt=TEXT)
-
-
-@pytest.mark.parametrize(
-    ("options", "seen"),
-    [
-        ({}, True),
-        ({"cross_problem_tokens": 0}, False),
-        ({"window": 0}, False),
-    ],
-)
-def test_other_problems_are_a_fallback(options: dict, seen: bool) -> None:
-    drafter = HistoryDrafter(**options)
-    drafter.begin("other", "q", [])
-    drafter.observe("other", TEXT)
-    drafter.end("other")
-    assert drafts_text(drafter) == seen
-    drafter.end_step(drafter.window + 1)
-    assert not drafts_text(drafter)
 
 
 def test_private_problems_see_and_show_only_texts_of_their_own_part() -> None:
@@ -115,20 +72,6 @@ def test_private_problems_see_and_show_only_texts_of_their_own_part() -> None:
                 drafter.end("probe", keep=False)
                 assert bool(draft.tokens) == (other == problem)
             drafter = reloaded(drafter)
-
-
-def test_the_oldest_texts_of_other_problems_make_room() -> None:
-    drafter = HistoryDrafter(cross_problem_tokens=2 * len(TEXT))
-    for i, problem in enumerate(("q", "r", "s")):
-        drafter.begin("other", problem, [])
-        drafter.observe("other", [token + 1000 * i for token in TEXT])
-        drafter.end("other")
-    for i, seen in enumerate((False, True, True)):
-        drafter.begin("probe", "p", [])
-        drafter.observe("probe", [token + 1000 * i for token in TEXT[:6]])
-        (draft,) = drafter.propose(["probe"], [1])
-        drafter.end("probe", keep=False)
-        assert bool(draft.tokens) == seen
 
 
 def test_warm_history(tmp_path: Path) -> None:

@@ -164,7 +164,6 @@ def drive(seed: int, steps: int, max_new_tokens: int, **options: Any) -> int:
         action = rng.choice(list(ACTIONS), p=list(ACTIONS.values()))
         getattr(pair, action if pair.live else "begin")()
         assert pair.fast.history_tokens == pair.slow.history_tokens
-        assert pair.fast.live_tokens == pair.slow.live_tokens
     return pair.num_drafted
 
 

@@ -9,9 +9,10 @@ from reference_recall import pairs_beside
 
 from das.arrays import pack_strings, save_arrays
 from das.drafter import HistoryDrafter
-from das.drafter.distributions import NO_PAIR, PAIRS, packed, unknown
+from das.drafter.distributions import NO_PAIR, PAIRS, unknown
 from das.drafter.saved import read_history
 from tests.drafter.fuzz import saved
+from tests.made_noise import packed
 
 Arrays = dict[str, np.ndarray]
 

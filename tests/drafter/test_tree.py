@@ -40,22 +40,6 @@ def test_shape_of_a_tree() -> None:
     assert tree.tokens[0] == 1
 
 
-def test_a_text_without_alternatives_gives_a_chain() -> None:
-    drafter = drafter_of([*range(100, 140), *range(100, 110)])
-    tree = tree_of(drafter, 12)
-    (chain,) = drafter.propose(["r"], [12])
-    assert tree.parents == list(range(-1, 11))
-    assert (tree.tokens, tree.probs) == (chain.tokens, chain.probs)
-
-
-def test_nothing_to_draft() -> None:
-    drafter = drafter_of([])
-    assert tree_of(drafter, 8) == TreeDraft([], [], [], [])
-    assert len(drafter.propose_tree([], [])) == 0
-    batch = drafter.propose_tree(["r"], [0])
-    assert (batch.tokens.shape, batch.counts.tolist()) == ((1, 0), [0])
-
-
 def test_rows_have_their_own_sizes() -> None:
     drafter = drafter_of([*branching_text(np.random.default_rng(3), 300), 0])
     names = [f"{i}" for i in range(20)]  # more than are drafted side by side

@@ -1,7 +1,4 @@
-"""Many clients of one server, who abort at random, and check each answer. The server may get new weights or be killed.
-
-tests/engine/server_soak.py lets them go on for long.
-"""
+"""Many clients of one server, who abort at random, and check each answer. It may get new weights or be killed."""
 
 import asyncio
 import random

@@ -27,7 +27,7 @@ def count_and_end(worker: DasWorker) -> None:
 
 DasWorker._end_unannounced_rollout = count_and_end  # type: ignore[method-assign, assignment]
 if os.environ.get("SERVER_LOW_BOUNDS"):  # before the engine is built
-    from engine_soak import lower_the_bounds
+    from bounds import lower_the_bounds
 
     lower_the_bounds()
 
@@ -43,7 +43,7 @@ class Counts:
         return {name: COUNTED[name] + count for name, count in now.items()}
 
     def held(self) -> dict[str, int]:
-        """What tests/engine/engine_soak.py bounds."""
-        from engine_soak import sizes
+        """See tests/engine/bounds.py."""
+        from bounds import sizes
 
         return sizes(self)

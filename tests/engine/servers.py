@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shlex
 import socket
 import subprocess
@@ -10,10 +11,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from unittest.mock import patch
 
 import httpx
 import psutil
+
+from experiments.run.processes import warm_context, warm_process
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 600  # 15 on a quiet machine
@@ -26,10 +30,34 @@ OPTIONS = shlex.split(
 )
 
 
+def serve(words: list[str], log: Path, cold: bool) -> None:
+    """Body of a process: `python -m das serve`. cold: in a new interpreter; otherwise in this one, which has imported
+    vLLM."""
+    os.chdir(log.parent)
+    with log.open("w") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    if cold:
+        os.execv(sys.executable, [sys.executable, *words])
+    sys.path[:0] = os.environ["PYTHONPATH"].split(":")
+    sys.argv = words[1:]
+    with patch("os.execv", become):
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+
+
+def become(python: str, words: list[str]) -> NoReturn:
+    """Do what os.execv would: PYTHON [options] -m MODULE ARGUMENTS."""
+    module = words.index("-m") + 1
+    sys.argv = words[module:]
+    runpy.run_module(words[module], run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
 class Server:
     """A server that `python -m das serve` starts. Its log is in `folder`. Call `wait` before its first use.
 
-    speculative_config: of vLLM's own server, which starts in its place, with nothing else of das.
+    cold: the server begins in a new interpreter, as a user's does. speculative_config: of vLLM's own server, which
+    starts in its place, cold, with nothing else of das.
     """
 
     def __init__(
@@ -39,14 +67,16 @@ class Server:
         method: str,
         *further: str,
         low_bounds: bool = False,
+        cold: bool = False,
         speculative_config: Mapping[str, Any] | None = None,
     ):
         self.folder, self.log = folder, folder / f"{method}.log"
+        self.cold = cold or speculative_config is not None
         words = ["-m", "das", "serve", policy, "--method", method]
         if speculative_config is not None:  # `vllm serve` needs a distribution of this name; the CPU build has another
             words = ["-m", "vllm.entrypoints.openai.api_server", "--model", policy]
             words += ["--speculative-config", json.dumps(speculative_config), "--shutdown-timeout", "10"]
-        self.command = [sys.executable, *words, *further, *OPTIONS]
+        self.command = [*words, *further, *OPTIONS]
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("VLLM_")},
             "PYTHONPATH": f"{ROOT / '.dev'}:{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/engine'}",
@@ -70,16 +100,16 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen(
-                [*self.command, *further, "--host", "127.0.0.1", "--port", str(self.port)],
-                env=self.environment, cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
-            )  # fmt: skip
+        words = [*self.command, *further, "--host", "127.0.0.1", "--port", str(self.port)]
+        warm_context()  # it keeps its environment, so it must not start in that of a server
+        with patch.dict(os.environ, self.environment, clear=True):
+            self.process = warm_process(serve, words, self.log, self.cold, daemon=False)
+            self.process.start()
 
     def refusal(self, *further: str) -> tuple[int, list[str]]:
         """Start another server like it, which ends by itself. Returns its exit code and the lines that it said."""
         done = subprocess.run(
-            [*self.command, *further], env=self.environment, cwd=self.folder, timeout=START_S,
+            [sys.executable, *self.command, *further], env=self.environment, cwd=self.folder, timeout=START_S,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout.splitlines()
@@ -92,7 +122,7 @@ class Server:
         """Return when the server answers."""
         end, starts = time.monotonic() + START_S, 1
         while time.monotonic() < end:
-            if self.process.poll() is not None:
+            if self.process.exitcode is not None:
                 said = self.log.read_text()
                 if starts == 2 or PORT_TAKEN not in said.lower():
                     raise RuntimeError(f"the server ended: {said[-3000:]}")
@@ -150,19 +180,19 @@ class Server:
         names = [one.name() for one in alive]
         for one in alive:
             one.kill()
-        self.process.wait()
+        self.process.join()
         return names
 
     def stop(self) -> None:
         """End the server, if it has not ended by itself. It must end whole, and leave nothing behind."""
-        if self.process.poll() is not None:
+        if self.process.exitcode is not None:
             return
         processes = self.processes()
         self.process.terminate()
         _, alive = psutil.wait_procs(processes, ORPHAN_S)
         for process in alive:
             process.kill()
-        self.process.wait()
+        self.process.join()
         said = self.log.read_text()
         assert not alive, said[-3000:]
         assert "leaked" not in said, said[-3000:]

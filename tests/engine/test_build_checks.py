@@ -72,7 +72,8 @@ def test_policies_whose_tokens_drafts_change_are_refused_in_one_line(
     config.architectures = [name]
     config.save_pretrained(tmp_path)
     harness = partial(build_engine, skip_tokenizer_init=True)
-    for build in (engine, server, *(lambda folder, arm=arm: harness(EngineSettings(str(folder), arm)) for arm in ARMS)):
+    arms = ARMS if name == REFUSED[0][0] else ()
+    for build in (engine, server, *(lambda folder, arm=arm: harness(EngineSettings(str(folder), arm)) for arm in arms)):
         with pytest.raises(EngineError, match=line) as refused:
             build(tmp_path)
         assert "\n" not in str(refused.value)

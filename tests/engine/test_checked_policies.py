@@ -178,12 +178,18 @@ def line_for(*case: str) -> str:
     return next(fits, "")
 
 
-def cases() -> list[tuple[str, str, str]]:
-    """The combinations to try: name of a stand-in or folder, method, circumstance."""
+def cases() -> list[Any]:
+    """The combinations to try: name of a stand-in or folder, method, circumstance. At night the architectures of the
+    papers' policies meet every method."""
     if ALL == "all":
         all_of = itertools.product((*made_policies.CONFIGS, *FOLDERS), ("none", *METHODS), (CROWDED, ADAPTER))
         return [case for case in all_of if not line_for(case[0], "none", "") or case[2] == CROWDED]
-    return [("LlamaForCausalLM", "das", ADAPTER), *((name, "das", CROWDED) for name in sorted(CHECKED))]
+    of_papers = itertools.product(("Qwen2ForCausalLM", "Qwen3ForCausalLM"), [*METHODS][1:], [CROWDED])
+    return [
+        ("LlamaForCausalLM", "das", ADAPTER),
+        *((name, "das", CROWDED) for name in sorted(CHECKED)),
+        *(pytest.param(*case, marks=pytest.mark.nightly) for case in of_papers),
+    ]
 
 
 class Tried:

@@ -22,7 +22,7 @@ def rollout(llm: Any, tick: int, held_out: bool = False) -> Any:
 
 def test_an_evaluation_drafts_from_its_own_responses_alone(engines: Engines, repetitive_policy: str) -> None:
     """That the training goes on as if there had been none is tested by whole runs (tests/trl/test_equal_runs.py)."""
-    llm = engines.build(repetitive_policy, method="das")
+    llm = engines.fresh(repetitive_policy, method="das")
     rollout(llm, 1)
     llm.collective_rpc("das_begin_evaluation")
     tokens, report = rollout(llm, 0, held_out=True)
@@ -46,7 +46,7 @@ def test_a_trainer_that_died_leaves_nothing_open(engines: Engines, repetitive_po
     """The next one of the same server drafts from the history of the trainings, not from an evaluation's."""
     reports = []
     for died in (False, True):
-        llm = engines.build(repetitive_policy, method="das")
+        llm = engines.fresh(repetitive_policy, method="das")
         rollout(llm, 1)
         if died:
             llm.collective_rpc("das_begin_evaluation")

@@ -75,7 +75,7 @@ def test_counts_stay_bounded(
     """Nobody announces a rollout and no weights arrive; or a trainer announced one before, and went away."""
     monkeypatch.setattr(das_worker, "MAX_PASSES", 50)
     monkeypatch.setattr("das.engine.rollouts.rollout_record.TOKENS_PER_TICK", 500)
-    llm = engines.build(tiny_policy, method="das", drafter={"window": 2})
+    llm = engines.fresh(tiny_policy, method="das", drafter={"window": 2})
     if trained:
         llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
         generate(llm)
@@ -93,7 +93,7 @@ def test_counts_stay_bounded(
 
 
 def test_new_weights_end_what_comes_after_an_announced_rollout(engines: Engines, tiny_policy: str) -> None:
-    llm = engines.build(tiny_policy, method="das")
+    llm = engines.fresh(tiny_policy, method="das")
     llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
     generate(llm)
     llm.collective_rpc(load_same_weights)
@@ -107,7 +107,7 @@ def test_new_weights_end_what_comes_after_an_announced_rollout(engines: Engines,
 
 
 def test_a_second_trainer_brings_a_clock_of_its_own(engines: Engines, tiny_policy: str) -> None:
-    llm = engines.build(tiny_policy, method="das", drafter={"window": 4})
+    llm = engines.fresh(tiny_policy, method="das")
     ticks = []
     for told in (3, 4, 0, 1, 2):
         llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
@@ -115,6 +115,23 @@ def test_a_second_trainer_brings_a_clock_of_its_own(engines: Engines, tiny_polic
         llm.collective_rpc("das_end_rollout", args=(told,))
         ticks.append(llm.collective_rpc(history)[0][1])
     assert ticks == [3, 4, 4, 5, 6]
+
+
+def test_a_rollout_that_ends_under_a_live_request_doubles_no_token(engines: Engines, tiny_policy: str) -> None:
+    llm = engines.fresh(tiny_policy, method="das")
+    engine, params = llm.llm_engine, SamplingParams(temperature=0.0, max_tokens=80, ignore_eos=True)
+    for _ in range(2):  # the second time long drafts are accepted
+        llm.generate({"prompt_token_ids": [5, 6, 7]}, params, use_tqdm=False)
+    before = llm.collective_rpc("das_end_rollout", args=(1,))[0]["history_tokens"]
+    engine.add_request("live", {"prompt_token_ids": [5, 6, 7]}, params)
+    for _ in range(4):
+        engine.step()
+    part = llm.collective_rpc("das_end_rollout", args=(2,))[0]["history_tokens"] - before
+    assert 4 < part < 70
+    while engine.has_unfinished_requests():
+        engine.step()
+    whole = llm.collective_rpc("das_end_rollout", args=(3,))[0]["history_tokens"] - before
+    assert whole == part + 80
 
 
 def test_requests_that_ask_for_nonsense_are_refused_and_the_engine_lives(engines: Engines, tiny_policy: str) -> None:
@@ -129,8 +146,8 @@ def test_requests_that_ask_for_nonsense_are_refused_and_the_engine_lives(engines
         ({"seed": 2**64}, "seed must fit into 64 bits, for all n=1 responses, got 18446744073709551616"),
         ({"seed": 2**64 - 1, "n": 2}, "seed must fit into 64 bits, for all n=2 responses"),
     ]
-    for method in ("none", "das"):
-        llm = engines.build(tiny_policy, method=method)
+    for method in ("das", "none"):
+        llm = engines.fresh(tiny_policy, method=method)
         for arguments, words in bad:
             with pytest.raises(VLLMValidationError) as error:
                 generate(llm, **arguments)
@@ -139,20 +156,3 @@ def test_requests_that_ask_for_nonsense_are_refused_and_the_engine_lives(engines
         assert len(generate(llm, max_tokens=2, min_p=0.1, logit_bias={5: 1.0})) == len(PROMPTS)
         for seed in (-(2**63), 2**63 - 1, 2**64 - 2):
             assert len(generate(llm, max_tokens=2, seed=seed, n=2)) == len(PROMPTS)
-
-
-def test_a_rollout_that_ends_under_a_live_request_doubles_no_token(engines: Engines, tiny_policy: str) -> None:
-    llm = engines.build(tiny_policy, method="das", budget={"name": "fixed", "tokens": 8})
-    engine, params = llm.llm_engine, SamplingParams(temperature=0.0, max_tokens=80, ignore_eos=True)
-    for _ in range(2):  # the second time long drafts are accepted
-        llm.generate({"prompt_token_ids": [5, 6, 7]}, params, use_tqdm=False)
-    before = llm.collective_rpc("das_end_rollout", args=(1,))[0]["history_tokens"]
-    engine.add_request("live", {"prompt_token_ids": [5, 6, 7]}, params)
-    for _ in range(4):
-        engine.step()
-    part = llm.collective_rpc("das_end_rollout", args=(2,))[0]["history_tokens"] - before
-    assert 4 < part < 70
-    while engine.has_unfinished_requests():
-        engine.step()
-    whole = llm.collective_rpc("das_end_rollout", args=(3,))[0]["history_tokens"] - before
-    assert whole == part + 80

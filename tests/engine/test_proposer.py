@@ -1,5 +1,7 @@
 """The proposer without an engine: which passes it need not read, and which it must."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,7 @@ from das.verify.admission import LIMIT_KEY
 class Batch:
     """vLLM's side: requests by name, all in the batch."""
 
-    pass_ended = None
+    passes_ended: Sequence[float] = ()
 
     def __init__(self) -> None:
         config = SimpleNamespace(
@@ -112,6 +114,35 @@ def test_requests_that_are_gone_are_forgotten(batch: Batch) -> None:
     assert len(batch.proposer.requests.live) == 1
 
 
+def test_passes_at_rest_that_are_read_together_count_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two responses ends with its second token, and the asynchronous engine has run it once more."""
+    one_by_one, together = Batch(), Batch()
+    seen: list[list[TargetPass]] = []
+    for batch in (one_by_one, together):
+        for name in ("c", "d"):
+            batch.add(name, limit=None)
+            batch.requests[name].sampling_params.stop_token_ids = [9]
+        batch.passes_ended = [1.0]
+        batch.propose()
+        seen.append([])
+        monkeypatch.setattr(batch.proposer.draft_round.budget, "observe_pass", seen[-1].append)
+    for i in range(3):
+        one_by_one.passes_ended = [1.5 + i]
+        one_by_one.proposer.observe([[i], [(8, 9, 1)[i]]])
+    together.passes_ended = [1.5, 2.5, 3.5]
+    together.proposer.observe([[0, 1, 2], [8, 9, 1]])
+    assert len(seen[0]) == 3
+    assert [replace(done, context=0) for done in seen[1]] == [replace(done, context=0) for done in seen[0]]
+    assert together.proposer.requests.live == one_by_one.proposer.requests.live
+    assert [request.passes for request in together.proposer.requests.live.values()] == [4, 3]
+    records = [batch.proposer._record for batch in (one_by_one, together)]
+    assert records[1].measured_s == records[0].measured_s == [0.5, 1.0, 1.0]
+    for batch in (one_by_one, together):
+        batch.requests.clear()
+        batch.proposer.end_over()
+        assert batch.proposer.draft_round.drafter.history_tokens == 7
+
+
 @pytest.fixture
 def tree(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> list[TargetPass]:
     """One tree is drafted, for a third request. Returns the passes that the budget hears of from then on.
@@ -169,14 +200,14 @@ def test_a_pass_is_planned_from_what_the_budget_chose_in_the_last_rounds(
         return found[2]
 
     assert round_of(4) == [5, 6, 7, 8]
-    assert batch.proposer.planned == {"c": 4}
+    assert batch.proposer.planned_rows() == {"c": 4}
     assert round_of(1, {"a": 0, "b": 0, "c": 2}) == [5, 6], "as many as planned, although the budget wants fewer now"
-    assert batch.proposer.planned == {"c": 4}, "rows are cheap"
+    assert batch.proposer.planned_rows() == {"c": 4}, "rows are cheap"
     monkeypatch.setattr(type(draft_round.budget), "rows_are_cheap", False)
     assert round_of(1, {"a": 0, "b": 0, "c": 6}) == [5, 6, 7, 8, 0, 0]
-    assert batch.proposer.planned == {"c": 2}, "the mean of 4, 1 and 1"
+    assert batch.proposer.planned_rows() == {"c": 2}, "the mean of 4, 1 and 1"
     assert round_of(0, {"a": 0, "b": 0, "c": 2}) == [0, 0], "nobody drafts any more, but two rows are verified"
-    assert batch.proposer.planned == {}
+    assert batch.proposer.planned_rows() == {}
     told: list[TargetPass] = []
     monkeypatch.setattr(draft_round.budget, "observe_pass", told.append)
     assert round_of(3) == [5, 6, 7]

@@ -25,6 +25,7 @@ PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 REQUESTS = 8
 BUDGET = {"name": "fixed", "tokens": 7}
 GOOD = {"weights": "w8a8", "passes": None, "history": False}
+W8: dict[str, Any] = {"method": "self_draft", "self_draft": {"weights": "w8a8", "passes": None}}
 
 
 def rollout(llm: Any, tick: int = 1, **sampling: Any) -> tuple[list[list[int]], dict[str, Any]]:
@@ -58,12 +59,11 @@ SAMPLING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("weights", ["w8a8", "w4"])
+@pytest.mark.parametrize("weights", ["w4", "w8a8"])
 def test_nearly_all_is_accepted_and_nothing_changes(
     engines: Engines, tiny_policy: str, undrafted: Any, weights: str
 ) -> None:
-    own = {"weights": weights, "passes": None}
-    llm = engines.build(tiny_policy, method="self_draft", self_draft=own)
+    llm = engines.build(tiny_policy, method="self_draft", self_draft={"weights": weights, "passes": None})
     for tick, (name, sampling) in enumerate(SAMPLING.items(), start=1):
         tokens, report = rollout(llm, tick, **sampling)
         assert tokens == undrafted[name]
@@ -72,6 +72,63 @@ def test_nearly_all_is_accepted_and_nothing_changes(
         assert report["draft_rows"] >= report["drafted"]
         assert not report["alarms"]
     assert runner_of(llm).vllm.get_draft_model() is None  # vLLM's sleep mode saves buffers of what it finds there
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
+def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
+    engines: Engines, tiny_policy: str, undrafted: Any, poison: float
+) -> None:
+    llm = engines.fresh(tiny_policy, **W8)
+    layers = runner_of(llm).drafter.drafting_model
+    rollout(llm, 1)  # builds and uses the quantized layers
+    healthy = list(layers._layers._drafting)
+
+    def poisoned(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return healthy[0].linear(x, bias).fill_(poison)
+
+    layers._layers._drafting[0] = replace(healthy[0], linear=poisoned)
+    tokens, report = rollout(llm, 2)
+    assert tokens == undrafted["plain"]
+    assert BROKEN in report["alarms"]
+    assert report["drafted"] == 0
+    caches = runner_of(llm).vllm.kv_caches
+    scratch = list(runner_of(llm).draft_blocks)
+    assert all(bool(torch.isfinite(cache[scratch]).all()) for cache in caches)
+    layers._layers._drafting[0] = healthy[0]
+    assert rollout(llm, 3)[1]["drafted"] == 0  # off until new weights come
+    runner_of(llm).weights_version += 1
+    tokens, report = rollout(llm, 4)
+    assert tokens == undrafted["plain"]
+    assert report["drafted"] > 0
+
+
+def test_weights_are_quantized_once_after_each_sync(engines: Engines, tiny_policy: str) -> None:
+    llm = engines.fresh(tiny_policy, **W8)
+    runner = runner_of(llm)
+    quantized = runner.quantized
+    assert quantized is not None
+    x = torch.randn(3, 96)
+
+    def drafted_with() -> torch.Tensor:
+        """What the quantized layer gives for x."""
+        layer = runner.vllm.get_model().model.layers[0].mlp.down_proj
+        with quantized.used():
+            out: torch.Tensor = layer.quant_method.apply(layer, x)
+        return out
+
+    weight = runner.vllm.get_model().model.layers[0].mlp.down_proj.weight.data.clone()
+
+    def sync(factor: float) -> None:
+        new = ("model.layers.0.mlp.down_proj.weight", weight * factor)
+        llm.collective_rpc("reload_weights", kwargs={"weights_iterator": [new], "is_checkpoint_format": True})
+
+    sync(1.0)
+    assert rollout(llm, 1)[1]["requantize_s"] > 0
+    before = drafted_with()
+    assert rollout(llm, 2)[1]["requantize_s"] == 0
+    sync(0.5)
+    assert rollout(llm, 3)[1]["requantize_s"] > 0
+    torch.testing.assert_close(drafted_with(), before / 2)
 
 
 @pytest.mark.skipif(
@@ -102,60 +159,6 @@ def test_the_history_saves_draft_passes(engines: Engines, repetitive_policy: str
         rows[method] = report["draft_passes"]
         assert sum(map(len, tokens)) - report["passes"] > 0
     assert rows["das_self"] < rows["self_draft"]
-
-
-def test_weights_are_quantized_once_after_each_sync(engines: Engines, tiny_policy: str) -> None:
-    llm = engines.build(tiny_policy, method="self_draft")
-    runner = runner_of(llm)
-    quantized = runner.quantized
-    assert quantized is not None
-    x = torch.randn(3, 96)
-
-    def drafted_with() -> torch.Tensor:
-        """What the quantized layer gives for x."""
-        layer = runner.vllm.get_model().model.layers[0].mlp.down_proj
-        with quantized.used():
-            out: torch.Tensor = layer.quant_method.apply(layer, x)
-        return out
-
-    assert rollout(llm, 1)[1]["requantize_s"] > 0
-    before = drafted_with()
-    assert rollout(llm, 2)[1]["requantize_s"] == 0
-    weight = runner.vllm.get_model().model.layers[0].mlp.down_proj.weight.data.clone()
-    name = "model.layers.0.mlp.down_proj.weight"
-    llm.collective_rpc(
-        "reload_weights", kwargs={"weights_iterator": [(name, weight * 0.5)], "is_checkpoint_format": True}
-    )
-    assert rollout(llm, 3)[1]["requantize_s"] > 0
-    torch.testing.assert_close(drafted_with(), before / 2)
-
-
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
-    engines: Engines, tiny_policy: str, undrafted: Any, poison: float
-) -> None:
-    llm = engines.build(tiny_policy, method="self_draft")
-    layers = runner_of(llm).drafter.drafting_model
-    rollout(llm, 1)  # builds and uses the quantized layers
-    healthy = list(layers._layers._drafting)
-
-    def poisoned(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return healthy[0].linear(x, bias).fill_(poison)
-
-    layers._layers._drafting[0] = replace(healthy[0], linear=poisoned)
-    tokens, report = rollout(llm, 2)
-    assert tokens == undrafted["plain"]
-    assert BROKEN in report["alarms"]
-    assert report["drafted"] == 0
-    caches = runner_of(llm).vllm.kv_caches
-    scratch = list(runner_of(llm).draft_blocks)
-    assert all(bool(torch.isfinite(cache[scratch]).all()) for cache in caches)
-    layers._layers._drafting[0] = healthy[0]
-    assert rollout(llm, 3)[1]["drafted"] == 0  # off until new weights come
-    runner_of(llm).weights_version += 1
-    tokens, report = rollout(llm, 4)
-    assert tokens == undrafted["plain"]
-    assert report["drafted"] > 0
 
 
 def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_policy: str) -> None:

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import engine_soak
+import bounds
 import httpx
 import pytest
 import server_clients
-import server_soak
+import server_trouble
 from openai import BadRequestError, OpenAI
 from servers import Server, running
 
@@ -40,7 +40,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 TOKENS = 50
 DRAFTER = {"min_prob": 0.005}
 # Options of the servers.
-FURTHER = ("--budget", '{"name": "fixed", "tokens": 8}', "--drafter", json.dumps(DRAFTER), *server_soak.TRANSFER)
+FURTHER = ("--budget", '{"name": "fixed", "tokens": 8}', "--drafter", json.dumps(DRAFTER), *server_trouble.TRANSFER)
 LIVE = 16  # requests that the servers run at once
 
 
@@ -259,14 +259,11 @@ def test_log_probs_of_masked_tokens_are_listed_alike(servers: Mapping[str, Serve
 
 
 def test_everything_at_once(repetitive_policy: str, servers: Mapping[str, Server]) -> None:
-    """200 clients who abort, two weight syncs, a kill and a damaged history, until the bounds are reached.
-
-    The long form is tests/engine/server_soak.py.
-    """
+    """200 clients who abort, two weight syncs, a kill and a damaged history, until the bounds are reached."""
     server, rows = servers["das"], []
-    weights = server_soak.versions(repetitive_policy)
-    service = server_clients.Service(server, server_soak.references_of(servers["none"], weights))
-    trouble = server_soak.Trouble(service, weights, DRAFTER, random.Random(0))
+    weights = server_trouble.versions(repetitive_policy)
+    service = server_clients.Service(server, server_trouble.references_of(servers["none"], weights))
+    trouble = server_trouble.Trouble(service, weights, DRAFTER, random.Random(0))
     acts, files = [trouble.sync, trouble.save, trouble.kill, trouble.sync], server.resources()["files"]
 
     def watch(seconds: float, counts: server_clients.Counts) -> None:
@@ -280,7 +277,7 @@ def test_everything_at_once(repetitive_policy: str, servers: Mapping[str, Server
 
     def enough(counts: server_clients.Counts) -> bool:
         since_kill = [row for row in rows if row["kills"]]
-        over = len(since_kill) > 8 and rows[-1]["history_tick"] > 4 and counts.unknown > engine_soak.MAX_PROMPTS
+        over = len(since_kill) > 8 and rows[-1]["history_tick"] > 4 and counts.unknown > bounds.MAX_PROMPTS
         return over and counts.complete > 200 and counts.aborted > 50 and not acts
 
     counts = asyncio.run(server_clients.soak(service, 300, watch, once, enough))
@@ -296,11 +293,11 @@ def test_everything_at_once(repetitive_policy: str, servers: Mapping[str, Server
     assert after["vllm:spec_decode_num_accepted_tokens_total"] > 500
     eventually(lambda: server.resources()["files"] <= files + 10)
     assert max(row["history_tick"] for row in rows) > 4, "the window was never full: the test proves nothing"
-    assert counts.unknown > engine_soak.MAX_PROMPTS, "the prompts reached no bound: the test proves nothing"
+    assert counts.unknown > bounds.MAX_PROMPTS, "the prompts reached no bound: the test proves nothing"
     most = {name: max(row[name] for row in rows) for name in rows[0]}
-    assert most["prompts"] <= engine_soak.MAX_PROMPTS
-    assert most["lengths"] <= engine_soak.MAX_PROBLEMS
-    assert most["passes"] <= 2 * engine_soak.MAX_PASSES
+    assert most["prompts"] <= bounds.MAX_PROMPTS
+    assert most["lengths"] <= bounds.MAX_PROBLEMS
+    assert most["passes"] <= 2 * bounds.MAX_PASSES
     assert most["live"] <= 2 * LIVE
     assert most["seeds"] <= 2 * LIVE
     eventually(lambda: server.call("held")["live"] == 0)

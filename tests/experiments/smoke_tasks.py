@@ -7,22 +7,34 @@
 
 Prints a line per task and exits with 1 if one fails. It needs no pytest, so it also runs where no test package is
 installed. Nothing else is written outside the scratch folder, which is removed if all tasks pass.
+
+This process imports every module, and each task runs in a fork of it. Those of COLD start as a user starts them.
 """
 
 import argparse
+import atexit
+import os
+import pkgutil
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from made_inputs import write_traces  # noqa: E402
+from scripts import as_script  # noqa: E402
 
+from das import process  # noqa: E402
+from das.engine.known_warnings import silence_known  # noqa: E402
 from experiments.registry import TASKS  # noqa: E402
 
 # Left out here: arms that read a head trained before, or that need a policy or a package of their own.
@@ -50,7 +62,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
     ),
     # Without level 3, which is the smoke run of task=compare.
     "audit": (TINY, "task.draws=20000", "task.steps=2", "task.train_steps=0"),
-    "policy": (TINY, "task.problems=4", "task.samples=8"),
     # One paper's replay. `make smoke` runs all experiments, with profile=smoke.
     "reproduce": (
         "paper=das",
@@ -77,7 +88,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.steps=2",
         "task.only=[marginal,fixed_2]",
         "task.hopeless=false",
-        "task.cost_live=[4]",
     ),
     # On generated text. arctic-inference joins where it is installed (make peers).
     "bench_drafter": (
@@ -86,7 +96,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.sizes=[20000]",
         "task.array_sizes=[2000]",
         "task.batches=[1,4]",
-        "task.min_probs=[0.2]",
     ),
     "bench_model_drafters": (
         TINY,
@@ -139,6 +148,7 @@ NIGHTLY = ("kill_test", "fault_test", "experiment", "every_arm")
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
 # before the tasks that read its run.
 ALONE = ("every_arm", "compare", "agent")
+COLD = ("compare",)
 LONG = ("experiment", "kill_test", "fault_test", "bench_budgets", "audit", "soak")
 
 
@@ -157,58 +167,65 @@ def command(name: str, scratch: Path, cache: Path) -> list[str]:
     settings = [setting.format_map(folders) for setting in SMOKE[name]]
     chosen = [] if any(setting.startswith(("experiment=", "task=")) for setting in settings) else [f"task={name}"]
     common = ["wandb=off", f"cache={cache}", f"out={scratch / 'out'}"]
-    return [sys.executable, str(ROOT / "run.py"), *chosen, *settings, *common, f"hydra.run.dir={folders[name]}"]
+    return ["run.py", *chosen, *settings, *common, f"hydra.run.dir={folders[name]}"]
 
 
-def run_task(name: str, scratch: Path, cache: Path, timeout_s: float) -> bool:
-    """Run one task and print its verdict, with the end of its output if it failed; returns whether it works."""
-    start = time.perf_counter()
-    try:
-        done = subprocess.run(
-            command(name, scratch, cache), cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-        ok, output, errors = done.returncode == 0, done.stdout, done.stderr
-    except subprocess.TimeoutExpired:
-        ok, output, errors = False, "", f"it took longer than {timeout_s:.0f} s"
-    lines = [f"{'ok' if ok else 'FAILED':<6s} {name:<16s} {time.perf_counter() - start:6.1f} s"]
-    if not ok:
-        lines += [f"       {line}" for line in [*output.splitlines()[-5:], *errors.splitlines()[-20:]]]
-    print("\n".join(lines), flush=True)
-    return ok
+def body(words: list[str], output: Path, cold: bool, pipe: object) -> None:
+    """Body of a process: run.py with these arguments. What it prints goes to a file."""
+    os.setsid()  # so that it can be killed with all that it started
+    process.die_with_parent()
+    with output.open("w") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    if cold:
+        os.chdir(ROOT)
+        os.execv(sys.executable, [sys.executable, *words])
+    as_script(words)
 
 
-def run_tasks(names: list[str], scratch: Path, cache: Path, timeout_s: float, jobs: int) -> list[str]:
-    """Run the tasks: those of ALONE first, then the others, `jobs` at a time. Returns those that failed."""
-    write_traces(scratch / "made" / "traces")
-    works = {name: run_task(name, scratch, cache, timeout_s) for name in ALONE if name in names}
-    # Those that start several engines come first, so that they do not remain alone at the end.
-    others = sorted((name for name in names if name not in ALONE), key=lambda name: name not in LONG)
-    with ThreadPoolExecutor(jobs) as pool:
-        works |= dict(
-            zip(others, pool.map(lambda name: run_task(name, scratch, cache, timeout_s), others), strict=True)
-        )
-    return [name for name in names if not works[name]]
-
-
-IMPORTS = """
-import pkgutil
-from importlib import import_module
-for package in ("das", "experiments", "rewards", "analysis"):
-    for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
-        import_module(module.name)
-"""
+def run_tasks(names: Sequence[str], scratch: Path, cache: Path, timeout_s: float, jobs: int) -> list[str]:
+    """Run some tasks, `jobs` at a time, and print each one's verdict, with the end of its output if it failed. Returns
+    those that failed."""
+    waiting, failed = list(names), []
+    running: dict[str, tuple[Any, Path, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            name = waiting.pop(0)
+            output = scratch / f"{name}.txt"
+            task, _ = process.spawned(body, command(name, scratch, cache), output, name in COLD, daemon=False)
+            running[name] = task, output, time.monotonic()
+        wait([task.sentinel for task, *_ in running.values()], timeout=1)
+        for name, (task, output, began) in list(running.items()):
+            if (late := time.monotonic() - began > timeout_s) and task.exitcode is None:
+                os.killpg(task.pid, signal.SIGKILL)
+                task.join()
+            if task.exitcode is None:
+                continue
+            del running[name]
+            print(
+                f"{'FAILED' if task.exitcode else 'ok':<6s} {name:<16s} {time.monotonic() - began:6.1f} s", flush=True
+            )
+            if task.exitcode:
+                failed.append(name)
+                lines = output.read_text().splitlines()[-25:] + late * [f"it took longer than {timeout_s:.0f} s"]
+                print("\n".join(f"       {line}" for line in lines), flush=True)
+    return failed
 
 
 def import_everything() -> bool:
     """Import all modules, without the test packages. Prints a line; returns whether nothing was missing."""
-    start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True, check=False)
-    print(
-        f"{'FAILED' if done.returncode else 'ok':<6s} {'imports':<16s} {time.perf_counter() - start:6.1f} s", flush=True
-    )
-    if done.returncode:
-        print(done.stderr[-3000:], flush=True)
-    return not done.returncode
+    start, missing = time.monotonic(), ""
+    silence_known()
+    try:
+        for package in ("das", "experiments", "rewards", "analysis"):
+            for module in pkgutil.walk_packages(import_module(package).__path__, f"{package}."):
+                import_module(module.name)
+    except Exception:
+        missing = traceback.format_exc()
+    atexit.unregister(os._exit)  # of das.warm, which is for a warm process
+    print(f"{'FAILED' if missing else 'ok':<6s} {'imports':<16s} {time.monotonic() - start:6.1f} s", flush=True)
+    print(missing, end="", flush=True)
+    return not missing
 
 
 def keep_pages(scratch: Path, folder: Path) -> None:
@@ -234,9 +251,14 @@ def main() -> int:
     start = time.perf_counter()
     names = with_needed(chosen.tasks)
     cache = (chosen.cache or scratch / "cache").resolve()
-    if not chosen.tasks and not import_everything():
+    if not import_everything():
         return 1
-    failed = run_tasks(names, scratch, cache, chosen.timeout, chosen.jobs)
+    process.START = "fork"
+    write_traces(scratch / "made" / "traces")
+    # Those that start several engines come first, so that they do not remain alone at the end.
+    others = sorted((name for name in names if name not in ALONE), key=lambda name: name not in LONG)
+    failed = run_tasks([name for name in ALONE if name in names], scratch, cache, chosen.timeout, 1)
+    failed += run_tasks(others, scratch, cache, chosen.timeout, chosen.jobs)
     print(f"{len(names) - len(failed)} of {len(names)} tasks work, {time.perf_counter() - start:.0f} s")
     if failed:
         print(f"failed: {', '.join(failed)}; their runs are in {scratch}")

@@ -13,8 +13,8 @@ from das.models.quantized import (
     gpu_w4,
     in_words,
     rounded_to_4_bits,
-    rounded_to_8_bits,
     to_4_bits,
+    to_8_bits,
 )
 
 
@@ -102,6 +102,7 @@ def test_shape_without_a_kernel_on_the_cpu_is_rounded(outputs: int, inputs: int)
 
 def test_8_bits_on_the_cpu_multiply_as_the_rounded_weight() -> None:
     weight, x, bias = random(64, 192), random(5, 192, 1), random(1, 64, 2)[0]
-    expected = x @ rounded_to_8_bits(weight).t() + bias
+    rounded, scales = to_8_bits(weight)
+    expected = x @ (rounded * scales[:, None]).t() + bias
     error = (cpu_w8a8(weight)(x, bias) - expected).abs().max()
     assert error < 0.02 * expected.abs().max()  # activations are rounded as well

@@ -48,6 +48,14 @@ def full() -> Iterator[Sandbox]:
     judges.close()
 
 
+@pytest.fixture(scope="module")
+def one() -> Iterator[Sandbox]:
+    """One judge with namespaces: all solutions share its fork server."""
+    judge = sandbox_or_skip(1, LIMITS)
+    yield judge
+    judge.close()
+
+
 def function(sandbox: Sandbox, source: str, check: str = CHECK) -> Verdict:
     return sandbox.run([{"source": source, "entry": "f", "tests": check}])[0]
 
@@ -199,11 +207,18 @@ FORGED_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("answer", FORGED_ANSWERS.values(), ids=list(FORGED_ANSWERS))
-def test_a_forged_answer_costs_its_judge_little(answer: str) -> None:
-    """An answer of 4 MB must not take its judge's life, nor a hundred times as much memory."""
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Sandbox]:
+    """One judge with the default limits."""
     judge = Sandbox(1, Limits(), "weak")
-    (worker,) = judge._workers._all
+    yield judge
+    judge.close()
+
+
+@pytest.mark.parametrize("answer", FORGED_ANSWERS.values(), ids=list(FORGED_ANSWERS))
+def test_a_forged_answer_costs_its_judge_little(patient: Sandbox, answer: str) -> None:
+    """An answer of 4 MB must not take its judge's life, nor a hundred times as much memory."""
+    (worker,) = patient._workers._all
     reply = f"""
 import os, struct
 P = (1 << 61) - 1  # Python's hash of every multiple of it is 0
@@ -212,11 +227,10 @@ def f(x):
     reply = struct.pack('<I', len(reply)) + reply
     while reply: reply = reply[os.write(4, reply):]
 """
-    assert attacked(function(judge, reply))
+    assert attacked(function(patient, reply))
     peak = next(line for line in Path(f"/proc/{worker.process.pid}/status").read_text().splitlines() if "VmHWM" in line)
     assert int(peak.split()[1]) < 200 << 10  # KiB
-    assert worker in judge._workers._all
-    judge.close()
+    assert worker in patient._workers._all
 
 
 def test_python_without_assertions_judges_alike() -> None:
@@ -248,7 +262,7 @@ def test_reasons() -> None:
     hasty.close()
 
 
-def test_nothing_leaks_from_one_solution_to_the_next(full: Sandbox) -> None:
+def test_nothing_leaks_from_one_solution_to_the_next(one: Sandbox) -> None:
     leave = """
 import builtins, collections, os, random, sys
 def f(x):
@@ -268,12 +282,10 @@ def f(x):
     left += [any('def f(x)' in o and 'open(' in o for o in gc.get_objects() if type(o) is str)]
     return -1 if any(left) else random.random()
 """
-    one = Sandbox(1, LIMITS)  # all solutions share its fork server
     values = "def check(candidate): assert candidate(1) == 0.8444218515250481"  # random.seed(0), random.random()
     verdicts = [function(one, look, values)]
     assert function(one, leave).passed
     verdicts.append(function(one, look, values))
-    one.close()
     assert [verdict.passed for verdict in verdicts] == [True, True]  # both saw fresh state and the same random numbers
 
 
@@ -286,15 +298,13 @@ def f(x):
         ("os.utime(1)", "os.fstat(2).st_atime"),
     ],
 )
-def test_nothing_leaks_through_a_shared_descriptor(full: Sandbox, leave: str, state: str) -> None:
+def test_nothing_leaks_through_a_shared_descriptor(one: Sandbox, leave: str, state: str) -> None:
     """All children of a fork server share its open /dev/null."""
-    one = Sandbox(1, LIMITS)
     look = f"import fcntl, os\ndef f(x): raise KeyError({state})"
     before = function(one, look)
     assert before.why.startswith("raised KeyError")
     function(one, f"import fcntl, os\ndef f(x): {leave}")
     assert function(one, look).why == before.why
-    one.close()
 
 
 def test_a_judge_that_hangs_or_dies_is_replaced(full: Sandbox) -> None:

@@ -17,7 +17,9 @@ from vllm.sampling_params import SamplingParams
 
 from das.engine.build import build_engine
 from das.engine.rollouts.rollout import RolloutRequest
-from das.trl.engines import in_process
+from das.trl import speculate
+from experiments.training import stock
+from experiments.training.generation import HarnessGeneration
 
 ALL = {"weights", "kv_cache"}
 calls: list[str] = []
@@ -83,7 +85,8 @@ def evaluate(trainer: Any) -> list[list[int]]:
 if __name__ == "__main__":
     policy, folder = sys.argv[1], Path(sys.argv[2])
     CpuPlatform.is_sleep_mode_available = lambda self: True
-    in_process.build_engine = build
+    stock.build_engine = build
+    speculate.SpeculativeGeneration = HarnessGeneration  # which evaluates
     results = {}
     for name in ("awake", "asleep"):
         results[name] = train("das", policy, folder, {"vllm_enable_sleep_mode": name != "awake"}, after=evaluate)

@@ -4,8 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from das.engine.rollouts.report import ClusterReport, RequestCost, RolloutReport
-from das.engine.rollouts.rollout import Rollout, rollout_row
-from das.trl.merge import divided, merged
+from das.engine.rollouts.rollout import Rollout
+from das.trl.engines.cluster import divided
+from experiments.run.rollout_row import rollout_row
+from experiments.training.merge import merged
 
 
 def rollout(rollout_s: float, lengths: list[int], drafted: int, alarms: list[str]) -> Rollout:

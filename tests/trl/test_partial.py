@@ -15,9 +15,8 @@ from scripts import TWO_RANKS, run_script
 from analysis import read
 from analysis.metrics import timeless
 from das import ranks
-from das.engine.rollouts.enough import PUT_ASIDE
 from das.engine.rollouts.report import RequestCost, RolloutReport
-from das.engine.rollouts.rollout import Rollout, request_seed
+from das.engine.rollouts.rollout import PUT_ASIDE, Rollout, request_seed
 from experiments.harness.resume import CHECKPOINTS
 from experiments.training import checkpoint
 from experiments.training.groups import (
@@ -92,15 +91,15 @@ def rolled(*groups: tuple[list[int], list[int]], put_aside: set[int]) -> Rollout
 
 def test_groups_that_are_not_chosen_are_granted_the_tokens_of_the_step() -> None:
     pool = [Group(number, 10 + number, [[], []]) for number in range(3)]
-    plan = begun(pool, 7, 1, 2)
+    _, enough = begun(pool, 7, 1, 2)
     rollout = rolled(A, B, C, put_aside={0, 4})
     others = [Group(0, 10, list(A), 1, 1), Group(2, 12, list(C), 1, 1)]
-    assert divide(pool, rollout, plan.enough) == ([1], others)
+    assert divide(pool, rollout, enough) == ([1], others)
     assert verified(pool, rollout) == []
     # In the next step the first group's responses are: equal as far as it came, and another one from its second token.
     pool = [*others, Group(3, 13, [[], []])]
     rollout = rolled(([1, 2], [4, 6, 7]), ([8, 9, 1], [10, 11, 12, 13]), ([1], [2]), put_aside={0, 4})
-    assert divide(pool, rollout, begun(pool, 7, 1, 2).enough) == (
+    assert divide(pool, rollout, begun(pool, 7, 1, 2)[1]) == (
         [1],
         [Group(0, 10, [[1, 2, 3], [4, 6, 7]], 4, 2), Group(3, 13, [[1], [2]], 3, 1)],
     )
@@ -110,7 +109,7 @@ def test_groups_that_are_not_chosen_are_granted_the_tokens_of_the_step() -> None
 def test_every_process_trains_on_as_many_groups_as_that_with_the_fewest(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = [Group(number, 10 + number, [[], []]) for number in range(3)]
     rollout = rolled(A, B, C, put_aside={4})
-    enough = begun(pool, 7, 2, 2).enough
+    _, enough = begun(pool, 7, 2, 2)
     assert divide(pool, rollout, enough)[0] == [0, 1]
     monkeypatch.setattr(ranks, "gather", lambda own: [own, 1])
     others = [Group(0, 10, list(A), 3, 1), Group(2, 12, list(C), 3, 1)]  # the first was done, and continues complete
@@ -121,7 +120,7 @@ def test_every_process_trains_on_as_many_groups_as_that_with_the_fewest(monkeypa
 def test_seeds_follow_the_place_in_the_data(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", str(rank))
     pool = [Group(number, 0, [[], []]) for number in (1, 4)]
-    assert begun(pool, 7, 2, 2).seeds == [
+    assert begun(pool, 7, 2, 2)[0].seeds == [
         request_seed(7, step, 4 * rank + index) for step, index in ((0, 2), (0, 3), (2, 0), (2, 1))
     ]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from das.engine.rollouts.enough import PUT_ASIDE
+from das.engine.rollouts.rollout import PUT_ASIDE
 from das.trl.shared_history import SharedHistory
 
 Given = list[tuple[int, str, list[int]]]  # history tick, problem and tokens of what an engine was given

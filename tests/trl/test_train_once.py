@@ -13,6 +13,7 @@ from analysis import compare as curves
 from analysis import read
 from analysis.evaluations import evaluations
 from experiments.harness.resume import CHECKPOINTS
+from experiments.training import checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -26,9 +27,14 @@ OF_EVALUATION = ("step", "completions_digest", "correct", "pass_at_k", "tokens")
 def once(repetitive_policy: str, given_prices: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The run COMPARED of three arms, of which only the first trains; and what it printed."""
     folder = tmp_path_factory.mktemp("once")
+    # As if it had been killed before the last thing that it does.
+    program = (
+        "import runpy, sys; from experiments.training import checkpoint; checkpoint.keep_policy = id; "
+        "sys.argv[0] = 'run.py'; runpy.run_path('run.py', run_name='__main__')"
+    )
     settings = [f"arms=[{','.join(ARMS)}]", "task.train_once=true", f"policy.path={repetitive_policy}", "wandb=off"]
     settings += [f"budget.latency={given_prices}", *COMPARED]
-    return folder, run_script("run.py", *settings, f"hydra.run.dir={folder}")
+    return folder, run_script("-c", program, *settings, f"hydra.run.dir={folder}")
 
 
 def rolled_out(arm: Path) -> list[Any]:
@@ -107,6 +113,10 @@ def test_a_resumed_run_is_as_if_it_had_not_stopped(once: tuple[Path, str], tmp_p
     shutil.rmtree(stopped / "arms" / "das" / CHECKPOINTS / "step_00005")
     (stopped / "first_arm.safetensors").write_bytes(b"half")
     assert "resuming after step 4" in run_script("run.py", f"resume={stopped}")
+    for arm in ARMS:
+        assert checkpoint.steps(stopped / "arms" / arm / CHECKPOINTS) == [5]
+        assert not (stopped / "arms" / arm / CHECKPOINTS / "step_00005" / checkpoint.OPTIMIZER).exists()
+    assert "resuming after step 5" in run_script("run.py", f"resume={stopped}"), "its verdict can be made again"
     assert not list(stopped.glob("*.safetensors"))
     assert read.result(stopped)["identical"] == read.result(once[0])["identical"]
     for arm in ARMS[:-1]:

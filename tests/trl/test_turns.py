@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from das.engine.rollouts.report import RequestCost, RolloutReport, added
-from das.engine.rollouts.rollout import EVALUATION, Rollout, RolloutRequest, evaluation_seed, request_seed, rollout_row
+from das.engine.rollouts.rollout import EVALUATION, Rollout, RolloutRequest, evaluation_seed, request_seed
 from das.errors import EngineError
-from das.trl.conversations import RowTokens, Turn, added_turns, conversation_rows, follow_turns, joined
+from das.trl.conversations import RowTokens, Turn, conversation_rows, follow_turns, joined
 from das.trl.dataset_rows import problem_id
 from das.trl.generation import SpeculativeGeneration
-from das.trl.merge import merged
+from experiments.run.rollout_row import rollout_row
+from experiments.training.merge import added_turns, merged
 
 PROMPTS = [[10], [10], [20], [20]]
 

@@ -16,6 +16,7 @@ from trl.trainer import grpo_trainer
 
 import das
 from experiments.digests import weights_digest
+from experiments.training.history_file import save_history
 
 
 def press(button: int) -> str:
@@ -112,7 +113,7 @@ def train(policy: str, kind: str, method: str, out: Path) -> None:
     generation._finish = finished
     trainer.train()
     out.mkdir(parents=True, exist_ok=True)
-    generation.save_history(out / f"{method}.npz")
+    save_history(generation.engines, out / f"{method}.npz")
     generation.llm.llm_engine.engine_core.shutdown()
     cleanup_dist_env_and_memory()
     numbers = ("loss", "grad_norm", "reward", "entropy")

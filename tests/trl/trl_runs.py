@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import das
 from das.engine.build import EngineSettings
-from das.trl.engines import in_process
+from das.trl import generation as of_trl
 
 STEPS = 2
 COMMON: dict[str, Any] = {
@@ -104,7 +104,7 @@ def one_engine() -> Iterator[Callable[..., None]]:
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
     built: dict[str, Any] = {}
-    build_engine = in_process.build_engine
+    build_engine = of_trl.build_engine
 
     def close() -> None:
         for llm in built.values():
@@ -124,7 +124,7 @@ def one_engine() -> Iterator[Callable[..., None]]:
     def speculate(method: str) -> None:
         das.speculate(method, budget={"name": "fixed", "tokens": 8}, engine={"max_num_seqs": 8, "max_model_len": 128})
 
-    with patch.object(in_process, "build_engine", build):
+    with patch.object(of_trl, "build_engine", build):
         try:
             yield speculate
         finally:

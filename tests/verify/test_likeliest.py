@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from das.drafter.distributions import MAX_LEVEL, NO_PAIR, PAIRS, packed
+from das.drafter.distributions import MAX_LEVEL, NO_PAIR, PAIRS
 from das.verify.noise import device_likeliest, likeliest
+from tests.made_noise import packed
 
 
 @pytest.mark.parametrize("vocab", [1, 3, 16, 255, 257, 1000, 20000])

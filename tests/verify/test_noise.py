@@ -13,12 +13,12 @@ from das.verify.noise import (
     keyed_draft,
     keyed_verify,
     keyed_walk,
-    native_noise,
     row_keys,
     torch_draft,
     torch_noise,
     walk,
 )
+from tests.made_noise import native_noise
 
 
 def keys(rows: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,8 @@ import pytest
 import torch
 from vllm import SamplingParams
 
+from das.drafter.distributions import PAIRS
+from das.verify.sampler import Remembered, of_passes_alike, remembered_of
 from experiments.harness.plain_batch import PlainRunner
 
 
@@ -69,3 +71,19 @@ def test_turns_of_a_session_and_requests_that_reuse_an_id_have_noise_of_their_ow
         runner.requests[name] = replace(state, sampling_params=SamplingParams(seed=5))
     runner.input_batch.sampling_metadata = object()
     assert seeds_of(runner) == [5, 5]
+
+
+def test_what_passes_alike_remember_is_what_one_pass_of_all_their_tokens_would() -> None:
+    """Two requests, three passes; the first pass was sampled in two pieces."""
+    pairs = np.arange(6 * PAIRS, dtype=np.uint32).reshape(6, PAIRS)
+    only = np.zeros((1, 1), np.int64)
+    both = np.array([[0], [1]])
+    passes = [
+        [Remembered(pairs[:1], only), Remembered(pairs[1:2], only)],
+        [Remembered(pairs[2:4], both)],
+        [Remembered(pairs[4:], both)],
+    ]
+    found = remembered_of(of_passes_alike(passes), [0, 1], [3, 2])
+    assert found is not None
+    assert found.tolist() == pairs[[0, 2, 4, 1, 3]].tolist()
+    assert of_passes_alike([passes[0], []]) == []

@@ -8,13 +8,17 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from das.budget import DraftWork
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.side_output import side_output
 
 TAIL = 4  # passes with at most so many requests are the tail of a rollout
+COUNTED_TOGETHER = 256  # passes at most
 LAST_PASSES = 16  # the end of a response is looked for in its last passes: a front end finds stop strings a bit later
 Decode = Callable[[Sequence[int], bool], str]  # token ids, and whether to skip special tokens -> text
 
@@ -81,13 +85,21 @@ class RequestCounts:
 
 
 @dataclass
+class _Passes:
+    """Passes that are not counted yet. They are counted together, as in a pass the device may wait for the host."""
+
+    names: list[list[str]] = field(default_factory=list)  # by pass, the ids of its requests
+    num_drafted: list[Sequence[int]] = field(default_factory=list)  # by pass, of each request
+    num_emitted: list[Sequence[int]] = field(default_factory=list)
+
+
+@dataclass
 class RolloutMeter:
     """Costs of one rollout so far, by request and by decode step. The rollout begins when the meter is made. decode:
     of the engine's tokenizer, for stop strings."""
 
     decode: Decode | None = None
     began: float = field(default_factory=time.perf_counter)
-    requests: dict[str, RequestCounts] = field(default_factory=dict)
     step_time_s: list[float] = field(default_factory=list)  # when each target pass ended, since `began`
     step_live: list[int] = field(default_factory=list)  # requests in each pass
     step_tokens: list[int] = field(default_factory=list)  # rows of logits sampled in each pass: requests + drafted
@@ -101,6 +113,20 @@ class RolloutMeter:
     draft_rows: int = 0  # rows that these passes computed
     draft_pass_s: float = 0.0  # seconds that these passes took
     requantize_s: float = 0.0  # seconds in which a self-draft quantized the policy's weights
+    _requests: dict[str, RequestCounts] = field(default_factory=dict)
+    _known: dict[str, Any] = field(default_factory=dict)  # the runner's requests that a pass had
+    _uncounted: _Passes = field(default_factory=_Passes)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that a pass had so far."""
+        return len(self._known)
+
+    @property
+    def requests(self) -> dict[str, RequestCounts]:
+        """The counts of each request that has emitted a token."""
+        self._count()
+        return self._requests
 
     def record_pass(
         self,
@@ -114,23 +140,46 @@ class RolloutMeter:
         num_emitted is 0 for unfinished prompts. ended: when the pass ended, by time.perf_counter; None: now. known: the
         runner's requests, whose output_token_ids have these tokens; None: it does not know them."""
         now = (time.perf_counter() if ended is None else ended) - self.began
-        step = len(self.step_time_s)
-        for request, drafted, emitted in zip(request_ids, num_drafted, num_emitted, strict=True):
-            if emitted:
-                counts = self.requests.get(request)
-                if counts is None:
-                    counts = self.requests[request] = RequestCounts(first_s=now)
-                    counts.request = None if known is None else known.get(request)
-                counts.passes += 1
-                counts.num_drafted += drafted
-                counts.rounds += drafted > 0
-                counts.emitted.append(emitted)
-                counts.steps.append(step)
-                counts.last_s = now
+        for name in request_ids:
+            if name not in self._known:
+                self._known[name] = None if known is None else known.get(name)
+        self._uncounted.names.append(request_ids)
+        self._uncounted.num_drafted.append(num_drafted)
+        self._uncounted.num_emitted.append(num_emitted)
         self.step_time_s.append(now)
         self.step_live.append(len(request_ids))
         self.step_tokens.append(len(request_ids) + sum(num_drafted))
         self.step_emitted.append(sum(num_emitted))
+        if len(self._uncounted.names) >= COUNTED_TOGETHER:
+            self._count()
+
+    def _count(self) -> None:
+        """Add the passes that are not counted yet to the requests' counts."""
+        passes, self._uncounted = self._uncounted, _Passes()
+        number, names = len(passes.names), list(dict.fromkeys(chain.from_iterable(passes.names)))
+        place = dict(zip(names, range(len(names)), strict=True))
+        request = np.fromiter(map(place.__getitem__, chain.from_iterable(passes.names)), np.int64)
+        drafted, emitted = (
+            np.fromiter(chain.from_iterable(counts), np.int64) for counts in (passes.num_drafted, passes.num_emitted)
+        )
+        steps = np.repeat(np.arange(len(self.step_live) - number, len(self.step_live)), list(map(len, passes.names)))
+        order = np.argsort(request, kind="stable")
+        order = order[emitted[order] > 0]
+        ends = np.searchsorted(request[order], np.arange(len(names) + 1))
+        drafted, emitted, steps = drafted[order], emitted[order], steps[order]
+        for name, start, end in zip(names, ends.tolist(), ends[1:].tolist(), strict=False):
+            if start == end:
+                continue
+            its_steps = steps[start:end].tolist()
+            counts = self._requests.get(name)
+            if counts is None:
+                counts = self._requests[name] = RequestCounts(self._known[name], first_s=self.step_time_s[its_steps[0]])
+            counts.passes += end - start
+            counts.num_drafted += int(drafted[start:end].sum())
+            counts.rounds += int(np.count_nonzero(drafted[start:end]))
+            counts.emitted += emitted[start:end].tolist()
+            counts.steps += its_steps
+            counts.last_s = self.step_time_s[its_steps[-1]]
 
     def record_draft_work(self, work: DraftWork) -> None:
         """Count the passes of a draft model, and the time of its quantizing."""
@@ -151,7 +200,9 @@ class RolloutMeter:
             kept = [1] * cost.passes if cost.emitted is None else list(cost.emitted)
             for place in range(max(0, len(kept) - 1), len(counts.steps)):  # only the last passes were cut
                 step_emitted[counts.steps[place]] -= counts.emitted[place] - (kept[place] if place < len(kept) else 0)
-        counted = {name: value for name, value in vars(self).items() if name not in ("began", "requests", "decode")}
+        counted = {
+            name: value for name, value in vars(self).items() if name not in ("began", "decode") and name[0] != "_"
+        }
         return RolloutReport(
             **counted | {"step_emitted": step_emitted},
             draft_rounds=sum(counts.rounds for counts in self.requests.values()),

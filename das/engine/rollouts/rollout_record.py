@@ -6,7 +6,7 @@ from das.budget import LiveRequest
 from das.drafter.distributions import Distributions
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
-# window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each (tests/engine/engine_soak.py).
+# window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each.
 TOKENS_PER_TICK = 2**19
 # A request counts as so many further tokens: its prompt and bookkeeping take about 5 KB, however short its response.
 TOKENS_PER_REQUEST = 64

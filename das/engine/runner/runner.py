@@ -12,8 +12,7 @@ One object, Runner, holds what das adds. These attributes of vLLM's runner are r
 - sample: a pass is counted, and its tokens are brought to the host for the drafter. An engine without a drafter waits
   for nothing.
 - execute_model, with asynchronous scheduling: das waits for the tokens of the pass before and drafts here, and not in
-  sample, so that vLLM's scheduler works while the device does (in_flight.py). A pass of the same requests is launched
-  before that, with the number of drafted tokens that the drafter planned a pass ago (late_drafts.py).
+  sample, so that vLLM's scheduler works while the device does; or the pass begins before that (in_flight.py).
 - lora_state.make_lora_inputs: the rows of drafts take their requests' adapters too.
 - execute_model, with asynchronous scheduling: the scheduler plans before it knows the drafts (Requests.shortened).
 - initialize_kv_cache: vLLM's full graphs take drafts of any length (GPU).
@@ -26,7 +25,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,9 +41,9 @@ from das.engine.proposer import DasProposer
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.runner.branches import Branches
 from das.engine.runner.draft_passes import DraftPasses
-from das.engine.runner.in_flight import InFlight, Landing
+from das.engine.runner.in_flight import Flight, Flights
 from das.engine.runner.requests import Batch, KnownRequest, Requests
-from das.engine.runner.speculator import CoupledSpeculator, HostSpeculator, TrueLengths, filled_up, padded
+from das.engine.runner.speculator import CoupledSpeculator, HostSpeculator, TrueLengths, filled_up
 from das.engine.runner.stand_in import replace_kernels
 from das.engine.runner.text_drafts import TEXT_METHODS, TextDrafts
 from das.engine.runner.verifier import Draws, KeyedVerifier
@@ -53,9 +52,6 @@ from das.models.self_draft import QuantizedLayers
 from das.verify.forced import ForcedSampler
 from das.verify.sampler import KeyedSampler
 from das.verify.top_p import profiled_bytes
-
-if TYPE_CHECKING:
-    from das.engine.runner.late_drafts import LateDrafts
 
 
 @contextmanager
@@ -93,12 +89,13 @@ class Runner:
     """The additions of das to `vllm`, vLLM's model runner: it verifies with keyed noise, drafts, and counts passes and
     tokens.
 
-    keeps_bits: whether a request's tokens may not depend on others of its pass (das/engine/patches/gpu.py).
-    meter: of the running rollout. weights_version: of the policy; it grows with every sync. quantized: the layers with
-    which the policy drafts for itself; None: it does not. draft_blocks: KV blocks into which draft passes of the policy
-    write. drafter: das's proposer or one of vLLM's; None if nothing drafts. It can be replaced by another. pass_ended:
-    when the pass whose tokens the drafter gets ended, in seconds. is_warming_up: whether vLLM runs made-up requests, so
-    that kernels are compiled.
+    keeps_bits: whether a request's tokens may not depend on others of its pass (das/engine/patches/gpu.py). meter: of
+    the running rollout. weights_version: of the policy; it grows with every sync. quantized: the layers with which the
+    policy drafts for itself; None: it does not. draft_blocks: KV blocks into which draft passes of the policy write.
+    drafter: das's proposer or one of vLLM's; None if nothing drafts. It can be replaced by another. flights: the passes
+    whose tokens it does not know yet. passes_ended: when the passes whose tokens it gets ended, in seconds; more than
+    one only if nobody drafted in them. emitted: the tokens that each row emitted in them. is_warming_up: whether vLLM
+    runs made-up requests, so that kernels are compiled.
     """
 
     def __init__(self, vllm: Any, keeps_bits: bool = True):
@@ -121,20 +118,18 @@ class Runner:
         self._scheduled: Any = None  # vLLM's SchedulerOutput of the running pass
         self._known = Requests()
         self._branches: Branches | None = None
-        self._emitted: list[list[int]] = []  # tokens that each row of the last pass emitted
+        self.emitted: list[list[int]] = []
         self._lengths = TrueLengths()
-        self.pass_ended: float | None = None
+        self.flights = Flights(self)
+        self.passes_ended: list[float] = []
         self.is_warming_up = False
-        self._in_flight: list[InFlight] = []  # passes whose tokens the drafter does not know yet, the oldest first
-        self._landing = Landing(vllm.output_copy_stream)
-        self._late: LateDrafts | None = None  # on a GPU, where passes are launched ahead of their drafts
         if isinstance(vllm.speculator, HostSpeculator):
             self.drafter = DasProposer(config) if drafts_by_das(config) else TextDrafts(config)
             vllm.speculator.das_runner = self
             vllm.draft_tokens_handler = self._lengths
             patch(vllm, "initialize_kv_cache", self._initialize_kv_cache)
             if config.scheduler_config.async_scheduling:
-                patch(vllm, "execute_model", self._execute)
+                patch(vllm, "execute_model", self.flights.execute)
         elif vllm.speculator is not None:
             self._coupled = CoupledSpeculator(self)
         self._vllm_sample = required(vllm, "sample")
@@ -208,9 +203,7 @@ class Runner:
         self.drafter.attach(self)
         # On the first rank only: a budget that learns from times would choose other drafts on each rank.
         as_planned = () if planned is None else (planned,)
-        own = (
-            self.drafter.propose(self._emitted, batch.num_tokens_no_spec, *as_planned) if ranks.is_first_rank else None
-        )
+        own = self.drafter.propose(self.emitted, batch.num_tokens_no_spec, *as_planned) if ranks.is_first_rank else None
         drafts: list[list[int]] = ranks.broadcast_object(own)
         if self._branches is not None:
             drafts = self._branches.fitting(drafts)
@@ -247,7 +240,7 @@ class Runner:
         if self.drafts_later and not current_platform.is_cpu() and drafts_in_one_graph(self.vllm):
             from das.engine.runner.late_drafts import LateDrafts
 
-            self._late = LateDrafts(self.vllm.req_states.draft_tokens)
+            self.flights.late = LateDrafts(self.vllm.req_states.draft_tokens)
 
     def _adapters(self, original: Callable[..., Any], names: list[str], *args: Any) -> tuple[Any, ...]:
         """Returns what vLLM's LoraState.make_lora_inputs returns, with each request's adapter once for each of its rows
@@ -256,104 +249,21 @@ class Runner:
         drafted = self._scheduled.scheduled_spec_decode_tokens
         return tuple(np.repeat(of_request, [1 + len(drafted.get(name, ())) for name in names])), *rest
 
-    def _execute(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._may_rest(scheduled):
-            self._rest()
-        elif self._may_launch(scheduled):
-            return self._launch(original, scheduled, *args, **kwargs)
-        else:
-            self.settle()
-        # In vLLM's warm-up all requests draft the longest draft, so that the kernels for it are compiled.
-        if not self.is_warming_up:
-            scheduled = self._shortened(scheduled)
-        return original(scheduled, *args, **kwargs)
-
-    def _shortened(self, scheduled: Any) -> Any:
-        start, planned = time.perf_counter(), scheduled.total_num_scheduled_tokens
+    def shortened(self, scheduled: Any, planned: Mapping[str, int] | None = None) -> Any:
+        """Returns the plan of a pass without the rows that nobody drafted. scheduled: vLLM's SchedulerOutput. planned:
+        how many tokens are verified for each request; None: as many as were drafted."""
+        start, num_tokens = time.perf_counter(), scheduled.total_num_scheduled_tokens
+        if planned is not None:
+            self._known.num_drafted = dict(planned)
         scheduled = self._known.shortened(scheduled)
-        self.meter.undrafted_rows += planned - scheduled.total_num_scheduled_tokens
+        self.meter.undrafted_rows += num_tokens - scheduled.total_num_scheduled_tokens
         self.meter.draft_s += time.perf_counter() - start
         return scheduled
 
-    def _may_launch(self, scheduled: Any) -> bool:
-        """Whether the pass that begins can be launched before the tokens of the one before are known: its requests are
-        those of that pass, and none has a grammar, which reads drafts."""
-        if not self._in_flight or self.is_warming_up or not self.drafts_later:
-            return False
-        if self._late is None and not current_platform.is_cpu():
-            return False
-        last = self._in_flight[-1]
-        names = scheduled.num_scheduled_tokens.keys()
-        return bool(
-            names
-            and get_tp_group().world_size == 1  # see `_may_rest`
-            and names <= set(last.batch.req_ids)
-            and not scheduled.scheduled_new_reqs
-            and not scheduled.preempted_req_ids
-            and not scheduled.has_structured_output_requests
-            and not last.unfinished.any()
-        )
-
-    def _launch(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch a pass, then draft for it while the device ends the pass before."""
-        self._observe_earlier()
-        (last,) = self._in_flight
-        self.meter.launched_ahead += 1
-        self._known.num_drafted = dict(self.drafter.planned)
-        scheduled = self._shortened(scheduled)
-        drafted = scheduled.scheduled_spec_decode_tokens
-        planned = {name: len(drafted.get(name, ())) for name in last.batch.req_ids}
-        if current_platform.is_cpu():  # computes the pass when it is launched
-            self.settle(planned)
-            return original(scheduled, *args, **kwargs)
-        late = self._late if any(planned.values()) else None
-        if late is not None:
-            late.expect(last.indices)
-        launched = original(scheduled, *args, **kwargs)
-        self.settle(planned, late)
-        return launched
-
-    def _may_rest(self, scheduled: Any) -> bool:
-        """Whether the pass that begins needs no token of the one before: nobody drafts, and nobody drafted before."""
-        return (
-            bool(self._in_flight and scheduled.total_num_scheduled_tokens)
-            and self._in_flight[-1].is_counted
-            and get_tp_group().world_size == 1  # ranks have the first one's drafts, and would have to ask it
-            and bool(self.drafter.rests)
-        )
-
-    def _rest(self) -> None:
-        """Let the next pass begin before the tokens of the last one are there."""
-        self._observe_earlier()
+    def nobody_drafts(self, names: list[str]) -> None:
+        """Note that the requests of the next pass, of these ids, have no drafts."""
         self._known.num_drafted.clear()
-        self._lengths.drafts = {name: [] for name in self._in_flight[0].batch.req_ids}
-        self.drafter.rest()
-
-    def settle(self, planned: Mapping[str, int] | None = None, late: "LateDrafts | None" = None) -> None:
-        """Give the tokens of all passes that were launched to meter and drafter, which drafts for the next pass. Called
-        before these are looked at or exchanged.
-
-        planned: see `draft`. late: waits for the drafts; None: nothing does."""
-        if not self._in_flight:
-            return
-        self._observe_earlier()
-        (last,), self._in_flight = self._in_flight, []
-        self._book(last)
-        drafts = self.draft(planned)
-        if late is not None:
-            late.write(padded(drafts, self.vllm.num_speculative_steps))
-        elif any(drafts):
-            self.vllm.req_states.draft_tokens[last.indices] = self.on_device(drafts)
-
-    def _observe_earlier(self) -> None:
-        """Give the drafter the tokens of all passes but the last one, after which nobody drafted. The next pass forgets
-        requests that ended in one of them, so this comes first."""
-        while len(self._in_flight) > 1:
-            self._book(self._in_flight.pop(0))
-            start = time.perf_counter()
-            self.drafter.attach(self)
-            self.drafter.observe(self._emitted)
-            self.meter.draft_s += time.perf_counter() - start
+        self._lengths.drafts = {name: [] for name in names}
 
     @property
     def drafts_later(self) -> bool:
@@ -403,44 +313,46 @@ class Runner:
             self.input_batch.num_tokens_no_spec += num_emitted
             self.meter.record_pass(names, drafted, num_emitted.tolist())
             return output, num_sampled, num_rejected
-        tokens, ended = self._landing.take_off(output, num_sampled)
-        flight = InFlight(
+        tokens, ended = self.flights.take_off(output, num_sampled)
+        flight = Flight(
             self.input_batch, rows, batch.idx_mapping, drafted, self.unfinished, self.sampler.remembered, tokens, ended
         )
         if flight.is_counted:
             self.positions[rows] += ~self.unfinished
         if self.drafts_later:
-            self._in_flight.append(flight)
+            self.flights.add(flight)
         else:
-            self._book(flight)
+            self.flights.land(flight)
+            self.book(flight)
         return output, num_sampled, num_rejected
 
-    def _book(self, flight: InFlight) -> None:
-        """Wait for a pass's tokens, and count them. Afterwards `input_batch`, `rows` and `_emitted` are those of this
-        pass."""
-        self.pass_ended = self._landing.land(flight)
+    def book(self, flight: Flight) -> None:
+        """Count the tokens of a flight that has landed. Afterwards `input_batch`, `rows` and `emitted` are those of
+        this flight."""
+        self.passes_ended = flight.passes_ended
         start = time.perf_counter()
         self.input_batch, self.rows, self.unfinished = flight.batch, flight.rows, flight.unfinished
         self.sampler.remembered = flight.remembered
         num_emitted = flight.tokens[:, 0].numpy()
         known = self._known.known
         # vLLM has no more of a request that ended while the pass was planned.
-        self._emitted = [
+        self.emitted = [
             row[1 : 1 + row[0]] if name in known else []
             for name, row in zip(flight.batch.req_ids, flight.tokens.tolist(), strict=True)
         ]
-        for name, new in zip(flight.batch.req_ids, self._emitted, strict=True):
+        for name, new in zip(flight.batch.req_ids, self.emitted, strict=True):
             if new:
                 known[name].output_token_ids += new
         if self.coupled is not None:
-            self.coupled.observe(flight.batch.req_ids, self._emitted)
+            self.coupled.observe(flight.batch.req_ids, self.emitted)
         if self._branches is not None:
-            self._branches.copy_accepted(self._emitted)
+            self._branches.copy_accepted(self.emitted)
         if not flight.is_counted:
             self.positions[flight.rows] += num_emitted
         flight.batch.num_tokens_no_spec += num_emitted
-        counts = list(map(len, self._emitted))
-        self.meter.record_pass(flight.batch.req_ids, flight.num_drafted, counts, self.pass_ended, known)
+        counts = [len(new) // len(self.passes_ended) for new in self.emitted]
+        for ended in self.passes_ended:
+            self.meter.record_pass(flight.batch.req_ids, flight.num_drafted, counts, ended, known)
         self.meter.draft_s += time.perf_counter() - start
 
     def _profile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

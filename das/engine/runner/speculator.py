@@ -46,7 +46,7 @@ class HostSpeculator(BaseSpeculator):
 
     def propose(self, input_batch: Any, *args: Any, dummy_run: bool = False, **kwargs: Any) -> torch.Tensor:
         """Returns the drafted token ids of each request of the pass (filled_up); zeros if they come later
-        (`settle`)."""
+        (Flights.settle)."""
         if dummy_run or self.das_runner.drafts_later:
             return self._none[: input_batch.num_reqs]
         drafts: torch.Tensor = self.das_runner.on_device(self.das_runner.draft())

@@ -30,7 +30,6 @@ from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError
 from das.trl.engines.engines import Result
-from das.trl.merge import divided
 from das.weights.sharding import whole
 from das.weights.weight_check import PROBE, WeightSample, logprob_problem, trainer_logprobs
 
@@ -193,11 +192,6 @@ class ClusterEngines:
         with self.cluster.evaluation() if ranks.is_main() else nullcontext():
             yield
 
-    def save_history(self, path: Path) -> None:
-        """See Engines."""
-        if ranks.is_main():
-            self.cluster.save_history(path)
-
     def save_state(self, folder: Path) -> None:
         """See Engines."""
         if ranks.is_main():
@@ -216,6 +210,33 @@ class ClusterEngines:
         self._jobs.shutdown()
         if ranks.is_main():
             self.cluster.close()
+
+
+def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
+    """Divide a rollout that was made for all ranks into one for each rank.
+
+    shares: the number of responses that each rank asked for, in rank order. Each rank gets its responses and their
+    costs. Times, the timeline and other counts, which cannot be divided, stay with the first rank.
+    """
+    parts = []
+    for rank, share in enumerate(shares):
+        start = sum(shares[:rank])
+        own = slice(start, start + share)
+        report = rollout.report
+        if rank:
+            report = RolloutReport(draft_s=report.draft_s, calibration_error=report.calibration_error)
+        costs = rollout.requests[own]
+        parts.append(
+            replace(
+                rollout,
+                problems=rollout.problems[own],
+                responses=rollout.responses[own],
+                finish_reasons=rollout.finish_reasons[own],
+                requests=costs,
+                report=report.of_requests(costs),
+            )
+        )
+    return parts
 
 
 @contextmanager

@@ -60,9 +60,6 @@ class Engines(Protocol):
         """Inside the `with` block, the engines use a new drafter, which has learned nothing yet and is dropped at the
         end."""
 
-    def save_history(self, path: Path) -> None:
-        """Write the drafter's history, a file that the option `drafter.warm` can read."""
-
     def save_state(self, folder: Path) -> None:
         """Write what the drafter learned, for a checkpoint."""
 

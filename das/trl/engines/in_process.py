@@ -1,7 +1,6 @@
-"""An engine in the trainer's process, for each rank or for ranks that share it: an engine of das, or unmodified vLLM.
-TRL's own code loads the weights into it."""
+"""An engine in the trainer's process, for each rank or for ranks that share it. TRL's own code loads the weights into
+it."""
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +14,9 @@ import torch
 from das import ranks
 from das.drafter import window_of
 from das.drafter.saved import SavedText
-from das.engine.build import EngineSettings, build_engine
 from das.engine.install import nccl_variables_kept
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
-from das.engine.stock import build_stock, roll_out_stock
 from das.errors import EngineError
 from das.trl.determinism import random_states_kept
 from das.trl.engines.engines import Result
@@ -40,7 +37,6 @@ class DasEngine:
     of_all_ranks = False
     keeps_history = True
     compares_tensors = True
-    logprob_checks: float = math.inf  # number of first syncs in which log-probs are compared with the trainer's
 
     def __init__(self, llm: Any, llm_generate: Callable[..., Any]):
         """llm_generate: vLLM's original llm.generate, which the trainer replaces in `llm`."""
@@ -75,8 +71,6 @@ class DasEngine:
 
     def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
         """See Engines."""
-        if generation.weight_sample.syncs > self.logprob_checks:
-            return ""
         generation.sync.error = logprob_difference(generation.model, self.llm_generate, step)
         return logprob_problem(generation.sync.error, self.llm.llm_engine.model_config.dtype)
 
@@ -112,10 +106,6 @@ class DasEngine:
             yield
         finally:
             self._tell("das_end_evaluation")
-
-    def save_history(self, path: Path) -> None:
-        """See Engines."""
-        self._tell("das_save_history", str(path))
 
     def save_state(self, folder: Path) -> None:
         """See Engines."""
@@ -177,44 +167,6 @@ class SharingEngine(DasEngine):
         self._shared.load(folder)
 
 
-class StockEngine(DasEngine):
-    """Unmodified vLLM, without keyed verification and drafts. Its worker has no methods of das."""
-
-    compares_tensors = False
-    # The first sync brings the weights with which the engine was built. If those of the second arrive, later ones do.
-    logprob_checks: float = 2
-
-    def take_weights(self, sample: WeightSample) -> str:
-        """See DasEngine. On the CPU vLLM computes with packed weights, so the new weights are packed."""
-        from das.engine.patches import weights  # here, because it imports vLLM, which some processes do without
-
-        weights.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
-        sample.take()
-        return ""
-
-    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
-        """See Engines."""
-        return roll_out_stock(self.llm, request, self.llm_generate)
-
-    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """See Engines."""
-        return RolloutReport()
-
-    def _tell(self, method: str, *args: Any) -> None:
-        """Do nothing: there is no DasWorker."""
-
-
-def build_in_process(settings: EngineSettings, trained: bool = False, **overrides: Any) -> DasEngine:
-    """Build an engine in this process, of das or stock as `settings.method` says. trained: whether the engine will get
-    new weights. overrides: further arguments of vllm.LLM. Raises the errors of build_engine.
-    """
-    if settings.row.keyed:
-        llm = build_engine(settings, **overrides)
-        return DasEngine(llm, llm.generate)
-    llm = build_stock(settings, trained, **overrides)
-    return StockEngine(llm, llm.generate)
-
-
 def start_in_process(generation: "SpeculativeGeneration") -> DasEngine:
     """Build this rank's engine, and put what TRL's own code needs into `generation`. All ranks must call it. Raises
     EngineError if the engine cannot be built in the trainer's process."""
@@ -240,7 +192,7 @@ def start_in_process(generation: "SpeculativeGeneration") -> DasEngine:
     accelerator.wait_for_everyone()  # so the trainer's NCCL reads its variables before the engine pins them
     # The engine in this process reseeds all global generators. The trainer must not notice.
     with random_states_kept(), nccl_variables_kept() if size == 1 else nullcontext():
-        engine = build_in_process(settings, trained=True, **overrides)
+        engine = generation.build_engine(**overrides)
     llm = engine.llm
     if not hasattr(llm.llm_engine.engine_core, "engine_core"):
         raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")

@@ -22,7 +22,7 @@ from rewards.conversations import ConversationReward
 from rewards.reward import RewardError
 
 if TYPE_CHECKING:
-    from das.trl.generation import SpeculativeGeneration
+    from experiments.training.generation import HarnessGeneration
 
 SAMPLING = ("top_p", "top_k", "min_p", "repetition_penalty")  # arguments of GRPOConfig that change what is sampled
 
@@ -111,7 +111,7 @@ class TrainingEvaluation:
         rows = held_out(config, policy, training).to_list()
         self._evaluation = Evaluation(config, policy, rows, judge, config.eval.samples)
 
-    def __call__(self, generation: "SpeculativeGeneration", step: int) -> dict[str, Any] | None:
+    def __call__(self, generation: "HarnessGeneration", step: int) -> dict[str, Any] | None:
         """Evaluate the policy after `step` steps (names: docs/reference.md). Returns None if no evaluation is due."""
         if step % self._every and step != self._last:
             return None

@@ -49,8 +49,8 @@ def roll_out_forced(llm: Any, asked: ForcedRollout, run_seed: int, keyed: bool, 
     from vllm import SamplingParams
 
     from das.engine.patches.front_end import let_force
-    from das.engine.stock import roll_out_stock
     from das.verify.admission import FORCED_KEY
+    from experiments.training.stock import roll_out_stock
 
     work = asked.work
     names = [f"{asked.live}/{asked.epoch}/{i}" for i in range(len(work))]

@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from das.engine.build import EngineSettings
-from das.replay.cluster import simulate_rollout
 from das.replay.times import Times
 from das.replay.workload import Workload
-from experiments.harness.replays.recorded_arms import simulated_engine
+from experiments.harness.replays.recorded_arms import simulated_arm
 from experiments.harness.replays.timed import BASELINE, Timed
+from experiments.replay.arms import simulate
 from experiments.replay.fitted_times import fit_form, fit_prefill
 from experiments.replay.latency_forms import Drafting
 
@@ -36,12 +36,11 @@ def replayed(settings: EngineSettings, times: Times, works: Works) -> dict[tuple
 
     Returns (live, epoch) -> seconds of the rollout.
     """
-    seconds = {}
+    seconds: dict[tuple[int, int], float] = {}
     for live, epochs in works.items():
         longest = max(int(work.lengths.max()) for work in epochs)
-        engine = simulated_engine(settings, times, live, longest)
-        for epoch, work in enumerate(epochs, 1):
-            seconds[live, epoch] = simulate_rollout(work, [engine], [list(range(len(work)))], epoch).rollout_s
+        steps = simulate(simulated_arm(settings), epochs, times, live, longest).steps
+        seconds |= {(live, epoch): step.rollout_s for epoch, step in enumerate(steps, 1)}
     return seconds
 
 

@@ -1,26 +1,25 @@
 """Simulate recorded arms with the engine, drafter, budget and order of requests of their configs, on any machine."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from analysis import read
-from das.budget import make_budget
 from das.drafter import make_drafter
 from das.drafter.options import DEFAULTS
 from das.engine.build import EngineSettings
 from das.engine.methods import find_method
 from das.replay.cluster import Step, simulate_rollout
-from das.replay.engine import Engine, PlainEngine
-from das.replay.text_engine import TextEngine
 from das.replay.times import Form, Times
 from das.replay.workload import Workload
 from das.trl.dataset_rows import history_tick
 from experiments.harness.engine import make_schedule
 from experiments.harness.foreign import own_classes, refuse_environment
 from experiments.recorded.rollouts import read_rollouts
+from experiments.replay.arms import Arm
 from experiments.replay.latency_files import chosen_form
 from experiments.replay.scale import CostScaled
 from experiments.run.errors import reading
@@ -51,17 +50,14 @@ def can_be_replayed(config: DictConfig) -> bool:
     return find_method(config.arm.method).simulated and not own_classes(config)
 
 
-def simulated_engine(settings: EngineSettings, times: Times, max_num_seqs: int, max_tokens: int) -> Engine:
-    """Make a simulated engine that drafts as the settings say. max_tokens: tokens of the longest response.
-
-    Raises ValueError for a method that cannot be simulated.
-    """
+def simulated_arm(settings: EngineSettings) -> Arm:
+    """Return the simulated arm that drafts as the settings say. Raises ValueError for a method that cannot be
+    simulated."""
     if not settings.row.simulated:
         raise ValueError(f"an arm drafts with {settings.method}, which cannot be simulated")
     if not settings.row.drafts:
-        return PlainEngine(times, max_num_seqs)
-    drafter, budget = make_drafter(settings.drafter), make_budget(settings.budget)
-    return TextEngine(times, max_num_seqs, drafter, budget, max_tokens, branch_blocks=settings.branch_blocks)
+        return Arm()
+    return Arm(settings.budget, partial(make_drafter, settings.drafter), branch_blocks=settings.branch_blocks)
 
 
 def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[Step]:
@@ -78,8 +74,8 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
         budget=plain(config.arm.get("budget") or config.budget),
         branch_blocks=int(blocks),
     )
-    engine = simulated_engine(
-        settings, times, int(config.engine.max_num_seqs), int(config.trainer.max_completion_length)
+    engine = simulated_arm(settings).engine(
+        times, int(config.engine.max_num_seqs), int(config.trainer.max_completion_length)
     )
     per_step = problems_per_step(config.trainer, config.engine.get("processes", 1))
     schedule = make_schedule(config.get("schedule", "given"))  # older runs have no such setting

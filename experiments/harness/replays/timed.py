@@ -13,15 +13,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from das.budget import longest_draft
-from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, roll_out, rollout_row
-from das.process import spawned
-from das.trl.engines.in_process import build_in_process
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, roll_out
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.failures import expect, log_of, reporting, tell
 from experiments.harness.replays.forced_engines import ForcedRollout, as_recorded, roll_out_forced, set_seats
 from experiments.harness.rollout_steps import Prompt
 from experiments.run.errors import RunFailed
+from experiments.run.processes import spawned
+from experiments.run.rollout_row import rollout_row
 from experiments.settings.config import RunConfig, run_config
+from experiments.training.stock import build_in_process
 
 BASELINE = "none"  # the arm without drafts
 
@@ -124,7 +125,7 @@ def _engine_process(plain: dict[str, Any], policy: str, sizes: dict[str, Any], l
         configs = {arm: run_config(OmegaConf.create(each)) for arm, each in plain.items()}
         first = next(iter(configs.values()))
         prepare_process(first)
-        from das.engine.stock import warm_up
+        from das.engine.build import warm_up
 
         settings = {arm: engine_settings(config, policy) for arm, config in configs.items()}
         # An engine that is built for self-drafts and for the longest drafts can serve the other arms too.
@@ -148,7 +149,6 @@ def _engine_process(plain: dict[str, Any], policy: str, sizes: dict[str, Any], l
             else:
                 rollout = roll_out_own(llm, asked, first)
             found = {"processor_s": time.process_time() - processor_s, **rollout_row(rollout)}
-            found |= {key: getattr(rollout.report, key) for key in ("live_sum", "drafted_steps")}
             found["digest"] = hashlib.sha256(repr(rollout.responses).encode()).hexdigest()
             pipe.send(("rolled", Timed(found, rollout.report.timeline(), equal)))
 

@@ -8,10 +8,12 @@ from analysis.metrics import timeless
 from experiments.harness.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
-BYTES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth")  # of the last checkpoint
-# Files that a checkpoint may have too: a draft head with its optimizers, the noise scales that drafts learned, and the
-# history of past responses.
-LEARNED = ("head.pt", "coupled.npz", "history.npz")
+# Files of the last checkpoint. It may lack the last three: a draft head with its optimizers, the noise scales that
+# drafts learned, and the history of past responses.
+BYTES = (
+    *("model.safetensors", checkpoint.OPTIMIZER, "scheduler.pt", "rng_state.pth"),
+    *("head.pt", "coupled.npz", "history.npz"),
+)
 # What of a row does not depend on which engine of a cluster made which response.
 PLACELESS = ("step", "completions_digest", "rewards_digest", "loss", "grad_norm")
 FIGURES = ("rollout_and_reward.png", "live_requests.png")  # of a comparison
@@ -59,12 +61,11 @@ def differing_files(first: Path, second: Path, cluster: bool = False) -> Iterato
     for step in range(1, len(names[0]) // 2 + 1):
         if timeless(read.rollout(first, step)) != timeless(read.rollout(second, step)):
             yield f"rollouts, step {step}"
-    last = checkpoint.steps(first / CHECKPOINTS)[0]
-    for name in (*BYTES, *LEARNED):
-        file, other = (checkpoint.step_folder(arm / CHECKPOINTS, last) / name for arm in (first, second))
-        if name in LEARNED and not file.exists():
-            continue
-        if not other.exists() or checkpoint.sha256(file) != checkpoint.sha256(other):
-            yield f"{name} of the last checkpoint"
-    if checkpoint.steps(first / CHECKPOINTS) != checkpoint.steps(second / CHECKPOINTS):
+    steps, other_steps = (checkpoint.steps(arm / CHECKPOINTS) for arm in (first, second))
+    if steps != other_steps:
         yield "other checkpoints"
+        return
+    digests, other_digests = (checkpoint.digests(arm / CHECKPOINTS, steps[0]) for arm in (first, second))
+    for name in BYTES:
+        if digests.get(name) != other_digests.get(name):
+            yield f"{name} of the last checkpoint"

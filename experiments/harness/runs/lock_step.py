@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from das import stages
-from das.process import spawned
 from experiments.harness.failures import expect, log_of, reporting, tell
 from experiments.harness.replays.timed import in_turn
 from experiments.harness.train_arm import ArmRun, train_arm
 from experiments.run.output import quiet_into
+from experiments.run.processes import spawned
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig

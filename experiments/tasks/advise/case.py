@@ -7,21 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from das.budget import make_budget
-from das.drafter import HistoryDrafter
-from das.replay.cluster import Step, simulate_rollout
-from das.replay.engine import Engine, PlainEngine
-from das.replay.text_engine import TextEngine
 from das.replay.times import Form, Times
 from das.replay.workload import Workload, workload
 from experiments.harness.replays.recorded_arms import tokens_only
 from experiments.recorded.rollouts import is_text, read_rollouts
+from experiments.replay.arms import Arm, Simulated, simulate
 from experiments.replay.hardware import STOCK, WithHost
 from experiments.replay.latency_files import DERIVED, chosen_form, step_table
 from experiments.replay.scale import CostScaled, Scaled
 from experiments.run.errors import UserError
 
-MARGINAL = {"name": "marginal", "tokens": 32, "ratio": 64.0}
 DOUBT = 0.3  # drafted tokens may be dearer or cheaper than the latency model says, by this share
 
 
@@ -52,25 +47,14 @@ class Case:
             draft_request=self.draft_s * self.scale,
         )
 
-    def simulate(self, engine: Engine) -> list[Step]:
-        """Simulate the sampled steps on this engine, one after the other. Returns the simulated steps with
-        their times."""
-        return [simulate_rollout(work, [engine], [range(len(work))], i + 1) for i, work in enumerate(self.works)]
+    def simulate(self, arm: Arm) -> Simulated:
+        """Simulate the sampled steps with this arm, one after the other."""
+        return simulate(arm, self.works, self.times(), self.simulated_max_num_seqs, self.max_tokens)
 
-    def with_history(self, budget: dict[str, Any], drafter: HistoryDrafter) -> tuple[list[Step], TextEngine]:
-        """Simulate all steps with a drafter that copies from the history of past responses.
-
-        budget: settings of the draft budget. Returns the simulated steps, and the
-        engine in its state after the last step.
-        """
-        engine = TextEngine(self.times(), self.simulated_max_num_seqs, drafter, make_budget(budget), self.max_tokens)
-        return self.simulate(engine), engine
-
-    def stock_engine(self) -> PlainEngine:
-        """The simulated engine of vLLM as it comes."""
+    def as_stock(self) -> "Case":
+        """The same case with the times of vLLM as it comes."""
         assert self.stock is not None
-        times = replace(self, form=self.stock).times()
-        return PlainEngine(times, self.simulated_max_num_seqs)
+        return replace(self, form=self.stock)
 
     @property
     def rival(self) -> str:

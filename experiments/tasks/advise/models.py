@@ -3,67 +3,85 @@
 The acceptance of their tokens is published, measured on our small policy, or given by the user.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from das.budget import make_budget
-from das.drafter import HistoryDrafter
-from das.models.hybrid import Hybrid
-from das.replay.cluster import Step
-from das.replay.engine import PlainEngine
-from das.replay.text_engine import TextEngine
+from das.replay.cluster import Step, simulate_rollout
 from das.replay.workload import workload
 from experiments.recorded.model_profiles import Acceptance, read_profiles
+from experiments.replay.arms import Arm, Copy
 from experiments.replay.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST, W8_PASS
-from experiments.replay.model_on_text import CopyOnText, DraftPass
+from experiments.replay.model_on_text import DraftPass
 from experiments.replay.profile_engine import Profile, ProfiledDrafter, ProfileEngine, constant_rate
 from experiments.run.errors import UserError
-from experiments.tasks.advise.case import MARGINAL, Case
+from experiments.tasks.advise.case import Case
 
-# For each value of task.acceptance: arm -> name of its acceptance profile. MTP was not measured on our policy.
-PROFILES = {
-    "published": {"w8": "w8_published", "w4": "w4_published", "eagle": "eagle3_published", "mtp": "mtp_published"},
-    "measured": {"w8": "w8", "w4": "w4", "eagle": "eagle3", "mtp": "mtp_published"},
+Rates = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A drafter that is a model.
+
+    published, measured: the names of its acceptance, for each value of task.acceptance. share: draft pass / plain pass.
+    tokens: the setting with the length of its drafts. given: the user's own acceptance, or None. copy: of the policy in
+    few bits, whose requests add their own time.
+    """
+
+    published: str
+    measured: str
+    share: float
+    tokens: str
+    given: Callable[[Any], Rates | None]
+    copy: bool = False
+
+
+def _given(setting: str) -> Callable[[Any], Rates | None]:
+    """The user's rate of acceptance, or rates by position, in a setting of the task."""
+
+    def read(task: Any) -> Rates | None:
+        value = getattr(task, setting)
+        return value if value is None else tuple(map(float, value if hasattr(value, "__iter__") else [value]))
+
+    return read
+
+
+def _given_tau(task: Any) -> Rates | None:
+    tau = task.eagle_tau
+    return None if tau is None else constant_rate(float(tau), int(task.eagle_tokens)).rates
+
+
+MODELS = {
+    "w8": Model("w8_published", "w8", W8_PASS, "copy_tokens", _given("w8_rate"), copy=True),
+    "w4": Model("w4_published", "w4", W4_PASS, "copy_tokens", _given("w4_rate"), copy=True),
+    "eagle": Model("eagle3_published", "eagle3", HEAD_PASS, "eagle_tokens", _given_tau),
+    "mtp": Model("mtp_published", "mtp_published", HEAD_PASS, "mtp_tokens", _given("mtp_rates")),  # never measured here
 }
-PASSES = {"w8": W8_PASS, "w4": W4_PASS, "eagle": HEAD_PASS, "mtp": HEAD_PASS}  # draft pass / plain pass
-HYBRID = "das + w4"  # the 4-bit copy beside the history, as in arm das_self
-MOST_PASSES = 4  # draft passes of a copy of the policy before each pass of the policy, as in arm das_self
 
 
 def acceptances(task: Any) -> dict[str, Acceptance]:
     """Return drafter -> its acceptance. Numbers that the user gives replace known ones. Raises UserError for bad
     numbers."""
     known = read_profiles()
-    chosen = {arm: known[name] for arm, name in PROFILES[str(task.acceptance)].items()}
-    own: dict[str, tuple[float, ...]] = {
-        arm: (float(rate),) for arm, rate in (("w8", task.w8_rate), ("w4", task.w4_rate)) if rate is not None
-    }
-    try:
-        if task.eagle_tau is not None:
-            own["eagle"] = constant_rate(float(task.eagle_tau), int(task.eagle_tokens)).rates
-        if task.mtp_rates is not None:
-            own["mtp"] = tuple(map(float, task.mtp_rates))
-        for rates in own.values():
-            Profile(rates)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    given = {arm: Acceptance(arm, "given", "your numbers", rates, "settings", "", {}) for arm, rates in own.items()}
-    return chosen | given
+    chosen = {}
+    for name, model in MODELS.items():
+        chosen[name] = known[model.published if task.acceptance == "published" else model.measured]
+        try:
+            if (rates := model.given(task)) is not None:
+                Profile(rates)
+                chosen[name] = Acceptance(name, "given", "your numbers", rates, "settings", "", {})
+        except ValueError as error:
+            raise UserError(str(error)) from error
+    return chosen
 
 
-def hybrid_steps(task: Any, case: Case) -> list[list[Step]]:
-    """Simulate the sampled steps with the hybrid. Returns three lists of steps: as expected, if drafted tokens are
-    cheaper, and if they are dearer."""
-    return [_hybrid(task, priced) for priced in (case, case.cheaper(), case.dearer())]
-
-
-def _hybrid(task: Any, case: Case) -> list[Step]:
-    times, budget = case.times(), make_budget(MARGINAL)
-    copy = CopyOnText(acceptances(task)["w4"].rates, DraftPass(times.form, W4_PASS, W4_REQUEST * case.scale))
-    hybrid, room = Hybrid(copy, MOST_PASSES, budget.worth), case.simulated_max_num_seqs
-    return case.simulate(TextEngine(times, room, HistoryDrafter(), budget, case.max_tokens, hybrid=hybrid))
+def copy_beside(task: Any, case: Case) -> Copy:
+    """Return the 4-bit copy that drafts beside the history, as in arm das_self."""
+    price = DraftPass(case.times().form, MODELS["w4"].share, W4_REQUEST * case.scale)
+    return Copy(acceptances(task)["w4"].rates, price)
 
 
 def model_steps(task: Any, case: Case) -> tuple[list[Step], dict[str, list[list[Step]]]]:
@@ -78,12 +96,13 @@ def model_steps(task: Any, case: Case) -> tuple[list[Step], dict[str, list[list[
     problems = [str(i) for i in range(requests)]
     all_requests = workload(problems, [np.zeros(n, np.int32) for n in lengths], int(task.prompt))
     unscaled = replace(case, works=[all_requests], scale=1.0)
-    none = unscaled.simulate(PlainEngine(unscaled.times(), unscaled.max_num_seqs))
+    none = unscaled.simulate(Arm()).steps
     steps_of: dict[str, list[list[Step]]] = {}
     for priced in (unscaled, unscaled.cheaper(), unscaled.dearer()):
         for name, model in models(task, priced).items():
-            steps = priced.simulate(ProfileEngine(priced.times(), unscaled.max_num_seqs, model, 0))
-            steps_of.setdefault(name, []).append(steps)
+            engine = ProfileEngine(priced.times(), unscaled.max_num_seqs, model, 0)
+            step = simulate_rollout(all_requests, [engine], [range(requests)], 1)
+            steps_of.setdefault(name, []).append([step])
     return none, steps_of
 
 
@@ -100,7 +119,7 @@ def models(task: Any, case: Case) -> dict[str, ProfiledDrafter]:
     def plain(live: float, context: float) -> float:
         return times.target(int(live), 0, int(context))
 
-    def model(
+    def drafter(
         profile: Profile, pass_share: float, draft_request: float = 0.0, verify_request: float = 0.0
     ) -> ProfiledDrafter:
         gamma = len(profile.rates)
@@ -113,13 +132,11 @@ def models(task: Any, case: Case) -> dict[str, ProfiledDrafter]:
             pays_from=1.05,
         )
 
-    accepted = acceptances(task)
-    tokens = {"w8": task.copy_tokens, "w4": task.copy_tokens, "eagle": task.eagle_tokens, "mtp": task.mtp_tokens}
     return {
-        arm: model(
-            acceptance.profile(int(tokens[arm])),
-            PASSES[arm],
-            *((W4_REQUEST, w4_verify) if arm in ("w8", "w4") else ()),
+        name: drafter(
+            acceptance.profile(int(getattr(task, MODELS[name].tokens))),
+            MODELS[name].share,
+            *((W4_REQUEST, w4_verify) if MODELS[name].copy else ()),
         )
-        for arm, acceptance in accepted.items()
+        for name, acceptance in acceptances(task).items()
     }

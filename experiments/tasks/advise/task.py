@@ -9,6 +9,7 @@ advice.html: the page, in one file.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from math import ceil
 from pathlib import Path
@@ -19,15 +20,15 @@ import numpy as np
 from analysis import advice_page as page
 from das.drafter import HistoryDrafter
 from das.replay.cluster import Step
-from das.replay.engine import PlainEngine
 from das.replay.text_engine import TextEngine
 from das.replay.times import Form
 from experiments.recorded.scopes import OwnText
+from experiments.replay.arms import Arm
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig
-from experiments.tasks.advise.case import MARGINAL, Case, build
-from experiments.tasks.advise.models import HYBRID, acceptances, hybrid_steps, model_steps
+from experiments.tasks.advise.case import Case, build
+from experiments.tasks.advise.models import acceptances, copy_beside, model_steps
 
 WORTH = 0.03  # a smaller gain of rollout time is not worth a change of settings
 LIVE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # requests per engine that are considered
@@ -35,14 +36,24 @@ ASKED = (16, 64, 256)  # requests per engine of which the break-even is printed
 # Throughput that vLLM's flag for batch invariance costs, as shares: .13 measured with an 8B shape and 64 requests on an
 # H200 (docs/benchmarks.md), .35 upstream with a 1.7B policy on an H20.
 INVARIANCE_COST = (0.13, 0.35)
+MARGINAL = {"name": "marginal", "tokens": 32, "ratio": 64.0}
 FIXED = {"name": "fixed", "tokens": 16}
-# Name -> settings of the budget, options of the history drafter, and both as overrides for run.py. The first is this
-# project's default.
-SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "das": (MARGINAL, {}, "budget=marginal budget.tokens=32 drafter.window=16"),
-    "das, window 2": (MARGINAL, {"window": 2}, "budget=marginal budget.tokens=32 drafter.window=2"),
-    "das, fixed 16": (FIXED, {}, "budget=fixed budget.tokens=16 drafter.window=16"),
+ARMS = {
+    "ngram": Arm({"name": "fixed", "tokens": 4}, OwnText),
+    "suffix-like": Arm(FIXED, partial(HistoryDrafter, min_prob=0.1)),
 }
+# Settings that may be advised: an arm, the epochs that its history keeps, and the overrides for run.py. The first is
+# this project's default.
+SETTINGS: dict[str, tuple[Arm, int, str]] = {
+    "das": (Arm(MARGINAL), 0, "budget=marginal budget.tokens=32 drafter.window=16"),
+    "das, window 2": (
+        Arm(MARGINAL, partial(HistoryDrafter, window=2)),
+        2,
+        "budget=marginal budget.tokens=32 drafter.window=2",
+    ),
+    "das, fixed 16": (Arm(FIXED), 0, "budget=fixed budget.tokens=16 drafter.window=16"),
+}
+HYBRID = "das + w4"  # the 4-bit copy beside the history, as in arm das_self
 
 
 @dataclass(frozen=True)
@@ -70,8 +81,11 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     none, expected = history.expected["none"], history.expected[history.chosen]
     rest = rest_share(config.task, none)
     arms = table(history, model_none, model_arms, rest)
-    steps, low, high = hybrid_steps(config.task, case)
-    arms[HYBRID] = summary(steps, low, high, none, rest)
+    hybrid, low, high = (
+        priced.simulate(Arm(MARGINAL, copy=copy_beside(config.task, priced))).steps
+        for priced in (case, case.cheaper(), case.dearer())
+    )
+    arms[HYBRID] = summary(hybrid, low, high, none, rest)
     accepted = acceptances(config.task)
     basis = {name: row.basis for name, row in accepted.items()}
     basis[HYBRID] = basis["w4"]
@@ -118,21 +132,20 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
 
 def history_arms(case: Case) -> HistoryArms:
     """Simulate every arm that needs the text of the responses, and choose the best arm of SETTINGS."""
-    expected = {
-        "none": case.simulate(PlainEngine(case.times(), case.simulated_max_num_seqs)),
-        **({} if case.stock is None else {"stock": case.simulate(case.stock_engine())}),
-        "ngram": case.with_history({"name": "fixed", "tokens": 4}, OwnText())[0],
-        "suffix-like": case.with_history(FIXED, HistoryDrafter(min_prob=0.1))[0],
-    }
+    expected = {"none": case.simulate(Arm()).steps}
+    if case.stock is not None:
+        expected["stock"] = case.as_stock().simulate(Arm()).steps
+    expected |= {name: case.simulate(arm).steps for name, arm in ARMS.items()}
     dearer: dict[str, list[Step]] = {}
     engines: dict[str, TextEngine] = {}
-    for name, (budget, drafter, _) in SETTINGS.items():
-        if len(case.works) > drafter.get("window", 0):  # otherwise the window forgets nothing, so the arm equals das
-            expected[name], engines[name] = case.with_history(budget, HistoryDrafter(**drafter))
-            dearer[name], _ = case.dearer().with_history(budget, HistoryDrafter(**drafter))
+    for name, (arm, window, _) in SETTINGS.items():
+        if len(case.works) > window:  # otherwise the window forgets nothing, so the arm equals das
+            expected[name], engine, _ = case.simulate(arm)
+            assert isinstance(engine, TextEngine)
+            engines[name] = engine
+            dearer[name] = case.dearer().simulate(arm).steps
     chosen = choose_setting({name: (seconds(expected[name]), seconds(dearer[name])) for name in dearer})
-    budget, drafter, _ = SETTINGS[chosen]
-    cheaper, _ = case.cheaper().with_history(budget, HistoryDrafter(**drafter))
+    cheaper = case.cheaper().simulate(SETTINGS[chosen][0]).steps
     return HistoryArms(expected, dearer, cheaper, chosen, engines)
 
 

@@ -3,7 +3,7 @@
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -108,12 +108,12 @@ def test_a_stale_index_is_named() -> None:
 
 
 @pytest.fixture
-def roll(engines: Engines, tiny_policy: str) -> Iterator[tuple[Go, Any]]:
+def roll(engines: Engines, tiny_policy: str) -> tuple[Go, Any]:
     """The engine, with 4 slots and drafts, and a function that rolls out 4 problems x 2 siblings on it. The function
     returns the alarms and the rollout."""
     from vllm import SamplingParams
 
-    llm = engines.build(
+    llm = engines.fresh(
         tiny_policy, method="das", max_num_seqs=4, drafter={"min_prob": 0.005}, budget={"name": "fixed", "tokens": 8}
     )
     tick = 0
@@ -136,8 +136,7 @@ def roll(engines: Engines, tiny_policy: str) -> Iterator[tuple[Go, Any]]:
         assert [list(output.outputs[0].token_ids) for output in outputs] == rollout.responses
         return alarms, rollout
 
-    yield go, llm
-    engines.close()
+    return go, llm
 
 
 def test_a_drafting_engine_raises_the_alarm(roll: tuple[Go, Any]) -> None:
@@ -156,41 +155,6 @@ def test_a_drafting_engine_raises_the_alarm(roll: tuple[Go, Any]) -> None:
     drafter.end = lambda request, keep: end(request, keep=False)
     alarms, _ = go()
     assert [alarm for alarm in alarms if "index is stale: 480" in alarm], alarms
-
-
-def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: Engines, tiny_policy: str) -> None:
-    """More requests than slots, prompts cut in pieces, responses up to the model's limit: the budget learns only from
-    passes in which every request decoded before, and the drafter sees every token."""
-    from vllm import SamplingParams
-
-    llm = engines.build(
-        tiny_policy,
-        method="das",
-        max_model_len=128,
-        max_num_seqs=2,
-        max_num_batched_tokens=80,
-        budget={"name": "fixed", "tokens": 32},
-    )
-    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner.drafter
-    decoding: list[bool] = []
-    watch = proposer._watch_pass
-
-    def watched(names: list[str], *rest: Any) -> Any:
-        before = set(proposer._decoding)
-        target_pass = watch(names, *rest)
-        decoding.append(target_pass is not None)
-        assert not decoding[-1] or set(names) <= before
-        return target_pass
-
-    proposer._watch_pass = watched
-    prompts = [{"prompt_token_ids": [7 + i, *range(20, 90)]} for i in range(6)]
-    params = SamplingParams(temperature=1.0, max_tokens=400, ignore_eos=True)
-    _, rollout = roll_out(llm, RolloutRequest(prompts, params, list("abcdef"), range(6), step=1, next_history_tick=1))
-    assert rollout.tokens == rollout.report.history_tokens
-    assert [len(response) for response in rollout.responses] == [128 - 71] * 6
-    assert len(decoding) == rollout.report.decode_steps
-    assert 0 < sum(decoding) < len(decoding) - 3
-    engines.close()
 
 
 def test_the_schedule_touches_no_token(roll: tuple[Go, Any]) -> None:
@@ -233,6 +197,40 @@ def test_those_who_only_end_rollouts_hear_no_alarm(roll: tuple[Go, Any]) -> None
         (report,) = llm.collective_rpc("das_end_rollout", args=(tick,))
         assert report["alarms"] == []
         assert report["history_tokens"] in (0, 80)
+
+
+def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: Engines, tiny_policy: str) -> None:
+    """More requests than slots, prompts cut in pieces, responses up to the model's limit: the budget learns only from
+    passes in which every request decoded before, and the drafter sees every token."""
+    from vllm import SamplingParams
+
+    llm = engines.build(
+        tiny_policy,
+        method="das",
+        max_model_len=128,
+        max_num_seqs=2,
+        max_num_batched_tokens=80,
+        budget={"name": "fixed", "tokens": 32},
+    )
+    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner.drafter
+    decoding: list[bool] = []
+    watch = proposer._watch_passes
+
+    def watched(names: list[str], *rest: Any) -> Any:
+        before = set(proposer._decoding)
+        done = watch(names, *rest)
+        decoding.append(bool(done))
+        assert not decoding[-1] or set(names) <= before
+        return done
+
+    proposer._watch_passes = watched
+    prompts = [{"prompt_token_ids": [7 + i, *range(20, 90)]} for i in range(6)]
+    params = SamplingParams(temperature=1.0, max_tokens=400, ignore_eos=True)
+    _, rollout = roll_out(llm, RolloutRequest(prompts, params, list("abcdef"), range(6), step=1, next_history_tick=1))
+    assert rollout.tokens == rollout.report.history_tokens
+    assert [len(response) for response in rollout.responses] == [128 - 71] * 6
+    assert len(decoding) == rollout.report.decode_steps
+    assert 0 < sum(decoding) < len(decoding) - 3
 
 
 def test_later_turns_of_a_conversation_bring_other_prompts() -> None:

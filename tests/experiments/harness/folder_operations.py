@@ -30,10 +30,12 @@ from scripts import ROOT, SIZES
 
 from analysis import read
 from analysis.metrics import timeless
+from das.engine.learned import HISTORY
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
-from das.trl.engines.in_process import StockEngine
+from experiments.harness.resume import LOCK
 from experiments.harness.runs.equal_runs import differing_files
+from experiments.training.stock import StockEngine
 
 STEPS, SEEDS = 5, (0, 1)
 RUN = (
@@ -84,14 +86,11 @@ class Engine(StockEngine):
         reasons = ["stop"] * len(responses)
         return outputs, Rollout(request.step, list(request.problems), responses, reasons, costs, 0.01, report)
 
-    def save_history(self, path: Path) -> None:
-        path.write_text(str(self.seen))
-
     def save_state(self, folder: Path) -> None:
-        (folder / "seen").write_text(str(self.seen))
+        (folder / HISTORY).write_text(str(self.seen))
 
     def load_state(self, folder: Path) -> None:
-        self.seen = int((folder / "seen").read_text())
+        self.seen = int((folder / HISTORY).read_text())
 
 
 def command(arguments: Sequence[str], output: Path) -> None:
@@ -281,8 +280,8 @@ class Folders:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder."""
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """The files of a folder, without the lock that a killed run leaves."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != LOCK}
 
 
 def main(count: int, seed: int = 0) -> int:
@@ -290,9 +289,9 @@ def main(count: int, seed: int = 0) -> int:
     import vllm  # noqa: F401
     from trl import GRPOTrainer  # noqa: F401
 
-    from das.trl.engines import in_process
+    from experiments.training import generation
 
-    in_process.build_in_process = lambda *args, **kwargs: Engine()
+    generation.build_in_process = lambda *args, **kwargs: Engine()
     done: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)

@@ -238,9 +238,10 @@ def test_the_lock_empties_no_file(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "lock").symlink_to(tmp_path / "precious.txt")
-    with pytest.raises(UserError, match=r"lock is a link: remove it"):
-        resume.hold(run)
+    with pytest.raises(UserError, match=r"lock is a link: remove it"), resume.hold(run):
+        pass
     (run / "lock").unlink()
     os.link(tmp_path / "precious.txt", run / "lock")
-    resume.hold(run).close()
+    with resume.hold(run):
+        pass
     assert (tmp_path / "precious.txt").read_text() == "precious"

@@ -5,9 +5,11 @@ Runs that are really killed: tests/trl/test_survival.py and task=kill_test.
 
 import fcntl
 import json
-import os
 import shutil
+import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from experiments.run.progress import Progress
 from experiments.settings.compose import compose_config
 from experiments.settings.config import RunConfig
 from experiments.training import checkpoint
+from run import remove_unused
 
 
 def config(*overrides: str, arm: str = "das") -> RunConfig:
@@ -107,14 +110,16 @@ def test_accumulated_steps_may_share_a_generation() -> None:
 
 
 def test_a_run_that_is_still_running_is_not_resumed(tmp_path: Path) -> None:
-    with resume.hold(tmp_path), pytest.raises(UserError, match="still running"):
-        resume.hold(tmp_path)
-    resume.hold(tmp_path).close()
+    with resume.hold(tmp_path), pytest.raises(UserError, match="still running"), resume.hold(tmp_path):
+        pass
+    assert not list(tmp_path.iterdir()), "the lock is gone"
+    with resume.hold(tmp_path):
+        pass
 
 
 def test_a_lock_that_another_process_removes_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is refused removes its folder, maybe between our opening of its lock and our locking it."""
-    lock, flock, removals = tmp_path / "run" / resume.LOCK, fcntl.flock, [lambda: shutil.rmtree(tmp_path / "run")]
+    flock, removals = fcntl.flock, [lambda: shutil.rmtree(tmp_path / "run")]
 
     def late(*arguments: Any) -> None:
         if removals:
@@ -122,8 +127,47 @@ def test_a_lock_that_another_process_removes_is_taken_again(tmp_path: Path, monk
         flock(*arguments)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with resume.hold(tmp_path / "run") as held:
-        assert lock.stat().st_ino == os.fstat(held.fileno()).st_ino
+    with (
+        resume.hold(tmp_path / "run"),
+        pytest.raises(UserError, match="still running"),
+        resume.hold(tmp_path / "run"),
+    ):
+        pass
+
+
+def test_a_lock_of_another_run_stays(tmp_path: Path) -> None:
+    """The folder of a run that goes on was deleted, and another run began there."""
+    folder = tmp_path / "run"
+    with ExitStack() as other:
+        with resume.hold(folder):
+            shutil.rmtree(folder)
+            other.enter_context(resume.hold(folder))
+        with pytest.raises(UserError, match="still running"), resume.hold(folder):
+            pass
+
+
+def test_of_many_processes_one_is_in_the_folder(tmp_path: Path) -> None:
+    """Each removes its lock, and the folder if it is empty, as a run does whose input was refused."""
+    folder, inside, most, entered = tmp_path / "run", [0], [0], [0]
+
+    def enter() -> None:
+        for _ in range(300):
+            with suppress(UserError), resume.hold(folder):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                entered[0] += 1
+                time.sleep(0)
+                inside[0] -= 1
+            remove_unused(folder)
+
+    threads = [threading.Thread(target=enter) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most, inside) == ([1], [0])
+    assert entered[0] > 0
+    assert not folder.exists()
 
 
 def test_a_run_that_was_killed_before_it_began_starts_anew(tmp_path: Path) -> None:
@@ -217,12 +261,12 @@ def test_a_run_without_a_checkpoint_is_emptied_while_it_is_locked(tmp_path: Path
     (tmp_path / "metrics.jsonl").write_text("{}\n")
 
     def needed() -> bool:
-        with pytest.raises(UserError, match="still running"):
-            resume.hold(tmp_path)
+        with pytest.raises(UserError, match="still running"), resume.hold(tmp_path):
+            pass
         return False
 
     resume.start_again(tmp_path, unless=needed)
-    assert [path.name for path in tmp_path.iterdir()] == [resume.LOCK]
+    assert not list(tmp_path.iterdir())
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     resume.start_again(tmp_path, unless=lambda: True)
     assert (tmp_path / "metrics.jsonl").exists()

@@ -6,6 +6,8 @@ import pytest
 from composed import composed_run
 from made_inputs import write_traces
 
+from das.replay.times import Affine, Times
+from experiments.papers.das_needed import needed
 from experiments.run.errors import UserError
 from experiments.tasks import reproduce
 
@@ -38,6 +40,8 @@ def test_das_report(tmp_path: Path) -> None:
     ):
         assert f"## {title}" in text
     assert "Fig 10 under other prices" in text
+    assert "| Fig 8: needed | " in text
+    assert "| Fig 8: the text gave | " in text
     assert "| das against none, steps 1-30: reduction | 40.7 % |" in text
     assert {path.name for path in (tmp_path / "out" / "das").glob("*.png")} == {
         "das_fig10.png",
@@ -64,3 +68,14 @@ def test_missing_traces_are_one_line(tmp_path: Path) -> None:
 def test_bad_settings_are_one_line(tmp_path: Path, override: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         report(tmp_path, tmp_path / "out", override)
+
+
+def test_what_half_of_the_time_needs() -> None:
+    """Where verifying is free, a second token a pass; where a drafted token costs what an emitted one does, nothing is
+    enough."""
+    assert needed(Times(Affine(1.0, 0.0)), 256, 100.0).startswith("0.50 of ")
+    assert needed(Times(Affine(0.0, 1.0)), 256, 100.0) == "never: 0.0 % at most"
+    # One request: a pass of 1 + 1 tokens takes 4 s where one without drafts takes 3, so 2.67 tokens would be needed.
+    dear = needed(Times(Affine(2.0, 1.0)), 1, 100.0)
+    assert float(dear.split()[0]) > 0.8
+    assert int(dear.split()[2].rstrip(",")) > 1

@@ -41,6 +41,7 @@ def line(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr(sys, "argv", ["run.py", *arguments])
         # On descriptor 2 itself, because tasks redirect that descriptor into logs.
         monkeypatch.setattr(sys, "stderr", open(2, "w", buffering=1, closefd=False))  # noqa: SIM115
+        monkeypatch.setattr(sys, "stdout", sys.stdout)  # run.py puts another in its place
         capfd.readouterr()
         with pytest.raises(SystemExit) as stopped:
             start()

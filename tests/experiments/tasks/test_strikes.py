@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 from scripts import ROOT
 
-from das.files import add_rows, write_bytes
+from das.files import write_bytes
 from experiments.faults.sitecustomize import FAULTS
 from experiments.harness.resume import CHECKPOINTS, whole_steps
 from experiments.run import child
 from experiments.run.errors import CheckpointError
+from experiments.run.files import add_rows
 from experiments.run.run_folder import responses_file, write_timeline
 from experiments.tasks import strikes
 from experiments.tasks.strikes import FAILS, STRIKES, SURVIVES, Strike, damage, group_of, run_of, strike

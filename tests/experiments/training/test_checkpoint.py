@@ -14,6 +14,7 @@ def write(folder: Path, step: int, run_identity: dict[str, object] | None = None
     (scratch / "inner").mkdir(parents=True)
     (scratch / "model.safetensors").write_bytes(bytes(range(256)) * 20)
     (scratch / "inner" / "state.json").write_text("{}")
+    (scratch / checkpoint.OPTIMIZER).write_bytes(b"moments")
     checkpoint.seal(scratch, folder, step, run_identity or {})
     assert not scratch.exists()
     return checkpoint.step_folder(folder, step)
@@ -55,6 +56,22 @@ def test_damage_is_noticed(damage: Damage, message: str, tmp_path: Path) -> None
     with pytest.raises(CheckpointError, match=message) as raised:
         checkpoint.verify(tmp_path / "checkpoints", 12)
     assert "step_00012" in str(raised.value)
+
+
+def test_a_finished_run_keeps_its_last_policy(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    for step in (8, 12):
+        write(folder, step)
+    checkpoint.keep_policy(folder)
+    assert checkpoint.steps(folder) == [12]
+    assert not (checkpoint.step_folder(folder, 12) / checkpoint.OPTIMIZER).exists()
+    checkpoint.verify(folder, 12, ended=True)
+    with pytest.raises(CheckpointError, match=r"optimizer\.pt is missing"):
+        checkpoint.verify(folder, 12)  # a run that goes on would begin with a new optimizer
+    assert checkpoint.digests(folder, 12)[checkpoint.OPTIMIZER], "what was written can still be compared"
+    (checkpoint.step_folder(folder, 12) / WEIGHTS).unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):
+        checkpoint.verify(folder, 12, ended=True)
 
 
 def test_an_incomplete_checkpoint_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

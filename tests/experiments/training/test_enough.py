@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from das.engine.rollouts.enough import PUT_ASIDE, EnoughGroups, generate_enough
+from das.engine.rollouts.rollout import PUT_ASIDE
+from experiments.training.enough import EnoughGroups, generate_enough
 
 SIBLINGS = 3
 

@@ -6,8 +6,8 @@ import pytest
 from scripts import run_script
 
 from das.engine.build import EngineSettings, engine_arguments
-from das.engine.stock import StepClock, build_stock
 from das.errors import EngineError
+from experiments.training.stock import StepClock, build_stock
 
 ENGINE = """
 import json, os, sys
@@ -16,8 +16,9 @@ for name in ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"):
     os.environ.pop(name, None)
 set_environment()
 from das.engine.build import EngineSettings
-from das.engine.rollouts.rollout import RolloutRequest, rollout_row
-from das.engine.stock import build_stock, roll_out_stock
+from das.engine.rollouts.rollout import RolloutRequest
+from experiments.run.rollout_row import rollout_row
+from experiments.training.stock import build_stock, roll_out_stock
 settings = EngineSettings(sys.argv[1], method="stock", dtype="float32", max_model_len=128, max_num_seqs=2)
 llm = build_stock(settings)
 from vllm import SamplingParams

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-PUT_ASIDE = "abort"  # finish reason of a response that did not end; vLLM's word
+from das.engine.rollouts.rollout import PUT_ASIDE
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,6 @@ class EnoughGroups:
 
     def _requests(self, group: int) -> slice:
         return slice(group * self.siblings, (group + 1) * self.siblings)
-
-
-@dataclass(frozen=True)
-class Begun:
-    """What the backend must know of a rollout that may put groups aside: for each request its seed and its tokens."""
-
-    seeds: Sequence[int]
-    tokens: Sequence[Sequence[int]]
-    enough: EnoughGroups
 
 
 def generate_enough(llm: Any, prompts: Sequence[Any], parameters: Sequence[Any], enough: EnoughGroups) -> list[Any]:

@@ -8,21 +8,21 @@ import torch
 from trl import GRPOTrainer
 from trl.generation.vllm_generation import VLLMGeneration
 
-from das.engine.patches import weights
 from das.trl.engines import in_process
-from das.trl.engines.in_process import StockEngine
-from das.trl.generation import SpeculativeGeneration
 from das.trl.step_rollouts import StepRollouts, Sync
 from das.weights.weight_check import WeightSample
+from experiments.training import stock as of_stock
+from experiments.training.generation import HarnessGeneration
+from experiments.training.stock import StockEngine
 from experiments.training.trainer import SpeculativeGRPOTrainer
 
 
 @pytest.fixture
 def stock(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(VLLMGeneration, "sync_weights", lambda self: None)
-    monkeypatch.setattr(weights, "repack_linear_layers", lambda model: None)
+    monkeypatch.setattr(of_stock, "repack_linear_layers", lambda model: None)
     monkeypatch.setattr(in_process, "logprob_difference", lambda *args: 0.001)
-    backend: Any = SpeculativeGeneration.__new__(SpeculativeGeneration)
+    backend: Any = HarnessGeneration.__new__(HarnessGeneration)
     runner = SimpleNamespace(model=None)
     executor = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
     engine = SimpleNamespace(model_executor=executor, model_config=SimpleNamespace(dtype=torch.float32))
@@ -36,7 +36,7 @@ def stock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return backend
 
 
-def test_evaluations_take_no_check_from_the_training(stock: SpeculativeGeneration) -> None:
+def test_evaluations_take_no_check_from_the_training(stock: HarnessGeneration) -> None:
     request: Any = SimpleNamespace(step=0)
     found = []
     for _ in range(3):

@@ -1,35 +1,22 @@
-"""Everything at once: a server floods, syncs and dies, a training beside it dies. No wrong token, and nothing grows.
-
-PYTHONPATH=.dev:.:tests .venv/bin/python tests/engine/server_soak.py 30   minutes
-
-200 clients who abort at random use a server with drafts. It gets other weights and back, saves its history, is
-killed, also amid both, and starts again with this history; a damaged copy is refused. Every answer is that of a
-server without drafts and with the same weights. In the last third of the time nothing is killed, so that memory can
-be seen over longer. Beside it task=kill_test kills, damages and resumes a training. Prints a row every ten seconds,
-then the verdict.
+"""What happens to a server while its clients go on: it gets other weights and back, saves its history, is killed, also
+amid both, and starts again with this history; a damaged copy is refused. Every answer must be that of a server without
+drafts and with the same weights.
 """
 
-import argparse
 import asyncio
 import json
-import os
 import random
-import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
-import psutil
 import torch
 from requests import RequestException
 from safetensors.torch import load_file
-from scripts import ROOT
-from server_clients import LOST, Counts, Reference, Service, reference_of, soak
-from servers import Server, running
+from server_clients import LOST, Reference, Service, reference_of
+from servers import Server
 
 from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.errors import EngineError
@@ -37,9 +24,6 @@ from das.trl.engines.server_client import ServerClient
 
 TRANSFER = ("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}))  # an option of every server here
 FRONT, ENGINE = "python", "VLLM::Engine"  # names of a server's processes
-TRAINING = (
-    "task=kill_test", "task.runs=1", "wandb=off", "reward=brevity", "trainer.learning_rate=0.001",
-)  # fmt: skip
 ENDED = (EngineError, RequestException, *LOST)  # what ends who loads weights or saves amid a kill; TRL: Exception
 Weights = Mapping[str, torch.Tensor]
 
@@ -142,77 +126,6 @@ class Trouble:
             self.wrong.append(f"a damaged history: {code}, {said}")
         self.done["damaged"] += 1
 
-    async def for_a_time(self, kills_until_s: float, goes_on: Callable[[], bool]) -> None:
-        """Something every few seconds; kills for the first `kills_until_s` seconds only."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        while goes_on():
-            for act in (self.sync, self.save, self.sync, self.kill):
-                await asyncio.sleep(self.draw.uniform(0, 20))
-                if goes_on() and (act != self.kill or loop.time() - began < kills_until_s):
-                    await act()
-
 
 def post(url: str) -> None:
     httpx.post(url, timeout=300).raise_for_status()
-
-
-def main(minutes: float, settings: Sequence[str]) -> int:
-    """Soak a server and a training with a random policy, and print what became of them. Returns 1 if any was wrong.
-
-    settings: further ones of task=kill_test.
-    """
-    from conftest import random_policy, sharpened
-
-    from analysis.soak import growth
-    from experiments.run import child
-
-    rows: list[dict[str, float]] = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        policy = sharpened(Path(random_policy(folder / "policy")))
-        weights = versions(policy)
-        with running(policy, folder, "none", further=TRANSFER) as servers:
-            references = references_of(servers["none"], weights)
-        seconds = minutes * 60
-        training = child.start(
-            [sys.executable, str(ROOT / "run.py"), *TRAINING, f"task.minutes={round(minutes * 0.6)}",
-             f"policy.path={policy}", f"hydra.run.dir={folder / 'killed'}", *settings]
-        )  # fmt: skip
-        with running(policy, folder, "das", further=TRANSFER, server={"low_bounds": True}) as servers:
-            service = Service(servers["das"], references)
-            trouble = Trouble(service, weights, {}, random.Random(0))
-
-            def watch(now: float, counts: Counts) -> None:
-                seen = {**service.server.resources(), **service.server.call("held")}
-                row = {"minutes": now / 60, "kills": service.kills, "complete": counts.complete, "lost": counts.lost}
-                rows.append({**row, "aborted": counts.aborted, "tokens": counts.tokens, **seen})
-                if len(rows) % 5 == 0:
-                    print("  ".join(f"{name} {value:.4g}" for name, value in rows[-1].items()), flush=True)
-
-            counts = asyncio.run(
-                soak(service, seconds, watch, lambda goes_on: trouble.for_a_time(seconds * 2 / 3, goes_on))
-            )
-        said, errors = training.communicate()
-    left = [one.name() for one in psutil.Process().children(recursive=True)]
-    wrong = [*counts.wrong, *trouble.wrong, *([errors] if training.returncode else []), *left]
-    print(*said.splitlines(), *wrong, sep="\n")
-    warm = [row for row in rows if row["minutes"] >= rows[-1]["minutes"] * 7 / 9]
-    times, memory = (np.array([row[name] for row in warm]) for name in ("minutes", "anonymous_mib"))
-    grown = growth(times, np.arange(len(warm)), memory)
-    print(
-        f"{counts.complete} requests complete, {counts.aborted} aborted, {counts.lost} lost by kills, {counts.tokens} "
-        f"tokens; {dict(trouble.done)}; {len(wrong)} wrong; in the last 2/9 of the time anonymous memory "
-        f"{grown['median']:.1f} MiB, {grown['percent_per_hour']:+.3f} % per hour, "
-        f"files {min(row['files'] for row in warm):.0f} to {max(row['files'] for row in warm):.0f}"
-    )
-    return int(bool(wrong))
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("minutes", type=float)
-    parser.add_argument("settings", nargs="*", help="further ones of task=kill_test")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    arguments = parser.parse_args()
-    sys.exit(main(arguments.minutes, arguments.settings))

@@ -4,19 +4,22 @@ A stock engine has vLLM's own sampler and model runner, and asynchronous schedul
 other tokens than engines of das, but from the same distribution.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from das import stages
-from das.engine.build import EngineSettings, build_engine
-from das.engine.patches.weights import kept_weights
+from das.engine.build import EngineSettings, build_engine, warm_up
+from das.engine.patches.weights import kept_weights, repack_linear_layers
 from das.engine.rollouts.meter import RequestCounts, RolloutMeter
+from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
-from das.errors import EngineError
+from das.trl.engines.in_process import DasEngine
+from das.weights.weight_check import WeightSample
+
+if TYPE_CHECKING:
+    from das.trl.generation import SpeculativeGeneration
 
 
 @dataclass
@@ -56,30 +59,14 @@ def build_stock(settings: EngineSettings, trained: bool = False, **overrides: An
 
     trained: whether the engine will get new weights. vLLM's CPU build packs the weights and drops the originals, so new
     weights could not be loaded. With trained=True it keeps the originals too. It still computes with the packed ones,
-    so this costs memory and no time. overrides: further arguments of vllm.LLM. Raises the errors of build_engine, and
-    EngineError where an engine of das left its kernels in this process.
+    so this costs memory and no time. overrides: further arguments of vllm.LLM. Raises the errors of build_engine.
     """
-    for name in ("VLLM_BATCH_INVARIANT", "VLLM_USE_BREAKABLE_CUDAGRAPH"):
-        if os.environ.get(name) == "1":
-            raise EngineError(f"stock is vLLM as it comes, and this process has {name}=1: build it in a new process")
     from vllm.platforms import current_platform
 
     with kept_weights() if trained and current_platform.is_cpu() else nullcontext():
         llm = build_engine(settings, **overrides)
     warm_up(llm)
     return llm
-
-
-def warm_up(llm: Any) -> None:
-    """Roll out a few short requests, so that code compiled at its first use is compiled. Empties the prefix cache."""
-    from vllm import SamplingParams
-
-    stages.now("warms its engine up")
-    params = SamplingParams(temperature=1.0, max_tokens=2, logprobs=0, ignore_eos=True, detokenize=False)
-    prompt: Any = {"prompt_token_ids": [0]}
-    for requests in (2, 1):
-        llm.generate([prompt] * requests, params, use_tqdm=False)
-    llm.reset_prefix_cache()
 
 
 def roll_out_stock(
@@ -130,3 +117,45 @@ def _clocked(engine: Any) -> Iterator[StepClock]:
         yield clock
     finally:
         engine.step = step
+
+
+class StockEngine(DasEngine):
+    """Unmodified vLLM, without keyed verification and drafts. Its worker has no methods of das."""
+
+    compares_tensors = False
+    # The first sync brings the weights with which the engine was built. If those of the second arrive, later ones do.
+    logprob_checks = 2  # number of first syncs in which log-probs are compared with the trainer's
+
+    def take_weights(self, sample: WeightSample) -> str:
+        """See DasEngine. On the CPU vLLM computes with packed weights, so the new weights are packed."""
+        repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
+        sample.take()
+        return ""
+
+    def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
+        """See Engines."""
+        if generation.weight_sample.syncs > self.logprob_checks:
+            return ""
+        return super().compare_logprobs(generation, step)
+
+    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
+        """See Engines."""
+        return roll_out_stock(self.llm, request, self.llm_generate)
+
+    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
+        """See Engines."""
+        return RolloutReport()
+
+    def _tell(self, method: str, *args: Any) -> None:
+        """Do nothing: there is no DasWorker."""
+
+
+def build_in_process(settings: EngineSettings, trained: bool = False, **overrides: Any) -> DasEngine:
+    """Build an engine in this process, of das or stock as `settings.method` says. trained: whether the engine will get
+    new weights. overrides: further arguments of vllm.LLM. Raises the errors of build_engine.
+    """
+    if settings.row.keyed:
+        llm = build_engine(settings, **overrides)
+        return DasEngine(llm, llm.generate)
+    llm = build_stock(settings, trained, **overrides)
+    return StockEngine(llm, llm.generate)

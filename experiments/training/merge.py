@@ -1,12 +1,14 @@
-"""Merge the rollouts that several ranks made in one step, or divide a rollout that was made for all ranks."""
+"""Merge the rollouts that several ranks made in one step, and take the part of a rollout on which a step trains."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
-from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.report import merged as merged_reports
 from das.engine.rollouts.rollout import Rollout
-from das.trl.conversations import added_turns
+from das.trl.step_rollouts import FinishedRollout
+
+Counts = Mapping[str, int]
 
 
 def merged(rollouts: Sequence[Rollout]) -> Rollout:
@@ -34,29 +36,28 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
     )
 
 
-def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
-    """Divide a rollout that was made for all ranks into one for each rank. `merged` undoes this.
+def added_turns(of_ranks: Sequence[Sequence[Counts]]) -> list[dict[str, int]]:
+    """Returns the counts of each turn, summed over ranks. A rank may have fewer turns than another."""
+    return [
+        {key: sum(counts[key] for counts in turn if counts) for key in next(filter(None, turn))}
+        for turn in zip_longest(*of_ranks)
+    ]
 
-    shares: the number of responses that each rank asked for, in rank order. Each rank gets its responses and their
-    costs. Times, the timeline and other counts, which cannot be divided, stay with the first rank.
-    """
-    parts = []
-    for rank, share in enumerate(shares):
-        start = sum(shares[:rank])
-        own = slice(start, start + share)
-        report = rollout.report
-        if rank:
-            report = RolloutReport(draft_s=report.draft_s, calibration_error=report.calibration_error)
-        costs = rollout.requests[own]
-        parts.append(
-            Rollout(
-                step=rollout.step,
-                problems=rollout.problems[own],
-                responses=rollout.responses[own],
-                finish_reasons=rollout.finish_reasons[own],
-                requests=costs,
-                rollout_s=rollout.rollout_s,
-                report=report.of_requests(costs),
-            )
-        )
-    return parts
+
+def part(whole: FinishedRollout, places: Sequence[int]) -> FinishedRollout:
+    """Returns the part that has the responses at these places. Its report is that of the whole."""
+    rollout = whole.rollout
+    of_places = replace(
+        rollout,
+        problems=[rollout.problems[place] for place in places],
+        responses=[rollout.responses[place] for place in places],
+        finish_reasons=[rollout.finish_reasons[place] for place in places],
+        requests=[rollout.requests[place] for place in places],
+    )
+    return replace(
+        whole,
+        rollout=of_places,
+        logprobs=[whole.logprobs[place] for place in places],
+        prompts=[whole.prompts[place] for place in places],
+        rewards=[whole.rewards[place] for place in places] if whole.rewards else [],
+    )

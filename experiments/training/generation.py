@@ -1,0 +1,68 @@
+"""The generation backend of experiments: it can have an engine of vLLM as it comes, and evaluates the policy."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from das.engine.rollouts.rollout import Rollout, RolloutRequest
+from das.trl.determinism import random_states_kept
+from das.trl.engines.in_process import DasEngine
+from das.trl.generation import SpeculativeGeneration
+from das.weights.weight_check import WeightSample
+from experiments.training.history_file import save_history
+from experiments.training.stock import build_in_process
+
+
+class HarnessGeneration(SpeculativeGeneration):
+    """See SpeculativeGeneration."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        self.evaluation_sample = WeightSample(kwargs["engine"].weight_check_every)  # for the syncs before evaluations
+        super().__init__(*args, **kwargs)
+
+    def build_engine(self, **overrides: Any) -> DasEngine:
+        """Build an engine of das, or stock as the settings say."""
+        return build_in_process(self.engine, trained=True, **overrides)
+
+    def save_history(self, path: Path) -> None:
+        """Write what the drafter remembers (history_file.py), once all submitted rollouts are finished."""
+        self.engines.submit(partial(save_history, self.engines, path)).result()
+
+    def evaluate(self, request: RolloutRequest) -> Rollout:
+        """Roll out `request` with the trainer's current weights, once all submitted rollouts are finished. The
+        training's results do not change.
+
+        The engine uses a drafter made for this evaluation, which drafts from siblings (responses to the same problem).
+        The training pushes its weights anew before its next rollout, which empties the prefix cache. The training's
+        seeds depend on no state, and random states are put back. Raises WeightSyncError like `sync_weights`.
+        """
+        return self.engines.submit(partial(self._evaluate, request, self.engines.copied(self))).result()
+
+    def _evaluate(self, request: RolloutRequest, copies: Any) -> Rollout:
+        kept = self.weight_sample, self.sync
+        self.weight_sample = self.evaluation_sample
+        try:
+            with random_states_kept(), self.engines.evaluation():
+                self._load(copies, request.step)
+                with self._awake():
+                    self._check_logprobs(request.step)
+                    _, rollout = self.engines.roll_out(request)
+        finally:
+            self.weight_sample, self.sync = kept
+        return rollout
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        """Inside the `with` block, an engine that sleeps between rollouts can roll out. TRL wakes the engine only for
+        TRL's own rollouts."""
+        if not self.enable_sleep_mode:
+            yield
+            return
+        self.llm.wake_up(tags=["kv_cache"])
+        try:
+            yield
+        finally:
+            self.llm.sleep(level=2)
+            self._llm_weights_sleeping = True
