@@ -12,7 +12,7 @@ PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile
 
 .PHONY: run reproduce smoke nightly nightly-runs nightly-tests nightly-searches nightly-verl smoke-tasks check test \
-	pytest lint env env-test peers reasoning-gym verl real-policy docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
+	pytest lint env env-test peers reasoning-gym verl real-policy deepspeed docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -32,7 +32,7 @@ nightly: nightly-runs nightly-tests nightly-searches nightly-verl
 nightly-runs: smoke
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test every_arm
 
-nightly-tests: env-test
+nightly-tests: deepspeed env-test
 	test -e .dev/skyrl || $(BIN)/python -m pip install --quiet --no-deps --target .dev skyrl==0.3.0 skyrl-gym==0.4.0
 	$(PYTEST) $(PARALLEL) -m nightly --ignore=tests/identity/test_search.py
 	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/experiments/harness/folder_operations.py 500
@@ -128,6 +128,14 @@ verl: .verl/.verl-env
 	.verl/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# DeepSpeed, for scripts under ZeRO, in .deepspeed beside .venv (21 MB): put PYTHONPATH=.deepspeed before accelerate launch.
+deepspeed: .deepspeed/.deepspeed-env
+
+.deepspeed/.deepspeed-env: .venv/.run-env requirements/deepspeed.txt
+	rm -rf .deepspeed
+	$(INSTALL) --no-deps --no-build-isolation --target .deepspeed -r requirements/deepspeed.txt
+	@touch $@
+
 # The site of docs/, into the folder site, which any static host serves. A broken link stops it. It needs no .venv:
 # docstrings are read, not imported.
 docs: .docs/.docs-env
@@ -164,4 +172,4 @@ check-gpu-requirements:
 	"$(PYTHON)" requirements/resolve.py
 
 clean:
-	rm -rf .venv .dev .docs .look .peers .real .verl site build dist das/_build das/*/_build
+	rm -rf .venv .dev .docs .look .peers .real .deepspeed .verl site build dist das/_build das/*/_build

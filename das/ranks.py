@@ -6,9 +6,12 @@ launcher, the functions here do nothing and import nothing heavy.
 
 import os
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
+PATIENCE = timedelta(hours=2)  # a rank whose rollout has ended waits for the slowest one's
 
 
 def count() -> int:
@@ -26,15 +29,24 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def gather(value: Any) -> list[Any]:
-    """Returns every rank's `value`, in rank order. Values must be picklable, and all ranks must call it."""
+def gather(value: Any, group: Any = None) -> list[Any]:
+    """Returns every rank's `value`, in rank order. Values must be picklable, and all ranks must call it. group: torch's
+    group of all ranks over which they travel; None: the default one."""
     if count() == 1:
         return [value]
     from torch import distributed
 
     values: list[Any] = [None] * count()
-    distributed.all_gather_object(values, value)
+    distributed.all_gather_object(values, value, group=group)
     return values
+
+
+def gather_beside() -> Callable[[Any], list[Any]]:
+    """Returns a `gather` for another thread, which may call it while this one exchanges other things. All ranks must
+    call this function. Values travel by the host's network, never by GPUs."""
+    from torch import distributed
+
+    return partial(gather, group=distributed.new_group(backend="gloo", timeout=PATIENCE))
 
 
 def from_main(function: Callable[[], Value]) -> Value:

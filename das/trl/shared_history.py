@@ -1,13 +1,15 @@
 """Ranks that train together give each other the responses that they finished.
 
 Each rank has an engine of its own, and TRL deals problems to ranks anew in each epoch, so a problem comes back to the
-engine that knows it once in so many ranks. Once a step, when new weights go to the engines, the ranks exchange what
-they finished since the last time. An engine gets a problem's responses of other ranks before it rolls the problem out
-again, as engines of a cluster do (das/cluster/history_store.py), and indexes no others.
+engine that knows it once in so many ranks. When a rollout ends, the ranks exchange what they finished, in a thread
+beside the training, and before the next rollout each takes what came. An engine gets a problem's responses of other
+ranks before it rolls the problem out again, as engines of a cluster do (das/cluster/history_store.py), and indexes no
+others.
 """
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,30 +21,41 @@ from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.engine.rollouts.rollout import PUT_ASIDE, Rollout, RolloutRequest
 
 OWN = 0  # the number of this rank's engine in its store
-OF_OTHERS, TO_SHARE = "history_of_others.npz", "history_to_share.npz"  # files of a checkpoint
+OF_OTHERS = "history_of_others.npz"  # a file of a checkpoint
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """What an exchange cost this rank."""
+    """What exchanges cost this rank."""
 
-    seconds: float = 0.0
+    seconds: float = 0.0  # for which the training waited
     bytes: int = 0  # that it sent
 
 
 class SharedHistory:
-    """What one rank finished and did not give away yet, and what others gave it.
+    """What one rank finished since its last rollout ended, and what others gave it.
 
-    window: how many history ticks are kept (das.drafter.window_of). add_history: that of the rank's engine. gives:
-    whether this rank gives its responses away: of the ranks that share an engine, one does. All ranks of the training
-    must have such an object.
+    window: how many history ticks are kept (das.drafter.window_of). add_history: that of the rank's engine. gather:
+    returns what each rank passes to it, in rank order; another thread calls it. gives: whether this rank gives its
+    responses away: of the ranks that share an engine, one does. All ranks of the training must have such an object, and
+    end equally many rollouts.
     """
 
-    def __init__(self, window: int, add_history: Callable[[int, list[SavedText]], None], gives: bool = True):
+    def __init__(
+        self,
+        window: int,
+        add_history: Callable[[int, list[SavedText]], None],
+        gather: Callable[[bytes], list[bytes]],
+        gives: bool = True,
+    ):
         self._store = HistoryStore(window)
         self._add_history = add_history
+        self._gather = gather
         self._gives = gives
+        self._rank = ranks.rank()
         self._finished: list[SavedText] = []
+        self._beside = ThreadPoolExecutor(1)  # one thread, so exchanges never overtake each other
+        self._exchanges: list[Future[tuple[list[SavedText], int]]] = []
         self.last = Exchange()
 
     def note(self, request: RolloutRequest, rollout: Rollout) -> None:
@@ -61,34 +74,42 @@ class SharedHistory:
                 self._finished.append(finished_text(problem, tick, ids, response, cost.distributions))
 
     def end_rollout(self, history_tick: int) -> None:
-        """Move the window, as the engine's drafter does at a rollout's end."""
+        """Move the window, as the engine's drafter does at a rollout's end, and begin to exchange what was finished."""
         self._store.end_step(history_tick)
-
-    def exchange(self) -> None:
-        """Give the other ranks what this rank finished, and take what they did. All ranks must call it together."""
-        start = time.perf_counter()
-        arrays = SavedHistory(native.prior_weights(), self._store.history_tick, self._finished).arrays()
+        history = SavedHistory(native.prior_weights(), history_tick, self._finished)
         self._finished = []
-        own = packed(arrays)
-        for rank, given in enumerate(ranks.gather(own)):
-            if rank != ranks.rank():
-                for text in SavedHistory.of_arrays(unpacked(given)).texts:
-                    self._store.add(text, [])
-        self.last = Exchange(time.perf_counter() - start, len(own))
+        self._exchanges.append(self._beside.submit(self._exchange, history))
+
+    def _exchange(self, own: SavedHistory) -> tuple[list[SavedText], int]:
+        """Returns what the other ranks finished, and the bytes that this one sent."""
+        message = packed(own.arrays())
+        of_others = [given for rank, given in enumerate(self._gather(message)) if rank != self._rank]
+        texts = [text for given in of_others for text in SavedHistory.of_arrays(unpacked(given)).texts]
+        return texts, len(message)
+
+    def take(self) -> None:
+        """Keep what the other ranks finished in the rollouts that have ended. It waits for exchanges that still run."""
+        start, sent = time.perf_counter(), 0
+        for exchange in self._exchanges:
+            texts, of_exchange = exchange.result()
+            sent += of_exchange
+            for text in texts:
+                self._store.add(text, [])
+        self._exchanges = []
+        self.last = Exchange(time.perf_counter() - start, sent)
 
     def prepare(self, problems: Sequence[str]) -> None:
         """Let the engine learn what other ranks answered to these problems, before it is asked for them."""
         self._add_history(self._store.history_tick, self._store.missing(OWN, dict.fromkeys(problems)))
 
     def save(self, folder: Path) -> None:
-        """Write what a resumed run needs into the folder of a checkpoint."""
+        """Write what a resumed run needs into the folder of a checkpoint. All ranks must call it."""
+        self.take()
         kept = self._store.saved()
         lacking = [text for text, known in zip(kept.texts, self._store.known(), strict=True) if OWN not in known]
         replace(kept, texts=lacking).write(folder / OF_OTHERS)
-        replace(kept, texts=self._finished).write(folder / TO_SHARE)
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote."""
         of_others = read_history(folder / OF_OTHERS)
         self._store.restore(of_others, [[]] * len(of_others.texts))
-        self._finished = read_history(folder / TO_SHARE).texts

@@ -4,6 +4,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from das.trl.engines.cluster import BESIDE
 from das.trl.generation import SpeculativeGeneration
 from das.trl.lag import rollouts_of_script, script_problem
 from das.trl.resume import ScriptCheckpoints
+from das.trl.sharded_checkpoints import checkpoints_accepted, complete
 from das.trl.step_rollouts import StepRollouts
 from das.trl.trainers import METHOD, REFUSED, ROLLS_OUT, is_grpo, refusal
 from das.trl.wandb_record import WandbRecord
@@ -149,13 +151,18 @@ def _build(
             raise EngineError(f"lag={lag}: {problem}")
         return backend(*args, **kwargs)
 
-    with trl_trainers.generation_backend(at_lag if lag else backend, trainer):
+    given = signature(original).bind(trainer, *args, **kwargs).arguments
+    with (
+        trl_trainers.generation_backend(at_lag if lag else backend, trainer),
+        checkpoints_accepted(given.get("args"), given.get("model")),
+    ):
         original(trainer, *args, **kwargs)
     require_backend(trainer)
     generation: SpeculativeGeneration = trainer.vllm_generation
     generation.after_rollout = functools.partial(warn_of_idle_drafts, generation, trainer)
     trainer.add_callback(WandbRecord(generation.engine))
     follow_turns(trainer)
+    complete(trainer)
     rollouts = rollouts_of_script(trainer, lag)
     ScriptCheckpoints(trainer, rollouts)
     require_fitting(trainer, generation.engines.room)

@@ -18,8 +18,8 @@ class Sync:
     error: float | None = None  # largest |log p(engine) - log p(trainer)|, if it was checked
     seconds: float = 0.0
     check_s: float = 0.0  # part of `seconds`: the weight check
-    exchange_s: float = 0.0  # part of `seconds`: ranks give each other their histories
-    exchange_bytes: int = 0  # that this rank gave
+    exchange_s: float = 0.0  # part of `seconds`: a rank waits for what others finished
+    exchange_bytes: int = 0  # that this rank gave for it
 
 
 @dataclass(frozen=True)

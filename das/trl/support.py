@@ -19,8 +19,6 @@ def unsupported(model: Any = None, accelerator: Any = None) -> str:
     arguments asked for. If it is None, because it is not built yet, the launcher's environment variables are read.
     """
     state = getattr(accelerator, "state", None)
-    if ranks.is_set("ACCELERATE_USE_DEEPSPEED") or getattr(state, "deepspeed_plugin", None) is not None:
-        return "DeepSpeed keeps weights where das cannot compare them: launch with FSDP 2 (launch/fsdp.yaml)"
     if _fsdp_version(state) == 1:
         return "FSDP 1 shards models in a way that das's weight check does not know: use FSDP 2 (launch/fsdp.yaml)"
     if (
@@ -32,6 +30,16 @@ def unsupported(model: Any = None, accelerator: Any = None) -> str:
             "accelerate has no FSDP on a CPU and would train with DDP without a word: load the policy with "
             f'model_init_kwargs={{"distributed_config": {{"fsdp_size": {ranks.count()}}}}} (run.py does where '
             "ACCELERATE_USE_FSDP=true and FSDP_VERSION=2 are set before it is launched), or go without FSDP"
+        )
+    if state is not None and ranks.is_set("ACCELERATE_USE_DEEPSPEED") and state.deepspeed_plugin is None:
+        return (
+            "accelerate has no DeepSpeed with use_cpu=True and would train with DDP without a word: leave use_cpu out"
+        )
+    if getattr(state, "num_processes", ranks.count()) != ranks.count():
+        return (
+            f"accelerate counts 1 process of {ranks.count()}, because on a CPU transformers drops ddp_backend where "
+            "the trainer's arguments have `deepspeed`: leave that out, and launch with ACCELERATE_USE_DEEPSPEED=true, "
+            'ACCELERATE_DEEPSPEED_CONFIG_FILE=FILE and ddp_backend="gloo"'
         )
     if getattr(model, "quantization_method", None) is not None:
         return QUANTIZED

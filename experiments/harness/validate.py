@@ -123,12 +123,17 @@ def check_processes(config: RunConfig) -> None:
         )
     if problem := unsupported():
         raise UserError(problem)
+    if ranks.is_set("ACCELERATE_USE_DEEPSPEED"):
+        raise UserError(
+            "run.py compares final weights and optimizers, which DeepSpeed keeps in a form of its own: launch with "
+            "FSDP 2 (launch/fsdp.yaml), or use das.speculate() in a script of TRL, where DeepSpeed works"
+        )
     if launched != wanted:
         raise UserError(f"engine.processes={wanted}, but {launched} were launched: set engine.processes={launched}")
-    if ranks.asks_for_fsdp() and config.checkpoint.every:
+    if ranks.asks_for_fsdp() and not ranks.fsdp_on_cpu() and config.checkpoint.every:
         raise UserError(
-            f"checkpoint.every={config.checkpoint.every}: a sharded policy (FSDP) writes no checkpoints yet; set "
-            "checkpoint.every=0"
+            f"checkpoint.every={config.checkpoint.every}: run.py's checkpoints of a policy that accelerate shards "
+            "(FSDP on GPUs) were never tried; set checkpoint.every=0"
         )
     if config.problems_per_step % wanted:
         raise UserError(

@@ -21,6 +21,7 @@ from das.trl.engines.cluster import BESIDE
 from das.trl.lag import RolloutsAhead
 from das.trl.patches import generation_backend
 from das.trl.resume import completed_epochs, repeat_draws
+from das.trl.sharded_checkpoints import checkpoints_accepted, complete
 from das.trl.step_rollouts import Rows, StepRollouts, Sync
 from experiments import rank_folders
 from experiments.digests import of_all_ranks, optimizer_digest, weights_digest
@@ -112,9 +113,10 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             cluster=cluster or (BESIDE if own_process else None),
             schedule=schedule,
         )
-        with generation_backend(backend, self):
+        with generation_backend(backend, self), checkpoints_accepted(args, kwargs["model"]):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
         follow_turns(self)
+        complete(self)
         self.head = head
         if head is not None:
             self.vllm_generation.head = head

@@ -1,5 +1,6 @@
 """vLLM's server with an engine of das, in processes of its own, and what tests ask of it."""
 
+import json
 import os
 import runpy
 import shlex
@@ -55,14 +56,27 @@ def become(python: str, words: list[str]) -> NoReturn:
 class Server:
     """A server that `python -m das serve` starts. Its log is in `folder`. Call `wait` before its first use.
 
-    cold: the server begins in a new interpreter, as a user's does.
+    cold: the server begins in a new interpreter, as a user's does. speculative_config: of vLLM's own server, which
+    starts in its place, cold, with nothing else of das.
     """
 
     def __init__(
-        self, policy: str, folder: Path, method: str, *further: str, low_bounds: bool = False, cold: bool = False
+        self,
+        policy: str,
+        folder: Path,
+        method: str,
+        *further: str,
+        low_bounds: bool = False,
+        cold: bool = False,
+        speculative_config: Mapping[str, Any] | None = None,
     ):
-        self.folder, self.log, self.cold = folder, folder / f"{method}.log", cold
-        self.command = ["-m", "das", "serve", policy, "--method", method, *further, *OPTIONS]
+        self.folder, self.log = folder, folder / f"{method}.log"
+        self.cold = cold or speculative_config is not None
+        words = ["-m", "das", "serve", policy, "--method", method]
+        if speculative_config is not None:  # `vllm serve` needs a distribution of this name; the CPU build has another
+            words = ["-m", "vllm.entrypoints.openai.api_server", "--model", policy]
+            words += ["--speculative-config", json.dumps(speculative_config), "--shutdown-timeout", "10"]
+        self.command = [*words, *further, *OPTIONS]
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("VLLM_")},
             "PYTHONPATH": f"{ROOT / '.dev'}:{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/engine'}",
@@ -76,6 +90,8 @@ class Server:
             "HF_HUB_OFFLINE": "1",
             "SERVER_LOW_BOUNDS": "1" if low_bounds else "",
         }
+        if speculative_config is not None:
+            del self.environment["VLLM_ENABLE_V1_MULTIPROCESSING"]  # as users have it
         self.start()
 
     def start(self, *further: str) -> None:

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import bounds
@@ -111,6 +112,20 @@ def test_drafts_change_no_answer(servers: Mapping[str, Server], answers: Any) ->
     accepted = "vllm:spec_decode_num_accepted_tokens_total"
     assert servers["das"].metrics()[accepted] - before[accepted] > 300
     assert accepted not in servers["none"].metrics()
+
+
+@pytest.mark.nightly
+def test_one_argument_makes_vllms_own_server_draft(answers: Any, repetitive_policy: str, tmp_path: Path) -> None:
+    """--speculative-config carries all of das, as frameworks pass it through."""
+    one = {"method": "das", "drafter": DRAFTER, "budget": {"name": "fixed", "tokens": 8}}
+    server = Server(repetitive_policy, tmp_path, "one_json", speculative_config=one)
+    try:
+        client = client_of(server.wait())
+        for _ in range(2):
+            assert {name: ask(client, name) for name in REQUESTS} == answers
+        assert server.metrics()["vllm:spec_decode_num_accepted_tokens_total"] > 100
+    finally:
+        server.stop()
 
 
 def test_what_does_not_fit_into_vllms_arrays_is_refused(servers: Mapping[str, Server], answers: Any) -> None:

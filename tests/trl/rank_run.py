@@ -6,7 +6,7 @@ what it did into FOLDER/METHOD_rankN.json.
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,11 @@ def train(
     further: dict[str, Any],
     after: Callable[[Any], Any] = lambda trainer: None,
     cluster: dict[str, Any] | None = None,
+    callbacks: Sequence[Any] = (),
+    resume: Path | None = None,
 ) -> dict[str, Any]:
-    """What this rank did. after: called with the trainer in the end; what it returns is the `result`."""
+    """What this rank did. after: called with the trainer in the end; what it returns is the `result`. resume: the
+    checkpoint from which it goes on."""
     on_server = further.get("vllm_mode") == "server"  # it has the options of drafter and budget
     # Other drafts on each rank: those who share an engine must take the drafts of one of them all the same.
     options: dict[str, Any] = {}
@@ -101,8 +104,9 @@ def train(
         reward_funcs=reward_variety,
         train_dataset=Dataset.from_list([{"prompt": question} for question in QUESTIONS]),
         args=GRPOConfig(**arguments),
+        callbacks=list(callbacks),
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return {"steps": trainer.steps, "weights": weights_digest(trainer.model), "result": after(trainer)}
 
 

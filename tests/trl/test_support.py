@@ -22,7 +22,6 @@ from experiments.run.errors import CONFIGS, UserError
 @pytest.mark.parametrize(
     ("launched", "prepared", "message"),
     [
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, {"deepspeed_plugin": object()}, "DeepSpeed keeps .* FSDP 2"),
         ({"ACCELERATE_USE_FSDP": "true"}, {"fsdp_plugin": SimpleNamespace(fsdp_version=1)}, "FSDP 1 .* use FSDP 2"),
     ],
 )
@@ -42,6 +41,25 @@ def test_the_harness_and_scripts_are_refused_alike(
     with pytest.raises(UserError) as in_harness:
         check_processes(config)
     assert str(in_harness.value) == str(in_script.value)
+
+
+def test_deepspeed_is_for_scripts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/trl/test_deepspeed.py trains a script with it."""
+    state = SimpleNamespace(deepspeed_plugin=object())
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    refuse({"model": None, "accelerator": SimpleNamespace(state=state)})
+    ddp = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=None))
+    with pytest.raises(EngineError, match="no DeepSpeed with use_cpu=True and would train with DDP without a word"):
+        refuse({"model": None, "accelerator": ddp})
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    alone = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=object(), num_processes=1))
+    with pytest.raises(EngineError, match=r"counts 1 process of 2, .* where the trainer's arguments have `deepspeed`"):
+        refuse({"model": None, "accelerator": alone})
+    monkeypatch.delenv("WORLD_SIZE")
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        config = arm_config("das", [])
+    with pytest.raises(UserError, match=r"DeepSpeed keeps in a form of its own: .* das\.speculate\(\) in a script"):
+        check_processes(config)
 
 
 def test_fsdp_2_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,13 +87,15 @@ def test_ddp_in_place_of_fsdp_is_refused() -> None:
     refuse({**arguments, "model": SimpleNamespace(is_distributed_loading_by_transformers=True)})
 
 
-@pytest.mark.usefixtures("fsdp_on_cpu")
-def test_a_sharded_policy_has_no_checkpoints() -> None:
+def test_checkpoints_of_a_sharded_policy_are_for_cpus(fsdp_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """test_fsdp_on_cpu.py resumes one. Those that accelerate shards on GPUs were never tried."""
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config, without = (
             arm_config("das", ["task=train", "engine.processes=2", *more]) for more in ([], ["checkpoint.every=0"])
         )
-    with pytest.raises(UserError, match=r"checkpoint\.every=\d+: a sharded policy \(FSDP\) writes no checkpoints yet"):
+    check_processes(config)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UserError, match=r"checkpoint\.every=\d+: .* \(FSDP on GPUs\) were never tried"):
         check_processes(config)
     check_processes(without)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from das import ranks
 from das.drafter import window_of
 from das.drafter.saved import SavedText
 from das.engine.install import nccl_variables_kept
@@ -126,13 +127,13 @@ class SharingEngine(DasEngine):
     """An engine of one of several ranks, which give each other what they finished (das/trl/shared_history.py)."""
 
     def __init__(self, llm: Any, llm_generate: Callable[..., Any], window: int, gives: bool):
-        """See DasEngine, and SharedHistory for `window` and `gives`."""
+        """See DasEngine, and SharedHistory for `window` and `gives`. All ranks must call it."""
         super().__init__(llm, llm_generate)
-        self._shared = SharedHistory(window, self.add_history, gives)
+        self._shared = SharedHistory(window, self.add_history, ranks.gather_beside(), gives)
 
     def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
         """See Engines."""
-        self._shared.exchange()
+        self._shared.take()
         sent = self._shared.last
         generation.sync.exchange_s, generation.sync.exchange_bytes = sent.seconds, sent.bytes
         return super().load_weights(generation, copies)
