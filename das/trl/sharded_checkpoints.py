@@ -70,4 +70,5 @@ def _load_weights(trainer: Any, folder: str, model: Any = None) -> None:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
     whole = StateDictOptions(full_state_dict=True, strict=False)  # tied weights are written once
-    set_model_state_dict(model or trainer.model, load_file(Path(folder) / WEIGHTS), options=whole)
+    weights: dict[str, Any] = dict(load_file(Path(folder) / WEIGHTS))
+    set_model_state_dict(model or trainer.model, weights, options=whole)
