@@ -7,6 +7,7 @@ that a simulated rollout makes the same drafter and budget calls, in the same or
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import gt
 
 import numpy as np
 
@@ -127,6 +128,8 @@ class DraftRound:
         room: how many more tokens fit into each request's context after its next token; None: no such limit.
         """
         wanted = self.budget.limits(requests)
+        if len(wanted) != len(requests):
+            raise ValueError(f"{self._budget}.limits returned {len(wanted)} numbers for {len(requests)} requests")
         if not any(wanted):
             return None
         limits = self._cap(wanted, requests, room)
@@ -138,12 +141,23 @@ class DraftRound:
         if any(own):  # these requests draft the tokens that were set aside; the others draft as ever
             asked = [0 if has_own else limit for has_own, limit in zip(own, limits, strict=True)]
             drafts = self.set_aside.draft(requests, limits, self._chains(names, asked, floors))
-            return Proposal(drafts, self.budget.trim(requests, drafts))
+            return Proposal(drafts, self._trimmed(requests, drafts))
         if self.hybrid is None and BLOCKS_A_TREE * len(requests) <= self.branch_blocks:
             trees = self.drafter.propose_tree(names, limits, floors, self.budget.branch_floor())
-            return Proposal(trees, self.budget.trim(requests, trees.as_chains()))
+            return Proposal(trees, self._trimmed(requests, trees.as_chains()))
         drafts = self._chains(names, limits, floors)
-        return Proposal(drafts, self.budget.trim(requests, drafts))
+        return Proposal(drafts, self._trimmed(requests, drafts))
+
+    @property
+    def _budget(self) -> str:
+        return type(self.budget).__name__
+
+    def _trimmed(self, requests: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
+        """Returns the budget's `trim`. Raises ValueError with one line if no engine can verify so many tokens."""
+        counts, most = self.budget.trim(requests, drafts), drafts.counts.tolist()
+        if len(counts) != len(most) or min(counts) < 0 or any(map(gt, counts, most)):
+            raise ValueError(f"{self._budget}.trim returned {counts} for drafts of {most} tokens")
+        return counts
 
     def _chains(self, names: list[str], limits: list[int], floors: Sequence[float] | None) -> Drafts:
         if self.hybrid is None:

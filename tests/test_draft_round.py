@@ -1,6 +1,7 @@
 """DraftRound by itself, and through its two callers: the engine's proposer and the simulator's text engine."""
 
 from collections import deque
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -293,6 +294,32 @@ def test_no_drafts_are_asked_for_where_the_budget_gives_none() -> None:
     draft_round.begin(request, [1])
     assert draft_round.propose([request]) is None
     assert DraftRound(HistoryDrafter(), Fixed(9)).max_draft_tokens == 9
+
+
+@pytest.mark.parametrize(
+    ("limits", "trimmed", "message"),
+    [
+        ([4], [1, 1], r"Odd.limits returned 1 numbers for 2 requests"),
+        ([4, 4], [1], r"Odd.trim returned \[1\] for drafts of"),
+        ([4, 4], [1, -1], r"Odd.trim returned \[1, -1\] for drafts of"),
+        ([4, 4], [1, 99], r"Odd.trim returned \[1, 99\] for drafts of"),
+    ],
+)
+def test_a_budgets_wrong_numbers_are_named(limits: list[int], trimmed: list[int], message: str) -> None:
+    class Odd(Fixed):
+        def limits(self, live: Sequence[LiveRequest]) -> list[int]:
+            return limits
+
+        def trim(self, live: Sequence[LiveRequest], drafts: Any) -> list[int]:
+            return trimmed
+
+    draft_round = DraftRound(HistoryDrafter(), Odd(4))
+    requests = [LiveRequest(name, "p", 100) for name in "ab"]
+    for request in requests:
+        draft_round.begin(request, [1])
+        draft_round.observe([request], [0], [0], [[1, 2, 3] * 4], [])
+    with pytest.raises(ValueError, match=message):
+        draft_round.propose(requests)
 
 
 def test_drafts_branch_while_there_are_blocks_for_every_request() -> None:

@@ -103,7 +103,7 @@ class BudgetPolicy:
     @property
     def rests(self) -> bool:
         """True if the next call of `limits` will return 0 for every request, whatever they emit until then. The next
-        pass may then begin before the tokens of the one before are known."""
+        pass may then begin before the tokens of the one before are known, and `limits` is called with no requests."""
         return False
 
     @property
@@ -126,7 +126,8 @@ class BudgetPolicy:
         return float("nan")
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
-        """Returns how many tokens of each draft to verify. The drafts come with estimated probabilities."""
+        """Returns how many tokens of each draft to verify. The drafts come with an estimated probability of each token,
+        given that those before it are right."""
         return drafts.counts.tolist()
 
     def observe_pass(self, done: TargetPass) -> None:

@@ -2,8 +2,8 @@
 
 A pass returns one row of logits for the next token of each request, and one more row after each drafted token. Every
 row is treated as an ordinary decode row: the same masks, the same temperature, the same noise(seed, position). A
-drafted token is accepted if and only if it equals the token sampled on its row. The emitted tokens therefore never
-depend on the draft (exactness level 2, docs/exactness.md).
+drafted token is accepted if and only if it equals the token sampled on the row before its own. The emitted tokens
+therefore never depend on the draft (exactness level 2, docs/exactness.md).
 """
 
 from collections.abc import Mapping, Sequence

@@ -140,6 +140,8 @@ def _chosen(named: Named, settings: Any, key: str) -> Any:
     if name in named.kinds:
         return group(named.kinds[name], settings, key, named)
     if named.others is None or named.others[1] not in settings:
+        if name == "???":
+            raise UserError(f"{key}=own: say which with {key}.name=module:Class")
         raise UserError(f"{key}.name={name}: choose with {named.group}=NAME, one of {choices}")
     return group(named.others[0], settings, key, named)
 

@@ -107,10 +107,10 @@ class ClusterEngines:
     def load_weights(self, generation: "SpeculativeGeneration", copies: Weights) -> str:
         """See Engines. Each engine compares a sample of the tensors with what was sent."""
         self._logprobs = copies.logprobs
-        lost = ranks.from_main(lambda: self._lost(copies.parts, generation.weight_sample))
+        lost = ranks.from_main(lambda: self._lost_weights(copies.parts, generation.weight_sample))
         return f"the new weights did not reach the engine: {lost}" if lost else ""
 
-    def _lost(self, parts: Sequence[WeightsPart], sample: WeightSample) -> str:
+    def _lost_weights(self, parts: Sequence[WeightsPart], sample: WeightSample) -> str:
         names = [name for part in parts if not part.drafter for name, _, _ in part.tensors]
         if not names:
             return "none was loaded"

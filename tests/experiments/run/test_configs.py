@@ -15,6 +15,7 @@ NEEDED = {
     "engine=gpu": ["task.lock_step=false"],
     "task=fault_test": ["cluster=ray"],
     "drafter=own": ["drafter.name=history"],
+    "budget=own": ["budget.name=fixed", "+budget.tokens=8"],
     "reward=own": ["reward.function=operator:length_hint"],
 }  # what a user must say besides
 
