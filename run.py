@@ -80,7 +80,7 @@ def main(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    keep_printing()
+    keep_printing(lasts=OSError)  # no full disk ends a training
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(usage())
         sys.exit()

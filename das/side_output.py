@@ -33,24 +33,34 @@ def side_output(what: str, say: Callable[[str], object] | None = None) -> Iterat
 
 
 class _Descriptor(io.FileIO):
-    """A file descriptor that takes everything: what cannot be written goes nowhere, and so does all that follows."""
+    """A file descriptor that outlives its reader: what nobody reads goes nowhere, and so does all that follows. lasts:
+    what else it outlives."""
+
+    lasts: type[OSError] = BrokenPipeError
 
     def write(self, data: Any) -> int:
-        with side_output("the printed output"):
+        try:
             return super().write(data)
+        except self.lasts:
+            with side_output("the printed output"):
+                raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)
         return len(data)
 
 
-def keep_printing() -> None:
-    """Let this process go on to its end where nobody reads its output any more, as after `| head`."""
-    sys.stdout = lasting(1, closefd=False)
+def keep_printing(lasts: type[OSError] = BrokenPipeError) -> None:
+    """Let this process go on to its end where nobody reads its output any more, as after `| head`. lasts: see
+    `lasting`."""
+    if sys.stdout is not None:  # it is closed (>&-)
+        sys.stdout = lasting(1, closefd=False, lasts=lasts)
 
 
-def lasting(descriptor: int, closefd: bool = True) -> TextIO:
+def lasting(descriptor: int, closefd: bool = True, lasts: type[OSError] = OSError) -> TextIO:
     """Returns a stream to this file descriptor that outlives its reader. closefd: whether the descriptor is closed
-    with the stream."""
-    buffer = io.BufferedWriter(_Descriptor(descriptor, "w", closefd=closefd))
+    with the stream. lasts: the errors of writing that end nothing; OSError: a full disk, too."""
+    file = _Descriptor(descriptor, "w", closefd=closefd)
+    file.lasts = lasts
+    buffer = io.BufferedWriter(file)
     return io.TextIOWrapper(buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=True)

@@ -5,15 +5,19 @@ sharded optimizer.
 Files hold whole tensors, which all ranks put together and the main rank writes. So any number of ranks can read them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
-OPTIMIZER, SCHEDULER, WEIGHTS = "optimizer.pt", "scheduler.pt", "model.safetensors"  # transformers' names
+from das import ranks
+from das.errors import reason_of
+
+OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"  # transformers' names
 SAVED_LATER = "no"  # the save strategy with which transformers builds such a trainer
 
 
@@ -38,10 +42,26 @@ def checkpoints_accepted(args: Any, model: Any) -> Iterator[None]:
 
 def complete(trainer: Any) -> None:
     """Let a trainer save and resume what it trains, if its policy is sharded so."""
-    if getattr(trainer.model, "is_distributed_loading_by_transformers", False):
+    model = trainer.model
+    if getattr(model, "is_distributed_loading_by_transformers", False):
+        # transformers' barrier would keep the other ranks while the main one, whose disk is full, raises.
+        model.barrier_after_gathered_checkpoint_save = lambda config: None
+        model.save_pretrained = partial(_save_weights, model.save_pretrained)
         trainer._save_optimizer_and_scheduler = partial(_save_optimizer_and_scheduler, trainer)
         trainer._load_optimizer_and_scheduler = partial(_load_optimizer_and_scheduler, trainer)
         trainer._load_from_checkpoint = partial(_load_weights, trainer)
+        trainer._load_best_model = lambda: _load_weights(trainer, trainer.state.best_model_checkpoint)
+
+
+def _save_weights(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    """Raises OSError on all ranks if the weights could not be written on one."""
+    cause, problem = None, ""
+    try:
+        original(*args, **kwargs)
+    except (OSError, SafetensorError) as error:
+        cause, problem = error, reason_of(error)
+    if problems := [theirs for theirs in ranks.gather(problem) if theirs]:
+        raise OSError(f"the weights could not be written: {problems[0]}") from cause
 
 
 def _save_optimizer_and_scheduler(trainer: Any, folder: str) -> None:
@@ -66,9 +86,11 @@ def _load_optimizer_and_scheduler(trainer: Any, folder: str | None) -> None:
 
 
 def _load_weights(trainer: Any, folder: str, model: Any = None) -> None:
-    from safetensors.torch import load_file
+    import transformers
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
-    whole = StateDictOptions(full_state_dict=True, strict=False)  # tied weights are written once
-    weights: dict[str, Any] = dict(load_file(Path(folder) / WEIGHTS))
-    set_model_state_dict(model or trainer.model, weights, options=whole)
+    model = model or trainer.model
+    # transformers reads the files: it knows several of them, and names that differ from those in memory (experts).
+    kind = getattr(transformers, model.config.architectures[0])
+    weights = kind.from_pretrained(folder, dtype=model.dtype).state_dict()
+    set_model_state_dict(model, weights, options=StateDictOptions(full_state_dict=True))

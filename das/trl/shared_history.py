@@ -98,6 +98,10 @@ class SharedHistory:
         self._exchanges = []
         self.last = Exchange(time.perf_counter() - start, sent)
 
+    def close(self) -> None:
+        """Wait for the last exchange, and end the thread."""
+        self._beside.shutdown()
+
     def prepare(self, problems: Sequence[str]) -> None:
         """Let the engine learn what other ranks answered to these problems, before it is asked for them."""
         self._add_history(self._store.history_tick, self._store.missing(OWN, dict.fromkeys(problems)))
@@ -111,5 +115,6 @@ class SharedHistory:
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote."""
+        self.take()  # what an earlier training in this process exchanged last
         of_others = read_history(folder / OF_OTHERS)
         self._store.restore(of_others, [[]] * len(of_others.texts))

@@ -270,8 +270,8 @@ def newest(arms: Mapping[Path, RunConfig], note: Callable[[str], None]) -> int:
                 raise CheckpointError(reason)
             for arm, config in arms.items():
                 folder, ours = arm / CHECKPOINTS, identities[arm]
-                checkpoint.verify(folder, step, ended=step == config.trainer.max_steps)
                 refuse_another(checkpoint.run_identity(folder, step), ours, folder)
+                checkpoint.verify(folder, step, ended=step == config.trainer.max_steps)
         except CheckpointError as error:
             damage = damage or str(error)
             note(f"checkpoint of step {step} is not used: {error}")

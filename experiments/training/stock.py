@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from das.engine.build import EngineSettings, build_engine, warm_up
-from das.engine.patches.weights import kept_weights, repack_linear_layers
+from das.engine.patches import weights
 from das.engine.rollouts.meter import RequestCounts, RolloutMeter
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
@@ -63,7 +63,7 @@ def build_stock(settings: EngineSettings, trained: bool = False, **overrides: An
     """
     from vllm.platforms import current_platform
 
-    with kept_weights() if trained and current_platform.is_cpu() else nullcontext():
+    with weights.kept_weights() if trained and current_platform.is_cpu() else nullcontext():
         llm = build_engine(settings, **overrides)
     warm_up(llm)
     return llm
@@ -128,7 +128,7 @@ class StockEngine(DasEngine):
 
     def take_weights(self, sample: WeightSample) -> str:
         """See DasEngine. On the CPU vLLM computes with packed weights, so the new weights are packed."""
-        repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
+        weights.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
         sample.take()
         return ""
 

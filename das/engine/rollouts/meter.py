@@ -155,6 +155,8 @@ class RolloutMeter:
 
     def _count(self) -> None:
         """Add the passes that are not counted yet to the requests' counts."""
+        if not self._uncounted.names:
+            return
         passes, self._uncounted = self._uncounted, _Passes()
         number, names = len(passes.names), list(dict.fromkeys(chain.from_iterable(passes.names)))
         place = dict(zip(names, range(len(names)), strict=True))

@@ -166,6 +166,10 @@ class SharingEngine(DasEngine):
         super().load_state(folder)
         self._shared.load(folder)
 
+    def close(self) -> None:
+        """See Engines."""
+        self._shared.close()
+
 
 def start_in_process(generation: "SpeculativeGeneration") -> DasEngine:
     """Build this rank's engine, and put what TRL's own code needs into `generation`. All ranks must call it. Raises

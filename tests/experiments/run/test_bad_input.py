@@ -6,6 +6,7 @@ Here in a process of its own; most kinds of bad input are in test_forty_inputs.p
 import errno
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -151,6 +152,21 @@ def test_an_evaluation_says_what_it_does_and_ends_in_one_line(tiny_policy: str, 
     assert said >= {"loads vLLM and TRL", "makes its engine", "rolls out"}
     assert process.returncode == 143
     assert errors.splitlines() == ["error: ended by SIGTERM; the finished steps are in the run folder"]
+
+
+def test_output_that_cannot_be_written_fails_a_command() -> None:
+    with open("/dev/full", "w") as full:
+        words = [sys.executable, "-m", "analysis.seeds", "--help"]
+        done = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode != 0
+    assert b"No space left on device" in done.stderr
+
+
+def test_a_command_runs_without_an_output() -> None:
+    closed = f"exec {shlex.quote(sys.executable)} -m analysis.seeds --help >&-"
+    done = subprocess.run(["bash", "-c", closed], cwd=ROOT, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
