@@ -11,8 +11,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 import das
+from experiments.harness.arm_configs import arm_configs, arm_overrides
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS
+from experiments.settings.config import run_config
+from experiments.tasks import compare
 
 ROOT = CONFIGS.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
@@ -55,7 +58,9 @@ def test_command_composes(command: str) -> None:
     overrides = [word for word in overrides if "=" in word]
     with initialize_config_dir(str(CONFIGS), version_base=None):
         config = compose("config", overrides=overrides)
-    assert config.task.name in TASKS
+        assert config.task.name in TASKS
+        if config.task.name == "compare":
+            compare.check_stock(arm_configs(arm_overrides(run_config(config), list(config.arms), overrides)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
