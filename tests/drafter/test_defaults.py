@@ -12,7 +12,7 @@ from das.budget import DEFAULT_BUDGET, POLICIES, make_budget
 from das.drafter import DEFAULT_UNIT, DRAFTERS, DrafterOptions, HistoryDrafter, check_drafter
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-BUDGETS = sorted(path.stem for path in (CONFIGS / "budget").glob("*.yaml"))
+BUDGETS = sorted(path.stem for path in (CONFIGS / "budget").glob("*.yaml") if path.stem != "own")
 
 
 def read(path: str) -> dict[str, Any]:
