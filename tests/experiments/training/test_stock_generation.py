@@ -20,7 +20,7 @@ from experiments.training.trainer import SpeculativeGRPOTrainer
 @pytest.fixture
 def stock(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(VLLMGeneration, "sync_weights", lambda self: None)
-    monkeypatch.setattr(of_stock, "repack_linear_layers", lambda model: None)
+    monkeypatch.setattr(of_stock.weights, "repack_linear_layers", lambda model: None)
     monkeypatch.setattr(in_process, "logprob_difference", lambda *args: 0.001)
     backend: Any = HarnessGeneration.__new__(HarnessGeneration)
     runner = SimpleNamespace(model=None)
