@@ -17,6 +17,7 @@ import yaml
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from hydra import compose, initialize_config_dir
+from ray.scripts.scripts import start as ray_start
 from transformers import HfArgumentParser
 
 import das
@@ -156,6 +157,8 @@ def test_a_command_composes(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert importlib.util.find_spec(words[2])
     elif words[0] == "accelerate":
         check_launch(words)
+    elif words[:2] == ["ray", "start"]:
+        ray_start.make_context("ray start", words[2:])
     elif words[0].endswith("python") or words[0] == "pip":
         scripts = [word for word in words if word.endswith(".py") and "/" in word]
         assert all((ROOT / script).exists() for script in scripts)
