@@ -284,6 +284,16 @@ def layer_of(policy: Path) -> Any:
     return layer
 
 
+SMALL: dict[str, Any] = {  # settings of a small engine
+    "dtype": "float32",
+    "max_model_len": 256,
+    "max_num_seqs": 16,
+    "drafter": {"window": 4, "min_prob": 0.005},
+    "budget": {"name": "fixed", "tokens": 8},
+    "extra": {"num_gpu_blocks_override": 256},  # of 128 tokens; a GiB of cache takes half a second to clear
+}
+
+
 class Engines:
     """Builds one engine at a time and frees it before the next."""
 
@@ -292,33 +302,30 @@ class Engines:
         self.built: Any = None  # policy and settings of the engine
         self.proposers = 0
 
-    def fresh(self, policy: str, **settings: Any) -> Any:
-        """The engine that was built last, with a new drafter and an empty cache, if it has these settings; otherwise a
-        new engine."""
+    def kept(self, policy: str, **settings: Any) -> Any:
+        """The engine that was built last, with an empty cache, if it has these settings; otherwise a new engine."""
         if self.llm is None or self.built != (policy, settings):
             return self.build(policy, **settings)
-        self.proposers += 1
-        self.llm.collective_rpc("das_use_proposer", args=(f"fresh {self.proposers}", None))
         self.llm.reset_prefix_cache()
         return self.llm
 
+    def fresh(self, policy: str, **settings: Any) -> Any:
+        """The same, with a new drafter."""
+        before, llm = self.llm, self.kept(policy, **settings)
+        if llm is before:
+            self.proposers += 1
+            llm.collective_rpc("das_use_proposer", args=(f"fresh {self.proposers}", None))
+        return llm
+
     def build(self, policy: str, **settings: Any) -> Any:
-        """An engine for `policy`; `settings` override small defaults of EngineSettings."""
+        """An engine for `policy`; `settings` override those of SMALL."""
         from das.engine.install import install  # here, because it imports vLLM, which most tests do without
 
         install()
         self.close()
         self.built = policy, settings
-        defaults: dict[str, Any] = {
-            "dtype": "float32",
-            "max_model_len": 256,
-            "max_num_seqs": 16,
-            "drafter": {"window": 4, "min_prob": 0.005},
-            "budget": {"name": "fixed", "tokens": 8},
-            "extra": {"num_gpu_blocks_override": 256},  # of 128 tokens; a GiB of cache takes half a second to clear
-        }
         try:
-            self.llm = build_engine(EngineSettings(model=policy, **{**defaults, **settings}))
+            self.llm = build_engine(EngineSettings(model=policy, **{**SMALL, **settings}))
         except Exception:
             self._clean()  # a worker that refused the engine has process groups already
             raise

@@ -91,13 +91,16 @@ def scripts(
 
 
 def as_script(words: list[str]) -> None:
-    """Do what the interpreter does with these arguments: a script's path, or -c and a program."""
+    """Do what the interpreter does with these arguments: a script's path, -c and a program, or -m and a module."""
     os.chdir(ROOT)
     processes.START = "fork"  # of an arm: the script has imported what arms need, and computes nothing before
     sys.stdout, sys.stderr = (os.fdopen(os.dup(number), "w", buffering=1) for number in (1, 2))
     if words[0] == "-c":
         sys.argv, program = words[:1] + words[2:], words[1]
         exec(compile(program, "-c", "exec"), {"__name__": "__main__"})
+    elif words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = words
         sys.path.insert(0, str((ROOT / words[0]).parent))
@@ -131,3 +134,10 @@ def output_into(out: IO[str], errors: IO[str]) -> Iterator[None]:
 def of_ranks(folder: Path, name: str) -> list[Any]:
     """What each rank wrote into FOLDER/NAME_rankN.json."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}_rank*.json"))]
+
+
+def exact(trainings: Sequence[Any]) -> list[Any]:
+    """What trainings of rank_run.py, or ranks of one, have in all bits: tokens, log-probs and losses of each step, and
+    the weights."""
+    names = ("tokens", "logprobs", "losses")
+    return [[*([step[name] for name in names] for step in each["steps"]), each["weights"]] for each in trainings]

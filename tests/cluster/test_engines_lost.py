@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import ray
+from conftest import SMALL
 from vllm import SamplingParams
 
 from das.cluster.cluster import Cluster
@@ -34,15 +35,7 @@ def train(policy: str) -> None:
 
 @pytest.fixture(scope="module")
 def cluster(repetitive_policy: str) -> Iterator[Cluster]:
-    settings = EngineSettings(
-        model=repetitive_policy,
-        method="das",
-        dtype="float32",
-        max_model_len=256,
-        max_num_seqs=16,
-        drafter={"window": 4, "min_prob": 0.005},
-        budget={"name": "fixed", "tokens": 8},
-    )
+    settings = EngineSettings(model=repetitive_policy, method="das", **SMALL)
     warm_context()  # so that Ray is imported there before this process starts one: a fork must get on with its own
     cluster = Cluster(EnginePool(ClusterSettings(engines=2), settings))
     yield cluster
@@ -68,15 +61,15 @@ def rolled_out(cluster: Cluster, step: int) -> list[tuple[Any, ...]]:
 
 
 def test_new_engines_draft_as_those_that_wrote_the_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
-    """With their history, learned weights, calibration and lengths, though both engines were killed in between."""
+    """With their history, learned weights, calibration and lengths, though an engine was killed in between."""
     rolled_out(cluster, 0)
     rolled_out(cluster, 1)
     cluster.save_state(tmp_path)
     expected = rolled_out(cluster, 2)
     assert sum(drafted for _, _, drafted, _ in expected) > 0
-    for engine in list(cluster.engines.engines.values()):
-        os.kill(engine.pid, signal.SIGKILL)
-    while cluster.engines.restarts < 2 or len(cluster.engines.ready) < 2:
+    killed, _ = cluster.engines.engines.values()
+    os.kill(killed.pid, signal.SIGKILL)
+    while cluster.engines.restarts < 1 or len(cluster.engines.ready) < 2:
         cluster.probe(PROMPTS[1])  # a call finds out
         cluster.engines.next_event()
     forgetful = rolled_out(cluster, 2)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Engines, roll
+from conftest import SMALL, Engines, roll
 from safetensors.torch import load_file
 from vllm import SamplingParams
 
@@ -34,15 +34,7 @@ def expected(engines: Engines, repetitive_policy: str) -> Any:
 
 @pytest.fixture(scope="module")
 def engine(expected: Any, repetitive_policy: str) -> Any:
-    settings = EngineSettings(
-        model=repetitive_policy,
-        method="das",
-        dtype="float32",
-        max_model_len=256,
-        max_num_seqs=16,
-        drafter={"window": 4, "min_prob": 0.005},
-        budget={"name": "fixed", "tokens": 8},
-    )
+    settings = EngineSettings(model=repetitive_policy, method="das", **SMALL)
     engine = RolloutEngine()
     engine.start(settings)
     return engine

@@ -5,11 +5,11 @@ import os
 import runpy
 import shlex
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -100,19 +100,21 @@ class Server:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        words = [*self.command, *further, "--host", "127.0.0.1", "--port", str(self.port)]
+        self.process = self._process(self.log, *further, "--host", "127.0.0.1", "--port", str(self.port))
+        self.process.start()
+
+    def _process(self, log: Path, *further: str) -> BaseProcess:
         warm_context()  # it keeps its environment, so it must not start in that of a server
         with patch.dict(os.environ, self.environment, clear=True):
-            self.process = warm_process(serve, words, self.log, self.cold, daemon=False)
-            self.process.start()
+            return warm_process(serve, [*self.command, *further], log, self.cold, daemon=False)
 
-    def refusal(self, *further: str) -> tuple[int, list[str]]:
+    def refusal(self, *further: str) -> tuple[int | None, list[str]]:
         """Start another server like it, which ends by itself. Returns its exit code and the lines that it said."""
-        done = subprocess.run(
-            [sys.executable, *self.command, *further], env=self.environment, cwd=self.folder, timeout=START_S,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-        )  # fmt: skip
-        return done.returncode, done.stdout.splitlines()
+        log = self.log.with_name("refused.log")
+        process = self._process(log, *further)
+        process.start()
+        process.join(START_S)
+        return process.exitcode, log.read_text().splitlines()
 
     @property
     def url(self) -> str:

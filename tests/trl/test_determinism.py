@@ -1,9 +1,7 @@
 """Deterministic training, and an engine in the same process that is spared it."""
 
-import subprocess
-import sys
-
 import pytest
+from scripts import run_script
 
 from das.trl.support import invariance_problem
 
@@ -23,7 +21,7 @@ except KeyError:
 
 
 def test_training_is_deterministic_and_the_engine_is_left_alone() -> None:
-    subprocess.run([sys.executable, "-c", SCRIPT], check=True)
+    run_script("-c", SCRIPT)
 
 
 @pytest.mark.parametrize(("capability", "invariant", "refused"), [

@@ -1,14 +1,13 @@
 """What das sets for GPUs, as far as a CPU can tell: profiles, tiles, norms and NCCL's variables."""
 
 import os
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import vllm.envs
+from scripts import run_script
 from vllm.platforms import current_platform
 
 from das.engine.install import nccl_variables_kept, set_environment
@@ -78,7 +77,7 @@ def test_large_shapes_borrow_the_tiles_of_the_most_alike_one() -> None:
 
 
 def test_every_tile_of_a_shape_has_the_same_inner_block() -> None:
-    subprocess.run([sys.executable, "-c", TABLE], check=True, capture_output=True)
+    run_script("-c", TABLE)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cases import das_runner_of
 from conftest import Engines
 
 from das.budget import LiveRequest
@@ -149,7 +150,7 @@ def test_a_drafting_engine_raises_the_alarm(roll: tuple[Go, Any]) -> None:
     alarms, rollout = go(ids=dict(zip("abcd", "bcda", strict=True)))
     assert "mixed up" in alarms[0]
     assert rollout.responses == quiet[0][1].responses
-    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner.drafter
+    proposer = das_runner_of(llm).drafter
     drafter = proposer.draft_round.drafter
     end = drafter.end
     drafter.end = lambda request, keep: end(request, keep=False)
@@ -174,13 +175,13 @@ def test_time_between_rollouts_is_no_pass(roll: tuple[Go, Any]) -> None:
     from vllm import SamplingParams
 
     go, llm = roll
-    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner.drafter
+    proposer = das_runner_of(llm).drafter
     seconds: list[float] = []
     proposer.draft_round.budget.observe_pass = lambda done: seconds.append(done.seconds)
     go()
-    time.sleep(2.0)
+    time.sleep(1.2)
     llm.generate([{"prompt_token_ids": [5, 6, 7]}], SamplingParams(max_tokens=8), use_tqdm=False)
-    time.sleep(2.0)
+    time.sleep(1.2)
     go()
     assert len(seconds) > 20
     assert max(seconds) < 1.0
@@ -212,7 +213,7 @@ def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: En
         max_num_batched_tokens=80,
         budget={"name": "fixed", "tokens": 32},
     )
-    proposer = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner.drafter
+    proposer = das_runner_of(llm).drafter
     decoding: list[bool] = []
     watch = proposer._watch_passes
 

@@ -25,6 +25,7 @@ OVERRIDES = {
     "engine=cpu": "there is no GPU",
     "trainer.vllm_enable_sleep_mode=false": "CPUs have none",
     "engine.processes=1": "there are two cores in place of 8 or 16 GPUs",
+    "task.lock_step=true": "with one process each, arms need no launcher (tests/trl/test_ranks.py has one)",
     "engine.max_num_seqs=8": "the default on the CPU is a micro-batch, which is one response here",
     "engine.max_model_len=544": "long prompts take minutes; the set leaves them out",
     "data.max_prompt_tokens=512": "the same",
@@ -34,13 +35,13 @@ OVERRIDES = {
     "budget=fixed": "the paper names no budget; this one drafts the same whatever the clock says",
     "wandb=off": "no files of a test",
 }
-# The setting, its file, and the paper's policy with its widths divided by 8, except for the size of a head.
+# The setting, its file, and the paper's policy with its widths divided by 16, except for the size of a head.
 MATHS = {
     "setting": "maths_paper",
     "file": "dsr_sub.parquet",
     "set": "dsr_sub",
-    "architecture": "Qwen2",  # DeepSeek-R1-Distill-Qwen-7B; it has no head_dim of its own, and 28 heads make 3.5
-    "sizes": {"hidden_size": 512, "intermediate_size": 2368, "num_attention_heads": 4, "num_key_value_heads": 1},
+    "architecture": "Qwen2",  # DeepSeek-R1-Distill-Qwen-7B; it has no head_dim of its own, and 28 heads make 1.75
+    "sizes": {"hidden_size": 256, "intermediate_size": 1184, "num_attention_heads": 2, "num_key_value_heads": 1},
     "tied": False,
     # 2 problems x 16 responses, as many of each problem as in the paper; 256 are for 8 processes of 16 problems each.
     "overrides": ["trainer.gradient_accumulation_steps=32"],
@@ -51,9 +52,9 @@ CODE = {
     "set": "deepcoder",
     "architecture": "Qwen3",  # Qwen3-8B
     "sizes": {
-        "hidden_size": 512,
-        "intermediate_size": 1536,
-        "num_attention_heads": 4,
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_attention_heads": 2,
         "num_key_value_heads": 1,
         "head_dim": 128,
     },

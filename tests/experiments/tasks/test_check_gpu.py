@@ -1,14 +1,12 @@
 """task=check_gpu at tiny shapes: every part runs, and the report says so."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import run_script
 
 from experiments.gpu.parts import PARTS
-from experiments.run.errors import CONFIGS
 
 pytestmark = pytest.mark.slow
 
@@ -19,10 +17,8 @@ QUICK = [name for name in PARTS if name not in LEFT_OUT]
 
 
 def test_every_quick_part_runs_on_a_cpu(tmp_path: Path) -> None:
-    command = [sys.executable, str(CONFIGS.parent / "run.py"), "task=check_gpu", "task.device=cpu", f"out={tmp_path}"]
-    command += [f"task.parts=[{','.join(QUICK)}]", "task.seconds=1800"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=2400)
-    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
+    settings = [f"task.parts=[{','.join(QUICK)}]", "task.seconds=1800", f"out={tmp_path}"]
+    run_script("run.py", "task=check_gpu", "task.device=cpu", *settings, limit_s=2400)
     result = json.loads((tmp_path / "check_gpu" / "result.json").read_text())
     assert list(result["parts"]) == QUICK
     rows = result["parts"].values()

@@ -1,8 +1,6 @@
 """task=force: a whole run with every kind of arm, what it refuses, and what its numbers are made of."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
+from scripts import run_script
 
 from analysis.force_table import force_table
 from das.errors import EngineError
@@ -21,8 +20,6 @@ from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.config import run_config
 from experiments.small_policy.shapes import SHAPES, shape_of
 from experiments.tasks.force import arm_configs, check, check_live, measured
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def write_recording(path: Path, vocabulary: int = 1000) -> Path:
@@ -40,20 +37,15 @@ def task(**settings: Any) -> Any:
     return OmegaConf.merge(OmegaConf.load(CONFIGS / "task" / "force.yaml"), settings)
 
 
-def force(*settings: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "run.py", "task=force", "task.shape=tiny", "task.siblings=2", "task.epochs=2", *settings]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.slow
 def test_all_arms_emit_the_recording(tmp_path: Path, given_prices: str) -> None:
     path = write_recording(tmp_path / "r.jsonl")
     arms = ["none", "stock", "ngram", "das"]
-    done = force(
-        f"task.rollouts={path}", f"task.arms=[{','.join(arms)}]", "task.live=[4,1]",
+    run_script(
+        "run.py", "task=force", "task.shape=tiny", "task.siblings=2", "task.epochs=2", "task.live=[4,1]",
+        f"task.rollouts={path}", f"task.arms=[{','.join(arms)}]",
         f"out={tmp_path}", f"cache={tmp_path}", f"budget.latency={given_prices}",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "force").iterdir()
     result = json.loads((folder / "result.json").read_text())
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
