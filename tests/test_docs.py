@@ -22,11 +22,11 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "ex
 LOG = ROOT / "docs" / "log.md"  # dated: what it names may be gone
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-PROGRAM = re.compile(r"(?:\S*python|torchrun --nproc_per_node \d+) run\.py\b *([^\n`]*)")
+PROGRAM = re.compile(r"(?:python|torchrun|accelerate)\b[^\n`]* run\.py\b *([^\n`]*)")
 
 
 def commands() -> list[str]:
-    """What stands after `python run.py` in code of the pages. Commands with an ellipsis are no commands."""
+    """What stands after run.py in commands of the pages. Commands with an ellipsis are no commands."""
     found = set()
     for page in PAGES:
         if page == LOG:

@@ -161,16 +161,6 @@ def test_an_engine_that_joins_late_takes_from_the_queue() -> None:
     assert dispatcher.waiting == 8
 
 
-def test_problems_kept_for_an_engine_that_dies_go_to_others() -> None:
-    dispatcher = Dispatcher(requests_of(4, 2), margin=0)
-    for engine in range(2):
-        dispatcher.joined(engine, 8)
-    assert len(dispatcher.take(0)) == 4
-    dispatcher.lost(1)
-    assert len(dispatcher.take(0)) == 4
-    assert dispatcher.waiting == 0
-
-
 def test_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match="margin"):
         Dispatcher([], margin=-1)

@@ -36,12 +36,15 @@ def test_the_drafter_gives_the_last_requests_trees(engines: Engines, repetitive_
         return [tokens for tokens, *_ in answers], [report for *_, report in answers]
 
     budget = {"name": "fixed", "tokens": 16}
-    expected, chains = rollouts(engines.build(repetitive_policy, method="das", budget=budget))
     branching = engines.build(repetitive_policy, method="das", budget=budget, branch_blocks=16)
-    tokens, trees = rollouts(branching)
-    assert tokens == expected
+    expected, trees = rollouts(branching)
     branching.collective_rpc("das_use_proposer", args=("another", DasOptions(budget=budget)))
     tokens, trees_of_another = rollouts(branching)
+    assert tokens == expected
+    as_built = DasOptions(drafter={"window": 4, "min_prob": 0.005}, budget=budget)
+    branching.collective_rpc("das_use_proposer", args=("chains", as_built))
+    das_runner_of(branching).drafter.draft_round.branch_blocks = 0
+    tokens, chains = rollouts(branching)
     assert tokens == expected
     assert all(report["branches"] > 20 for report in trees_of_another), "the engine's blocks are any proposer's"
     assert all(report["branches"] == 0 for report in chains)

@@ -23,7 +23,7 @@ SIZES: dict[str, Any] = {
     "vocab_size": 256,
     "max_position_embeddings": 256,
 }
-ARMS = ("none", "das", "das_self")
+ARMS = ("none", "das_self")  # das is built as scripts do
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
 REFUSED: list[tuple[str, PretrainedConfig, str]] = [
     (

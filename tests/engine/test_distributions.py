@@ -19,7 +19,7 @@ REMEMBER = {"drafter": {"remember": "distributions"}, "budget": {"name": "fixed"
 TREES = {"branch_blocks": 64, "extra": {"block_size": 32}}
 
 
-@pytest.mark.parametrize("settings", [{}, TREES], ids=["chains", "trees"])
+@pytest.mark.parametrize("settings", [TREES, {}], ids=["trees", "chains"])
 def test_recorded_distributions_draft_what_the_engine_drafted(
     engines: Engines, repetitive_policy: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
@@ -36,7 +36,7 @@ def test_recorded_distributions_draft_what_the_engine_drafted(
 
     for name in ("begin", "observe_batch", "propose_batch", "propose_tree", "end", "end_step"):
         monkeypatch.setattr(HistoryDrafter, name, noted(getattr(HistoryDrafter, name)))
-    llm = engines.build(repetitive_policy, method="das", **REMEMBER, **settings)
+    llm = engines.fresh(repetitive_policy, method="das", **REMEMBER, **settings)
     recorded: dict[str, Any] = {}
     for step in (1, 2):
         params = [SamplingParams(temperature=1.0, max_tokens=60, seed=100 * step + i) for i in range(len(PROBLEMS))]
@@ -79,11 +79,19 @@ def text_of_requests(calls: list[tuple[str, tuple[Any, ...], Any]]) -> dict[str,
     return {request: np.array(tokens, np.int32) for request, tokens in texts.items()}
 
 
+def test_greedy_requests_draft_without_noise(engines: Engines, repetitive_policy: str) -> None:
+    llm = engines.fresh(repetitive_policy, method="das", **REMEMBER)
+    for step in (1, 2):
+        greedy = [SamplingParams(temperature=0.0, max_tokens=60) for _ in PROMPTS]
+        tokens, _, report = roll(llm, PROMPTS, greedy, PROBLEMS[: len(PROMPTS)], step)
+    assert report["passes"] < sum(map(len, tokens))
+
+
 def test_drafts_know_the_noise(engines: Engines, repetitive_policy: str) -> None:
     """The policy stays as it is, so the noise and the distributions of an earlier rollout say what comes."""
     accepted = {}
-    for remember in ("tokens", "distributions"):
-        llm = engines.build(repetitive_policy, method="das", **{**REMEMBER, "drafter": {"remember": remember}})
+    for remember in ("distributions", "tokens"):
+        llm = engines.fresh(repetitive_policy, method="das", **{**REMEMBER, "drafter": {"remember": remember}})
         passes = 0
         for step in range(4):
             params = [
@@ -94,11 +102,3 @@ def test_drafts_know_the_noise(engines: Engines, repetitive_policy: str) -> None
             passes = report["passes"]
         accepted[remember] = sum(map(len, tokens)) / passes - 1
     assert accepted["distributions"] > 1.3 * accepted["tokens"], accepted
-
-
-def test_greedy_requests_draft_without_noise(engines: Engines, tiny_policy: str) -> None:
-    llm = engines.build(tiny_policy, method="das", **REMEMBER)
-    for step in (1, 2):
-        greedy = [SamplingParams(temperature=0.0, max_tokens=60) for _ in PROMPTS]
-        tokens, _, report = roll(llm, PROMPTS, greedy, PROBLEMS[: len(PROMPTS)], step)
-    assert report["passes"] < sum(map(len, tokens))

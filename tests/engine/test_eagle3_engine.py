@@ -10,7 +10,6 @@ from cases import das_runner_of
 from conftest import Engines, roll
 from vllm import SamplingParams
 
-import das
 from das.engine.patches import weights
 from das.errors import EngineError
 from das.models.coupled import CoupledSampler
@@ -110,20 +109,6 @@ def test_an_lm_head_that_vllm_shares_is_not_written_to(
     tensors = [(name, value.detach()) for name, value in head.named_parameters()]
     (problem,) = llm.collective_rpc("das_load_head", args=(tensors,))
     assert "vLLM shares them" in problem
-
-
-@pytest.mark.parametrize(
-    ("speculative", "words"),
-    [
-        ({"num_speculative_tokens": 2}, "eagle3 needs a head"),
-        ({"model": "x", "num_speculative_tokens": 0}, "drafts 1 to 7 tokens a pass, not 0"),
-        ({"model": "x", "num_speculative_tokens": 8}, "not 8"),
-        ({"model": "x", "num_speculative_tokens": True}, "not True"),
-    ],
-)
-def test_impossible_settings_are_refused(speculative: dict[str, Any], words: str) -> None:
-    with pytest.raises(EngineError, match=words):
-        das.engine_arguments(method="eagle3", speculative=speculative)
 
 
 def test_the_worker_refuses_the_head_of_another_policy(

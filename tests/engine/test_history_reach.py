@@ -7,6 +7,7 @@ from conftest import Engines
 from vllm import SamplingParams
 
 from das.engine.engine_config import DasOptions
+from das.errors import NotInstalled
 
 PROMPT = {"prompt_token_ids": [5, 6, 7, 8]}
 BUDGET = {"name": "fixed", "tokens": 8}
@@ -59,3 +60,11 @@ def test_the_log_says_that_nothing_is_drafted(llm: Any, monkeypatch: pytest.Monk
     use(llm, "never", min_prob=1.0)
     assert drafted(llm, 4, temperature=1.0, seed=1) == [0, 0, 0, 0]  # 236 passes
     assert ["100 passes" in said[0], "200 passes" in said[1], len(said)] == [True, True, 2]
+
+
+def test_drafts_for_which_an_engine_was_not_built_are_refused(llm: Any) -> None:
+    """Scratch blocks of self-drafts would be the policy's own. Last, because the engine is gone afterwards."""
+    own = {"weights": "w8a8", "passes": None, "history": False}
+    llm.collective_rpc("das_use_proposer", args=("self", DasOptions(self_draft=own, budget=BUDGET)))
+    with pytest.raises(NotInstalled, match="build it for the method self_draft"):
+        drafted(llm, 1)

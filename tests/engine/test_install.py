@@ -1,5 +1,6 @@
 """What an engine of das needs, and what it says, in one line, if that is missing."""
 
+import json
 import os
 import re
 import subprocess
@@ -16,12 +17,11 @@ from das.engine import plugin, versions
 from das.engine.engine_config import WORKER
 from das.engine.patches import front_end
 from das.engine.patches.replace import required
-from das.errors import NotInstalled
 from das.verify.admission import LIMIT_KEY
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = """
-import os, sys
+PROGRAM = """
+import json, os, sys
 from vllm import LLM, SamplingParams
 import das
 
@@ -35,68 +35,38 @@ def refusal(**arguments):
     except RuntimeError as error:
         return f"{type(error).__name__}: {error}"
     return "not refused"
-"""
-ASKED_BY_HALF = """
-only_settings = das.engine_arguments("none") | {"worker_cls": "auto"}
-print("RESULT", refusal(**das.engine_arguments()))
-import das.engine.plugin
-das.engine.plugin.register()  # as vLLM does where das was installed with pip
-print("RESULT", refusal(**only_settings))
-print("RESULT", refusal(**das.engine_arguments() | {"worker_cls": "auto", "additional_config": {}}))
-"""
-ONLY_THE_PLUGIN = """
+
 before = dict(os.environ)
 arguments = das.engine_arguments(budget={"name": "fixed", "tokens": 4})
 assert dict(os.environ) == before, "engine_arguments() changed the environment"
+only_settings = das.engine_arguments("none") | {"worker_cls": "auto"}
+refused = [refusal(**arguments)]
 import das.engine.plugin
 das.engine.plugin.register()  # as vLLM does where das was installed with pip
+refused += [refusal(**each) for each in (only_settings, arguments | {"worker_cls": "auto", "additional_config": {}})]
 llm = build(**arguments)
 params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 for _ in range(2):
     llm.generate({"prompt_token_ids": [5, 6, 7]}, params, use_tqdm=False)
 report = llm.collective_rpc("das_end_rollout", args=(1,))[0]
-print("RESULT", report["passes"], report["history_tokens"])
+print("RESULT", json.dumps([refused, report["passes"], report["history_tokens"]]))
 """
 
 
-def run_script(script: str, policy: str, **environment: str) -> list[str]:
-    """The lines after RESULT that `script` prints, in a process without das's plug-in and without its environment."""
+def test_the_plugin_is_all_that_an_engine_needs_and_one_that_asks_by_half_is_refused(tiny_policy: str) -> None:
+    """In a new process, without das's environment: neither install() nor announcements."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "OMP_"))}
     engine_here = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": ""}
-    run = subprocess.run(
-        [sys.executable, "-c", BUILD + script, policy], cwd=ROOT, env={**clean, **engine_here, **environment},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-c", PROGRAM, tiny_policy]
+    run = subprocess.run(command, cwd=ROOT, env={**clean, **engine_here}, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-3000:]
-    return [line.removeprefix("RESULT ") for line in run.stdout.splitlines() if line.startswith("RESULT")]
-
-
-def test_an_engine_that_asks_by_half_is_refused(tiny_policy: str) -> None:
-    unprepared, by_settings, by_drafter = run_script(ASKED_BY_HALF, tiny_policy)
+    (line,) = (line for line in run.stdout.splitlines() if line.startswith("RESULT"))
+    (unprepared, by_settings, by_drafter), passes, history_tokens = json.loads(line.removeprefix("RESULT"))
     assert unprepared == "NotInstalled: an engine of das needs das.install() (or das's plug-in) before it is built"
     assert by_settings.startswith("NotInstalled: additional_config asks for das, but worker_cls is")
     assert 'das drafts in its own worker only: add worker_cls="das.engine.worker.DasWorker"' in by_drafter
-
-
-def test_the_model_runner_that_has_no_hooks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU vLLM chooses its first model runner, unless das.install() was called."""
-    from das.engine import worker
-
-    def build(worker: Any, vllm_config: Any) -> None:
-        worker.vllm_config = vllm_config
-
-    monkeypatch.setattr(worker.PlatformWorker, "__init__", build)
-    with pytest.raises(NotInstalled, match=r"needs das.install\(\)"):
-        worker.DasWorker(
-            SimpleNamespace(
-                additional_config={},
-                speculative_config=None,
-                parallel_config=SimpleNamespace(worker_cls="gpu.Worker"),
-                use_v2_model_runner=False,
-            )
-        )
-    with pytest.raises(ValueError, match=r'additional_config\["das"\] must be'):
-        worker.DasWorker(SimpleNamespace(additional_config={"das": {"drafters": {}}}))
+    assert history_tokens == 80
+    assert passes < 70, "the second response, equal to the first, was not drafted"
 
 
 @pytest.mark.parametrize("blocks", [3, 7, -8, 8.0, "16", True, None])
@@ -152,13 +122,6 @@ def test_no_draft_meets_a_stop_string_where_tokens_behind_it_would_stay(
     built._validate_params(stopping)
     found = built.process_inputs(stopping).sampling_params.extra_args
     assert found == ({LIMIT_KEY: 0} if outcome == "undrafted" else None)
-
-
-def test_an_engine_needs_neither_install_nor_announcements(tiny_policy: str) -> None:
-    (line,) = run_script(ONLY_THE_PLUGIN, tiny_policy)
-    passes, history_tokens = map(int, line.split())
-    assert history_tokens == 80
-    assert passes < 70, "the second response, equal to the first, was not drafted"
 
 
 def test_install_keeps_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from conftest import Engines, roll
 from vllm import SamplingParams
 
-from das.engine.build import EngineSettings, engine_arguments
+from das.engine.build import engine_arguments
 from das.engine.methods import METHODS, Method, find_method, method_in
 from das.errors import EngineError
 
@@ -29,15 +29,12 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_row_alone_makes_a_method_that_drafts_and_changes_no_token(engines: Engines, repetitive_policy: str) -> None:
-    prompts, problems = [[5, 6, 5, 6, 5], [7, 8, 7, 8]], ["a", "b"]
-    found = {}
-    for method in ("none", "toy"):
-        llm = engines.build(repetitive_policy, method=method)
-        params = [SamplingParams(temperature=0.6, max_tokens=60, seed=seed, ignore_eos=True) for seed in (3, 4)]
-        found[method] = roll(llm, prompts, params, problems, 1)
-    assert found["toy"][0] == found["none"][0]
-    assert found["toy"][2]["drafted"] > 0
+def test_a_row_alone_makes_a_method_that_drafts(engines: Engines, repetitive_policy: str) -> None:
+    """That such drafts change no token: tests/identity/test_vllm_drafters.py."""
+    llm = engines.build(repetitive_policy, method="toy")
+    params = [SamplingParams(temperature=0.6, max_tokens=60, seed=seed, ignore_eos=True) for seed in (3, 4)]
+    *_, report = roll(llm, [[5, 6, 5, 6, 5], [7, 8, 7, 8]], params, ["a", "b"], 1)
+    assert report["drafted"] > 0
 
 
 @pytest.mark.usefixtures("toy")
@@ -73,9 +70,26 @@ def test_methods_of_vllm_tell_their_own_name() -> None:
     assert method_in({"method": "eagle3", "model": "head"}, {}) == "eagle3"
 
 
-def test_an_unknown_method_is_one_line() -> None:
-    with pytest.raises(EngineError, match="unknown speculation method 'guess': choose none, das, "):
-        EngineSettings("", method="guess")
+@pytest.mark.parametrize(
+    ("method", "speculative", "words"),
+    [
+        ("guess", {}, "unknown speculation method 'guess': choose none, das, "),
+        *(("das", {"num_speculative_tokens": n}, "draft is a whole number, 1 or more") for n in (0, True, "8")),
+        ("das", {"model": "x"}, "das takes num_speculative_tokens alone"),
+        ("eagle3", {"num_speculative_tokens": 2}, "eagle3 needs a head"),
+        ("eagle3", {"model": "x", "num_speculative_tokens": 0}, "drafts 1 to 7 tokens a pass, not 0"),
+        ("eagle3", {"model": "x", "num_speculative_tokens": 8}, "not 8"),
+        ("eagle3", {"model": "x", "num_speculative_tokens": True}, "not True"),
+        ("draft_model", {"num_speculative_tokens": 4}, "got model=None"),
+        ("draft_model", {"model": "nowhere", "num_speculative_tokens": 0}, "num_speculative_tokens=0: a draft model"),
+        ("draft_model", {"model": "nowhere"}, "num_speculative_tokens=None: a draft model needs"),
+        ("draft_model", {"model": "/nowhere", "num_speculative_tokens": 4}, "draft model /nowhere does not exist"),
+    ],
+)
+def test_impossible_settings_of_a_method_are_one_line(method: str, speculative: dict[str, Any], words: str) -> None:
+    with pytest.raises(EngineError, match=words) as refused:
+        engine_arguments(method, speculative=speculative)
+    assert "\n" not in str(refused.value)
 
 
 def test_the_longest_draft_that_is_planned_can_be_chosen() -> None:
@@ -85,17 +99,3 @@ def test_the_longest_draft_that_is_planned_can_be_chosen() -> None:
 
     assert (planned(), planned(speculative={"num_speculative_tokens": 3})) == (7, 3)
     assert planned(speculative={"num_speculative_tokens": 30}) == 7, "the budget never gives more"
-    for wrong in (0, True, "8"):
-        with pytest.raises(EngineError, match="the longest draft is a whole number, 1 or more"):
-            planned(speculative={"num_speculative_tokens": wrong})
-    with pytest.raises(EngineError, match="das takes num_speculative_tokens alone"):
-        planned(speculative={"model": "x"})
-
-
-def test_no_budget_is_built_to_read_a_number_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Front end, worker and runner each read the options, in engines with more than one process each time anew."""
-    settings = {"name": "fixed", "tokens": 7}
-    arguments = engine_arguments("das", budget=settings)
-    monkeypatch.setattr("das.budget.make_budget", lambda settings: pytest.fail("built"))
-    assert arguments["speculative_config"]["num_speculative_tokens"] == 7
-    assert engine_arguments("das", budget=settings) == arguments

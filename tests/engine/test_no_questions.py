@@ -10,6 +10,7 @@ from vllm.exceptions import VLLMValidationError
 
 from das.engine import worker as das_worker
 from das.errors import NotInstalled
+from das.verify.admission import SET_ASIDE_KEY
 
 PROMPTS = [[5, 6, 7], [5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [30, 31, 32, 33]]
 
@@ -37,7 +38,7 @@ def history(worker: Any) -> tuple[int, int, int]:
 
 def sequence(engines: Engines, policy: str, method: str) -> list[list[list[int]]]:
     """What an engine answers before and after its cache is reset, an abort, and new weights."""
-    llm = engines.build(policy, method=method, budget={"name": "fixed", "tokens": 8})
+    llm = engines.build(policy, method=method)
     answers = [generate(llm)]
     llm.reset_prefix_cache()
     answers.append(generate(llm))
@@ -52,10 +53,41 @@ def sequence(engines: Engines, policy: str, method: str) -> list[list[list[int]]
     return answers
 
 
+# Requests that any engine of das refuses in one line.
+NONSENSE: list[tuple[dict[str, Any], str]] = [
+    ({"extra_args": {"das_limit": -1}}, "das_limit must be a whole number of tokens in 0..2147483647, got '-1'"),
+    ({"extra_args": {"das_limit": 2**40}}, "das_limit must be"),
+    ({"extra_args": {"das_limit": "4"}}, "das_limit must be"),
+    ({"extra_args": {"das_limit": True}}, "das_limit must be"),
+    ({"extra_args": {"das_problem": 7}}, "das_problem must be a string of at most 512 characters, got the int 7"),
+    ({"extra_args": {"das_problem": "p" * 10_000}}, "got 10000 characters"),
+    *(
+        ({"extra_args": {SET_ASIDE_KEY: given}}, "das_set_aside must be a list of token ids")
+        for given in ("abc", [1.5], [-1], [2**31], [True], 3)
+    ),
+    ({"logprob_token_ids": [1]}, "ask for logprobs=N"),
+    ({"seed": 2**64}, "seed must fit into 64 bits, for all n=1 responses, got 18446744073709551616"),
+    ({"seed": 2**64 - 1, "n": 2}, "seed must fit into 64 bits, for all n=2 responses"),
+]
+
+
+def refuse_nonsense(llm: Any) -> None:
+    """The engine refuses it, and lives."""
+    for arguments, words in NONSENSE:
+        with pytest.raises(VLLMValidationError) as error:
+            generate(llm, **arguments)
+        assert words in str(error.value)
+        assert "\n" not in str(error.value)
+    assert len(generate(llm, max_tokens=2, min_p=0.1, logit_bias={5: 1.0})) == len(PROMPTS)
+    for seed in (-(2**63), 2**63 - 1, 2**64 - 2):
+        assert len(generate(llm, max_tokens=2, seed=seed, n=2)) == len(PROMPTS)
+
+
 def test_drafts_change_nothing_and_no_two_answers_are_equal(engines: Engines, tiny_policy: str) -> None:
     without = sequence(engines, tiny_policy, "none")
     with pytest.raises(NotInstalled, match="this engine has no drafter of which there could be another"):
         engines.llm.collective_rpc("das_use_proposer", args=("another", None))
+    refuse_nonsense(engines.llm)
     drafted = sequence(engines, tiny_policy, "das")
     assert drafted == without
     sampled = [(tuple(PROMPTS[i]), tuple(tokens)) for answer in drafted[:4] for i, tokens in enumerate(answer)]
@@ -75,7 +107,7 @@ def test_counts_stay_bounded(
     """Nobody announces a rollout and no weights arrive; or a trainer announced one before, and went away."""
     monkeypatch.setattr(das_worker, "MAX_PASSES", 50)
     monkeypatch.setattr("das.engine.rollouts.rollout_record.TOKENS_PER_TICK", 500)
-    llm = engines.fresh(tiny_policy, method="das", drafter={"window": 2})
+    llm = engines.fresh(tiny_policy, method="das")
     if trained:
         llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
         generate(llm)
@@ -86,7 +118,7 @@ def test_counts_stay_bounded(
         llm.generate(prompts, SamplingParams(max_tokens=60, ignore_eos=True), use_tqdm=False)
         history_tokens, _, passes = llm.collective_rpc(history)[0]
         assert passes <= 50
-        assert history_tokens <= 2 * 500 + 2 * 6 * 60
+        assert history_tokens <= 4 * 500 + 2 * 6 * 60  # the window's, and those of two calls
         proposer = llm.collective_rpc(lambda worker: worker.das_runner.drafter)[0]
         assert len(proposer._record.measured_s) <= 50
     assert llm.collective_rpc(history)[0][1] >= 30 * trained + 5
@@ -135,24 +167,5 @@ def test_a_rollout_that_ends_under_a_live_request_doubles_no_token(engines: Engi
 
 
 def test_requests_that_ask_for_nonsense_are_refused_and_the_engine_lives(engines: Engines, tiny_policy: str) -> None:
-    bad: list[tuple[dict[str, Any], str]] = [
-        ({"extra_args": {"das_limit": -1}}, "das_limit must be a whole number of tokens in 0..2147483647, got '-1'"),
-        ({"extra_args": {"das_limit": 2**40}}, "das_limit must be"),
-        ({"extra_args": {"das_limit": "4"}}, "das_limit must be"),
-        ({"extra_args": {"das_limit": True}}, "das_limit must be"),
-        ({"extra_args": {"das_problem": 7}}, "das_problem must be a string of at most 512 characters, got the int 7"),
-        ({"extra_args": {"das_problem": "p" * 10_000}}, "got 10000 characters"),
-        ({"logprob_token_ids": [1]}, "ask for logprobs=N"),
-        ({"seed": 2**64}, "seed must fit into 64 bits, for all n=1 responses, got 18446744073709551616"),
-        ({"seed": 2**64 - 1, "n": 2}, "seed must fit into 64 bits, for all n=2 responses"),
-    ]
-    for method in ("das", "none"):
-        llm = engines.fresh(tiny_policy, method=method)
-        for arguments, words in bad:
-            with pytest.raises(VLLMValidationError) as error:
-                generate(llm, **arguments)
-            assert words in str(error.value)
-            assert "\n" not in str(error.value)
-        assert len(generate(llm, max_tokens=2, min_p=0.1, logit_bias={5: 1.0})) == len(PROMPTS)
-        for seed in (-(2**63), 2**63 - 1, 2**64 - 2):
-            assert len(generate(llm, max_tokens=2, seed=seed, n=2)) == len(PROMPTS)
+    """One without drafts is asked above."""
+    refuse_nonsense(engines.fresh(tiny_policy, method="das"))

@@ -13,7 +13,7 @@ from host_waits import HostWaits
 from vllm import SamplingParams
 
 from das.engine.build import EngineSettings
-from das.engine.engine_config import DasOptions, das_options
+from das.engine.engine_config import das_options
 from das.engine.runner.draft_passes import blocks_needed, pass_inputs
 from das.engine.runner.runner import Runner
 from das.errors import NotInstalled
@@ -23,7 +23,6 @@ from das.models.self_draft import BROKEN, require_self_draft
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 REQUESTS = 8
-BUDGET = {"name": "fixed", "tokens": 7}
 GOOD = {"weights": "w8a8", "passes": None, "history": False}
 W8: dict[str, Any] = {"method": "self_draft", "self_draft": {"weights": "w8a8", "passes": None}}
 
@@ -131,39 +130,9 @@ def test_weights_are_quantized_once_after_each_sync(engines: Engines, tiny_polic
     torch.testing.assert_close(drafted_with(), before / 2)
 
 
-@pytest.mark.skipif(
-    "AVX512" not in torch.backends.cpu.get_cpu_capability(), reason="vLLM's 4-bit kernel for CPUs needs AVX-512"
-)
-def test_packed_4_bits_draft_alike(engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layers of GPUs, with vLLM's 4-bit kernel for CPUs, which takes bfloat16."""
-    own = {"weights": "w4", "passes": None}
-    undrafted, _ = rollout(engines.build(tiny_policy, dtype="bfloat16"))
-    rounded, of_rounded = rollout(engines.build(tiny_policy, method="self_draft", self_draft=own, dtype="bfloat16"))
-    monkeypatch.setattr(quantized, "cpu_w4", quantized.gpu_w4)
-    packed, of_packed = rollout(engines.build(tiny_policy, method="self_draft", self_draft=own, dtype="bfloat16"))
-    assert undrafted == rounded == packed
-    assert of_packed["drafted"] > 0
-    accepted = [
-        (sum(map(len, tokens)) - report["passes"]) / report["drafted"]
-        for tokens, report in ((rounded, of_rounded), (packed, of_packed))
-    ]
-    assert abs(accepted[0] - accepted[1]) < 0.15  # groups are of another size where 128 does not divide the inputs
-
-
-def test_the_history_saves_draft_passes(engines: Engines, repetitive_policy: str) -> None:
-    rows = {}
-    for method in ("self_draft", "das_self"):
-        llm = engines.build(repetitive_policy, method=method)
-        rollout(llm, 1)
-        tokens, report = rollout(llm, 2)  # the history holds the same responses
-        rows[method] = report["draft_passes"]
-        assert sum(map(len, tokens)) - report["passes"] > 0
-    assert rows["das_self"] < rows["self_draft"]
-
-
 def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_policy: str) -> None:
     """Bit by bit: what the policy computed stays as it is."""
-    llm = engines.build(tiny_policy, method="self_draft", extra={"block_size": 32, "num_gpu_blocks_override": 48})
+    llm = engines.fresh(tiny_policy, **W8)
     runner = runner_of(llm)
     scratch = torch.zeros(len(runner.vllm.kv_caches[0]), dtype=torch.bool)
     scratch[list(runner.draft_blocks)] = True
@@ -187,29 +156,46 @@ def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_pol
     assert sum(map(len, tokens)) > report["passes"]
 
 
-def test_an_engine_that_was_built_for_other_drafts_is_refused(engines: Engines, tiny_policy: str) -> None:
-    """Its scratch blocks would be the policy's own."""
-    llm = engines.build(tiny_policy, method="das")
-    llm.collective_rpc("das_use_proposer", args=("self", DasOptions(self_draft=GOOD, budget=BUDGET)))
-    with pytest.raises(NotInstalled, match="build it for the method self_draft"):
-        rollout(llm)
+@pytest.mark.skipif(
+    "AVX512" not in torch.backends.cpu.get_cpu_capability(), reason="vLLM's 4-bit kernel for CPUs needs AVX-512"
+)
+def test_packed_4_bits_draft_alike(engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers of GPUs, with vLLM's 4-bit kernel for CPUs, which takes bfloat16."""
+    own = {"weights": "w4", "passes": None}
+    rounded, of_rounded = rollout(engines.build(tiny_policy, method="self_draft", self_draft=own, dtype="bfloat16"))
+    monkeypatch.setattr(quantized, "cpu_w4", quantized.gpu_w4)
+    packed, of_packed = rollout(engines.build(tiny_policy, method="self_draft", self_draft=own, dtype="bfloat16"))
+    assert rounded == packed
+    assert of_packed["drafted"] > 0
+    accepted = [
+        (sum(map(len, tokens)) - report["passes"]) / report["drafted"]
+        for tokens, report in ((rounded, of_rounded), (packed, of_packed))
+    ]
+    assert abs(accepted[0] - accepted[1]) < 0.15  # groups are of another size where 128 does not divide the inputs
+
+
+def test_the_history_saves_draft_passes(engines: Engines, repetitive_policy: str) -> None:
+    """In a second rollout it holds the same responses."""
+    llm = engines.build(repetitive_policy, method="das_self")
+    (tokens, first), (again, second) = rollout(llm, 1), rollout(llm, 2)
+    assert again == tokens
+    assert sum(map(len, tokens)) - second["passes"] > 0
+    assert 0 < second["draft_passes"] < first["draft_passes"]
 
 
 @pytest.mark.parametrize(
-    ("self_draft", "words"),
+    ("settings", "words"),
     [
-        (3, "give weights, passes, and history"),
-        ({"weights": "w8a8", "passes": None}, "give weights, passes, and history"),
-        ({"weights": "w8", "passes": None, "history": True}, "one of w8a8, w4"),
+        ({"drafters": {}}, 'additional_config."das". must be a dictionary of '),
+        ({"self_draft": 3}, "give weights, passes, and history"),
+        ({"self_draft": {"weights": "w8a8", "passes": None}}, "give weights, passes, and history"),
+        ({"self_draft": {"weights": "w8", "passes": None, "history": True}}, "one of w8a8, w4"),
+        ({"self_draft": GOOD, "branch_blocks": 8}, "chains only"),
     ],
 )
-def test_raw_settings_of_another_form_are_refused(self_draft: Any, words: str) -> None:
-    config = SimpleNamespace(additional_config={"das": {"self_draft": self_draft}})
+def test_raw_settings_of_another_form_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        das_options(config)
-    config = SimpleNamespace(additional_config={"das": {"branch_blocks": 8, "self_draft": GOOD}})
-    with pytest.raises(ValueError, match="chains only"):
-        das_options(config)
+        das_options(SimpleNamespace(additional_config={"das": settings}))
 
 
 def test_scratch_blocks_hold_any_draft() -> None:

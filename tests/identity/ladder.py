@@ -217,6 +217,12 @@ METHODS = {
     ),
 }
 
+# Their kinds of drafts and of strain are those of others, together: not for the inner loop.
+SLOW = (
+    *("das_asynchronous_rests", "das_tokens_no_prefixes", "das_learned_prices"),
+    *("random_distributions", "trees_few_seats_chunked", "self_w4_few_seats_chunked"),
+)
+
 
 class Trees:
     """Lets an engine draft random trees of the answers that it is about to give."""

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from cases import Case, answers, core_of, prompts
 from conftest import Engines, in_a_fork
-from ladder import FIXED, METHODS, STORED, Trees, built, permuted, use_new_weights
+from ladder import FIXED, METHODS, SLOW, STORED, Trees, built, permuted, use_new_weights
 
 from das.engine import proposer
 from das.engine.patches.front_end import let_force
@@ -47,7 +47,9 @@ def test_the_answers_are_those_that_are_stored(expected: dict[str, Any]) -> None
     assert expected["new"] != expected["old"]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in METHODS]
+)
 def test_drafts_change_nothing(
     engines: Engines, tiny_policy: str, expected: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,6 @@ from das.errors import EngineError
 from das.trl import generation
 from das.trl.dataset_rows import RepeatWatch, history_tick, problem_id, require_fitting
 from das.trl.engines.in_process import DasEngine, require_sleep_mode, tensor_parallel_group
-from das.trl.generation import refuse
 
 
 def backend(unit: str = "epoch", **attributes: Any) -> Any:
@@ -273,20 +272,3 @@ def test_equal_questions_about_other_images_are_other_problems() -> None:
     for ask in (lambda seen: {"prompt": "p", "image": seen}, lambda seen: {"prompt": "p", "images": [seen]}):
         assert problem_id(ask(image(1))) == problem_id(ask(image(1)))
         assert len({problem_id(ask(image(1))), problem_id(ask(image(2))), problem_id({"prompt": "p"})}) == 3
-
-
-def trl_arguments(**changed: Any) -> dict[str, Any]:
-    usual = {"mode": "colocate", "model": SimpleNamespace()}
-    return {**usual, "accelerator": None, **changed}
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"model": SimpleNamespace(quantization_method="bitsandbytes")}, "without quantization"),
-    ],
-)
-def test_what_cannot_be_combined_is_refused(changed: dict[str, Any], message: str) -> None:
-    refuse(trl_arguments())
-    with pytest.raises(EngineError, match=message):
-        refuse(trl_arguments(**changed))

@@ -52,7 +52,7 @@ def test_recorded_distributions_are_drafted_from_with_their_noise(
     halves = [dict(list(recorded.items())[:24]), dict(list(recorded.items())[24:])]
     passes = []
     for remembered in (None, true, wrong):
-        llm = engines.build(tiny_policy, **settings)
+        llm = engines.fresh(tiny_policy, **settings)
         for tick, half in enumerate(halves, 1):
             responses, report = force(llm, half, tick, remembered)
             assert responses[:24] == list(half.values())

@@ -37,7 +37,7 @@ for seed in range(20):
     assert np.array_equal(out.numpy(), native_noise(int(keys[0][0]), int(keys[1][0]), 8192)), seed
 
 generator = torch.Generator().manual_seed(0)
-for rows, vocab in ((400, 512), (800, 40), (5, 32_000), (1, 151_936), (2, 16_385), (2, 3)):
+for rows, vocab in ((100, 512), (200, 40), (5, 32_000), (1, 151_936), (2, 16_385), (2, 3)):
     logits = torch.randn(rows, vocab, generator=generator) * 0.1  # nearly flat, so that the noise decides
     logits[:, ::7] = -torch.inf
     logits[0, 1::1024] = logits[0, -1] = 30.0  # ties for the greedy row, within a split and across splits
@@ -168,13 +168,8 @@ def run_python(folder: Path, code: str, **environment: str) -> Any:
     return subprocess.run([sys.executable, script], env={**os.environ, **environment}, capture_output=True, text=True)
 
 
-def test_interpreted_kernel_gives_the_bits_of_the_c_and_torch_paths(tmp_path: Path) -> None:
-    ran = run_python(tmp_path, INTERPRETED, TRITON_INTERPRET="1")
-    assert ran.returncode == 0, ran.stderr
-
-
-def test_interpreted_kernel_remembers_what_torch_does(tmp_path: Path) -> None:
-    ran = run_python(tmp_path, REMEMBERED, TRITON_INTERPRET="1")
+def test_interpreted_kernels_give_the_bits_of_c_and_torch_and_remember_what_torch_does(tmp_path: Path) -> None:
+    ran = run_python(tmp_path, INTERPRETED + REMEMBERED, TRITON_INTERPRET="1")
     assert ran.returncode == 0, ran.stderr
 
 
