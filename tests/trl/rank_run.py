@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
+from trl_runs import ON_CPU
 
 import das
 from das import ranks
@@ -82,21 +83,13 @@ def train(
         options = {"drafter": drafter, "budget": {"name": "fixed", "tokens": 8}}
     das.speculate(method, cluster=cluster, **options)
     arguments = {
+        **ON_CPU,
         "output_dir": str(folder / "trl"),
-        "use_vllm": True,
-        "vllm_mode": "colocate",
-        "vllm_gpu_memory_utilization": 0.1,
         "per_device_train_batch_size": ROWS // ranks.count(),
         "num_generations": 4,
         "max_completion_length": 32,
         "max_steps": 3,
         "learning_rate": 0.01,
-        "save_strategy": "no",
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "report_to": "none",
-        "disable_tqdm": True,
         **further,
     }
     trainer = Recorder(

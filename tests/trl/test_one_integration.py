@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from composed import composed_arm
 from conftest import in_a_fork
-from hydra import initialize_config_dir
+from trl_runs import ON_CPU
 
 from analysis import read
-from experiments.harness.arm_configs import arm_config
-from experiments.run.errors import CONFIGS
 from experiments.settings.config import RunConfig
 
 # All that configs/trainer/grpo.yaml names: two problems a step, of four, so that an epoch has two steps.
@@ -74,21 +73,7 @@ def train_with_trl(policy: str, problems: Any, folder: Path, seed: int = 0) -> d
             return loss
 
     das.speculate(drafter={"window": WINDOW}, budget=BUDGET)
-    args = GRPOConfig(
-        output_dir=str(folder),
-        seed=seed,
-        use_vllm=True,
-        vllm_mode="colocate",
-        vllm_gpu_memory_utilization=0.1,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        **TRAINER,
-    )
+    args = GRPOConfig(output_dir=str(folder), seed=seed, **ON_CPU, **TRAINER)
     trainer = Trainer(model=policy, reward_funcs=reward, args=args, train_dataset=problems)
     das.speculate("off")  # the trainer that is built goes on drafting
     trainer.train()
@@ -135,8 +120,7 @@ def trained(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) ->
     overrides += ["trainer.trim_padding=false"]  # TRL's own bits
     overrides += ["engine.max_num_seqs=8", "engine.max_model_len=160", "checkpoint.every=0", f"drafter.window={WINDOW}"]
     overrides += [f"budget={BUDGET['name']}", f"budget.tokens={BUDGET['tokens']}"]
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", overrides)
+    config = composed_arm("das", *overrides)
     found: dict[str, Any] = in_a_fork(train_all, config, repetitive_policy, tmp_path_factory.mktemp("runs"))
     return found
 

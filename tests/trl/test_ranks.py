@@ -7,16 +7,13 @@ from pathlib import Path
 import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env
-from hydra import initialize_config_dir
+from composed import composed_arm, composed_run
 from scripts import ROOT, SIZES, TWO_RANKS, run_script
 
 from analysis import read
-from experiments.harness.arm_configs import arm_config
 from experiments.harness.runs import one_by_one
 from experiments.harness.validate import check_processes
-from experiments.run.errors import CONFIGS, UserError
-from experiments.settings.compose import compose_config
-from experiments.settings.config import run_config
+from experiments.run.errors import UserError
 
 pytestmark = pytest.mark.slow
 
@@ -94,8 +91,7 @@ def test_a_problem_finds_the_responses_of_other_ranks(compared: Path) -> None:
 
 def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetitive_policy: str) -> None:
     overrides = [*SMALL, f"policy.path={repetitive_policy}"]
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        same, other = arm_config("das", overrides), arm_config("das", [*overrides, "seed=1"])
+    same, other = composed_arm("das", *overrides), composed_arm("das", *overrides, "seed=1")
     assert one_by_one.finished(compared / "arms" / "das", same)
     assert not one_by_one.finished(compared / "arms" / "ngram", same)
     with pytest.raises(UserError, match="another seed"):
@@ -125,8 +121,7 @@ def test_processes_must_be_as_configured(
     launched: int, overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(launched))
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", ["task=train", *overrides])
+    config = composed_arm("das", "task=train", *overrides)
     with pytest.raises(UserError, match=message):
         check_processes(config)
 
@@ -142,8 +137,7 @@ def test_the_documented_launches_compose() -> None:
     assert len(launches()) >= 3
     for launcher, command in launches():
         overrides = [word for word in shlex.split(command) if not word.startswith("hydra.")]
-        with initialize_config_dir(str(CONFIGS), version_base=None):
-            config = run_config(compose_config(overrides))
+        config = composed_run(*overrides)
         assert f"--num_processes {config.engine.processes} " in f"{launcher} "
         assert config.problems_per_step % config.engine.processes == 0
         assert not config.task.lock_step
@@ -151,8 +145,7 @@ def test_the_documented_launches_compose() -> None:
 
 def test_the_launcher_takes_its_config() -> None:
     """accelerate reads launch/fsdp.yaml, and would tell the processes this. No GPU is needed to see that much."""
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        words = shlex.split(arm_config("das", ["task=train", "engine=gpu", "engine.processes=16"]).engine.launch)
+    words = shlex.split(composed_arm("das", "task=train", "engine=gpu", "engine.processes=16").engine.launch)
     arguments = launch_command_parser().parse_args([*words[1:], "run.py", "task=train"])
     checked, _, _ = _validate_launch_command(arguments)
     assert checked.use_fsdp

@@ -3,6 +3,7 @@
 import importlib
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,15 @@ def trl_untouched_afterwards() -> Iterator[None]:
     yield
     das.speculate("off")
     assert hooks_of_trl() == before
+
+
+def build_trainer(policy: str, folder: Path, columns: dict[str, Any] | None = None, **arguments: Any) -> GRPOTrainer:
+    """A trainer as scripts build it."""
+    from datasets import Dataset
+
+    rows = Dataset.from_dict({"prompt": ["p"] * 8, **(columns or {})})
+    args = GRPOConfig(output_dir=str(folder), use_cpu=True, bf16=False, report_to="none", **arguments)
+    return GRPOTrainer(model=policy, reward_funcs=lambda **columns: [0.0], args=args, train_dataset=rows)
 
 
 @pytest.mark.parametrize(
@@ -79,38 +89,25 @@ def test_off_gives_trl_back() -> None:
     assert hooks_of_trl() == before
 
 
-def test_trainers_without_vllm(tiny_policy: str, tmp_path: Any) -> None:
+def test_trainers_without_vllm(tiny_policy: str, tmp_path: Path) -> None:
     """While das.speculate() is on, they are refused when they are built, and when they were built before."""
-    from datasets import Dataset
-
-    rows = Dataset.from_list([{"prompt": "p"}] * 8)
-
-    def build() -> GRPOTrainer:
-        args = GRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none")
-        return GRPOTrainer(model=tiny_policy, reward_funcs=lambda **columns: [0.0], args=args, train_dataset=rows)
-
-    earlier = build()
+    earlier = build_trainer(tiny_policy, tmp_path)
     das.speculate()
     with pytest.raises(EngineError, match=r"use_vllm=True .* call das\.speculate\(\) before it is built"):
-        build()
+        build_trainer(tiny_policy, tmp_path)
     with pytest.raises(EngineError, match=r"call das\.speculate\(\) before it is built"):
         earlier._generate_and_score_completions([])
     das.speculate("off")
-    assert not isinstance(getattr(build(), "vllm_generation", None), SpeculativeGeneration)
+    plain = build_trainer(tiny_policy, tmp_path)
+    assert not isinstance(getattr(plain, "vllm_generation", None), SpeculativeGeneration)
 
 
 @pytest.mark.parametrize("options", [{"drafter": {"window": 2}}, {"budget": {"name": "fixed", "tokens": 2}}])
-def test_options_that_a_server_would_ignore(options: dict[str, Any], tiny_policy: str, tmp_path: Any) -> None:
-    from datasets import Dataset
-
-    rows = Dataset.from_list([{"prompt": "p"}] * 8)
-    args = GRPOConfig(
-        output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", use_vllm=True, vllm_mode="server"
-    )
+def test_options_that_a_server_would_ignore(options: dict[str, Any], tiny_policy: str, tmp_path: Path) -> None:
     das.speculate(**options)
     (name,) = options
     with pytest.raises(EngineError, match=f"the server has its own {name}: give them to `python -m das serve`"):
-        GRPOTrainer(model=tiny_policy, reward_funcs=lambda **columns: [0.0], args=args, train_dataset=rows)
+        build_trainer(tiny_policy, tmp_path, use_vllm=True, vllm_mode="server")
 
 
 def test_servers_need_the_newest_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,17 +137,12 @@ def test_a_lag_is_refused_by_other_trainers(module: str) -> None:
     ],
 )
 def test_trainings_that_have_no_lag(
-    arguments: dict[str, Any], columns: dict[str, Any], message: str, tiny_policy: str, tmp_path: Any
+    arguments: dict[str, Any], columns: dict[str, Any], message: str, tiny_policy: str, tmp_path: Path
 ) -> None:
     """They are refused before an engine is built."""
-    from datasets import Dataset
-
-    rows = Dataset.from_dict({"prompt": ["p"] * 8, **columns})
-    options: dict[str, Any] = {"use_cpu": True, "bf16": False, "report_to": "none", "use_vllm": True}
-    args = GRPOConfig(output_dir=str(tmp_path), **options, **arguments)
     das.speculate(lag=1)
     with pytest.raises(EngineError, match=rf"^lag=1: .*{message}"):
-        GRPOTrainer(model=tiny_policy, reward_funcs=lambda **columns: [0.0], args=args, train_dataset=rows)
+        build_trainer(tiny_policy, tmp_path, columns, use_vllm=True, **arguments)
 
 
 @pytest.mark.parametrize("full_name", sorted(trainers.REFUSED.keys() - trainers.OLDER.keys()))

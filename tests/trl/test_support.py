@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from hydra import initialize_config_dir
+from composed import composed_arm
 
 from das.errors import EngineError
 from das.trl.generation import refuse
 from das.trl.support import QUANTIZED, unsupported
-from experiments.harness.arm_configs import arm_config
 from experiments.harness.validate import check, check_processes
 from experiments.harness.validate_policy import check_policy
-from experiments.run.errors import CONFIGS, UserError
+from experiments.run.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -33,8 +32,7 @@ def test_the_harness_and_scripts_are_refused_alike(
     state = SimpleNamespace(**{"deepspeed_plugin": None, **prepared})
     with pytest.raises(EngineError, match=message) as in_script:
         refuse({**arguments, "accelerator": SimpleNamespace(state=state)})
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", [])
+    config = composed_arm("das")
     check_processes(config)
     for name, value in launched.items():
         monkeypatch.setenv(name, value)
@@ -56,8 +54,7 @@ def test_deepspeed_is_for_scripts_alone(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(EngineError, match=r"counts 1 process of 2, .* where the trainer's arguments have `deepspeed`"):
         refuse({"model": None, "accelerator": alone})
     monkeypatch.delenv("WORLD_SIZE")
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", [])
+    config = composed_arm("das")
     with pytest.raises(UserError, match=r"DeepSpeed keeps in a form of its own: .* das\.speculate\(\) in a script"):
         check_processes(config)
 
@@ -89,10 +86,9 @@ def test_ddp_in_place_of_fsdp_is_refused() -> None:
 
 def test_checkpoints_of_a_sharded_policy_are_for_cpus(fsdp_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """test_fsdp_on_cpu.py resumes one. Those that accelerate shards on GPUs were never tried."""
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config, without = (
-            arm_config("das", ["task=train", "engine.processes=2", *more]) for more in ([], ["checkpoint.every=0"])
-        )
+    config, without = (
+        composed_arm("das", "task=train", "engine.processes=2", *more) for more in ([], ["checkpoint.every=0"])
+    )
     check_processes(config)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(UserError, match=r"checkpoint\.every=\d+: .* \(FSDP on GPUs\) were never tried"):
@@ -113,7 +109,6 @@ def test_quantized_policies_are_refused_before_they_are_loaded(tiny_policy: str,
     with pytest.raises(UserError) as in_harness:
         check_policy(str(quantized), max_model_len=64)
     assert str(in_harness.value) == f"policy.path={quantized}: {in_script.value}"
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("das", ["+trainer.model_init_kwargs={quantization_config: {load_in_4bit: true}}"])
+    config = composed_arm("das", "+trainer.model_init_kwargs={quantization_config: {load_in_4bit: true}}")
     with pytest.raises(UserError, match=QUANTIZED):
         check(config)

@@ -13,6 +13,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
+from trl_runs import ON_CPU
 
 import das
 from experiments.digests import weights_digest
@@ -74,9 +75,6 @@ def build(policy: str, kind: str, out: Path) -> GRPOTrainer:
         train_dataset=Dataset.from_dict({"prompt": prompts, "name": names}),
         args=GRPOConfig(
             output_dir=str(out),
-            use_vllm=True,
-            vllm_mode="colocate",
-            vllm_gpu_memory_utilization=0.1,
             vllm_max_model_length=480,
             per_device_train_batch_size=8,
             num_generations=4,
@@ -86,13 +84,7 @@ def build(policy: str, kind: str, out: Path) -> GRPOTrainer:
             temperature=0.3,
             max_steps=4,
             learning_rate=0.01,
-            logging_steps=1,
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            report_to="none",
-            disable_tqdm=True,
-            save_strategy="no",
+            **ON_CPU,
         ),
         **several,
     )

@@ -11,13 +11,7 @@ from das.engine.build import EngineSettings
 from das.trl import generation as of_trl
 
 STEPS = 2
-COMMON: dict[str, Any] = {
-    "max_steps": STEPS,
-    "per_device_train_batch_size": 4,
-    "gradient_accumulation_steps": 2,
-    "max_completion_length": 40,
-    "temperature": 1.0,
-    "learning_rate": 0.002,
+ON_CPU: dict[str, Any] = {  # of a trainer whose engine is in its process
     "use_vllm": True,
     "vllm_mode": "colocate",
     "vllm_gpu_memory_utilization": 0.1,
@@ -28,6 +22,15 @@ COMMON: dict[str, Any] = {
     "save_strategy": "no",
     "report_to": "none",
     "disable_tqdm": True,
+}
+COMMON: dict[str, Any] = {
+    **ON_CPU,
+    "max_steps": STEPS,
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "max_completion_length": 40,
+    "temperature": 1.0,
+    "learning_rate": 0.002,
 }
 GROUPS: dict[str, Any] = {"num_generations": 4}
 # By trainer: module, arguments of its config.
