@@ -245,7 +245,7 @@ class DasProposer:
             request = live.get(name)
             if request is None:
                 request = self._begin(name, self._runner.requests[name], len(new))
-            # has_ended, written out
+            # An asynchronous engine may run a request once more before it notices that it has all its tokens.
             if request.untracked or request.stopped or request.generated >= request.max_tokens:
                 continue
             num_drafted = pending.get(name, 0)
