@@ -383,8 +383,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._das_proposer.add_history(history_tick, texts)
 
     def das_save_history(self, path: str) -> None:
-        """Write the drafter's history and learned weights, for `drafter.warm`. Does nothing unless das drafts."""
-        if self._das_proposer is not None:
+        """Write the drafter's history and learned weights, for `drafter.warm`. Does nothing unless das drafts. Of the
+        ranks of an engine only the first one drafts, and so has a history."""
+        if self._das_proposer is not None and get_tp_group().is_first_rank:
             self._das_proposer.draft_round.drafter.save(Path(path))
 
     def das_save_state(self, folder: str) -> None:
