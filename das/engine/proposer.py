@@ -148,10 +148,10 @@ class DasProposer:
             for request, count in zip(emitted.requests, counts, strict=True):
                 wanted = self._wanted[request.name] = before.get(request.name, deque(maxlen=PLANNED_BY))
                 wanted.append(count)
+        self._record.declined |= not any(counts) and bool(proposal.drafts.counts.any())
         if planned is not None:
             most = [planned[request.name] for request in emitted.requests]
             counts = np.minimum(proposal.drafts.counts, most).tolist()
-        self._record.declined |= not any(counts) and bool(proposal.drafts.counts.any())
         parents = None
         if isinstance(proposal.drafts, TreeDrafts):
             parents, self._branches = proposal.drafts.parents, sum(proposal.drafts.branches(counts))

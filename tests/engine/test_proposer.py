@@ -226,3 +226,5 @@ def test_a_pass_is_planned_from_what_the_budget_chose_in_the_last_rounds(
     monkeypatch.setattr(draft_round.budget, "observe_pass", told.append)
     assert round_of(3) == [5, 6, 7]
     assert [done.num_drafted for done in told] == [2], "the budget hears of rows, not of tokens"
+    assert round_of(3, {"a": 0, "b": 0, "c": 0}) == []
+    assert not batch.proposer._record.declined, "the pass had no rows, and the budget cut nothing"
