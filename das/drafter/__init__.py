@@ -50,6 +50,8 @@ def window_of(settings: Mapping[str, Any]) -> int:
 
 
 def _drafter(settings: Mapping[str, Any]) -> tuple[type[Drafter], dict[str, Any]]:
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"drafter {settings!r}: give a dictionary of its name and options")
     options = dict(settings)
     name = options.pop("name", "history")
     if name in DRAFTERS:
