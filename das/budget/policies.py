@@ -66,9 +66,12 @@ class TargetPass:
 
 
 def drafted_tokens(tokens: int) -> int:
-    """Returns a budget's option `tokens`, the most draft tokens of a request. Raises ValueError for fewer than 1."""
-    if tokens < 1:
-        raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none or arm=none")
+    """Returns a budget's option `tokens`, the most draft tokens of a request. Raises ValueError for fewer than 1, and
+    for a fraction."""
+    if tokens < 1 or tokens % 1:
+        raise ValueError(
+            f"budget.tokens must be a whole number, at least 1, got {tokens}; for no drafts use budget=none or arm=none"
+        )
     return tokens
 
 

@@ -64,6 +64,19 @@ def server(folder: Path) -> Any:
     return AsyncLLM.from_engine_args(AsyncEngineArgs(str(folder), **arguments))
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"asynchronous": "yes"}, "asynchronous='yes': give true or false"),
+        ({"budget": {"name": "fixed", "tokens": 2.5}}, "budget.tokens must be a whole number, at least 1, got 2.5"),
+        ({"budget": {"name": "fixed", "tokens": 0}}, "budget.tokens must be a whole number, at least 1, got 0"),
+    ],
+)
+def test_options_that_vllm_would_stumble_over_are_refused(options: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        das.engine_arguments(**options)
+
+
 @pytest.mark.parametrize(("name", "config", "line"), REFUSED)
 def test_policies_whose_tokens_drafts_change_are_refused_in_one_line(
     name: str, config: PretrainedConfig, line: str, tmp_path: Path
