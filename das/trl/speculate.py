@@ -13,7 +13,7 @@ from das import ranks
 from das.budget import DEFAULT_BUDGET
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
-from das.drafter import DEFAULT_UNIT, UNITS
+from das.drafter import DEFAULT_UNIT, check_unit
 from das.engine.build import EngineSettings
 from das.engine.engine_config import BITS, EXACT
 from das.engine.install import install
@@ -26,7 +26,7 @@ from das.trl.conversations import follow_turns
 from das.trl.dataset_rows import require_fitting
 from das.trl.engines.cluster import BESIDE
 from das.trl.generation import SpeculativeGeneration
-from das.trl.lag import rollouts_of_script, script_problem
+from das.trl.lag import check_lag, rollouts_of_script, script_problem
 from das.trl.resume import ScriptCheckpoints
 from das.trl.sharded_checkpoints import checkpoints_accepted, complete
 from das.trl.step_rollouts import StepRollouts
@@ -93,10 +93,8 @@ def speculate(
         return
     options = {"name": drafter} if isinstance(drafter, str) else dict(drafter or {})
     unit = options.pop("unit", DEFAULT_UNIT)
-    if unit not in UNITS:
-        raise ValueError(f"drafter unit {unit!r}: choose epoch or step")
-    if lag is not None and (type(lag) is not int or lag < 0):
-        raise ValueError(f"lag={lag}: give a whole number of training steps, such as 1")
+    check_unit(unit)
+    check_lag(lag)
     gpu = torch.cuda.is_available()
     fields = {
         "method": method,
