@@ -405,7 +405,7 @@ class DasProposer:
     def _begin(self, name: str, state: Any, num_emitted: int) -> LiveRequest:
         """Register a request that emitted for the first time, or that continues after its rollout ended.
 
-        state: vLLM's CachedRequestState, whose output ends with the `num_emitted` tokens of this pass.
+        state: the runner's KnownRequest, whose output ends with the `num_emitted` tokens of this pass.
         """
         request = live_request(name, state, self.draft_round.max_draft_tokens, self.max_model_len)
         self.requests.begin(request, state)

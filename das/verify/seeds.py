@@ -16,7 +16,7 @@ BUCKETS = 2**16  # counters for all further prompts
 
 
 def features_of(state: Any) -> list[str]:
-    """Returns vLLM's hashes of a request's images and other features. state: vLLM's CachedRequestState."""
+    """Returns vLLM's hashes of a request's images and other features. state: the runner's KnownRequest."""
     return [feature.identifier for feature in getattr(state, "mm_features", None) or ()]
 
 
@@ -79,7 +79,7 @@ class DefaultSeeds:
 class _Seeded:
     """A request's seed, and the request's state when the seed was drawn."""
 
-    state: Any  # vLLM's CachedRequestState
+    state: Any  # the runner's KnownRequest
     params: Any
     turn: int  # turn of a streaming session, counted from 0
     seed: int
