@@ -16,17 +16,15 @@ from unittest.mock import patch
 
 import psutil
 import pytest
+from composed import composed_arm
 from faults import planted
-from hydra import initialize_config_dir
 from scripts import SIZES
 
 from analysis import read
 from analysis.evaluations import evaluations
 from analysis.metrics import timeless
 from experiments.harness import resume
-from experiments.harness.arm_configs import arm_config
 from experiments.harness.runs.equal_runs import differing_files
-from experiments.run.errors import CONFIGS
 from experiments.settings.config import RunConfig
 from experiments.training.barrier import Barrier
 
@@ -115,8 +113,7 @@ RUNS = {
 
 
 def config_of(arm: str, *overrides: str) -> RunConfig:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return arm_config(arm, [*SETTINGS, *overrides])
+    return composed_arm(arm, *SETTINGS, *overrides)
 
 
 def often_flat(completions: list[list[dict[str, str]]], **columns: Any) -> list[float]:
