@@ -110,11 +110,11 @@ def shown_arms(names: Sequence[str]) -> list[str]:
     return [name for name in names if name in (names[0], "stock", best)]
 
 
-def smoothed(values: Sequence[float], steps: int = SMOOTH) -> np.ndarray:
-    """Return the mean of each value and those up to `steps` - 1 before it."""
+def smoothed(values: Sequence[float]) -> np.ndarray:
+    """Return the mean of each value and those up to SMOOTH - 1 before it."""
     sums = np.cumsum([0.0, *values])
     ends = np.arange(1, len(sums))
-    starts = np.maximum(ends - steps, 0)
+    starts = np.maximum(ends - SMOOTH, 0)
     return np.asarray((sums[ends] - sums[starts]) / (ends - starts))
 
 

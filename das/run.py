@@ -55,10 +55,12 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
     Raises ValueError, TypeError or EngineError with a one-line message if they are impossible.
     """
     # These need numpy, and `python -m das doctor` says in one line that it is missing.
-    from das.budget import DEFAULT_BUDGET, longest_draft
-    from das.drafter import check_drafter
+    from das.budget import longest_draft
+    from das.drafter import DEFAULT_UNIT, check_drafter, check_unit
+    from das.engine.build import EngineSettings
     from das.engine.engine_config import check_exact
     from das.engine.methods import find_method
+    from das.trl.lag import check_lag
 
     found: dict[str, Any] = {"method": method}
     for setting in settings:
@@ -79,11 +81,14 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
     if not find_method(method).keyed:
         raise ValueError(f"--method {method} is vLLM as it comes: run the command without das")
     if "budget" in found:
-        found["budget"] = {**({} if "name" in found["budget"] else DEFAULT_BUDGET), **found["budget"]}
         longest_draft(found["budget"])
-    check_drafter({key: value for key, value in found.get("drafter", {}).items() if key != "unit"})
+    drafter = dict(found.get("drafter", {}))
+    check_unit(drafter.pop("unit", DEFAULT_UNIT))
+    check_drafter(drafter)
     ClusterSettings(**found.get("cluster", {}))
     check_exact(found.get("exact"))
+    check_lag(found.get("lag"))
+    EngineSettings(**{"model": "", "method": method, **found.get("engine", {})})
     return found
 
 
@@ -144,7 +149,13 @@ def run(arguments: Namespace) -> int:
     with side_output("the folder for the sum at the end (TMPDIR)", _say):
         variables[FOLDER] = folder = tempfile.mkdtemp(prefix="das_run_")
     defaults = environment(chosen.get("exact")) if VERL in command else {}  # for TRL das.speculate() sets them
-    process = subprocess.Popen(command, env={**defaults, **os.environ, **variables})
+    try:
+        process = subprocess.Popen(command, env={**defaults, **os.environ, **variables})
+    except OSError as error:  # such as a script whose first line names no interpreter
+        print(f"error: {command[0]} cannot be started: {error.strerror}", file=sys.stderr)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        return 2
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the command, too
     signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
     code = process.wait()

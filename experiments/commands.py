@@ -23,7 +23,7 @@ def usage() -> str:
     terminal.print("usage: python run.py [task=NAME] [KEY=VALUE ...]    (task=compare if none is named)\n")
     terminal.print(table)
     terminal.print(
-        "\nconfigs/ lists every KEY with its unit or source. docs/reference.md has an example of each task.\n"
+        "\nconfigs/ lists every KEY with its unit or source. docs/reference.md has examples.\n"
         "`python run.py task=NAME --cfg job` prints a task's config; `python run.py --hydra-help` prints Hydra's flags."
     )
     return text.getvalue().rstrip()

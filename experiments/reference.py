@@ -7,13 +7,14 @@ fails if the page is out of date.
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from analysis.metrics import METRICS
 from analysis.panels import ACCURACY, PANELS
 from das.files import write_text
-from experiments.registry import TASKS
+from experiments.registry import TASKS, Task
 from experiments.settings.conflicts import table
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -53,7 +54,7 @@ def _settings(path: Path) -> Iterator[Setting]:
 def _text(comment: str) -> str:
     """A comment as a cell of a table: pages become links, and `a | b` becomes `a, b`."""
     cell = comment.replace(" | ", ", ").replace("|", "\\|").replace("<", "&lt;")
-    return re.sub(r"docs/(\w+)\.md", r"[\1](\1.md)", cell)
+    return re.sub(r"docs/(\w+)\.md(#[\w-]+)?", r"[\1](\1.md\2)", cell)
 
 
 def _head(path: Path) -> str:
@@ -119,8 +120,13 @@ def groups() -> str:
 
 def tasks() -> str:
     """Return a table of the tasks with an example of each."""
-    rows = [f"| `{task.name}` | {task.help} | `python run.py {task.example}` |" for task in TASKS.values()]
+    rows = [f"| `{task.name}` | {task.help} | {_example(task)} |" for task in TASKS.values()]
     return "\n".join(["| task | what it does | example |", "|---|---|---|", *rows])
+
+
+def _example(task: Task) -> str:
+    """A task's example if it has settings beside the task."""
+    return "" if task.example == f"task={task.name}" else f"`python run.py {task.example}`"
 
 
 def arms() -> str:
@@ -134,8 +140,9 @@ def conflicts() -> str:
 
 
 def metrics() -> str:
-    """Return the metrics that every row of metrics.jsonl has, with their units."""
-    rows = [f"| `{m.name}` | {m.unit} | {_text(m.meaning)} |" for m in METRICS if m.logged and not m.of]
+    """Return the metrics that every row of metrics.jsonl has. Neighbours of one unit and meaning share a row."""
+    same = groupby((m for m in METRICS if m.logged and not m.of), lambda m: (m.unit, m.meaning))
+    rows = [f"| {', '.join(f'`{m.name}`' for m in found)} | {unit} | {_text(words)} |" for (unit, words), found in same]
     return "\n".join(["| name | unit | meaning |", "|---|---|---|", *rows])
 
 

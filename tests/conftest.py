@@ -374,7 +374,7 @@ def roll(llm: Any, prompts: Sequence[list[int]], params: Sequence[Any], problems
     return tokens, logprobs, report
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def code_reward() -> Iterator[Any]:
     """The reward of code, with two judges."""
     from sandboxes import best_isolation

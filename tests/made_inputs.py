@@ -1,10 +1,10 @@
 """Small made-up recordings for tasks that read recorded rollouts. No test package is needed."""
 
 import gzip
-import json
 from pathlib import Path
 
 import numpy as np
+from steps_on_disk import json_lines, write_arm
 
 from experiments.recorded.drafter_replay import made_up_problems
 
@@ -16,11 +16,12 @@ def write_traces(folder: Path) -> Path:
     """Write every trace with a few problems of 32 responses x 120 tokens; returns the folder."""
     folder.mkdir(parents=True)
     for seed, name in enumerate(TRACES):
-        with gzip.open(folder / f"{name}.jsonl.gz", "wt") as file:
-            for problem, texts in made_up_problems(8 if name.startswith("steer") else 2, 32, 120, seed):
-                for text in texts:
-                    row = {"problem_id": problem, "run": "one", "response_ids": text.tolist()}
-                    file.write(json.dumps(row) + "\n")
+        rows = (
+            {"problem_id": problem, "run": "one", "response_ids": text.tolist()}
+            for problem, texts in made_up_problems(8 if name.startswith("steer") else 2, 32, 120, seed)
+            for text in texts
+        )
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(json_lines(rows).encode()))
     return folder
 
 
@@ -28,10 +29,12 @@ def write_run(folder: Path, steps: int) -> None:
     """Write the rollouts of a run: 2 problems x 8 responses per step, of 20 to 119 tokens."""
     made = made_up_problems(2, 8 * steps, 120, seed=3)
     random = np.random.default_rng(0)
-    (folder / "rollouts").mkdir(parents=True)
-    for step in range(1, steps + 1):
-        with gzip.open(folder / "rollouts" / f"step_{step:05d}.jsonl.gz", "wt") as file:
-            for problem, texts in made:
-                for text in texts[(step - 1) * 8 : step * 8]:
-                    ids = text[: int(random.integers(20, 120))].tolist()
-                    file.write(json.dumps({"problem_id": problem, "response_ids": ids}) + "\n")
+    responses = [
+        [
+            {"problem_id": problem, "response_ids": text[: int(random.integers(20, 120))].tolist()}
+            for problem, texts in made
+            for text in texts[step * 8 : (step + 1) * 8]
+        ]
+        for step in range(steps)
+    ]
+    write_arm(folder, (), responses)

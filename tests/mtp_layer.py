@@ -13,35 +13,31 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from experiments.heads.eagle3 import Attended, Eagle3Head, HeadShape, gated_mlp, shape_for
 from experiments.heads.mtp import LAYERS
-from experiments.heads.unrolled import Attended, HeadShape, UnrolledDrafter, gated_mlp, linears, shape_for
 
 FIRST = LAYERS + "0."
 
 
-class MtpLayer(UnrolledDrafter):
+class MtpLayer(Eagle3Head):
     """The layer. Its parameters have the names of MiMo's files, without FIRST. `new_mtp` fills them."""
 
     def lay_out(self, shape: HeadShape) -> None:
-        """Make the parameters of the layer, for this shape. See UnrolledDrafter."""
+        """Make the parameters of the layer, for this shape. See Eagle3Head."""
         hidden, query, kv = shape.hidden_size, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.input_proj = nn.Linear(2 * hidden, hidden, bias=False)
         projections = {"q_proj": (hidden, query), "k_proj": (hidden, kv), "v_proj": (hidden, kv)}
-        self.self_attn = linears(projections, bias=True)
+        self.self_attn = nn.ModuleDict({name: nn.Linear(*size) for name, size in projections.items()})
         self.self_attn["o_proj"] = nn.Linear(query, hidden, bias=False)
         self.mlp = gated_mlp(shape)
         for norm in ("token_layernorm", "hidden_layernorm", "input_layernorm", "post_attention_layernorm"):
             setattr(self, norm, nn.RMSNorm(hidden, eps=shape.norm_eps))
         self.final_layernorm = nn.RMSNorm(hidden, eps=shape.norm_eps)
 
-    def matrices(self) -> list[nn.Parameter]:
-        """Returns the matrices that Muon trains. Those of the vocabulary belong to the policy, not to the layer."""
-        return [value for value in self.parameters() if value.ndim == 2]
-
     def unrolled(
         self, tokens: torch.Tensor, hidden: torch.Tensor, embedding: torch.Tensor, depth: int
     ) -> Iterator[torch.Tensor]:
-        """Yield logits for each drafted token. See UnrolledDrafter. The embedding is also the lm_head."""
+        """Yield logits for each drafted token. See Eagle3Head. The embedding is also the lm_head."""
         places = len(tokens) - 1
         state = hidden[:places]
         attended: Attended = []

@@ -131,6 +131,16 @@ def output_into(out: IO[str], errors: IO[str]) -> Iterator[None]:
             os.close(descriptor)
 
 
+def ends(pid: int, within_s: float = 10.0) -> bool:
+    """Whether a process that may be nobody's child ends in time. A zombie has ended."""
+    status, deadline = Path(f"/proc/{pid}/stat"), time.monotonic() + within_s
+    while status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 def of_ranks(folder: Path, name: str) -> list[Any]:
     """What each rank wrote into FOLDER/NAME_rankN.json."""
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}_rank*.json"))]

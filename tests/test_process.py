@@ -3,10 +3,9 @@
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from scripts import ROOT, ends
+
 CHILD = """
 import time
 from das.process import die_with_parent
@@ -28,11 +27,7 @@ def test_the_child_ends_with_its_parent() -> None:
     parent = subprocess.run(
         [sys.executable, "-c", PARENT], capture_output=True, text=True, env=environment, check=False
     )
-    status = Path(f"/proc/{int(parent.stdout)}/stat")
-    deadline = time.monotonic() + 10
-    while status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z":
-        assert time.monotonic() < deadline, "the child outlived its parent"
-        time.sleep(0.02)
+    assert ends(int(parent.stdout)), "the child outlived its parent"
 
 
 def test_it_imports_nothing_heavy() -> None:

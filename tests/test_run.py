@@ -53,7 +53,10 @@ def test_options_are_those_of_speculate() -> None:
             "--set window=4: give lag=1, exact=bits, or GROUP.NAME=VALUE with a group of drafter",
         ),
         (("--set", "drafter.window=-1", "--", "true"), "window must be in 0"),
+        (("--set", "drafter.unit=week", "--", "true"), "drafter unit 'week': choose epoch or step"),
         (("--set", "budget.name=generous", "--", "true"), "unknown budget 'generous'"),
+        (("--set", "lag=long", "--", "true"), "lag=long: give a whole number of training steps"),
+        (("--set", "engine.slots=3", "--", "true"), "unexpected keyword argument 'slots'"),
         (("--set", "cluster.engines=0", "--", "true"), "cluster.engines=0"),
         (("--set", "lag=1", "--", "python", "-m", VERL), "verl builds its engines itself: leave out --set lag"),
     ],
@@ -67,6 +70,20 @@ def test_refused_in_one_line_before_anything_starts(
     assert message in said
     assert said.startswith("error: ")
     assert said.count("\n") == 1
+
+
+def test_a_file_that_no_system_can_start_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell would run such a script."""
+    script, temporary = tmp_path / "train.sh", tmp_path / "temporary"
+    script.write_text("echo begun\n")
+    script.chmod(0o755)
+    temporary.mkdir()
+    monkeypatch.setattr(das.run.tempfile, "tempdir", str(temporary))
+    assert das.run.run(argparse.Namespace(method="das", set=[], words=["--", str(script)])) == 2
+    assert capsys.readouterr().err == f"error: {script} cannot be started: Exec format error\n"
+    assert not list(temporary.iterdir())
 
 
 def test_other_programs_keep_their_start_and_their_exit_code(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ def test_the_engine_gets_what_engine_arguments_gives(
     assert das["self_draft"] == {"weights": "w8a8", "passes": 4, "history": True}
     run(monkeypatch, "--print", "--method", "none")
     assert "speculative-config" not in printed(capsys)[1]
+    assert run(monkeypatch, "--print", "--budget", '{"tokens": 8}') == 0
+    assert json.loads(printed(capsys)[1]["additional-config"])["das"]["budget"] == {"tokens": 8}
     run(monkeypatch, "--print", "--asynchronous")
     assert json.loads(printed(capsys)[1]["additional-config"])["das"]["asynchronous"] is True
 

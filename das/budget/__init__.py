@@ -37,16 +37,20 @@ POLICIES: dict[str, type[BudgetPolicy]] = {
 
 
 def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
-    """Build the policy that settings["name"] names (config group `budget`). The other settings are its options.
+    """Build the policy that settings["name"] names (config group `budget`; default: that of DEFAULT_BUDGET). The other
+    settings are its options.
 
     Options that are left out have the defaults of the policy's constructor. The option `over` holds the settings of
     another policy, which the named one switches on and off.
 
     A name "module:Class" stands for a class of the user (docs/drafters_and_budgets.md). Raises ValueError with a
-    one-line message if the name is unknown or a value is impossible, and TypeError if an option is unknown.
+    one-line message if the name is unknown or a value is impossible, and TypeError if an option is unknown or of
+    another type.
     """
-    options: dict[str, Any] = {key: value for key, value in settings.items() if key != "name"}
-    name = settings["name"]
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"budget {settings!r}: give a dictionary of its name and options")
+    options: dict[str, Any] = {**DEFAULT_BUDGET, **settings}
+    name = options.pop("name")
     if name not in POLICIES and ":" not in str(name):
         raise ValueError(
             f"unknown budget {name!r}: choose one of {', '.join(POLICIES)}, or name a class as module:Class"
@@ -54,7 +58,10 @@ def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
     policy = POLICIES[name] if name in POLICIES else load_class("budget", name, BudgetPolicy)
     if "over" in options:
         options["over"] = make_budget(options["over"])
-    built = policy(**options)
+    try:
+        built = policy(**options)
+    except TypeError as error:
+        raise TypeError(f"budget {name}: {error}") from error
     if policy.limits is BudgetPolicy.limits or not hasattr(built, "max_draft_tokens"):
         raise ValueError(f"budget.name={name}: it needs limits and max_draft_tokens (docs/drafters_and_budgets.md)")
     return built

@@ -70,9 +70,9 @@ class RemainingLength:
         return {"pool": self._pool, "ended_P_bins": ended, "problems": pack_strings(list(self._problems))}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue from what `state` returned. Raises ValueError for a state with other bins."""
+        """Continue from what `state` returned. That of another `max_tokens` has other bins, and is not taken."""
         if state["pool"].shape != self._pool.shape:
-            raise ValueError(f"the saved lengths have {len(state['pool'])} bins, but {len(self._pool)} are needed")
+            return
         self._pool = state["pool"].copy()
         self._problems.clear()
         self._problems.update(zip(unpack_strings(state["problems"]), state["ended_P_bins"].copy(), strict=True))

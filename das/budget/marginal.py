@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from ctypes import CDLL, byref, c_double, c_int64, c_void_p
 from functools import cache
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ PATIENCE = 8  # after this many passes in a row whose drafts did not pay, the dr
 FIRST_WAIT = 8  # number of passes until the drafter is called again; it doubles each time
 MAX_WAIT = 512
 WORTH_TRYING = 0.05  # a trial must save this share of a plain pass in the best case (tokens cost nothing)
+LARGER = 1.25  # least factor between the rows of a trial and those that the prices would choose
 FIRST_PLAIN = 3  # passes of a new engine that carry no drafts
 APART = 8  # time between two trials, in plain passes; it doubles after each trial that shows nothing new
 FOUND = 0.95  # a trial faster than this share of its predicted time has found lower prices
@@ -175,12 +177,15 @@ class Marginal(BudgetPolicy):
             self._wait, self._next_wait = self._next_wait, min(2 * self._next_wait, MAX_WAIT)
 
     def _try_more(self, chosen: int, seconds: Array, gains: Array, each: float, live: int) -> int:
-        """Returns the number of tokens to verify: `chosen`, or more in a trial, which shows their price."""
-        if gains[-1] * each >= WORTH_TRYING * seconds[0]:
+        """Returns the number of tokens to verify: `chosen`, or many more in a trial, which shows their price.
+
+        A trial of a few more tokens would be due often, and each would spend what a larger one waits for."""
+        least = min(len(seconds) - 1, ceil(LARGER * (live + chosen)) - live)
+        if least > chosen and gains[-1] * each >= WORTH_TRYING * seconds[0]:
             costs = seconds - each * (live + gains)
-            affordable = np.flatnonzero(costs[chosen + 1 :] <= self._trials.seconds(self._now))
+            affordable = np.flatnonzero(costs[least:] <= self._trials.seconds(self._now))
             if len(affordable):
-                size = chosen + 1 + int(affordable[-1])
+                size = least + int(affordable[-1])
                 self._running[-1] = size, float(seconds[size]), float(seconds[0])
                 return size
         self._trials.put_off(self._now, APART * float(seconds[0]))

@@ -34,11 +34,6 @@ class LiveRequest:
     passes: int = 0  # number of target passes that emitted tokens for it
     initial: LengthClass | None = field(default=None, compare=False)  # class at start, set by policies that use it
 
-    @property
-    def has_ended(self) -> bool:
-        """True if it has all its tokens. An asynchronous engine may run it once more before it notices."""
-        return self.stopped or self.generated >= self.max_tokens
-
     def cut_at_stop(self, tokens: list[int]) -> list[int]:
         """Returns `tokens` up to and including the first stop token, and notes it. Tokens after a stop token are never
         emitted."""
@@ -69,16 +64,14 @@ class TargetPass:
     branches: int = 0  # branches of its drafts, not counting each draft's trunk (das/drafter/draft.py)
     draft_passes: Sequence[tuple[int, float]] = ()  # (rows, seconds) of the draft model's passes before it
 
-    @property
-    def tokens(self) -> int:
-        """Tokens that the pass computed, i.e. its rows of logits."""
-        return self.live + self.num_drafted
-
 
 def drafted_tokens(tokens: int) -> int:
-    """Returns a budget's option `tokens`, the most draft tokens of a request. Raises ValueError for fewer than 1."""
-    if tokens < 1:
-        raise ValueError(f"budget.tokens must be at least 1, got {tokens}; for no drafts use budget=none or arm=none")
+    """Returns a budget's option `tokens`, the most draft tokens of a request. Raises ValueError for fewer than 1, and
+    for a fraction."""
+    if tokens < 1 or tokens % 1:
+        raise ValueError(
+            f"budget.tokens must be a whole number, at least 1, got {tokens}; for no drafts use budget=none or arm=none"
+        )
     return tokens
 
 

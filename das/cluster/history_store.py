@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from das.drafter import native
 from das.drafter.distributions import Distributions
 from das.drafter.options import PROMPT_CONTEXT
 from das.drafter.saved import SavedHistory, SavedText
@@ -92,9 +91,8 @@ class HistoryStore:
         return sum(text.nbytes for texts in self._problems.values() for text, _ in texts)
 
     def saved(self) -> SavedHistory:
-        """Returns all trajectories, in the form of a drafter's saved history, with the weights of a new drafter."""
-        texts = [text for text, _ in self._in_order()]
-        return SavedHistory(native.prior_weights(), self.history_tick, texts)
+        """Returns all trajectories, in the form of a drafter's saved history."""
+        return SavedHistory(self.history_tick, [text for text, _ in self._in_order()])
 
     def known(self) -> list[list[int]]:
         """Returns which engines have each trajectory of `saved`, in the same order."""

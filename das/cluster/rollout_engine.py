@@ -132,10 +132,11 @@ class RolloutEngine:
             self._params = _flat(params)
             self._abort()
             self._finished.clear()
+            goes_on = turn and self._rollout  # a new engine may join amid a rollout of several turns
             self._rollout += 1
             self._history_tick = history_tick
             self.llm.collective_rpc("das_add_history", args=(history_tick, ()))
-            self.llm.collective_rpc("das_begin_turn" if turn else "das_begin_rollout", args=(0,))
+            self.llm.collective_rpc("das_begin_turn" if goes_on else "das_begin_rollout", args=(0,))
 
         self._do(begin)
 

@@ -6,13 +6,12 @@ from typing import Any
 from das.drafter.draft import Draft, Drafts, TreeDraft, TreeDrafts
 from das.drafter.drafter import Drafter
 from das.drafter.history import HistoryDrafter
-from das.drafter.options import DEFAULT_UNIT, UNITS, DrafterOptions
+from das.drafter.options import DEFAULT_UNIT, DrafterOptions, check_unit
 from das.named_class import load_class
 
 __all__ = [
     "DEFAULT_UNIT",
     "DRAFTERS",
-    "UNITS",
     "Draft",
     "Drafter",
     "DrafterOptions",
@@ -21,6 +20,7 @@ __all__ = [
     "TreeDraft",
     "TreeDrafts",
     "check_drafter",
+    "check_unit",
     "make_drafter",
     "window_of",
 ]
@@ -50,6 +50,8 @@ def window_of(settings: Mapping[str, Any]) -> int:
 
 
 def _drafter(settings: Mapping[str, Any]) -> tuple[type[Drafter], dict[str, Any]]:
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"drafter {settings!r}: give a dictionary of its name and options")
     options = dict(settings)
     name = options.pop("name", "history")
     if name in DRAFTERS:

@@ -266,7 +266,7 @@ class HistoryDrafter(Drafter):
             for finished in self._history[tick]:
                 tokens, remembered = self._stores.read(finished)
                 texts.append(SavedText(finished.problem, tick, finished.context, tokens, remembered=remembered))
-        SavedHistory(self.weights(), self.history_tick, texts).write(path)
+        SavedHistory(self.history_tick, texts, self.weights()).write(path)
 
     def load(self, path: Path, restart: bool = False) -> None:
         """Replace history, history tick and weights by saved ones. Texts outside the window are dropped.
@@ -277,6 +277,8 @@ class HistoryDrafter(Drafter):
         if self._requests:
             raise ValueError(f"cannot load while {len(self._requests)} requests are live")
         saved = read_history(checks.file_path(path, "path"))
+        if saved.weights is None:
+            raise ValueError(f"{path}: it holds no weights")
         self._restart(saved.weights)
         shift = saved.history_tick if restart else 0
         self.history_tick = saved.history_tick - shift

@@ -28,6 +28,12 @@ UNITS = ("epoch", "step")  # units of a history tick; the caller chooses, becaus
 DEFAULT_UNIT = "epoch"
 
 
+def check_unit(unit: object) -> None:
+    """Raise ValueError with a one-line message unless this is one of UNITS."""
+    if unit not in UNITS:
+        raise ValueError(f"drafter unit {unit!r}: choose {' or '.join(UNITS)}")
+
+
 @dataclass(frozen=True)
 class DrafterOptions:
     """Options of `HistoryDrafter`. Raises ValueError with a one-line message if a value is outside its range."""

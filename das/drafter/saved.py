@@ -39,11 +39,12 @@ class SavedText:
 
 @dataclass(frozen=True)
 class SavedHistory:
-    """The window's texts in finishing order, the current history tick and the learned weights."""
+    """The window's texts in finishing order, the current history tick and a drafter's learned weights."""
 
-    weights: np.ndarray  # float64, in the order of das.drafter.prior.SIZES
     history_tick: int
     texts: list[SavedText]
+    # float64, in the order of das.drafter.prior.SIZES; None: they are nobody's, but those that engines give each other
+    weights: np.ndarray | None = None
 
     def write(self, path: Path) -> None:
         """Write the history as .npz, atomically."""
@@ -53,7 +54,7 @@ class SavedHistory:
         """Returns the history in the form of files and messages. The keys `clock` and `clocks` hold history ticks."""
         return {
             "kind": np.array(_KIND),
-            "weights": self.weights,
+            **({} if self.weights is None else {"weights": self.weights}),
             "clock": np.array(self.history_tick, np.int64),
             "tokens": np.concatenate([np.empty(0, np.int32), *(text.tokens for text in self.texts)]),
             "lengths": np.array([len(text.tokens) - text.context for text in self.texts], np.int64),
@@ -114,7 +115,7 @@ def _checked(arrays: dict[str, np.ndarray]) -> SavedHistory:
         SavedText(problem, tick, context, tokens[end - context - length : end], remembered=remembered)
         for problem, tick, context, length, end, remembered in of_texts
     ]
-    return SavedHistory(_weights(arrays), clock, texts)
+    return SavedHistory(clock, texts, _weights(arrays) if "weights" in arrays else None)
 
 
 def _remembered(arrays: dict[str, np.ndarray], lengths: list[int]) -> Sequence[Distributions | None]:

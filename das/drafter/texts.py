@@ -71,9 +71,6 @@ class Stores:
         self._lib, self._core, self._remembers = lib, core, remembers
         self._stores: dict[str, Store] = {}
 
-    def __len__(self) -> int:
-        return len(self._stores)
-
     def begin_prompt(self, key: str, tokens: np.ndarray) -> bytes:
         """Index the prompt of a new request, unless a live request of the store has the same one. Returns its key."""
         store = self._store(key)

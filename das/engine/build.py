@@ -95,9 +95,12 @@ def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:
 
 
 def _config(folder: str) -> dict[str, Any]:
-    """Returns the content of config.json in this folder; empty if there is none."""
+    """Returns what config.json in this folder says; empty if there is none. Raises EngineError if it is damaged."""
     config = Path(folder) / "config.json"
-    return json.loads(config.read_text()) if folder and config.is_file() else {}
+    try:
+        return dict(json.loads(config.read_text())) if folder and config.is_file() else {}
+    except (OSError, ValueError, TypeError) as error:
+        raise EngineError(f"{config} cannot be read ({reason_of(error)})") from None
 
 
 def _vocabulary(folder: str) -> int | None:

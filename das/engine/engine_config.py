@@ -89,6 +89,8 @@ class DasOptions(DraftOptions):
                 f"branch_blocks={blocks!r}: a draft that branches needs {BLOCKS_A_TREE}; set it to a whole number of "
                 f"{BLOCKS_A_TREE} or more, or to 0 for chains"
             )
+        if self.asynchronous not in (None, False, True):
+            raise ValueError(f"asynchronous={self.asynchronous!r}: give true or false")
         if self.asynchronous and blocks:
             raise ValueError("asynchronous=True: chains only; set branch_blocks=0")
         if self.self_draft is not None:

@@ -23,7 +23,7 @@ def set_environment(kv_cache_gib: int = 1, threads: int | None = None, batch_inv
     """
     silence_known()
     if threads is None:
-        threads = int(os.environ.get("OMP_NUM_THREADS", "1").split(",")[0])  # "4,2" nests: the first level counts
+        threads = int((os.environ.get("OMP_NUM_THREADS") or "1").split(",")[0])  # "4,2" nests: the first level counts
     torch.set_num_threads(threads)  # torch is loaded already, so it no longer reads OMP_NUM_THREADS
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs beside the trainer; TRL needs it there

@@ -2,7 +2,8 @@
 
 That is its history of texts, the lengths of responses, the calibrated probabilities of acceptance, the acceptance of
 set-aside tokens, and the scale s of coupled drafts (das/models/coupled.py). A budget is not saved: within a few passes
-it measures the running engine anew.
+it measures the running engine anew, and what those of papers learn of responses (das/budget/paper.py, Ladder) begins
+anew, too.
 """
 
 from pathlib import Path

@@ -148,10 +148,10 @@ class DasProposer:
             for request, count in zip(emitted.requests, counts, strict=True):
                 wanted = self._wanted[request.name] = before.get(request.name, deque(maxlen=PLANNED_BY))
                 wanted.append(count)
+        self._record.declined |= not any(counts) and bool(proposal.drafts.counts.any())
         if planned is not None:
             most = [planned[request.name] for request in emitted.requests]
             counts = np.minimum(proposal.drafts.counts, most).tolist()
-        self._record.declined |= not any(counts) and bool(proposal.drafts.counts.any())
         parents = None
         if isinstance(proposal.drafts, TreeDrafts):
             parents, self._branches = proposal.drafts.parents, sum(proposal.drafts.branches(counts))
@@ -245,7 +245,7 @@ class DasProposer:
             request = live.get(name)
             if request is None:
                 request = self._begin(name, self._runner.requests[name], len(new))
-            # has_ended, written out
+            # An asynchronous engine may run a request once more before it notices that it has all its tokens.
             if request.untracked or request.stopped or request.generated >= request.max_tokens:
                 continue
             num_drafted = pending.get(name, 0)
@@ -405,7 +405,7 @@ class DasProposer:
     def _begin(self, name: str, state: Any, num_emitted: int) -> LiveRequest:
         """Register a request that emitted for the first time, or that continues after its rollout ended.
 
-        state: vLLM's CachedRequestState, whose output ends with the `num_emitted` tokens of this pass.
+        state: the runner's KnownRequest, whose output ends with the `num_emitted` tokens of this pass.
         """
         request = live_request(name, state, self.draft_round.max_draft_tokens, self.max_model_len)
         self.requests.begin(request, state)

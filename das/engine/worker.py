@@ -193,9 +193,13 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def compile_or_warm_up_model(self) -> Any:
         """Capture graphs, and run made-up requests so that kernels are compiled. Nothing is learned from them."""
         stages.now("compiles its engine's kernels and warms up")
+        learns = self._das_proposer is not None or self.das_runner.coupled is not None
         self.das_runner.is_warming_up = True
+        if learns:
+            self.das_begin_evaluation()
         times = super().compile_or_warm_up_model()
-        self.das_runner.flights.settle()
+        if learns:
+            self.das_end_evaluation()
         self.das_runner.is_warming_up = False
         self.das_runner.meter = RolloutMeter(self._das_text)
         return times
@@ -383,8 +387,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._das_proposer.add_history(history_tick, texts)
 
     def das_save_history(self, path: str) -> None:
-        """Write the drafter's history and learned weights, for `drafter.warm`. Does nothing unless das drafts."""
-        if self._das_proposer is not None:
+        """Write the drafter's history and learned weights, for `drafter.warm`. Does nothing unless das drafts. Of the
+        ranks of an engine only the first one drafts, and so has a history."""
+        if self._das_proposer is not None and get_tp_group().is_first_rank:
             self._das_proposer.draft_round.drafter.save(Path(path))
 
     def das_save_state(self, folder: str) -> None:

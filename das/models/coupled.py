@@ -68,7 +68,6 @@ class CoupledSampler:
             raise ValueError(f"scales={scales!r}: give numbers above 0; infinity drafts the likeliest token")
         self._scales = np.array(scales, np.float32)
         self._hits = np.zeros(len(scales))  # for each scale, the scored positions where it drew the emitted token
-        self.num_scored = 0.0  # positions at which the scales were scored; old ones are gradually forgotten
         self._used = 0  # index of the scale in use
         self._rounds = 0
         self._round: _Round | None = None
@@ -97,7 +96,6 @@ class CoupledSampler:
         counts = [self._calibrations[scale].counts for scale in scales]
         return {
             "hits": self._hits,
-            "num_scored": np.array(self.num_scored),
             "used": np.array(self._used),
             "rounds": np.array(self._rounds),
             "calibrated": np.array(scales, np.float64),
@@ -109,8 +107,8 @@ class CoupledSampler:
         """Continue from what `state` returned. Raises ValueError if it has another number of scales."""
         if len(state["hits"]) != len(self._scales):
             raise ValueError(f"{len(state['hits'])} scales were learned, and there are {len(self._scales)}")
-        self._hits, self.num_scored = state["hits"], float(state["num_scored"])
-        self._used, self._rounds, self._round = int(state["used"]), int(state["rounds"]), None
+        self._hits, self._used, self._rounds = state["hits"], int(state["used"]), int(state["rounds"])
+        self._round = None
         self._check.counts = state["check"].copy()
         self._calibrations = {}
         for scale, counts in zip(state["calibrated"].tolist(), state["calibrations"], strict=True):
@@ -208,9 +206,7 @@ class CoupledSampler:
 
     def _score(self, hits: np.ndarray) -> None:
         """Score all scales at more positions. hits: whether each drew the emitted token, bool [positions, scales]."""
-        keep = (1 - 1 / MEMORY) ** len(hits)
-        self._hits = self._hits * keep + hits.sum(axis=0)
-        self.num_scored = self.num_scored * keep + len(hits)
+        self._hits = self._hits * (1 - 1 / MEMORY) ** len(hits) + hits.sum(axis=0)
         if self._hits.max() > self._hits[self._used]:
             self._used = int(self._hits.argmax())
 

@@ -148,8 +148,8 @@ class SpeculativeGeneration(VLLMGeneration):
             return
         self.rollouts += 1
         responses = getattr(trainer, "num_generations", 1)  # responses to each problem; distillation asks for one
-        own = len(rows) // responses if begun is None else begun.groups
-        problems = own * trainer.accelerator.num_processes
+        own = len(rows) if begun is None else begun.groups * responses
+        problems = own * trainer.accelerator.num_processes // responses  # ranks may share a group
         dataset = trainer.train_dataset
         size = len(dataset) if hasattr(dataset, "__len__") else None
         self.history_tick = history_tick(self.history_unit, self.rollouts, size, problems)

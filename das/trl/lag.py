@@ -80,6 +80,12 @@ class RolloutsAhead(StepRollouts):
         return ([rows[i] for i in indexes] for indexes in islice(indexes_of_steps(self.trainer), number, None))
 
 
+def check_lag(lag: object) -> None:
+    """Raise ValueError with a one-line message unless this is a number of training steps, or None."""
+    if lag is not None and (type(lag) is not int or lag < 0):
+        raise ValueError(f"lag={lag}: give a whole number of training steps, such as 1")
+
+
 def rollouts_of_script(trainer: Any, lag: int) -> StepRollouts:
     """Returns the rollouts of a script's trainer. With a lag it must be a GRPOTrainer, which one process trains."""
     if not lag:

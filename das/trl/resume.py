@@ -131,6 +131,8 @@ class ScriptCheckpoints:
             generation.load_state(own)
             if not generation.engines.keeps_history:
                 _warn("the server keeps the drafter's history: if it was started anew, the history begins empty")
+        # A rank that lacks a state counts rollouts as the others do, so that all have the same history tick.
+        generation.rollouts = max(ranks.gather(generation.rollouts))
         if differing := [name for name in ROWS if about and about.get(name, 0) != ours[name]]:
             _warn(
                 "the steps train on other rows or weights than without the stop, because "

@@ -53,15 +53,20 @@ def complete(trainer: Any) -> None:
         trainer._load_best_model = lambda: _load_weights(trainer, trainer.state.best_model_checkpoint)
 
 
-def _save_weights(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    """Raises OSError on all ranks if the weights could not be written on one."""
+def _write_together(what: str, write: Callable[[], None]) -> None:
+    """Call `write` on all ranks. Raises OSError on all of them if one could not write, since a rank that goes on would
+    wait for that one."""
     cause, problem = None, ""
     try:
-        original(*args, **kwargs)
-    except (OSError, SafetensorError) as error:
+        write()
+    except (OSError, SafetensorError, RuntimeError) as error:  # torch.save raises the last for a full disk
         cause, problem = error, reason_of(error)
     if problems := [theirs for theirs in ranks.gather(problem) if theirs]:
-        raise OSError(f"the weights could not be written: {problems[0]}") from cause
+        raise OSError(f"{what} could not be written: {problems[0]}") from cause
+
+
+def _save_weights(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    _write_together("the weights", partial(original, *args, **kwargs))
 
 
 def _save_optimizer_and_scheduler(trainer: Any, folder: str) -> None:
@@ -69,9 +74,13 @@ def _save_optimizer_and_scheduler(trainer: Any, folder: str) -> None:
 
     whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
     state = get_optimizer_state_dict(trainer.model, trainer.optimizer.optimizer, options=whole)
-    if trainer.args.should_save:  # the other ranks hold nothing
-        torch.save(state, Path(folder) / OPTIMIZER)
-        torch.save(trainer.lr_scheduler.state_dict(), Path(folder) / SCHEDULER)
+
+    def write() -> None:
+        if trainer.args.should_save:  # the other ranks hold nothing
+            torch.save(state, Path(folder) / OPTIMIZER)
+            torch.save(trainer.lr_scheduler.state_dict(), Path(folder) / SCHEDULER)
+
+    _write_together("the optimizer's state", write)
 
 
 def _load_optimizer_and_scheduler(trainer: Any, folder: str | None) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from das import ranks
 from das.arrays import packed, unpacked
 from das.cluster.history_store import HistoryStore, finished_text
-from das.drafter import native
 from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.engine.rollouts.rollout import PUT_ASIDE, Rollout, RolloutRequest
 
@@ -76,7 +75,7 @@ class SharedHistory:
     def end_rollout(self, history_tick: int) -> None:
         """Move the window, as the engine's drafter does at a rollout's end, and begin to exchange what was finished."""
         self._store.end_step(history_tick)
-        history = SavedHistory(native.prior_weights(), history_tick, self._finished)
+        history = SavedHistory(history_tick, self._finished)
         self._finished = []
         self._exchanges.append(self._beside.submit(self._exchange, history))
 

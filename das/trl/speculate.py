@@ -13,7 +13,7 @@ from das import ranks
 from das.budget import DEFAULT_BUDGET
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
-from das.drafter import DEFAULT_UNIT, UNITS
+from das.drafter import DEFAULT_UNIT, check_unit
 from das.engine.build import EngineSettings
 from das.engine.engine_config import BITS, EXACT
 from das.engine.install import install
@@ -26,7 +26,7 @@ from das.trl.conversations import follow_turns
 from das.trl.dataset_rows import require_fitting
 from das.trl.engines.cluster import BESIDE
 from das.trl.generation import SpeculativeGeneration
-from das.trl.lag import rollouts_of_script, script_problem
+from das.trl.lag import check_lag, rollouts_of_script, script_problem
 from das.trl.resume import ScriptCheckpoints
 from das.trl.sharded_checkpoints import checkpoints_accepted, complete
 from das.trl.step_rollouts import StepRollouts
@@ -38,7 +38,7 @@ PATIENCE = 3  # training rollouts that may pass without an accepted token before
 
 def speculate(
     method: str = "das",
-    drafter: Mapping[str, Any] | None = None,
+    drafter: Mapping[str, Any] | str | None = None,
     budget: Mapping[str, Any] | str | None = None,
     engine: Mapping[str, Any] | None = None,
     cluster: Mapping[str, Any] | None = None,
@@ -68,8 +68,9 @@ def speculate(
 
     method: the name of a drafting method in das/engine/methods.py, such as das, das_self or none; or off.
     drafter: options of HistoryDrafter that differ from the defaults, or the `name` and options of another drafter
-    (docs/drafters_and_budgets.md), and `unit`: what its window counts, "epoch" or "step" (a rollout). budget: name and
-    options of a budget (it decides how many tokens to draft) in place of `marginal`, or a name alone. engine: fields of
+    (docs/drafters_and_budgets.md), and `unit`: what its window counts, "epoch" or "step" (a rollout); or a name alone.
+    budget: name and options of a budget (it decides how many tokens to draft) in place of `marginal`, options alone, or
+    a name alone. engine: fields of
     EngineSettings in place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts
     that branch. A server has its own drafter (except `unit`), budget and engine, so trainers with `vllm_mode="server"`
     refuse them.
@@ -90,12 +91,10 @@ def speculate(
             raise ValueError('das.speculate("off") takes no options: leave them out')
         trl_trainers.unpatch_trainers()
         return
-    options = dict(drafter or {})
+    options = {"name": drafter} if isinstance(drafter, str) else dict(drafter or {})
     unit = options.pop("unit", DEFAULT_UNIT)
-    if unit not in UNITS:
-        raise ValueError(f"drafter unit {unit!r}: choose epoch or step")
-    if lag is not None and (type(lag) is not int or lag < 0):
-        raise ValueError(f"lag={lag}: give a whole number of training steps, such as 1")
+    check_unit(unit)
+    check_lag(lag)
     gpu = torch.cuda.is_available()
     fields = {
         "method": method,

@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from das.budget import DEFAULT_BUDGET
 from das.engine.build import EngineSettings
 from das.side_output import side_output
 
@@ -28,7 +29,7 @@ class WandbRecord(TrainerCallback):
             row, drafts = self._settings.method, dict(self._settings.drafter)
             budget = dict(self._settings.budget)
             run.config.update({"das": {"method": row, "drafter": drafts or "history", "budget": budget}}, True)
-            run.tags = tuple(dict.fromkeys([*(run.tags or ()), row, str(budget["name"])]))
+            run.tags = tuple(dict.fromkeys([*(run.tags or ()), row, str(budget.get("name", DEFAULT_BUDGET["name"]))]))
 
 
 def _run(args: Any) -> Any:

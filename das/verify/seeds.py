@@ -16,7 +16,7 @@ BUCKETS = 2**16  # counters for all further prompts
 
 
 def features_of(state: Any) -> list[str]:
-    """Returns vLLM's hashes of a request's images and other features. state: vLLM's CachedRequestState."""
+    """Returns vLLM's hashes of a request's images and other features. state: the runner's KnownRequest."""
     return [feature.identifier for feature in getattr(state, "mm_features", None) or ()]
 
 
@@ -79,7 +79,7 @@ class DefaultSeeds:
 class _Seeded:
     """A request's seed, and the request's state when the seed was drawn."""
 
-    state: Any  # vLLM's CachedRequestState
+    state: Any  # the runner's KnownRequest
     params: Any
     turn: int  # turn of a streaming session, counted from 0
     seed: int
@@ -91,24 +91,15 @@ class RequestSeeds:
     def __init__(self, defaults: DefaultSeeds):
         self.defaults = defaults
         self._seeded: dict[str, _Seeded] = {}  # by request id
-        # The metadata of the batch whose seeds are kept in _batch_seeds. vLLM makes it anew with every change.
-        self._seeded_for: Any = None
-        self._batch_seeds = np.empty(0, np.int64)
 
     def of_batch(self, runner: RunningBatch) -> np.ndarray:
-        """Returns the seeds of the batch's requests in batch order, int64 [requests]; rebuilt only when the batch has
-        changed."""
-        metadata = runner.input_batch.sampling_metadata
-        if self._seeded_for is not metadata:
-            seeded = {}
-            for name, state in runner.requests.items():
-                if state.sampling_params is not None:
-                    seeded[name] = self._seed(self._seeded.get(name), state)
-            self._seeded, self._seeded_for = seeded, metadata
-            # Seeds may be any 64 bits, with a sign or without.
-            seeds = [seeded[name].seed & 0xFFFFFFFFFFFFFFFF for name in runner.input_batch.req_ids]
-            self._batch_seeds = np.array(seeds, np.uint64).view(np.int64)
-        return self._batch_seeds
+        """Returns the seeds of the batch's requests in batch order, int64 [requests]. Those of requests that the runner
+        no longer knows are forgotten."""
+        seeded = {name: self._seed(self._seeded.get(name), state) for name, state in runner.requests.items()}
+        self._seeded = seeded
+        # Seeds may be any 64 bits, with a sign or without.
+        seeds = [seeded[name].seed & 0xFFFFFFFFFFFFFFFF for name in runner.input_batch.req_ids]
+        return np.array(seeds, np.uint64).view(np.int64)
 
     def of(self, name: str) -> int | None:
         """Returns the seed of a request; None if the model runner did not know it when `of_batch` was last called."""

@@ -142,8 +142,7 @@ def check_trained(checkpoint: Path, drafters: Sequence[str]) -> None:
 def trained_head(checkpoint: Path, policy: Model) -> "Eagle3Head":
     """Load the head from the checkpoint of an arm that trained a head, such as eagle3_online."""
     from experiments.heads import training as head_training
-    from experiments.heads.eagle3 import Eagle3Head
-    from experiments.heads.unrolled import shape_for
+    from experiments.heads.eagle3 import Eagle3Head, shape_for
 
     config: Any = policy.config
     head = Eagle3Head(shape_for(config.to_dict()))

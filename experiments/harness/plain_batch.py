@@ -77,7 +77,6 @@ class PlainRunner:
         self.unfinished = np.zeros(count, np.bool_)
         self.input_batch = Batch(
             [*self.requests],
-            object(),
             np.full(count, PROMPT, np.int64),
             np.full(count, PROMPT, np.int64),
             sampler.sampling_states.temperature.np[self.rows],

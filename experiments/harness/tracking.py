@@ -23,23 +23,22 @@ UPLOAD_S = 120.0  # seconds for the upload at the end; what remains stays on dis
 class Tracker:
     """Sends the rows of one arm to its W&B run. Does nothing if `wandb=off`."""
 
-    def __init__(self, config: RunConfig, group: str, folder: Path, run_id: str | None = None):
-        """Start the run.
+    def __init__(self, config: RunConfig, group: str, folder: Path):
+        """Start the run, or continue an earlier W&B run in the folder.
 
         config: the config that the run records. group: name of the W&B group. folder: the arm's, with meta.json.
-        run_id: id of the W&B run to continue; None: an earlier W&B run in `folder` is continued, if there is one.
         """
         self.run: Any = None
         self._failed = True  # until `end` is called
         self._trouble: list[str] = []
         if config.wandb != "off":
             with side_output("W&B", self._trouble.append):
-                self._start(config, group, folder, run_id)
+                self._start(config, group, folder)
 
-    def _start(self, config: RunConfig, group: str, folder: Path, run_id: str | None) -> None:
+    def _start(self, config: RunConfig, group: str, folder: Path) -> None:
         import wandb
 
-        run_id = run_id or earlier_run(folder)
+        run_id = earlier_run(folder)
         meta = json.loads((folder / "meta.json").read_text())
         start: Callable[..., Any] = partial(
             wandb.init,
@@ -150,5 +149,6 @@ def cluster_values(cluster: Mapping[str, Any]) -> dict[str, float]:
 
 def earlier_run(folder: Path) -> str | None:
     """Return the id of the newest W&B run in the folder of an arm; None if there is none."""
-    runs = sorted((folder / "wandb").glob("*run-*-*/run-*.wandb"))
+    files = (folder / "wandb").glob("*run-*-*/run-*.wandb")
+    runs = sorted(files, key=lambda file: file.parent.name.removeprefix("offline-"))  # by the time of their start
     return runs[-1].stem.removeprefix("run-") if runs else None

@@ -8,8 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from das.files import write_text
 from das.models.head_files import CONFIG, WEIGHTS, aux_layers_of, read_head
-from experiments.heads.eagle3 import Eagle3Head
-from experiments.heads.unrolled import shape_for
+from experiments.heads.eagle3 import Eagle3Head, shape_for
 
 
 def save_head(head: Eagle3Head, folder: Path, tokenizer: str | None) -> None:

@@ -12,9 +12,9 @@ from transformers import TrainerCallback
 
 from das import ranks
 from experiments.digests import digest
+from experiments.heads.eagle3 import Eagle3Head
 from experiments.heads.muon import Muon
 from experiments.heads.texts import HeadText, HeadTexts
-from experiments.heads.unrolled import UnrolledDrafter
 from experiments.run.errors import TrainingDiverged
 
 STATE = "head.pt"
@@ -31,9 +31,9 @@ class HeadOptions:
 
 
 class HeadLearner:
-    """A head, or another UnrolledDrafter, with the optimizers that train it."""
+    """A head with the optimizers that train it."""
 
-    def __init__(self, head: UnrolledDrafter, options: HeadOptions):
+    def __init__(self, head: Eagle3Head, options: HeadOptions):
         self.head, self.options = head, options
         matrices = head.matrices()
         chosen = {id(matrix) for matrix in matrices}
@@ -119,7 +119,7 @@ class OnlineHead(TrainerCallback):
     The trainer's backend loads `tensors()` into the engine with every weight sync (SpeculativeGeneration.head).
     """
 
-    def __init__(self, head: UnrolledDrafter, options: HeadOptions, model: Any, share: float, seed: int):
+    def __init__(self, head: Eagle3Head, options: HeadOptions, model: Any, share: float, seed: int):
         """model: the policy that is trained. share: the share of each step's responses to learn from, above 0.
 
         Raises ValueError with a one-line message if the policy's hidden states cannot be read or several processes

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
 
-from experiments.heads.eagle3 import Eagle3Head, new_head
+from experiments.heads.eagle3 import Eagle3Head, agreement, new_head, shape_for, tokens_per_pass
 from experiments.heads.texts import IGNORED, HeadText, HeadTexts
 from experiments.heads.training import HeadLearner, HeadOptions
-from experiments.heads.unrolled import agreement, shape_for, tokens_per_pass
 
 AT_ONCE = 128  # number of responses that are sampled together
 NOTE_S = 10.0  # seconds between two lines about the progress of sampling

@@ -25,7 +25,7 @@ ALL_EPOCHS = 10**6  # a window so long that no text leaves it
 
 def ablation_epochs(setting: Setting) -> list[Workload]:
     """Return the workload of four epochs, each with 8 responses to each of task.ablation_problems problems."""
-    return grouped(setting.synthesis.make(int(setting.task.ablation_problems), 32, MAX_TOKENS, seed=3), 8, 0)
+    return grouped(setting.synthesis.make(int(setting.task.ablation_problems), 32, MAX_TOKENS, seed=3), 8)
 
 
 def cold_start(setting: Setting) -> Section:
@@ -143,7 +143,7 @@ def recorded_epochs(setting: Setting, trace: str, variants: int) -> list[Workloa
     if not chosen:
         raise UserError(f"task.window_epochs={epochs}: no problem of {trace} has {8 * epochs} responses")
     part = recorded.part([i for i, problem in enumerate(recorded.problems) if problem in chosen])
-    return grouped(part, 8, 0)[:epochs]
+    return grouped(part, 8)[:epochs]
 
 
 def grams(tokens: np.ndarray, n: int) -> set[bytes]:
@@ -185,7 +185,7 @@ def similarity(setting: Setting) -> Section:
     ]
     (recorded,) = read_rollouts(Path(setting.task.traces) / "rg_llama3b_rl.jsonl.gz")
     chosen = set(list(dict.fromkeys(recorded.problems))[: int(setting.task.similarity_problems)])
-    groups = grouped(recorded.part([i for i, p in enumerate(recorded.problems) if p in chosen]), 8, 0)
+    groups = grouped(recorded.part([i for i, p in enumerate(recorded.problems) if p in chosen]), 8)
     early, late = groups[: len(groups) // 2], groups[-(len(groups) // 2) :]
     pairs = {
         "step 400 after step 400": (early[1], early[0]),

@@ -22,7 +22,6 @@ class Acceptance:
     what: str
     rates: tuple[float, ...]  # P(draft token j is accepted | those before it are); the last one holds for later tokens
     source: str
-    date: str
     tau: dict[int, float]  # draft length -> the measured or published tokens per pass
 
     def profile(self, tokens: int) -> Profile:
@@ -36,5 +35,5 @@ def read_profiles() -> dict[str, Acceptance]:
     for name, row in json.loads(FILE.read_text(encoding="utf-8")).items():
         tau = {int(tokens): value for tokens, value in row["tau"].items()}
         rates = row["rates"] or constant_rate(tau[max(tau)], max(tau)).rates
-        profiles[name] = Acceptance(name, row["basis"], row["what"], tuple(rates), row["source"], row["date"], tau)
+        profiles[name] = Acceptance(name, row["basis"], row["what"], tuple(rates), row["source"], tau)
     return profiles

@@ -32,12 +32,12 @@ WORDS = re.compile(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\w]?[^\W\d_]+|\d| ?[^\s\
 STEP_FILE = re.compile(r"step_(\d+)\.jsonl\.gz")
 
 
-def read_rollouts(path: Path, group: int = 0, batch: int = 0, prompt: int = 0) -> list[Workload]:
+def read_rollouts(path: Path, group: int = 0, prompt: int = 0) -> list[Workload]:
     """Read the steps of recorded rollouts, oldest first. Raises UserError for anything that cannot be read.
 
-    group: responses to a problem in a step. batch: problems in a step. Both are used only if the rows name no steps.
-    0 means all, even if problems have different numbers of responses. prompt: the number of tokens that every prompt is
-    taken to have, because rows do not hold the prompts.
+    group: responses to a problem in a step, used only if the rows name no steps. 0 means all, even if problems have
+    different numbers of responses. prompt: the number of tokens that every prompt is taken to have, because rows do not
+    hold the prompts.
     """
     files = rollout_files(path)
     steps = [list(_rows(file)) for file in files]
@@ -54,7 +54,7 @@ def read_rollouts(path: Path, group: int = 0, batch: int = 0, prompt: int = 0) -
             by_step[row["step"]].append(row)
         return _workloads(list(by_step.values()), prompt, path)
     (all_responses,) = _workloads([sorted(rows, key=lambda row: str(row.get("run", "")))], prompt, path)
-    return grouped(all_responses, group, batch)
+    return grouped(all_responses, group) if group else [all_responses]
 
 
 def sampled_responses_of(path: Path) -> dict[str, list[tuple[np.ndarray, Sampling | None]]]:
@@ -97,32 +97,17 @@ def _by_number(path: Path) -> list[tuple[int, str]]:
     return [(int(number or 0), text) for text, number in re.findall(r"(\D*)(\d*)", path.name)]
 
 
-def grouped(work: Workload, group: int, batch: int) -> list[Workload]:
-    """Cut the workload into steps of `batch` problems (0: all), epoch after epoch.
-
-    In each epoch every problem contributes its next `group` responses. A problem that has fewer left is dropped. With
-    group 0 there is one epoch with all responses.
-    """
-    members = work.members()
-    batch = batch or len(members)
-    if not group:
-        problems = list(members.values())
-        return [
-            work.part([i for ids in problems[first : first + batch] for i in ids])
-            for first in range(0, len(problems), batch)
-        ]
-    steps, epoch = [], 0
-    while True:
-        groups = [ids[epoch * group : (epoch + 1) * group] for ids in members.values()]
-        groups = [ids for ids in groups if len(ids) == group]
-        if not groups:
-            break
-        for first in range(0, len(groups), batch):
-            steps.append(work.part([i for ids in groups[first : first + batch] for i in ids]))
-        epoch += 1
-    if not steps:
+def grouped(work: Workload, group: int) -> list[Workload]:
+    """Cut the workload into epochs, in each of which every problem contributes its next `group` responses. A problem
+    that has fewer left is dropped. Raises UserError if none has so many."""
+    members = work.members().values()
+    epochs = []
+    for first in range(0, max(map(len, members)) - group + 1, group):
+        groups = [ids[first : first + group] for ids in members]
+        epochs.append(work.part([i for ids in groups if len(ids) == group for i in ids]))
+    if not epochs:
         raise UserError(f"no problem has {group} responses: lower the group size")
-    return steps
+    return epochs
 
 
 def _lines(path: Path) -> TextIO:

@@ -30,5 +30,4 @@ def fit_form(timelines: list[dict[str, Any]], form: str) -> Form:
     )
     if len(seconds) < 10:
         raise UserError(f"{len(seconds)} decode passes were recorded: too few to fit a latency model to")
-    passes = Passes(live, tokens, np.zeros(len(live)), seconds)
-    return FITS[form](passes, np.ones(len(passes)))
+    return FITS[form](Passes(live, tokens, np.zeros(len(live)), seconds))

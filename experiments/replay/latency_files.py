@@ -35,8 +35,8 @@ def fitted_forms(rows: list[list[float]]) -> dict[str, Any]:
     fitted = np.random.default_rng(0).permutation(len(passes)) % 2 == 0
     forms: dict[str, Any] = {}
     for name, fit in FITS.items():
-        error = relative_error(fit(passes[fitted], np.ones(fitted.sum())), passes[~fitted])
-        form = fit(passes, np.ones(len(passes)))
+        error = relative_error(fit(passes[fitted]), passes[~fitted])
+        form = fit(passes)
         forms[name] = {"coefficients": json.loads(json.dumps(form, default=vars)), "error": error}
     return forms
 

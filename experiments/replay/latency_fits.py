@@ -48,10 +48,9 @@ class Roofline:
         return np.maximum(self.memory + self.kv * context, self.compute * tokens) + self.request * live
 
 
-def fit_affine(passes: Passes, age_weights: Array) -> Affine:
-    """Fit by least squares of relative errors. Passes that were interrupted do not count. age_weights: the weight of
-    each pass."""
-    return _line(*relative_weights(passes, age_weights))
+def fit_affine(passes: Passes) -> Affine:
+    """Fit by least squares of relative errors. Passes that were interrupted do not count."""
+    return _line(*relative_weights(passes))
 
 
 def _line(passes: Passes, weights: Array) -> Affine:
@@ -61,13 +60,13 @@ def _line(passes: Passes, weights: Array) -> Affine:
     return Affine(*map(float, linear(columns, passes.seconds, weights)))
 
 
-def fit_two_segment(passes: Passes, age_weights: Array) -> TwoSegment:
+def fit_two_segment(passes: Passes) -> TwoSegment:
     """Fit two lines and a knot with the smallest error. Each line needs passes of at least 2 sizes.
 
     A size is a number of tokens. The first round tries quantiles of all sizes as knots, the second round quantiles of
     the sizes around the best knot.
     """
-    passes, weights = relative_weights(passes, age_weights)
+    passes, weights = relative_weights(passes)
     one_line = _line(passes, weights)
     best = TwoSegment(one_line, one_line, float(passes.tokens.max()))
     least_error = _squared_error(one_line, passes, weights)
@@ -88,14 +87,14 @@ def fit_two_segment(passes: Passes, age_weights: Array) -> TwoSegment:
     return best
 
 
-def fit_roofline(passes: Passes, age_weights: Array) -> Roofline:
+def fit_roofline(passes: Passes) -> Roofline:
     """Fit the roofline. A round sorts passes into memory-bound and compute-bound ones, and solves for the constants.
 
     The first round sorts by a guess of the ridge, the number of tokens at which a pass becomes compute-bound; several
     guesses are tried. Later rounds sort by the last solution. A round can be worse than the previous one, so the best
     solution of all rounds is kept.
     """
-    passes, weights = relative_weights(passes, age_weights)
+    passes, weights = relative_weights(passes)
     ones, zeros = np.ones(len(passes)), np.zeros(len(passes))
     best, least_error = Roofline(0.0, 0.0, 0.0, 0.0), np.inf
     for share in (0.25, 0.5, 0.75, 1.0):
@@ -124,7 +123,7 @@ def relative_error(form: Form, passes: Passes) -> float:
     return float(np.mean(np.abs(predicted / passes.seconds - 1)))
 
 
-FITS: dict[str, Callable[[Passes, Array], Form]] = {
+FITS: dict[str, Callable[[Passes], Form]] = {
     "affine": fit_affine,
     "drafting": fit_drafting,
     "two_segment": fit_two_segment,

@@ -66,30 +66,29 @@ def linear(columns_N_p: Array, seconds_N: Array, weights_N: Array) -> Array:
     return coefficients
 
 
-def relative_weights(passes: Passes, age_weights: Array) -> tuple[Passes, Array]:
+def relative_weights(passes: Passes) -> tuple[Passes, Array]:
     """Returns the passes without the interrupted ones, and weights with which least squares minimises relative errors.
 
     An interrupted pass lies far above the typical line. The typical line minimises absolute relative errors, so it does
     not move even if half of the passes were interrupted.
     """
     columns = np.stack([np.ones(len(passes)), passes.tokens], axis=1)
-    weights = age_weights / np.square(passes.seconds)
+    weights = 1 / np.square(passes.seconds)
     line = columns @ linear(columns, passes.seconds, weights)
     for _ in range(5):
         errors = np.maximum(np.abs(line / passes.seconds - 1), 1e-3)
         line = columns @ linear(columns, passes.seconds, weights / errors)
     undisturbed = passes.seconds <= OUTLIER * line
-    return passes[undisturbed], (age_weights / np.square(line))[undisturbed]
+    return passes[undisturbed], (1 / np.square(line))[undisturbed]
 
 
-def fit_drafting(passes: Passes, age_weights: Array) -> Drafting:
-    """Fit the form `Drafting` by least squares of relative errors, without interrupted passes. age_weights: the weight
-    of each pass.
+def fit_drafting(passes: Passes) -> Drafting:
+    """Fit the form `Drafting` by least squares of relative errors, without interrupted passes.
 
     While nearly all passes carry drafts, the fit cannot separate `drafting` from `base`. Then the fit adds a few
     synthetic passes in which `drafting` is SHARE of `base`.
     """
-    passes, weights = relative_weights(passes, age_weights)
+    passes, weights = relative_weights(passes)
     num_drafted = passes.tokens - passes.live
     columns = np.stack([np.ones(len(passes)), passes.live, num_drafted > 0, num_drafted], axis=1).astype(np.float64)
     columns = np.concatenate([columns, [[SHARE, 0, -1, 0]]])

@@ -85,10 +85,11 @@ def refuse_conflicts(config: Mapping[str, Any]) -> None:
 
 
 def table() -> str:
-    """Return the table of conflicts in Markdown, for the docs."""
-    rows = [("Setting", "Not with", "What to do"), ("---", "---", "---")]
-    for first, second, line in CONFLICTS:
-        rows.append((_code(first), _code(second), re.sub(r"\{([\w.]+)\}", r"`\1`", line)))
+    """Return the table of conflicts in Markdown, for the docs: a row for each setting, without the advice."""
+    against: dict[str, list[str]] = {}
+    for first, second, _ in CONFLICTS:
+        against.setdefault(first, []).append(second)
+    rows = [("setting", "not with"), ("---", "---"), *((_code(key), _code(" ".join(against[key]))) for key in against)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -79,7 +79,8 @@ TASKS: dict[str, Mapping[Any, str]] = {
     },
     "reproduce": {
         str: "folder traces",
-        float: "run_length draft_us",
+        Annotated[float, Range(1)]: "run_length",
+        float: "draft_us",
         Count: """
             problems maths_steps maths_batch code_steps
             ablation_problems window_problems window_epochs similarity_problems""",

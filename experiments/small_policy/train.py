@@ -147,19 +147,16 @@ RECIPES: Mapping[str, Recipe] = {
 }
 
 
-def trained(
-    recipe: Recipe, progress: Progress, effort: float = 1.0, seed: int = 0
-) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """Train a new policy. Returns it and its tokenizer. effort: share of the optimizer steps."""
-    phases = [replace(phase, steps=max(1, round(effort * phase.steps))) for phase in recipe.phases]
-    tokenizer = new_tokenizer(recipe, seed)
+def trained(recipe: Recipe, progress: Progress) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
+    """Train a new policy. Returns it and its tokenizer."""
+    tokenizer = new_tokenizer(recipe)
     batches = [
         collate(batch, tokenizer.pad_token_id)
-        for index, phase in enumerate(phases)
-        for batch in _batches(phase, seed + index, tokenizer)
+        for index, phase in enumerate(recipe.phases)
+        for batch in _batches(phase, index, tokenizer)
     ]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = recipe.new_model(tokenizer)
     named = list(model.named_parameters())
     matrices = [parameter for name, parameter in named if parameter.ndim == 2 and "embed" not in name]
@@ -192,13 +189,13 @@ def trained(
     return model, tokenizer
 
 
-def new_tokenizer(recipe: Recipe, seed: int) -> PreTrainedTokenizerFast:
+def new_tokenizer(recipe: Recipe) -> PreTrainedTokenizerFast:
     """Train a tokenizer. Every number up to 99 is one token, so that the policy soon copies and compares them."""
     numbers = " ".join(map(str, range(100)))
     texts = [
         re.sub(r"<\|\w+\|>", " ", "".join(text for text, _ in parts))
         for phase in recipe.phases
-        for parts in itertools.islice(phase.write(seed), _TOKENIZER_TEXTS)
+        for parts in itertools.islice(phase.write(0), _TOKENIZER_TEXTS)
     ]
     return train_tokenizer([*texts, *[numbers] * len(texts)], vocab_size=512, digits=2)
 
@@ -279,9 +276,9 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pat
     tokenizer.save_pretrained(folder)
 
 
-def ship(recipe: Recipe, folder: Path, progress: Progress, effort: float = 1.0) -> None:
+def ship(recipe: Recipe, folder: Path, progress: Progress) -> None:
     """Train a policy, and write it as it ships: half the bytes, the same bits on every machine."""
-    model, tokenizer = trained(recipe, progress, effort)
+    model, tokenizer = trained(recipe, progress)
     save(model.to(torch.bfloat16), tokenizer, folder)
     config = json.loads((folder / "config.json").read_text())
     write_text(folder / "config.json", json.dumps({**config, "dtype": "float32"}, indent=2) + "\n")

@@ -2,23 +2,21 @@
 
 import json
 import math
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from composed import composed_arm
 from omegaconf import OmegaConf
+from steps_on_disk import json_lines
 
-from analysis.compare import compare, main
+from analysis.compare import compare, difference, main
 from analysis.identity import equal
-from analysis.runs import find
+from analysis.runs import find, records
 from experiments.harness.tracking import Tracker
-from experiments.run.errors import CONFIGS
 
-ROOT = CONFIGS.parent
 FINAL = {"final_weights": "0123456789abcdef", "optimizer": "fedcba9876543210"}
 
 
@@ -40,17 +38,11 @@ def write_run(
 ) -> str:
     """Write a folder as a run does; returns its path."""
     folder.mkdir(parents=True)
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    (folder / "metrics.jsonl").write_text(json_lines(rows))
     OmegaConf.save(OmegaConf.create({"seed": 0, "arm": {"name": "none"}, **(config or {})}), folder / "config.yaml")
     if final is not None:
         (folder / "final.json").write_text(json.dumps(final))
     return str(folder)
-
-
-def lines(*named: str) -> list[str]:
-    """The report on two runs."""
-    (difference,) = compare(named)
-    return difference.lines
 
 
 def test_times_may_differ_but_bits_may_not(tmp_path: Path) -> None:
@@ -113,6 +105,23 @@ def test_arms_of_a_comparison(tmp_path: Path) -> None:
     assert (difference.against, difference.name, difference.identical) == ("none", "das", True)
 
 
+@pytest.fixture
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Calls the command in `tmp_path`, which must end with one line on standard error. Returns the line."""
+
+    def line(*arguments: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["analysis.compare", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == 2
+        (printed,) = capsys.readouterr().err.splitlines()
+        assert printed.startswith("error: ")
+        return printed
+
+    return line
+
+
 @pytest.mark.parametrize(
     ("named", "says"),
     [
@@ -121,47 +130,55 @@ def test_arms_of_a_comparison(tmp_path: Path) -> None:
         (["run:das", "run"], "run is not a comparison and has no arms: leave out :das"),
         (["arms:psychic", "run"], "arms has no arm 'psychic': choose from none"),
         (["empty", "run"], "empty is not a run"),
-        (["damaged", "run"], "line 1 is not JSON: the file is damaged"),
         (["begun", "run"], "begun has no rows: the run has not finished a step"),
         (["garbage", "run"], "cannot be read by W&B's reader"),
         (["run", "run", "--figure", "no/such/folder/x.png"], "cannot write no/such/folder/x.png"),
         (["run", "run", "--size=3"], "unrecognized arguments: --size=3"),
     ],
 )
-def test_bad_input_is_one_line(
-    named: list[str],
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_bad_input_is_one_line(named: list[str], says: str, tmp_path: Path, refused: Callable[..., str]) -> None:
     write_run(tmp_path / "run", [row(1)])
     write_run(tmp_path / "arms" / "arms" / "none", [row(1)])
     write_run(tmp_path / "begun", [])
-    write_run(tmp_path / "damaged", [row(1)])
-    (tmp_path / "damaged" / "metrics.jsonl").write_text("{]\n{}\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "garbage").mkdir()
     (tmp_path / "garbage" / "run-abc.wandb").write_text("garbage")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["analysis.compare", *named])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith("error: ")
+    assert says in refused(*named)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("metrics.jsonl", b'{"step": 1\n{"step": 2}\n', "metrics.jsonl line 1 is not JSON"),
+        ("metrics.jsonl", b'{"step": 1}\n\xff\xfe\n{"step": 2}\n', "metrics.jsonl line 2 is not JSON"),
+        ("metrics.jsonl", b'{"loss": 1}\n{"step": 2}\n', "a row without a step"),
+        ("metrics.jsonl", b"7\n{}\n", "metrics.jsonl line 1 is not a JSON object"),
+        ("config.yaml", b"arm: [", "holds a damaged file"),
+        ("final.json", b"{", "holds a damaged file"),
+    ],
+)
+def test_damaged_files_are_one_line(
+    name: str, content: bytes, says: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    for run in ("good", "bad"):
+        write_run(tmp_path / run, [row(1), row(2)])
+    (tmp_path / "bad" / name).write_bytes(content)
+    line = refused("good", "bad")
     assert says in line
+    assert "bad" in line
 
 
-def test_the_command_prints_draws_and_writes_the_page(tmp_path: Path) -> None:
+def test_the_command_prints_draws_and_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("a", "b"):
         write_run(tmp_path / name, [row(step) for step in (1, 2)])
-    done = subprocess.run(
-        [sys.executable, "-m", "analysis.compare", "a", "b", "--page", "page.html"],
-        cwd=tmp_path, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert "a/none 2 0.100 → 0.200 0.5 2.00 12.5 20" in " ".join(done.stdout.split())
-    assert "identical: yes  (b/none against a/none)" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["analysis.compare", "a", "b", "--page", "page.html"])
+    main()
+    printed = capsys.readouterr().out
+    assert "a/none 2 0.100 → 0.200 0.5 2.00 12.5 20" in " ".join(printed.split())
+    assert "identical: yes  (b/none against a/none)" in printed
     assert (tmp_path / "b" / "curves.png").read_bytes().startswith(b"\x89PNG"), "in the newer run's folder"
     text = (tmp_path / "page.html").read_text()
     assert "identical: yes" in text
@@ -171,12 +188,12 @@ def test_the_command_prints_draws_and_writes_the_page(tmp_path: Path) -> None:
     )
 
 
-def tracked(folder: Path, rows: list[dict[str, Any]], ends: bool, run_id: str | None = None) -> None:
+def tracked(folder: Path, rows: list[dict[str, Any]], ends: bool) -> None:
     """Log rows to an offline W&B run, as an arm does. ends: whether the run finishes."""
     config = composed_arm("none")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "meta.json").write_text(json.dumps({"commit": "f" * 40 + "-dirty", "seed": 0}))
-    tracker = Tracker(config, "group", folder, run_id)
+    tracker = Tracker(config, "group", folder)
     for one in rows:
         tracker.log(one)
     if ends:
@@ -193,21 +210,19 @@ def test_an_offline_wandb_run_equals_its_folder(tmp_path: Path) -> None:
     assert (
         len({start.name.split("-")[3] for start in starts}) == 1
     )  # two starts within a second differ by a "-1" after it
-    (run,) = find(str(starts[0]))
+    (run,) = find(str(starts[1]))
     (folder,) = find(write_run(tmp_path / "folder", rows))
     for ours, theirs in zip(run.rows, folder.rows, strict=True):
         assert all(equal(ours[key], value) for key, value in theirs.items() if key != "alarms")
         assert ours["alarms"] == 0
     assert run.final == FINAL
     assert run.config["trainer.learning_rate"] == 5e-5
-    assert [line for line in lines(str(tmp_path / "folder"), str(starts[1])) if "identical: yes" in line]
+    assert difference(folder, run).identical
 
 
-def test_a_wandb_run_records_what_made_it_and_resumes_under_its_id(tmp_path: Path) -> None:
-    from analysis.runs import records
-
-    tracked(tmp_path, [row(1, alarms=["one", "two"])], ends=False, run_id="chosen1")
-    (file,) = (tmp_path / "wandb").glob("offline-run-*/run-chosen1.wandb")
+def test_a_wandb_run_records_what_made_it(tmp_path: Path) -> None:
+    tracked(tmp_path, [row(1, alarms=["one", "two"])], ends=False)
+    (file,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
     all_records = records(file)
     (run,) = (record["run"] for record in all_records if record["type"] == "run")
     assert (run["run_group"], run["job_type"], run["display_name"]) == ("group", "compare", "group/none")

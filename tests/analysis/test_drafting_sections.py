@@ -1,16 +1,17 @@
 """Sections about drafters that are models, from run folders that are written here and whose numbers are known."""
 
-import gzip
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from steps_on_disk import json_lines
 
 from analysis.quantities import over, speedup
 from analysis.record import Record
 from analysis.toggle import stays_on, switch
+from experiments.run.run_folder import write_timeline
 from tests.analysis.test_sections import made, row, verdicts, write_result, write_rows
 
 HEADS = [f"warm_{warm}-online_{online}" for warm in ("in_domain", "general") for online in ("false", "true")]
@@ -22,7 +23,6 @@ def comparison(folder: Path, arms: dict[str, tuple[float, int, int, int]], **mor
     A step takes a second besides its rollout. more: further entries of every row.
     """
     for name, (rollout_s, accepted, drafted, rounds) in arms.items():
-        (folder / "arms" / name).mkdir(parents=True)
         rows = [
             {
                 **row(step, rollout_s, accepted, drafted),
@@ -120,9 +120,8 @@ def large(folder: Path, rungs: list[int], on_from: int) -> Path:
             tokens = [n * (1 + drafted) if n <= on_from and policy != "none" else n for n in live]
             trace = {"step_live": live, "step_tokens": tokens, "step_emitted": live, "pass_speedup": [0.9, 1.2, 1.3]}
             (folder / "live_4" / policy / "rollouts").mkdir(parents=True, exist_ok=True)
-            file = folder / "live_4" / policy / "rollouts" / f"step_{step:05d}.timeline.json.gz"
-            file.write_bytes(gzip.compress(json.dumps(trace).encode()))
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+            write_timeline(folder / "live_4" / policy, step, trace)
+    (folder / "metrics.jsonl").write_text(json_lines(rows))
     result = {"always": {"ratio": 0.8}, "toggle": {"ratio": 0.75}, "adaptive": {"ratio": 0.7}}
     (folder / "result.json").write_text(json.dumps({"live_4": result}))
     return folder

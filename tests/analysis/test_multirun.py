@@ -1,16 +1,16 @@
 """Times, rewards and kept tokens of trainings that differ in a setting and in seed, read from made-up runs."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from steps_on_disk import json_lines
 
 from analysis.multirun import main
 
 
 def make_run(folder: Path, partial: int, rewards: list[float], verified: list[list[int]] | None) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir()
     (folder / "config.yaml").write_text(f"trainer: {{partial: {partial}}}\n")
     rows: list[dict[str, Any]] = [
         {"reward": reward, "rollout_s": 1.5, "step_s": 2.0, "decode_steps": 90, "length_max": 80, "length_median": 20.0}
@@ -18,7 +18,7 @@ def make_run(folder: Path, partial: int, rewards: list[float], verified: list[li
         | ({"decode_steps": 130, "length_median": 10.0} if place == 3 and verified is None else {})
         for place, reward in enumerate(rewards)
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "metrics.jsonl").write_text(json_lines(rows))
 
 
 def test_tables_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

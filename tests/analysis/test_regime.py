@@ -1,30 +1,34 @@
 """What kind of rollouts a comparison was made on, from run folders whose numbers are known."""
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import steps_on_disk
 
 from analysis.regime import length_figures, regime, regime_lines, regime_note
+from experiments.run.files import add_rows
+from experiments.run.run_folder import responses_file
 
 # Lengths of the responses of problems a and b: a step is an epoch.
 LENGTHS = [[[100, 100, 100, 700], [50, 60, 70, 420]], [[80, 80, 80, 560], [40, 48, 56, 336]]]
 
 
+def of_length(problem: str, length: int) -> dict[str, Any]:
+    return {"problem_id": problem, "response_ids": [1] * length}
+
+
 def write_arm(folder: Path, **columns: list[Any]) -> None:
     """An arm's folder. columns: values of further metrics, one a step."""
-    (folder / "rollouts").mkdir(parents=True)
+    responses = [
+        [of_length(p, n) for p, lengths in zip("ab", groups, strict=True) for n in lengths] for groups in LENGTHS
+    ]
     rows = []
     for step, groups in enumerate(LENGTHS, 1):
-        with gzip.open(folder / "rollouts" / f"step_{step:05d}.jsonl.gz", "wt") as file:
-            for problem, lengths in zip("ab", groups, strict=True):
-                for length in lengths:
-                    file.write(json.dumps({"problem_id": problem, "response_ids": [1] * length}) + "\n")
         row = {"step": step, "epoch": step - 1, "tokens": sum(map(sum, groups)), "drafted": 0, "reward": step / 4}
         rows.append(row | {name: values[step - 1] for name, values in columns.items()})
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    steps_on_disk.write_arm(folder, rows, responses)
 
 
 def test_figures(tmp_path: Path) -> None:
@@ -72,10 +76,9 @@ def test_the_spread_within_problems_is_a_median() -> None:
 
 def test_the_change_of_length_ignores_a_part_of_an_epoch(tmp_path: Path) -> None:
     write_arm(tmp_path / "arms" / "none")
-    with gzip.open(tmp_path / "arms" / "none" / "rollouts" / "step_00003.jsonl.gz", "wt") as file:
-        file.write(json.dumps({"problem_id": "a", "response_ids": [1] * 9}) + "\n")
-    with (tmp_path / "arms" / "none" / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"step": 3, "epoch": 2, "tokens": 9, "drafted": 0, "reward": 0}) + "\n")
+    none = tmp_path / "arms" / "none"
+    responses_file(none, 3).write_bytes(gzip.compress(steps_on_disk.json_lines([of_length("a", 9)]).encode()))
+    add_rows(none / "metrics.jsonl", [{"step": 3, "epoch": 2, "tokens": 9, "drafted": 0, "reward": 0}])
     figures = regime(tmp_path, ["none"])
     assert len(figures["by_epoch"]) == 3
     assert figures["length_change"] == pytest.approx(-0.2)

@@ -1,10 +1,10 @@
 """A figure's declaration becomes a section: computed numbers in texts, the paper's beside ours, verdicts, pictures."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from steps_on_disk import write_arm
 
 from analysis.orderings import NO_SIZE, NOT_MET, UNDECIDED
 from analysis.renderer import BadFigure, section
@@ -18,8 +18,7 @@ def run(tmp_path: Path) -> Path:
     """Three steps of two arms; `fast` takes half the seconds and emits twice the tokens per pass."""
     for arm, factor in (("slow", 1), ("fast", 2)):
         rows = [{"step": n, "seconds": n / factor, "tokens": 10 * factor, "passes": 10} for n in (1, 2, 3)]
-        (tmp_path / "arms" / arm).mkdir(parents=True)
-        (tmp_path / "arms" / arm / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_arm(tmp_path / "arms" / arm, rows)
     return tmp_path
 
 

@@ -1,12 +1,12 @@
 """Sections of the report, made from run folders that are written here and whose numbers are known."""
 
-import gzip
 import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import steps_on_disk
 import yaml
 
 from analysis import renderer, report_page
@@ -57,9 +57,9 @@ def row(step: int, rollout_s: float, num_accepted: int, num_drafted: int) -> dic
     }
 
 
-def write_rows(arm: Path, rows: list[dict[str, Any]]) -> None:
-    """Write an arm's metrics and final digests."""
-    (arm / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+def write_rows(arm: Path, rows: list[dict[str, Any]], *rollouts: Any) -> None:
+    """Write an arm's files. rollouts: see steps_on_disk.write_arm."""
+    steps_on_disk.write_arm(arm, rows, *rollouts)
     (arm / "final.json").write_text(json.dumps({"final_weights": "w", "optimizer": "o"}))
 
 
@@ -72,24 +72,17 @@ def write_result(folder: Path, arms: Iterable[str]) -> Path:
 
 def write_arm(folder: Path, steps: int, rollout_s: float, num_accepted: list[int], num_drafted: int) -> None:
     """Write an arm's folder. num_accepted: accepted tokens of each step; num_drafted: drafted tokens of every step."""
-    (folder / "rollouts").mkdir(parents=True)
     rows = [row(step + 1, rollout_s, num_accepted[step], num_drafted) for step in range(steps)]
-    write_rows(folder, rows)
-    for step in range(1, steps + 1):
-        epoch = (step - 1) // 2
-        # Half of the responses are equal in all epochs. The others count up in epoch 0 and change after it.
-        responses = [list(range(8)), list(range(8)) if epoch == 0 else [*range(6), 90, 91, 92]]
-        with gzip.open(folder / "rollouts" / f"step_{step:05d}.jsonl.gz", "wt") as file:
-            for ids in responses:
-                file.write(json.dumps({"problem_id": "p", "response_ids": ids}) + "\n")
-        timeline = {
-            "step_time_s": [0.25 * rollout_s, 0.5 * rollout_s, rollout_s],
-            "step_live": [4, 2, 1],
-            "step_tokens": [4, 2, 1],
-            "step_emitted": [4, 2, 1],
-        }
-        with gzip.open(folder / "rollouts" / f"step_{step:05d}.timeline.json.gz", "wt") as file:
-            json.dump(timeline, file)
+    # Half of the responses are equal in all epochs. The others count up in epoch 0 and change after it.
+    texts = [[list(range(8)), list(range(8)) if step < 2 else [*range(6), 90, 91, 92]] for step in range(steps)]
+    responses = [[{"problem_id": "p", "response_ids": ids} for ids in of_step] for of_step in texts]
+    timeline = {
+        "step_time_s": [0.25 * rollout_s, 0.5 * rollout_s, rollout_s],
+        "step_live": [4, 2, 1],
+        "step_tokens": [4, 2, 1],
+        "step_emitted": [4, 2, 1],
+    }
+    write_rows(folder, rows, responses, [timeline] * steps)
 
 
 def comparison(folder: Path, seconds: dict[str, float], steps: int = 4) -> Path:

@@ -1,13 +1,15 @@
 """Growth is found where there is some and only there; a process is sampled together with all its children."""
 
-import json
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from steps_on_disk import json_lines
 
 from analysis import soak
 from experiments.tasks.soak import sample, shared_inodes
@@ -36,7 +38,7 @@ def test_samples_are_evaluated_after_the_warm_up(tmp_path: Path) -> None:
         }
         for step in range(1, 201)
     ]  # fmt: skip
-    (tmp_path / "soak.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "soak.jsonl").write_text(json_lines(rows))
     growth = soak.evaluate(tmp_path, 15.0)["growth"]
     assert growth["resident_mib"] == {"median": 3550.0, "percent_per_hour": 0.0, "percent_per_1000_steps": 0.0}
     assert growth["step_cpu_s"]["median"] == 3.0
@@ -66,14 +68,7 @@ def test_a_process_and_its_children_are_sampled() -> None:
 
 
 def test_a_semaphore_that_a_process_holds_is_named() -> None:
-    script = (
-        "import multiprocessing, sys; lock = multiprocessing.get_context('spawn').Lock(); print(lock._semlock.name); "
-        "sys.stdout.flush(); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        name = holder.stdout.readline().strip().removeprefix("/")
-        assert shared_inodes(psutil.Process(holder.pid)) == {Path(f"/dev/shm/sem.{name}").stat().st_ino}
-        holder.communicate("")
-    assert not Path(f"/dev/shm/sem.{name}").exists()
+    before = shared_inodes(psutil.Process())
+    lock: Any = multiprocessing.get_context("spawn").Lock()
+    name = lock._semlock.name.removeprefix("/")
+    assert shared_inodes(psutil.Process()) - before == {Path(f"/dev/shm/sem.{name}").stat().st_ino}

@@ -1,11 +1,11 @@
 """The arm stock in a comparison's result: compared in distribution, with times against it beside those against none."""
 
-import gzip
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import steps_on_disk
 from test_sections import made, write_arm, write_result, write_rows
 
 from analysis.arms import compare_arms, full_table, identity_verdict, short_table
@@ -64,12 +64,10 @@ def verdict(folder: Path, lengths: tuple[float, float], rewards: tuple[float, fl
     rng = np.random.default_rng(1)
     rows: list[list[dict[str, float]]] = []
     for name, median, reward in zip(("none", "stock"), lengths, rewards, strict=True):
-        rollouts = folder / name / "rollouts"
-        rollouts.mkdir(parents=True)
         of_steps = np.maximum(1, rng.lognormal(np.log(median), 0.6, (16, 16))).astype(int)
-        lines = [json.dumps({"response_ids": [0] * length}) for length in of_steps[0].tolist()]
-        with gzip.open(rollouts / "step_00001.jsonl.gz", "wt") as file:
-            file.write("\n".join(lines))
+        steps_on_disk.write_arm(
+            folder / name, (), [[{"response_ids": [0] * length} for length in of_steps[0].tolist()]]
+        )
         scores = rng.binomial(16, reward, 16) / 16
         rows.append([{"length_mean": n, "reward": r} for n, r in zip(of_steps.mean(1), scores, strict=True)])
     return distribution_verdict("stock", "none", compare_distributions(folder / "none", folder / "stock", *rows))

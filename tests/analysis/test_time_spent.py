@@ -1,10 +1,10 @@
 """Where the time of a step goes, and what it could not fall below."""
 
-import gzip
 import json
 from pathlib import Path
 
 import pytest
+from steps_on_disk import write_arm
 
 from analysis.time_spent import FREE, PARTS, RIGHT, TRAINING, main, spent
 
@@ -39,13 +39,8 @@ def test_an_arm_that_does_not_train_has_no_training() -> None:
 
 def test_a_comparison_is_summed_up_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, drafted in (("none", 0), ("das", 25)):
-        arm = tmp_path / "arms" / name
-        (arm / "rollouts").mkdir(parents=True)
         rows = [{**ROW, "step": step, "drafted": drafted} for step in (1, 2)]
-        (arm / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        for step in (1, 2):
-            timeline = arm / "rollouts" / f"step_{step:05d}.timeline.json.gz"
-            timeline.write_bytes(gzip.compress(json.dumps(PASSES).encode()))
+        write_arm(tmp_path / "arms" / name, rows, timelines=[PASSES] * 2)
     (tmp_path / "result.json").write_text(json.dumps({"arms": {"none": {}, "das": {}}}))
     main([str(tmp_path), "--from-step", "2"])
     assert ["training", "7.000", "7.000"] in [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,6 +177,25 @@ def test_tokens_after_a_stop_are_cut() -> None:
     request = LiveRequest(name="a", problem="p", max_tokens=9, stop_tokens=frozenset({3}))
     assert request.cut_at_stop([1, 2, 3, 4]) == [1, 2, 3]
     assert request.cut_at_stop([1, 2]) == [1, 2]
+
+
+def test_options_without_a_name_are_those_of_the_default_budget() -> None:
+    budget = make_budget({"tokens": 5})
+    assert isinstance(budget, Marginal)
+    assert budget.max_draft_tokens == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ("fixed", "budget 'fixed': give a dictionary of its name and options"),
+        ({"name": "fixed", "tokens": "many"}, "budget fixed: .* 'str'"),
+        ({"name": "fixed", "depth": 3}, "budget fixed: .* 'depth'"),
+    ],
+)
+def test_settings_of_another_type_name_their_budget(settings: Any, line: str) -> None:
+    with pytest.raises(TypeError, match=line):
+        make_budget(settings)
 
 
 class WithoutLimits(BudgetPolicy):

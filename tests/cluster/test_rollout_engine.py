@@ -62,6 +62,15 @@ def equal(found: dict[int, Response], expected: Any) -> None:
         assert response.logprobs.tolist() == logprobs[index]
 
 
+def test_an_engine_that_joins_amid_a_rollout_of_several_turns_begins_one(engine: RolloutEngine) -> None:
+    """So what its drafter remembers of a response goes to the other engines, too."""
+    engine.begin(PARAMS, 0, turn=1)
+    found = finish(engine, [EngineRequest(0, PROMPTS[0], "of the second turn", 7)])
+    assert found[0].cost.distributions is not None
+    engine.end_turn()
+    engine.end(0, judged=True)
+
+
 def test_responses_are_those_of_generate(engine: RolloutEngine, expected: Any) -> None:
     """Also where the history holds the same texts, so that drafts are accepted."""
     accepted = []

@@ -109,12 +109,6 @@ def test_a_node_costs_what_a_chains_token_costs(monkeypatch: pytest.MonkeyPatch)
     assert cost("tree", branching) < 1.4 * cost("chain", branching)
 
 
-def test_a_tree_has_at_most_1024_nodes() -> None:
-    drafter = drafter_of([1, 2, 3])
-    with pytest.raises(ValueError, match=r"nodes must be in 0\.\.1024, got 1025\.\.1025"):
-        drafter.propose_tree(["r"], [1025])
-
-
 def test_a_tree_is_worth_as_much_as_the_chain_that_budgets_see() -> None:
     drafter = drafter_of([*branching_text(np.random.default_rng(0), 300), 0])
     drafter.begin("new", "q", [5])

@@ -64,6 +64,27 @@ def server(folder: Path) -> Any:
     return AsyncLLM.from_engine_args(AsyncEngineArgs(str(folder), **arguments))
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"asynchronous": "yes"}, "asynchronous='yes': give true or false"),
+        ({"budget": {"name": "fixed", "tokens": 2.5}}, "budget.tokens must be a whole number, at least 1, got 2.5"),
+        ({"budget": {"name": "fixed", "tokens": 0}}, "budget.tokens must be a whole number, at least 1, got 0"),
+    ],
+)
+def test_options_that_vllm_would_stumble_over_are_refused(options: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValueError, match=line):
+        das.engine_arguments(**options)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]"])
+def test_a_draft_model_whose_config_is_damaged_is_named(content: str, tmp_path: Path) -> None:
+    """As a download leaves it that was cut off."""
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(EngineError, match=f"^{tmp_path}/config.json cannot be read "):
+        das.engine_arguments("draft_model", speculative={"model": str(tmp_path), "num_speculative_tokens": 4})
+
+
 @pytest.mark.parametrize(("name", "config", "line"), REFUSED)
 def test_policies_whose_tokens_drafts_change_are_refused_in_one_line(
     name: str, config: PretrainedConfig, line: str, tmp_path: Path

@@ -14,11 +14,10 @@ from das.engine.patches import weights
 from das.errors import EngineError
 from das.models.coupled import CoupledSampler
 from das.models.head_files import tokenizer_digest
-from experiments.heads.eagle3 import new_head
+from experiments.heads.eagle3 import Eagle3Head, new_head, shape_for, tokens_per_pass
 from experiments.heads.files import load_head, save_head
 from experiments.heads.texts import HeadText
 from experiments.heads.training import HeadLearner, HeadOptions
-from experiments.heads.unrolled import UnrolledDrafter, shape_for, tokens_per_pass
 from experiments.heads.warm_up import WarmUp, make_head, texts_of
 
 pytestmark = pytest.mark.slow
@@ -54,7 +53,7 @@ def draft_likeliest_tokens(llm: Any) -> None:
     das_runner_of(llm)._coupled.sampler = CoupledSampler((math.inf,))
 
 
-def offline(head: UnrolledDrafter, texts: list[HeadText], model: Any, depth: int) -> float:
+def offline(head: Eagle3Head, texts: list[HeadText], model: Any, depth: int) -> float:
     return tokens_per_pass(head, texts, model.get_input_embeddings().weight.detach(), depth)
 
 

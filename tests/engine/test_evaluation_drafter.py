@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import pytest
 from conftest import Engines, roll
 from vllm import SamplingParams
+from vllm.v1.worker.gpu.warmup import run_mixed_prefill_decode_warmup
 
 from das.engine.rollouts.rollout import evaluation_seed, request_seed
+from das.engine.worker import PlatformWorker
 
 PROMPTS = [[7, 8, 9, 10 + problem] for problem in range(3)]
 PROBLEMS = [str(i % 3) for i in range(12)]
@@ -28,6 +31,22 @@ def test_an_evaluation_drafts_from_its_own_responses_alone(engines: Engines, rep
     tokens, report = rollout(llm, 0, held_out=True)
     llm.collective_rpc("das_end_evaluation")
     assert sum(map(len, tokens)) > report["passes"] > 0  # siblings were drafted from
+    assert report["history_tokens"] == sum(map(len, tokens))
+
+
+def test_made_up_requests_teach_nothing(
+    engines: Engines, repetitive_policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU vLLM runs some when an engine starts, to compile its kernels: their texts are no history."""
+    llm = engines.fresh(repetitive_policy, method="das")
+    worker = llm.llm_engine.model_executor.driver_worker.worker
+
+    def warm_up(worker: Any) -> bool:
+        return run_mixed_prefill_decode_warmup(worker.model_runner, worker.execute_model, worker.sample_tokens, 8)
+
+    monkeypatch.setattr(PlatformWorker, "compile_or_warm_up_model", warm_up)
+    assert worker.compile_or_warm_up_model() is True, "vLLM has run them"
+    tokens, report = rollout(llm, 1)
     assert report["history_tokens"] == sum(map(len, tokens))
 
 

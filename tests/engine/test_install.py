@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import das
 from das.engine import plugin, versions
@@ -132,6 +133,16 @@ def test_install_keeps_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
     assert "VLLM_USE_V2_MODEL_RUNNER" not in os.environ, "an engine that is not das's chooses its runner itself"
     assert os.environ["VLLM_LOGGING_LEVEL"] == "INFO"
+
+
+def test_an_empty_number_of_threads_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the script of a job leaves it behind: export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK."""
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    for value in ("", "3,2"):
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
+        das.install()
+    assert asked == [1, 3]
 
 
 def test_the_plugin_leaves_other_engines_alone_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from das.budget import TargetPass
 from das.drafter import Drafts, TreeDrafts
+from das.engine import learned
 from das.engine.engine_config import WORKER
 from das.engine.proposer import DasProposer
 from das.verify.admission import LIMIT_KEY
@@ -20,13 +22,13 @@ class Batch:
 
     passes_ended: Sequence[float] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, max_model_len: int = 100) -> None:
         config = SimpleNamespace(
             parallel_config=SimpleNamespace(worker_cls=WORKER),
             additional_config={"das": {"drafter": {"remember": "tokens"}}},  # it has no sampler
             compilation_config=SimpleNamespace(max_cudagraph_capture_size=None),
             speculative_config=SimpleNamespace(num_speculative_tokens=8),
-            model_config=SimpleNamespace(max_model_len=100, get_vocab_size=lambda: 10),
+            model_config=SimpleNamespace(max_model_len=max_model_len, get_vocab_size=lambda: 10),
         )
         self.requests: dict[str, Any] = {}
         self.proposer = DasProposer(config)
@@ -143,6 +145,18 @@ def test_passes_at_rest_that_are_read_together_count_as_one_by_one(monkeypatch: 
         assert batch.proposer.draft_round.drafter.history_tokens == 7
 
 
+def test_an_engine_that_resumes_may_take_longer_texts(tmp_path: Path) -> None:
+    """What was learned of lengths up to the old limit stays behind, and all else goes on."""
+    shorter, longer = Batch(), Batch(max_model_len=200)
+    shorter.add("c", limit=None)
+    shorter.propose()
+    shorter.requests.clear()
+    shorter.proposer.end_over()
+    learned.save(shorter.proposer, tmp_path)
+    learned.load(longer.proposer, tmp_path)
+    assert longer.proposer.draft_round.drafter.history_tokens == 1
+
+
 @pytest.fixture
 def tree(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> list[TargetPass]:
     """One tree is drafted, for a third request. Returns the passes that the budget hears of from then on.
@@ -212,3 +226,5 @@ def test_a_pass_is_planned_from_what_the_budget_chose_in_the_last_rounds(
     monkeypatch.setattr(draft_round.budget, "observe_pass", told.append)
     assert round_of(3) == [5, 6, 7]
     assert [done.num_drafted for done in told] == [2], "the budget hears of rows, not of tokens"
+    assert round_of(3, {"a": 0, "b": 0, "c": 0}) == []
+    assert not batch.proposer._record.declined, "the pass had no rows, and the budget cut nothing"

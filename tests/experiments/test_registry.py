@@ -1,4 +1,4 @@
-"""The registry agrees with the config files and the generated page; renamed settings name their successor."""
+"""The registry agrees with the config files and the generated page."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,9 +11,7 @@ from experiments.commands import usage
 from experiments.reference import GROUPS, PAGE, PARTS, filled
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS
-from experiments.settings.compose import explain_config_error
 from experiments.settings.config import run_config
-from experiments.settings.renamed import RENAMED
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,20 +58,3 @@ def test_help_lists_every_task() -> None:
     lines = usage().splitlines()
     for task in TASKS.values():
         assert any(line.split()[:1] == [task.name] and task.help in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["task=bench_rewards"], "`make pytest ARGS=tests/rewards/test_whole_sets.py` does this now"),
-        (["task=reproduce", "task.engine_run=DIR"], "task.engine_run=DIR: experiment=das_fig2"),
-        ([f"{next(iter(RENAMED))}=1"], f"is now called {next(iter(RENAMED.values()))}"),
-        ([f"+vary.{next(iter(RENAMED))}=[1,2]"], f"is now called {next(iter(RENAMED.values()))}"),
-    ],
-)
-def test_wrong_names_end_in_one_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        explain_config_error(arguments)
-    assert stopped.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line

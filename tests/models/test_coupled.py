@@ -178,9 +178,9 @@ def test_what_was_not_verified_teaches_nothing() -> None:
     # is gone.
     names = loop.runner.input_batch.req_ids
     sampler.observe([names[1], names[0], "another"], [[VOCAB + 1, 1, 2], [1, 2, 3], [4]])
-    assert sampler.num_scored == 1
+    assert sampler._check.counts[0].sum() == 1
     sampler.observe(names, [[1], [2], [3]])  # no round began
-    assert sampler.num_scored == 1
+    assert sampler._check.counts[0].sum() == 1
 
 
 def test_a_restored_sampler_goes_on_as_the_first_would_have() -> None:

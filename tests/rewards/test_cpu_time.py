@@ -42,13 +42,12 @@ def f(x):
 @pytest.fixture(scope="module", params=["full", "weak"])
 def isolation(request: pytest.FixtureRequest) -> str:
     """Both kinds of isolation."""
-    sandbox_or_skip(1, LIMITS, request.param).close()
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def server(isolation: str) -> Iterator[ForkServer]:
-    """A fork server without a judge around it."""
+def server(isolation: str, sandbox: Sandbox) -> Iterator[ForkServer]:
+    """A fork server without a judge around it, where there can be one with a judge."""
     server = ForkServer(isolation, LIMITS)
     yield server
     server.control.close()
@@ -58,7 +57,7 @@ def server(isolation: str) -> Iterator[ForkServer]:
 @pytest.fixture(scope="module")
 def sandbox(isolation: str) -> Iterator[Sandbox]:
     """One judge."""
-    sandbox = Sandbox(1, LIMITS, isolation)
+    sandbox = sandbox_or_skip(1, LIMITS, isolation)
     yield sandbox
     sandbox.close()
 

@@ -5,14 +5,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from sandboxes import best_isolation, sandbox_or_skip
+from sandboxes import best_isolation
 
 from experiments.harness.reward import check_judge
 from experiments.run.errors import UserError
@@ -20,7 +21,6 @@ from experiments.settings.config import JudgeConfig
 from rewards import maths, sandbox
 from rewards.code import CodeReward, program_tests
 from rewards.isolation import Limits
-from rewards.library import confined
 from rewards.maths import GoldError, MathsReward, accuracy_reward, readable
 from rewards.sandbox import Sandbox, SandboxError
 from rewards.workers import DEATHS, JudgeError, WorkerError, Workers, command
@@ -144,7 +144,7 @@ def test_a_worker_that_was_stopped_for_long_is_asked_again() -> None:
 @pytest.fixture(scope="module")
 def judges() -> Any:
     """One judge. Its solutions may sleep for long."""
-    judge = sandbox_or_skip(1, Limits(wall_s=120.0, open_files=OPEN_FILES), best_isolation())
+    judge = Sandbox(1, Limits(wall_s=120.0, open_files=OPEN_FILES), best_isolation())
     yield judge
     judge.close()
 
@@ -175,20 +175,11 @@ def test_what_tests_raise_on_a_wrong_answer_is_a_wrong_answer(judges: Sandbox, e
     assert [verdict.passed for verdict in verdicts] == [True, False]
 
 
-def descendants(pid: int) -> Iterator[int]:
-    """The processes that a process started, and those that these started."""
-    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # it has ended
-            for child in map(int, listed.read_text().split()):
-                yield child
-                yield from descendants(child)
-
-
 def solutions() -> list[int]:
     """The processes below this one in which solutions run: only these may open so few files."""
     found = []
-    for pid in descendants(os.getpid()):
-        with suppress(OSError):
+    for pid in (process.pid for process in psutil.Process().children(recursive=True)):
+        with suppress(OSError):  # it has ended
             if f"Max open files            {OPEN_FILES}  " in Path(f"/proc/{pid}/limits").read_text():
                 found.append(pid)
     return found
@@ -245,11 +236,6 @@ def test_a_fork_server_that_is_killed_is_replaced(judges: Sandbox) -> None:
     assert judges.take_counts()[DEATHS] == 1
 
 
-def test_a_process_that_cannot_be_confined_is_an_error() -> None:
-    with pytest.raises(SandboxError, match="a process could not be confined"):
-        Sandbox(1, Limits(open_files=1 << 40), "weak")
-
-
 def test_a_solution_cannot_feign_a_failure_of_the_sandbox(judges: Sandbox) -> None:
     for ending in ("os._exit(111)", "os.abort()", "os.close(2); os.closerange(3, 9); os._exit(111)"):
         reward = CodeReward(judges)
@@ -261,7 +247,8 @@ def test_a_solution_cannot_feign_a_failure_of_the_sandbox(judges: Sandbox) -> No
 
 
 def test_the_start_shows_that_solutions_can_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    sandbox_or_skip(1, Limits()).close()
+    if best_isolation() == "weak":
+        pytest.skip("in weak isolation they import nothing that is not loaded")
     monkeypatch.setattr(sandbox, "_IMPORTS", "import no_such_module\n")
     with pytest.raises(SandboxError, match=r"does not pass .*No module named 'no_such_module'"):
         Sandbox(1, Limits())
@@ -270,7 +257,8 @@ def test_the_start_shows_that_solutions_can_import(monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_libraries_below_tmp_can_be_imported_and_not_written(tmp_path: Path) -> None:
     """Seen with an environment in /tmp: right solutions that import numpy.fft scored 0."""
-    sandbox_or_skip(1, Limits()).close()
+    if best_isolation() == "weak":
+        pytest.skip("in weak isolation they import nothing that is not loaded")
     environment = tmp_path / "environment"
     if not str(environment).startswith("/tmp/"):
         pytest.skip("the temporary folder of the tests is not below /tmp")
@@ -301,19 +289,3 @@ print([verdict.why for verdict in Sandbox(1, Limits()).run([{{"source": source, 
         [environment / "bin" / "python", "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert done.stdout == "['passed']\n", done.stderr
-
-
-# ---- scorers of a library ----
-
-
-def test_what_no_scorer_raises_by_itself_is_counted_as_a_failure() -> None:
-    def raising(error: type[Exception]) -> Callable[[], float]:
-        def score() -> float:
-            raise error
-
-        return score
-
-    for unreadable in (ValueError, SyntaxError, KeyError, ZeroDivisionError):
-        assert confined(raising(unreadable), 5.0) == 0.0
-    for failure in (ImportError, OSError, SystemError):
-        assert confined(raising(failure), 5.0) is None

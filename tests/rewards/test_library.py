@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_another_problem_than_the_one_asked_is_an_error(reward: LibraryReward) -
 
 
 @needs_library
-def test_a_scorer_that_hangs_is_ended(reward: LibraryReward) -> None:
+def test_a_scorer_that_hangs_is_ended() -> None:
     """sympy computes this power for ever; the limit is CPU time, so that a busy machine changes no verdict."""
     judge = LibraryReward(1, 4.0)
     named, answer = entry("simple_integration", 0)
@@ -73,10 +73,21 @@ def test_answers_that_are_code_have_no_rights(reward: LibraryReward, tmp_path: P
     assert reward.take_counts()[DEATHS] == 0
 
 
+def raising(error: type[Exception]) -> Callable[[], float]:
+    def score() -> float:
+        raise error
+
+    return score
+
+
 def test_what_a_child_writes_is_a_score_or_nothing() -> None:
+    """What no scorer raises by itself is a failure of the judge."""
     assert confined(lambda: 0.25, 5.0) == 0.25
     assert confined(lambda: 7, 5.0) == 1.0
-    assert confined(lambda: float("x"), 5.0) == 0.0
+    for unreadable in (ValueError, SyntaxError, KeyError, ZeroDivisionError):
+        assert confined(raising(unreadable), 5.0) == 0.0
+    for failure in (ImportError, OSError, SystemError):
+        assert confined(raising(failure), 5.0) is None
     assert confined(lambda: os._exit(0), 5.0) is None
     for no_reward in (float("nan"), float("inf"), "0.5", None):  # the judge failed, and the answer is not wrong
         assert confined(lambda value=no_reward: value, 5.0) is None

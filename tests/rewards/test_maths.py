@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import pyarrow.parquet
 import pytest
 
 from rewards.maths import MathsReward, accuracy_reward
-
-ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT.parent / "shared" / "data" / "problems"
 
 
 @pytest.fixture(scope="module")
@@ -162,11 +156,6 @@ def test_lengths_must_agree() -> None:
         accuracy_reward(["\\boxed{1}"], [])
 
 
-def test_gold_answer_must_parse() -> None:
-    with pytest.raises(ValueError, match="gold answer"):
-        accuracy_reward(["\\boxed{1}"], [""])
-
-
 def test_long_responses_cost_under_three_milliseconds() -> None:
     passes = "a) 54+7=61\nb) 61-3=58\n" * 20
     completions = [f"{passes}The result is \\boxed{{{index}}}." for index in range(200)]
@@ -225,28 +214,13 @@ def test_responses_that_fill_the_memory_take_none_from_others() -> None:
     reward.close()
 
 
-def test_a_pause_of_the_machine_changes_no_reward() -> None:
-    reward = MathsReward(1, 8.0)
-    (worker,) = reward._workers._all
+def test_a_pause_of_the_machine_changes_no_reward(workers: MathsReward) -> None:
     # Each takes math-verify about half a second, so that a pause meets it while it works.
     golds = ["+".join(f"x_{{{term}}}" for term in range(first, first + 40)) for first in range(4)]
     with ThreadPoolExecutor(1) as aside:
-        rewards = aside.submit(reward, [f"\\boxed{{{gold}}}" for gold in golds], golds)
-        time.sleep(0.1)
-        worker.process.send_signal(signal.SIGSTOP)
-        time.sleep(2.3)
-        worker.process.send_signal(signal.SIGCONT)
+        rewards = aside.submit(workers, [f"\\boxed{{{gold}}}" for gold in golds], golds)
+        for pause_s, number in ((0.1, signal.SIGSTOP), (2.3, signal.SIGCONT)):
+            time.sleep(pause_s)
+            for worker in workers._workers._all:
+                worker.process.send_signal(number)
         assert rewards.result() == [1.0] * len(golds)
-    reward.close()
-
-
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA.relative_to(ROOT.parent)} beside the checkout")
-def test_gold_equals_gold_and_nothing_else(workers: MathsReward) -> None:
-    """A sample of MATH500. test_whole_sets.py judges all of MATH500 and DSR-sub."""
-    rows = pyarrow.parquet.read_table(DATA / "math500.parquet").to_pylist()
-    golds = [row["reward_model"]["ground_truth"] for row in rows][:100]
-    boxed = [f"\\boxed{{{gold}}}" for gold in golds]
-    assert workers(boxed, golds) == [1.0] * len(golds)
-    order = random.Random(0).sample(range(len(golds)), len(golds))
-    permuted = workers([boxed[i] for i in order], golds)
-    assert permuted == [float(golds[i] == gold) for i, gold in zip(order, golds, strict=True)]

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from attacks import ATTACKS, PROGRAM_ATTACKS
 from forbidden import FORBIDDEN, FORBIDDEN_IN_FULL
@@ -29,6 +30,16 @@ def check(candidate):
     assert candidate(7) == 49
 """
 ENV_SECRET = "SANDBOX_TEST_SECRET"
+in_full = pytest.mark.parametrize("sandbox", ["full"], indirect=True)
+# What the verdict on some of the attacks says.
+REASONS = {
+    "endless loop": "CPU time",
+    "ignore signals": "CPU time",
+    "endless sleep": "wall time",
+    "memory hog": "raised MemoryError: ",
+    "early exit": "ended before it answered",
+    "huge answer": "returned too much",
+}
 
 
 @pytest.fixture(scope="module", params=["full", "weak"])
@@ -48,14 +59,6 @@ def full() -> Iterator[Sandbox]:
     judges.close()
 
 
-@pytest.fixture(scope="module")
-def one() -> Iterator[Sandbox]:
-    """One judge with namespaces: all solutions share its fork server."""
-    judge = sandbox_or_skip(1, LIMITS)
-    yield judge
-    judge.close()
-
-
 def function(sandbox: Sandbox, source: str, check: str = CHECK) -> Verdict:
     return sandbox.run([{"source": source, "entry": "f", "tests": check}])[0]
 
@@ -64,12 +67,13 @@ def program(sandbox: Sandbox, source: str, cases: list[tuple[str, str]]) -> Verd
     return sandbox.run([job(source, program_tests(cases))])[0]
 
 
+@in_full
 @pytest.mark.parametrize(
     "ending",
     ["os._exit(0)", "os.write(4, b'\\1\\0\\0\\0x')", "return 'a' * 10**6"],
     ids=["exit", "rubbish", "too much"],
 )
-def test_tests_that_tolerate_everything_do_not_pass_a_solution_that_ended(full: Sandbox, ending: str) -> None:
+def test_tests_that_tolerate_everything_do_not_pass_a_solution_that_ended(sandbox: Sandbox, ending: str) -> None:
     """Seen to pass (2026-11-22): a bare `except:` in the tests swallowed the failure."""
     check = """
 def check(candidate):
@@ -79,20 +83,15 @@ def check(candidate):
     except:
         pass
 """
-    verdict = function(full, f"import os\ndef f(x):\n  if x > 6: {ending}\n  return x * x", check)
+    verdict = function(sandbox, f"import os\ndef f(x):\n  if x > 6: {ending}\n  return x * x", check)
     assert not verdict.passed, verdict
-    assert function(full, "def f(x):\n  if x > 6: raise ValueError\n  return x * x", check).passed
+    assert function(sandbox, "def f(x):\n  if x > 6: raise ValueError\n  return x * x", check).passed
 
 
 def attacked(verdict: Verdict) -> bool:
     """Whether the attack failed, and not because of a mistake in its own code."""
     mistakes = ("NameError", "SyntaxError")
     return not verdict.passed and not any(error in verdict.why for error in mistakes)
-
-
-def processes() -> set[str]:
-    """Ids of all processes on this machine."""
-    return {name for name in os.listdir("/proc") if name.isdigit()}
 
 
 def test_right_wrong_and_empty(sandbox: Sandbox) -> None:
@@ -111,11 +110,12 @@ def test_right_wrong_and_empty(sandbox: Sandbox) -> None:
     )
 
 
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
-def test_attack_fails_in_time(sandbox: Sandbox, attack: str) -> None:
+@pytest.mark.parametrize("name", ATTACKS)
+def test_attack_fails_in_time(sandbox: Sandbox, name: str) -> None:
     began = time.monotonic()
-    verdict = function(sandbox, attack)
+    verdict = function(sandbox, ATTACKS[name])
     assert attacked(verdict), verdict
+    assert verdict.why == REASONS.get(name, verdict.why)
     assert time.monotonic() - began < MAX_DELAY_S
     assert function(sandbox, "def f(x): return x * x").passed  # the next solution is judged as usual
 
@@ -145,9 +145,10 @@ def test_forbidden(sandbox: Sandbox, statements: str, folder: Path) -> None:
     assert function(sandbox, "def f(x): return x * x").passed
 
 
+@in_full
 @pytest.mark.parametrize("statements", FORBIDDEN_IN_FULL.values(), ids=list(FORBIDDEN_IN_FULL))
-def test_forbidden_in_full(full: Sandbox, statements: str) -> None:
-    assert attacked(function(full, doing(statements, ROOT)))
+def test_forbidden_in_full(sandbox: Sandbox, statements: str) -> None:
+    assert attacked(function(sandbox, doing(statements, ROOT)))
 
 
 def test_programs_under_attack(sandbox: Sandbox) -> None:
@@ -233,36 +234,18 @@ def f(x):
     assert worker in patient._workers._all
 
 
-def test_python_without_assertions_judges_alike() -> None:
+def test_python_without_assertions_judges_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """PYTHONOPTIMIZE removes assert statements; those of the tests must stay."""
-    script = f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
-from rewards.sandbox import Sandbox
-from rewards.isolation import Limits
-tests = "def check(candidate):\\n    assert candidate(6) == 36"
-sources = ["def f(x): return x * x", "def f(x): return x"]
-verdicts = Sandbox(1, Limits(), "weak").run([dict(source=source, entry="f", tests=tests) for source in sources])
-print([verdict.passed for verdict in verdicts])
-"""
-    environment = {**os.environ, "PYTHONOPTIMIZE": "1"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == "[True, False]\n", done.stderr
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    judge = Sandbox(1, Limits(), "weak")
+    assert function(judge, "def f(x): return x * x").passed
+    assert not function(judge, "def f(x): return x").passed
+    judge.close()
 
 
-def test_reasons() -> None:
-    patient = Sandbox(1, Limits(cpu_s=1, wall_s=60.0, memory_mb=256, output_kb=256), "weak")
-    assert function(patient, ATTACKS["endless loop"]).why == "CPU time"
-    assert function(patient, ATTACKS["ignore signals"]).why == "CPU time"
-    assert function(patient, ATTACKS["memory hog"]).why == "raised MemoryError: "
-    assert function(patient, ATTACKS["early exit"]).why == "ended before it answered"
-    assert function(patient, ATTACKS["huge answer"]).why == "returned too much"
-    patient.close()
-    hasty = Sandbox(1, Limits(wall_s=0.5), "weak")
-    assert function(hasty, ATTACKS["endless sleep"]).why == "wall time"
-    hasty.close()
-
-
-def test_nothing_leaks_from_one_solution_to_the_next(one: Sandbox) -> None:
+@in_full
+def test_nothing_leaks_from_one_solution_to_the_next(sandbox: Sandbox) -> None:
+    """All share a fork server."""
     leave = """
 import builtins, collections, os, random, sys
 def f(x):
@@ -283,12 +266,13 @@ def f(x):
     return -1 if any(left) else random.random()
 """
     values = "def check(candidate): assert candidate(1) == 0.8444218515250481"  # random.seed(0), random.random()
-    verdicts = [function(one, look, values)]
-    assert function(one, leave).passed
-    verdicts.append(function(one, look, values))
+    verdicts = [function(sandbox, look, values)]
+    assert function(sandbox, leave).passed
+    verdicts.append(function(sandbox, look, values))
     assert [verdict.passed for verdict in verdicts] == [True, True]  # both saw fresh state and the same random numbers
 
 
+@in_full
 @pytest.mark.parametrize(
     ("leave", "state"),
     [
@@ -298,13 +282,13 @@ def f(x):
         ("os.utime(1)", "os.fstat(2).st_atime"),
     ],
 )
-def test_nothing_leaks_through_a_shared_descriptor(one: Sandbox, leave: str, state: str) -> None:
+def test_nothing_leaks_through_a_shared_descriptor(sandbox: Sandbox, leave: str, state: str) -> None:
     """All children of a fork server share its open /dev/null."""
     look = f"import fcntl, os\ndef f(x): raise KeyError({state})"
-    before = function(one, look)
+    before = function(sandbox, look)
     assert before.why.startswith("raised KeyError")
-    function(one, f"import fcntl, os\ndef f(x): {leave}")
-    assert function(one, look).why == before.why
+    function(sandbox, f"import fcntl, os\ndef f(x): {leave}")
+    assert function(sandbox, look).why == before.why
 
 
 def test_a_judge_that_hangs_or_dies_is_replaced(full: Sandbox) -> None:
@@ -322,8 +306,8 @@ def test_a_judge_that_hangs_or_dies_is_replaced(full: Sandbox) -> None:
 @pytest.mark.parametrize("isolation", ["full", "weak"])
 def test_a_solution_dies_with_its_judge(isolation: str) -> None:
     sandbox = sandbox_or_skip(1, replace(LIMITS, wall_s=60.0), isolation)  # a busy machine must not end it first
-    (judge,) = (worker.process.pid for worker in sandbox._workers._all)
-    descendants = {pid for pid in processes() if _descends_from(pid, judge)}
+    (judge,) = (psutil.Process(worker.process.pid) for worker in sandbox._workers._all)
+    before = judge.children(recursive=True)
     busy = "import time\ndef f(x):\n    while True: time.sleep(1)"
     dying = """
 import os, threading
@@ -333,16 +317,13 @@ def check(candidate):
 """
     with ThreadPoolExecutor(1) as aside:
         verdict = aside.submit(function, sandbox, busy, dying)
-        before = len(descendants)
-        while len(descendants) == before and not verdict.done():  # until the child has started
-            descendants |= {pid for pid in processes() if _descends_from(pid, judge)}
+        started = before
+        while len(started) == len(before) and not verdict.done():  # until the child has started
+            started = judge.children(recursive=True)
         assert verdict.result().why == "its judge hung or died"
     sandbox.close()
-    assert len(descendants) > before
-    deadline = time.monotonic() + 10
-    while descendants & processes() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not descendants & processes()
+    assert len(started) > len(before)
+    assert not psutil.wait_procs(started, timeout=10)[1]
 
 
 @pytest.mark.parametrize("isolation", ["full", "weak"])
@@ -356,31 +337,16 @@ sandbox = Sandbox(2, Limits(cpu_s=1, wall_s=2.0), sys.argv[1])
 print("up", flush=True)
 sandbox.run([{{"source": "import time\\ndef f(x): time.sleep(1000)", "entry": "f", "tests": "def check(c): c(1)"}}] * 2)
 """
-    before = processes()
     trainer = subprocess.Popen([sys.executable, "-c", script, isolation], stdout=subprocess.PIPE, text=True)
     assert trainer.stdout is not None
     if trainer.stdout.readline() != "up\n":
         pytest.skip(f"this machine lacks what isolation={isolation} needs")
     time.sleep(0.5)
-    descendants = {pid for pid in processes() - before if _descends_from(pid, trainer.pid)}
+    descendants = psutil.Process(trainer.pid).children(recursive=True)
     assert len(descendants) >= 6  # two judges, two fork servers, two children
     trainer.send_signal(signal.SIGKILL)
     trainer.wait()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and descendants & processes():
-        time.sleep(0.1)
-    assert not descendants & processes()
-
-
-def _descends_from(pid: str, ancestor: int) -> bool:
-    while pid not in ("0", "1"):
-        if int(pid) == ancestor:
-            return True
-        try:
-            pid = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]
-        except OSError:
-            return False
-    return False
+    assert not psutil.wait_procs(descendants, timeout=10)[1]
 
 
 def test_many_at_once_keep_their_order(full: Sandbox) -> None:
@@ -389,11 +355,10 @@ def test_many_at_once_keep_their_order(full: Sandbox) -> None:
     assert [verdict.passed for verdict in verdicts] == [i % 3 == 0 for i in range(24)]
 
 
-def test_no_isolation_by_mistake() -> None:
+def test_no_isolation_by_mistake(capfd: pytest.CaptureFixture[str]) -> None:
+    """Weak isolation prints a warning, and none at all is an error."""
     with pytest.raises(SandboxError, match="choose full or weak"):
         Sandbox(1, LIMITS, "none")
-
-
-def test_weak_isolation_prints_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
-    Sandbox(1, LIMITS, "weak").close()
+    with pytest.raises(SandboxError, match="a process could not be confined"):
+        Sandbox(1, Limits(open_files=1 << 40), "weak")
     assert "isolation=weak: no namespaces" in capfd.readouterr().err

@@ -140,6 +140,17 @@ def test_the_window_moves_with_the_training(unit: str, problems: int, processes:
     assert seen == ticks
 
 
+@pytest.mark.parametrize(("rows", "problems", "ticks"), [(2, 4, [0, 0, 0, 1]), (6, 6, [0, 1, 1, 2])])
+def test_the_window_moves_where_ranks_share_a_group(rows: int, problems: int, ticks: list[int]) -> None:
+    """Two ranks: of one group of four each has a half, or of three groups one and a half."""
+    announced = backend()
+    seen = []
+    for _ in range(4):
+        announced.announce(trainer(problems, processes=2), [{"prompt": "p"}] * rows)
+        seen.append(announced.history_tick)
+    assert seen == ticks
+
+
 def test_a_dataset_without_length_has_no_epochs() -> None:
     assert [history_tick("epoch", rollouts, None, 2) for rollouts in (1, 2)] == [1, 2]
     assert [history_tick("epoch", rollouts, 9, 4) for rollouts in (1, 2, 3)] == [0, 1, 1]

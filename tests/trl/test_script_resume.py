@@ -13,6 +13,7 @@ import pytest
 import torch
 from trl_runs import COMMON, GROUPS, one_engine, reward
 
+from das import ranks
 from das.errors import EngineError
 from das.trl.resume import ScriptCheckpoints
 from das.trl.step_rollouts import StepRollouts
@@ -115,21 +116,29 @@ def test_other_rows_are_named(run: Run, alone: tuple[Path, dict[int, Any]], tmp_
         run(tmp_path, folder / "checkpoint-6", rows=9, seed=7)
 
 
-def test_what_is_not_restored_is_named(tmp_path: Path) -> None:
-    """A stream that had begun anew: transformers counts `max_steps` as one epoch of it, and skips more rows than a pass
-    has. Frozen weights under adapters, which drift by rounding. A state of das that cannot be read."""
-    (tmp_path / "trainer_state.json").write_text('{"epoch": 1.07, "global_step": 4}')
+def of_adapters_on_a_stream(folder: Path) -> Any:
+    """A trainer without an engine, that resumes from this folder."""
+    (folder / "trainer_state.json").write_text('{"epoch": 1.07, "global_step": 4}')
     trainer: Any = SimpleNamespace(
         train_dataset=iter(()),
         model=SimpleNamespace(peft_config={"default": None}),
         args=SimpleNamespace(seed=1, gradient_accumulation_steps=1),
         num_iterations=1,
-        vllm_generation=SimpleNamespace(engine=SimpleNamespace(method="das", row=SimpleNamespace(drafts=True))),
+        vllm_generation=SimpleNamespace(
+            engine=SimpleNamespace(method="das", row=SimpleNamespace(drafts=True)), rollouts=0
+        ),
         _inner_training_loop=lambda **kwargs: "ran",
         _get_train_sampler=None,
         _save_checkpoint=None,
     )
     ScriptCheckpoints(trainer, StepRollouts(trainer))
+    return trainer
+
+
+def test_what_is_not_restored_is_named(tmp_path: Path) -> None:
+    """A stream that had begun anew: transformers counts `max_steps` as one epoch of it, and skips more rows than a pass
+    has. Frozen weights under adapters, which drift by rounding. A state of das that cannot be read."""
+    trainer = of_adapters_on_a_stream(tmp_path)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert trainer._inner_training_loop(resume_from_checkpoint=str(tmp_path)) == "ran"
@@ -150,3 +159,15 @@ def test_what_is_not_restored_is_named(tmp_path: Path) -> None:
     ):
         trainer._inner_training_loop(resume_from_checkpoint=str(tmp_path))
     assert "weights_only" not in str(refused.value), "no line advises to open a pickle"
+
+
+def test_a_rank_without_a_state_counts_rollouts_as_the_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There were fewer ranks, or its folder was deleted. With another count its responses would have other history
+    ticks, and it would refuse those of the others."""
+    trainer = of_adapters_on_a_stream(tmp_path)
+    monkeypatch.setattr(ranks, "gather", lambda own: [9, own])
+    with warnings.catch_warnings(action="ignore"):
+        trainer._inner_training_loop(resume_from_checkpoint=str(tmp_path))
+    assert trainer.vllm_generation.rollouts == 9

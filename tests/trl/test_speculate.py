@@ -52,6 +52,7 @@ def build_trainer(policy: str, folder: Path, columns: dict[str, Any] | None = No
         ({"method": "magic"}, EngineError, "choose none, das, self_draft, das_self, ngram"),
         ({"drafter": {"window": -1}}, ValueError, "window must be in 0"),
         ({"drafter": {"unit": "week"}}, ValueError, "choose epoch or step"),
+        ({"drafter": "generous"}, ValueError, "unknown drafter 'generous'"),
         ({"budget": {"name": "generous"}}, ValueError, "unknown budget 'generous'"),
         ({"engine": {"slots": 3}}, TypeError, "slots"),
         ({"engine": {"branch_blocks": 3}}, ValueError, "branch_blocks=3: a draft that branches needs 8"),

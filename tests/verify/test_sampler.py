@@ -64,12 +64,10 @@ def test_turns_of_a_session_and_requests_that_reuse_an_id_have_noise_of_their_ow
     assert seeds_of(runner) == first
     for state in runner.requests.values():  # as vLLM does when a streaming session gets further input
         state.sampling_params = state.sampling_params.clone()
-    runner.input_batch.sampling_metadata = object()
     second = seeds_of(runner)
     assert len({*first, *second}) == 4
     for name, state in runner.requests.items():
         runner.requests[name] = replace(state, sampling_params=SamplingParams(seed=5))
-    runner.input_batch.sampling_metadata = object()
     assert seeds_of(runner) == [5, 5]
 
 

@@ -1,7 +1,7 @@
 """Patches for GPUs: batch-invariant kernels for larger models.
 
 - vLLM's table of the tiles of batch-invariant matrix products, which all engines of the process share, gets more shapes
-  if das.install() turns these kernels on. The tiles have 64 rows or more (tuned_matmuls.py).
+  if das.install() turns these kernels on. The tiles have 64 rows or more.
 - compilation_config.custom_ops of an engine with batch-invariant kernels gets "+rms_norm".
 - attention_config.backend of such an engine is vLLM's Triton attention if the heads are smaller than 128.
 - compilation_config.cudagraph_capture_sizes of an engine that drafts has room for GRAPHED requests with SHORT drafted

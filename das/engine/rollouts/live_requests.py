@@ -11,7 +11,7 @@ from das.verify.seeds import default_problem, features_of
 
 
 def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) -> LiveRequest:
-    """Read a request from `state`, vLLM's CachedRequestState. longest_draft: its draft limit if it brings none.
+    """Read a request from `state`, the runner's KnownRequest. longest_draft: its draft limit if it brings none.
 
     A request that asks for no drafts and names no problem is untracked: the drafter never hears of it.
     """
@@ -41,16 +41,16 @@ class LiveRequests:
     many of them the drafter knows.
 
     vLLM may give an id to another request, and a streaming session may get further input. In both cases the request
-    that had the id has ended. To notice this, vLLM's state and parameters are kept beside each request.
+    that had the id has ended. To notice this, the runner's object and its parameters are kept beside each request.
     """
 
     def __init__(self) -> None:
         self.live: dict[str, LiveRequest] = {}
         self.num_tracked = 0
-        self._states: dict[str, tuple[Any, Any]] = {}  # vLLM's state and parameters of each request in `live`
+        self._states: dict[str, tuple[Any, Any]] = {}  # each one's KnownRequest, and its parameters
 
     def begin(self, request: LiveRequest, state: Any) -> None:
-        """Add a request that emits for the first time. state: vLLM's CachedRequestState."""
+        """Add a request that emits for the first time. state: the runner's KnownRequest."""
         self.live[request.name] = request
         self._states[request.name] = state, state.sampling_params
         self.num_tracked += not request.untracked
@@ -63,8 +63,8 @@ class LiveRequests:
         return request
 
     def are_unchanged(self, names: Sequence[str], running: Mapping[str, Any]) -> bool:
-        """Returns whether each of these ids still belongs to the same live request as before. running: vLLM's states,
-        by id."""
+        """Returns whether each of these ids still belongs to the same live request as before. running: the runner's
+        requests, by id."""
         for name in names:
             known = self._states.get(name)
             if known is None or running[name] is not known[0] or known[0].sampling_params is not known[1]:
@@ -72,7 +72,7 @@ class LiveRequests:
         return True
 
     def over(self, running: Mapping[str, Any]) -> list[str]:
-        """Returns the ids of live requests that have ended. running: vLLM's states of its present requests, by id.
+        """Returns the ids of live requests that have ended. running: the runner's present requests, by id.
 
         A request has ended if vLLM no longer has it, or uses its id for another request or another turn of a session.
         """

@@ -105,7 +105,6 @@ class RolloutMeter:
     step_tokens: list[int] = field(default_factory=list)  # rows of logits sampled in each pass: requests + drafted
     step_emitted: list[int] = field(default_factory=list)  # tokens that each pass emitted
     branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
-    copied_blocks: int = 0  # blocks of the KV cache that were copied for them, before and after their passes
     undrafted_rows: int = 0  # rows that vLLM's scheduler planned for drafts, and nobody drafted
     launched_ahead: int = 0  # passes that were launched before their drafts were known
     draft_s: float = 0.0  # seconds of drafting and of the drafter's bookkeeping; the seconds below are part of it
@@ -210,6 +209,4 @@ class RolloutMeter:
             draft_rounds=sum(counts.rounds for counts in self.requests.values()),
             decode_steps=len(self.step_time_s),
             tail_steps=sum(live <= TAIL for live in self.step_live),
-            live_sum=sum(self.step_live),
-            drafted_steps=sum(tokens > live for tokens, live in zip(self.step_tokens, self.step_live, strict=True)),
         ).of_requests(list(costs.values()))

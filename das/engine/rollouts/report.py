@@ -85,7 +85,6 @@ class RolloutReport:
     accepted: int = 0  # drafted tokens that became tokens of responses: emitted tokens, less passes
     draft_rounds: int = 0  # passes of each request that verified a draft token or more
     branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
-    copied_blocks: int = 0  # blocks of the KV cache that were copied for them, before and after their passes
     undrafted_rows: int = 0  # rows that vLLM's asynchronous scheduler planned for drafts, and nobody drafted
     launched_ahead: int = 0  # passes that were launched before their drafts were known
     draft_s: float = 0.0  # seconds of drafting and bookkeeping; draft_pass_s and requantize_s are part of it
@@ -95,8 +94,6 @@ class RolloutReport:
     requantize_s: float = 0.0  # seconds in which a self-draft quantized the policy's weights
     decode_steps: int = 0  # passes of the engine
     tail_steps: int = 0  # passes of the engine with few requests
-    live_sum: int = 0  # requests, added up over all passes
-    drafted_steps: int = 0  # passes that verified a draft token or more
     history_tokens: int = 0  # tokens in the drafter's history once the rollout was over
     calibration_error: float | None = None  # error of the probabilities that the drafter gives to its tokens
     draft_scale: float | None = None  # the scale of coupled drafts (das/models/coupled.py)
@@ -162,10 +159,8 @@ def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
 
 # Numbers that are summed over engines.
 COUNTS = (
-    *("passes", "drafted", "accepted", "draft_rounds", "branches", "copied_blocks", "draft_passes", "draft_rows"),
-    "undrafted_rows",
-    "launched_ahead",
-    *("decode_steps", "tail_steps", "live_sum", "drafted_steps", "history_tokens"),
+    *("passes", "drafted", "accepted", "draft_rounds", "branches", "undrafted_rows", "launched_ahead"),
+    *("draft_passes", "draft_rows", "decode_steps", "tail_steps", "history_tokens"),
 )
 
 
@@ -177,11 +172,10 @@ def merged(reports: Mapping[str, RolloutReport], slowest: str) -> RolloutReport:
 
     reports: name of an engine, such as "rank 0" -> its report. slowest: the slowest engine's name.
     """
-    found = {name: [getattr(report, name) for report in reports.values()] for name in COUNTS}
     errors = [report.calibration_error for report in reports.values() if report.calibration_error is not None]
     return replace(
         reports[slowest],
-        **{name: sum(counts) for name, counts in found.items() if None not in counts},
+        **{name: sum(getattr(report, name) for report in reports.values()) for name in COUNTS},
         calibration_error=max(errors, default=None),
         alarms=[f"{name}: {alarm}" for name, report in reports.items() for alarm in report.alarms],
     )

@@ -159,17 +159,12 @@ class Branches:
         positions[rows] = self._tensor(plan.positions)
         slots[rows] = self._tensor(plan.slots)
         self._shared = self._tensor(plan.shared_rows), self._tensor(plan.shared_slots)
-        self._copy_blocks(plan.copies)
+        copy_blocks(self.runner, plan.copies)
         self.das_runner.meter.branches += sum(len(tree.branches) for tree in plan.trees)
 
     def _tensor(self, values: Sequence[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
         device = self.runner.device
         return torch.tensor(values, dtype=dtype, pin_memory=device.type == "cuda").to(device, non_blocking=True)
-
-    def _copy_blocks(self, copies: list[tuple[int, int]]) -> None:
-        """Copy KV blocks in every layer, and count the copies. copies: blocks, as pairs (from, to)."""
-        self.das_runner.meter.copied_blocks += len(copies)
-        copy_blocks(self.runner, copies)
 
     # ---- in the pass ----
 
@@ -245,4 +240,4 @@ class Branches:
         if plan is not None:
             tables = self.das_runner.block_tables()
             kept = [plan.kept(tree, emitted[tree.request], tables[tree.request]) for tree in plan.trees]
-            self._copy_blocks([copy for copies in kept for copy in copies])
+            copy_blocks(self.runner, [copy for copies in kept for copy in copies])

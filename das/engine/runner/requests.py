@@ -24,12 +24,10 @@ class KnownRequest:
 class Batch:
     """The requests of the running pass, one in each row.
 
-    sampling_metadata: an object that is replaced whenever a request came. num_tokens_no_spec: tokens of prompt and
-    response, int64 [requests]; they grow when the pass is sampled.
+    num_tokens_no_spec: tokens of prompt and response, int64 [requests]; they grow when the pass is sampled.
     """
 
     req_ids: list[str] = field(default_factory=list)
-    sampling_metadata: object = field(default_factory=object)
     num_tokens_no_spec: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     num_prompt_tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     temperature_cpu: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))

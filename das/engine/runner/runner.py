@@ -296,11 +296,7 @@ class Runner:
         self.rows = rows = batch.idx_mapping_np
         names, prompts = batch.req_ids, self.vllm.req_states.prompt_len.np[rows].astype(np.int64)
         self.input_batch = Batch(
-            names,
-            self.input_batch.sampling_metadata,
-            prompts + self.positions[rows],
-            prompts,
-            self.vllm.sampler.sampling_states.temperature.np[rows],
+            names, prompts + self.positions[rows], prompts, self.vllm.sampler.sampling_states.temperature.np[rows]
         )
         self.unfinished = batch.num_computed_tokens_np + batch.num_scheduled_tokens < batch.prefill_len_np
         self.sampler.remembers = getattr(self.drafter, "remembers", False)

@@ -72,7 +72,7 @@ def acceptances(task: Any) -> dict[str, Acceptance]:
         try:
             if (rates := model.given(task)) is not None:
                 Profile(rates)
-                chosen[name] = Acceptance(name, "given", "your numbers", rates, "settings", "", {})
+                chosen[name] = Acceptance(name, "given", "your numbers", rates, "settings", {})
         except ValueError as error:
             raise UserError(str(error)) from error
     return chosen

@@ -17,8 +17,7 @@ from experiments.bench.model_drafters import (
     trained_head,
 )
 from experiments.heads import training as head_training
-from experiments.heads.eagle3 import new_head
-from experiments.heads.unrolled import agreement, shape_for
+from experiments.heads.eagle3 import agreement, new_head, shape_for
 from experiments.heads.warm_up import texts_of
 from experiments.run.errors import UserError
 

@@ -7,7 +7,6 @@ from composed import composed, composed_arm, composed_run
 from omegaconf import OmegaConf
 
 from experiments.harness.engine import engine_settings
-from experiments.run.errors import UserError
 from experiments.settings.config import run_config, steps_per_epoch
 
 
@@ -33,19 +32,6 @@ def test_the_number_of_problems_makes_a_new_config() -> None:
     assert list(counted.resolved["data"]) == list(config.resolved["data"])  # config.yaml keeps the order of the keys
     with pytest.raises(FrozenInstanceError):
         config.seed = 1  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["~trainer.max_steps"], "^trainer.max_steps is missing"),
-        (["~seed"], "^seed is missing; configs/config.yaml shows"),
-        (["~engine"], "^engine is missing"),
-    ],
-)
-def test_missing_and_wrong_settings_are_refused_at_the_door(overrides: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        composed_run(*overrides)
 
 
 def test_sizes() -> None:

@@ -42,7 +42,8 @@ def test_a_named_draft_model_is_taken_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "overrides", [("policy.path=folder",), ("data=programs", "reward=code"), ("setting=agent_small",)]
+    "overrides",
+    [("policy.path=folder",), ("data=programs", "reward=code"), ("setting=agent_small",), ("policy=smollm2",)],
 )
 def test_other_policies_have_no_draft_model(overrides: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="name the folder of one that has the policy's tokenizer"):

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from composed import composed_arm
+from composed import composed, composed_arm
 from hydra import initialize_config_dir
-from omegaconf import DictConfig
 from steps_on_disk import write_steps
 
 from analysis import read
@@ -24,14 +23,13 @@ from experiments.harness import resume
 from experiments.harness.validate import check_checkpoints
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
-from experiments.settings.compose import compose_config
 from experiments.settings.config import RunConfig
 from experiments.training import checkpoint
 from run import remove_unused
 
 
-def config(*overrides: str, arm: str = "das") -> RunConfig:
-    return composed_arm(arm, *overrides)
+def config(*overrides: str) -> RunConfig:
+    return composed_arm("das", *overrides)
 
 
 def save(arm: Path, step: int, settings: RunConfig) -> Path:
@@ -45,7 +43,7 @@ def save(arm: Path, step: int, settings: RunConfig) -> Path:
 
 
 def test_the_newest_checkpoint_that_every_arm_completed(tmp_path: Path) -> None:
-    arms = {tmp_path / name: config(arm=name) for name in ("none", "das")}
+    arms = {tmp_path / name: composed_arm(name) for name in ("none", "das")}
     notes: list[str] = []
     assert resume.newest(arms, notes.append) == 0
     for arm, settings in arms.items():
@@ -176,11 +174,6 @@ def test_a_run_that_was_killed_before_it_began_starts_anew(tmp_path: Path) -> No
     assert resume.newest({tmp_path: config()}, print) == 0
     assert resume.rewind(tmp_path, 0) == []
     resume.announce(tmp_path, 0, Progress(1))
-
-
-def composed(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        return compose_config(list(overrides))
 
 
 def cut_short(path: Path) -> None:

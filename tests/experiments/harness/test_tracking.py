@@ -18,12 +18,12 @@ def test_out_of_reach_and_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config = composed_arm("das", "wandb=online")
     RunFolder(tmp_path, config.resolved)
     began = time.monotonic()
-    tracker = tracking.Tracker(config, "test", tmp_path, "abcdef123456")
+    tracker = tracking.Tracker(config, "test", tmp_path)
     assert time.monotonic() - began < 60
     (line,) = tracker.log({"step": 1, "reward": 0.5, "alarms": []})
     assert line.startswith("W&B is out of reach, recording offline")
     assert tracker.log({"step": 2, "alarms": []}) == []
-    assert list(tmp_path.glob("wandb/offline-run-*-abcdef123456/*.wandb"))
+    (first,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     for process in psutil.Process().children(recursive=True):
         if "wandb-core" in " ".join(process.cmdline()):
             process.kill()
@@ -32,7 +32,8 @@ def test_out_of_reach_and_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(lines) == 1
     assert "metrics.jsonl alone" in lines[0]
     tracker.close()
-    again = tracking.Tracker(composed_arm("das", "wandb=offline"), "test", tmp_path, "abcdef123457")
+    again = tracking.Tracker(composed_arm("das", "wandb=offline"), "test", tmp_path)
     assert again.log({"step": 1, "alarms": []}) == []
     again.close()
-    assert list(tmp_path.glob("wandb/offline-run-*-abcdef123457/*.wandb"))
+    assert {file.name for file in tmp_path.glob("wandb/offline-run-*/*.wandb")} == {first.name}, "it is continued"
+    assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 2

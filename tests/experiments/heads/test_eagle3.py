@@ -14,11 +14,10 @@ from transformers import AutoModelForCausalLM
 from das.models.head_files import head_problem, tokenizer_digest
 from experiments.digests import weights_digest
 from experiments.heads import warm_up as head_warm_up
-from experiments.heads.eagle3 import Eagle3Head, new_head
+from experiments.heads.eagle3 import Eagle3Head, agreement, new_head, places_of, shape_for, tokens_per_pass
 from experiments.heads.files import load_head, save_head
 from experiments.heads.texts import IGNORED, HeadText, HeadTexts
-from experiments.heads.training import HeadLearner, HeadOptions, OnlineHead
-from experiments.heads.unrolled import agreement, places_of, shape_for, tokens_per_pass
+from experiments.heads.training import HeadLearner, HeadOptions
 from experiments.heads.warm_up import WarmUp, make_head, texts_of
 from experiments.run.errors import TrainingDiverged
 
@@ -180,34 +179,6 @@ def test_hooks_leave_gradients_and_random_states_as_they_are(model: Any) -> None
         watched(**batch())
     watched(input_ids=batch()["input_ids"])
     assert texts.take() == []  # a pass without backward, and one without labels
-
-
-def test_training_beside_the_policy_resumes_bit_for_bit(model: Any, tmp_path: Path) -> None:
-    def online() -> OnlineHead:
-        return OnlineHead(made(model), HeadOptions(batch=1), copy.deepcopy(model).train(), share=1.0, seed=0)
-
-    def step(head: OnlineHead, number: int) -> None:
-        class State:
-            global_step = number
-
-        head.on_step_begin(None, State, None)
-        head._model(**batch()).loss.backward()
-        head.on_step_end(None, State, None)
-
-    whole, first = online(), online()
-    for number in range(4):
-        step(whole, number)
-    for number in range(2):
-        step(first, number)
-    first.save(tmp_path)
-    second = online()
-    second.load(tmp_path)
-    assert second.digest() == first.digest() != online().digest()
-    for number in range(2, 4):
-        step(second, number)
-    assert second.digest() == whole.digest()
-    assert whole.row()["head_texts"] == 2
-    assert whole.row()["head_loss"] > 0
 
 
 def test_a_head_is_made_on_responses_of_the_policy(repetitive_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:

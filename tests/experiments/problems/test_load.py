@@ -101,24 +101,6 @@ def test_too_few(overrides: list[str], says: str, tiny_policy: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
-        (["data=problem_set"], "data.path=FILE is missing"),
-        (["data.part=test"], "must be one of train, eval"),
-        (["data.part=eval"], "no problems are held out"),
-        (["data.held_out=1"], "held_out=1: must be a number from 0 to 0.999"),
-        (["data.problems=0"], "data.problems=0"),
-        (["data.max_prompt_tokens=many"], "data.max_prompt_tokens=many"),
-        (["data=puzzles", "data.problems=null"], "data.problems=null"),
-        (["data=calculator", "data.name=poems"], "data.name=poems: choose with data=NAME, one of aime24, calculator"),
-    ],
-)
-def test_refused_before_any_work(overrides: list[str], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        check_data(run_config(config_of(*overrides)))
-
-
-@pytest.mark.parametrize(
     ("name", "content"),
     [
         ("rows.jsonl", b""),

@@ -13,7 +13,6 @@ from experiments.problems.problem_set import problems_of
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
 from rewards.code import CodeReward
-from rewards.maths import accuracy_reward, readable
 
 
 @functools.cache
@@ -65,12 +64,6 @@ def test_right_solutions_pass_and_wrong_ones_do_not(name: str, code_reward: Code
     wrong = [text.replace("return", "return 7 and").replace("2 *", "3 *").replace("(x, x)", "[x]") for text in right]
     wrong = [text.replace("len(a) +", "-").replace("x / 2", "x") for text in wrong]
     assert code_reward(wrong, tests) == [0.0] * len(tests)
-
-
-def test_gold_answers_are_judged() -> None:
-    assert accuracy_reward(["\\boxed{2}", "\\boxed{3}"], ["2", "2"]) == [1.0, 0.0]
-    assert readable("1,234")
-    assert not readable("")
 
 
 def test_ids_do_not_depend_on_order_or_instructions() -> None:

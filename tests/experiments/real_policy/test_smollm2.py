@@ -10,11 +10,9 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from composed import composed_run
 from huggingface_hub.errors import LocalEntryNotFoundError
 from scripts import run_script
 
-from experiments.harness.policies import draft_model_directory
 from experiments.real_policy import smollm2
 from experiments.run.errors import UserError
 
@@ -57,17 +55,6 @@ def test_a_file_with_another_digest_is_refused_and_leaves_nothing(tmp_path: Path
 def test_the_cache_comes_first(tmp_path: Path) -> None:
     (tmp_path / smollm2.NAME).mkdir()
     assert smollm2.find_smollm2(tmp_path, print, packages=tmp_path) == tmp_path / smollm2.NAME
-
-
-def test_unknown_texts_for_a_cold_start_are_refused() -> None:
-    composed_run("policy=smollm2", "policy.cold_start=words")
-    with pytest.raises(UserError, match=r"policy\.cold_start=novels: must be one of words or null"):
-        composed_run("policy=smollm2", "policy.cold_start=novels")
-
-
-def test_no_draft_model_is_made_for_it() -> None:
-    with pytest.raises(UserError, match="name the folder of one that has the policy's tokenizer"):
-        draft_model_directory(composed_run("arm=draft_model", "policy=smollm2"))
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from steps_on_disk import json_lines
 
 from experiments.recorded.forced_works import forced_works, with_end
 from experiments.run.errors import UserError
@@ -15,7 +15,7 @@ def recording(path: Path, responses: int = 8) -> Path:
         for problem in ("a", "b")
         for i in range(responses)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text(json_lines(rows))
     return path
 
 

@@ -44,8 +44,8 @@ def test_steps_of_a_run_folder(tmp_path: Path) -> None:
 
 def test_epochs_of_a_file_without_steps(tmp_path: Path) -> None:
     rows = [{"problem_id": p, "run": r, "response": f"x {p} {r}"} for p in "abc" for r in range(5)]
-    steps = read_rollouts(write(tmp_path / "x.jsonl", rows), group=2, batch=2)
-    assert [work.problems for work in steps] == 2 * [("a", "a", "b", "b"), ("c", "c")]
+    steps = read_rollouts(write(tmp_path / "x.jsonl", rows), group=2)
+    assert [work.problems for work in steps] == 2 * [("a", "a", "b", "b", "c", "c")]
     by_step = [{"problem_id": "a", "step": s, "response_ids": [s]} for s in (3, 1, 3)]
     assert [len(work) for work in read_rollouts(write(tmp_path / "y.jsonl.gz", by_step))] == [1, 2]
 

@@ -96,7 +96,7 @@ def test_another_file_and_no_server_are_one_line(published: Path, tmp_path: Path
         fetched(f"file://{published}", tmp_path / "out", "task.only=[mine]")
 
 
-def test_the_list_is_well_formed(tmp_path: Path) -> None:
+def test_the_list_is_well_formed() -> None:
     known = recorded.recordings()
     assert len({recording.name for recording in known}) == 6
     for recording in known:

@@ -40,10 +40,3 @@ def test_times_rise_with_work_and_fall_with_hardware() -> None:
             assert (np.diff(line) > 0).all()
             times.append(float(line[0]) * form.gpus)
         assert times == sorted(times, reverse=True)
-
-
-def test_unknown_names() -> None:
-    with pytest.raises(ValueError, match="unknown GPU 'H1000'"):
-        derived("H1000", "7B")
-    with pytest.raises(ValueError, match="unknown model"):
-        derived("H100", "9B")

@@ -17,7 +17,7 @@ TRUTHS: dict[str, Form] = {"affine": AFFINE, "drafting": DRAFTING, "two_segment"
 @pytest.mark.parametrize("name", FITS)
 def test_fit_recovers_the_constants(name: str) -> None:
     seen = made_passes(TRUTHS[name], 600, noise=0.0)
-    fitted = FITS[name](seen, np.ones(len(seen)))
+    fitted = FITS[name](seen)
     assert relative_error(fitted, seen) < (0.01 if name == "two_segment" else 1e-6)  # not all knots are tried
     if name != "two_segment":
         assert vars(fitted) == pytest.approx(vars(TRUTHS[name]), rel=1e-6)
@@ -27,19 +27,19 @@ def test_fit_recovers_the_constants(name: str) -> None:
 def test_noise_and_interruptions_hardly_move_the_fit(name: str) -> None:
     """One pass in six was interrupted. The fit still predicts the times of undisturbed passes."""
     seen = made_passes(TRUTHS[name], 600, noise=0.1, interrupted=1 / 6)
-    fitted = FITS[name](seen, np.ones(len(seen)))
+    fitted = FITS[name](seen)
     assert relative_error(fitted, made_passes(TRUTHS[name], 600, noise=0.0)) < 0.05
 
 
 def test_each_form_fits_its_own_passes_best() -> None:
     for truth in ("two_segment", "roofline"):
         seen = made_passes(TRUTHS[truth], 600, noise=0.02)
-        errors = {name: relative_error(fit(seen, np.ones(len(seen))), seen) for name, fit in FITS.items()}
+        errors = {name: relative_error(fit(seen), seen) for name, fit in FITS.items()}
         assert min(errors, key=lambda name: errors[name]) == truth, errors
 
 
 def test_passes_of_one_size_do_not_break_a_fit() -> None:
     same = Passes(*(np.full(40, value) for value in (4.0, 4.0, 100.0, 5e-3)))
     for name, fit in FITS.items():
-        predicted = fit(same, np.ones(40)).predict(same.live, same.tokens, same.context)
+        predicted = fit(same).predict(same.live, same.tokens, same.context)
         assert predicted == pytest.approx(same.seconds, rel=1e-6), name

@@ -43,7 +43,7 @@ def half_changed(recorded: Workload, run: float, seed: int) -> Workload:
 def tokens_per_pass_and_time(work: Workload) -> tuple[float, float]:
     """Replays epochs of 4 responses per problem, one after the other, with fixed drafts."""
     engine = TextEngine(TIMES, 64, HistoryDrafter(min_prob=0.05), make_budget({"name": "fixed", "tokens": 8}), 1000)
-    steps = [simulate_rollout(part, [engine], [range(len(part))], i + 1) for i, part in enumerate(grouped(work, 4, 0))]
+    steps = [simulate_rollout(part, [engine], [range(len(part))], i + 1) for i, part in enumerate(grouped(work, 4))]
     return sum(s.tokens for s in steps) / sum(s.passes for s in steps), sum(s.rollout_s for s in steps)
 
 

@@ -16,7 +16,7 @@ from experiments.harness import resume
 
 Made = tuple[list[str], str]  # a command line, and words that the error line must contain
 Make = Callable[[Path, Path], Made]  # makes a case from an empty folder and a policy
-CASES: dict[str, list[Made | Make]] = {}  # kind of input -> its cases
+CASES: dict[str, list[Make]] = {}  # kind of input -> its cases
 WEIGHTS = "model.safetensors"
 SHORT = ("engine.max_model_len=320", "trainer.max_completion_length=64")  # what the tests' policy can hold
 
@@ -28,15 +28,20 @@ class Opened:
         return (os._exit, (77,))
 
 
-def kind(name: str, *cases: Made) -> Callable[[Make], Make]:
-    """Add cases to a kind. As a decorator it adds a case that needs files."""
-    CASES.setdefault(name, []).extend(cases)
+def kind(name: str) -> Callable[[Make], Make]:
+    """Adds a case to a kind."""
 
     def add(make: Make) -> Make:
-        CASES[name].append(make)
+        CASES.setdefault(name, []).append(make)
         return make
 
     return add
+
+
+def of_line(line: str) -> Make:
+    """A case of bad_inputs.txt."""
+    typed, words = line.split(" => ", 1)
+    return lambda tmp, policy: (typed.replace("{tmp}", str(tmp)).replace("{policy}", str(policy)).split(" "), words)
 
 
 TEXT = (Path(__file__).parent / "bad_inputs.txt").read_text()
@@ -45,23 +50,10 @@ for each in TEXT.splitlines()[3:]:
     if each.startswith("# "):
         label = each.removeprefix("# ")
     elif each:
-        typed, words = each.split(" => ", 1)
-        kind(label, (typed.split(" "), words))
-
-MTP = ["task=rollout", "arm=mtp"]
+        kind(label)(of_line(each))
 
 
 # ---- files ----
-
-
-def with_head(policy: Path, folder: Path) -> list[str]:
-    """A command line with an arm that drafts with the head in `folder`."""
-    return ["arms=[none,eagle3_frozen]", f"policy.path={policy}", f"head.path={folder}", *SHORT]
-
-
-kind("draft head that is missing")(
-    lambda tmp, policy: (with_head(policy, tmp / "nowhere"), "nowhere: config.json is missing or damaged")
-)
 
 
 @kind("draft head of another policy")
@@ -70,7 +62,8 @@ def head_of_another_shape(tmp: Path, policy: Path) -> Made:
     config = {"architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 32, "vocab_size": vocabulary}
     (tmp / "config.json").write_text(json.dumps(config))
     (tmp / "model.safetensors").touch()
-    return with_head(policy, tmp), "has hidden size 32, the policy 64: it belongs to another policy"
+    arguments = ["arms=[none,eagle3_frozen]", f"policy.path={policy}", f"head.path={tmp}", *SHORT]
+    return arguments, "has hidden size 32, the policy 64: it belongs to another policy"
 
 
 def own_config(tmp: Path, content: bytes) -> list[str]:
@@ -86,7 +79,6 @@ kind("config file with a syntax error")(
 kind("config file that is not UTF-8")(
     lambda tmp, policy: (own_config(tmp, "name: größe\n".encode("latin-1")), "chooses a config file that is not UTF-8")
 )
-kind("resume= of what is no run")(lambda tmp, policy: ([f"resume={tmp}"], "no run of task=train or task=compare"))
 
 
 @kind("resume= of what is no run")
@@ -148,12 +140,12 @@ def copied(policy: Path, folder: Path, *damages: Damage) -> list[str]:
     return [f"policy.path={folder}", *SHORT]
 
 
-def policy_case(label: str, words: str, *damages: Damage, settings: tuple[str, ...] = ()) -> None:
+def policy_case(label: str, words: str, *damages: Damage) -> None:
     """Add a case: a policy that is damaged so."""
 
     @kind(label)
     def make(tmp: Path, policy: Path) -> Made:
-        return [*copied(policy, tmp / "policy", *damages), *settings], words
+        return copied(policy, tmp / "policy", *damages), words
 
 
 def altered(**values: Any) -> Damage:
@@ -180,7 +172,6 @@ OWN_CODE = (
     written("own.py", b"import os\nos._exit(77)\n"),
     altered(model_type="own", auto_map={"AutoConfig": "own.A", "AutoModelForCausalLM": "own.B"}),
 )
-LONG = ("engine.max_model_len=9999",)
 policy_case("policy without a tokenizer", "has no tokenizer (tokenizer_config.json)", removed("tokenizer*"))
 policy_case("policy with a damaged tokenizer", "transformers cannot load it", halved("tokenizer.json"))
 policy_case("policy without weights", "no weights: save them as model.safetensors", removed(WEIGHTS))
@@ -193,26 +184,13 @@ policy_case(OTHER, "different models: 4 unexpected, such as model.layers.0.self_
 policy_case(OTHER, "mismatched, such as model.embed_tokens.weight", altered(hidden_size=128))
 policy_case("weights of another vocabulary", "1 mismatched, such as model.embed_tokens", altered(vocab_size=99))
 policy_case("architecture nobody knows, with code of its own", "contains custom code", *OWN_CODE)
-policy_case("context longer than the policy's", "lower engine.max_model_len=9999", settings=LONG)
-policy_case("context longer than the policy's", "lower engine.max_model_len=9999", settings=("task=audit", *LONG))
 
 
 # ---- draft models ----
 
 
-def draft_model(policy: Path, *settings: str) -> list[str]:
-    return ["task=rollout", "arm=draft_model", f"policy.path={policy}", *SHORT, *settings]
-
-
-kind("draft model that cannot be")(
-    lambda tmp, policy: (draft_model(policy), "only policy=small on puzzles has a draft model")
-)
-kind("MTP layer that cannot draft so")(
-    lambda tmp, policy: ([*MTP, f"policy.path={policy}", *SHORT], "has no MTP layer: take another method")
-)
-
-
 @kind("draft model of another vocabulary")
 def other_draft_model(tmp: Path, policy: Path) -> Made:
     copied(policy, tmp / "other", altered(vocab_size=7))
-    return draft_model(policy, f"arm.speculative.model={tmp / 'other'}"), "knows 7 tokens, the policy"
+    arguments = ["task=rollout", "arm=draft_model", f"policy.path={policy}", f"arm.speculative.model={tmp / 'other'}"]
+    return [*arguments, *SHORT], "knows 7 tokens, the policy"

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from composed import composed_arm
 from damages import Damage, halve, halved, linked, removed, written
-from steps_on_disk import write_steps
+from steps_on_disk import json_lines, write_arm, write_steps
 
 from das.drafter import HistoryDrafter
 from das.drafter.distributions import NO_PAIR
 from experiments.harness import resume
+from experiments.run.run_folder import write_timeline
 from experiments.training import checkpoint
 from tests.experiments.run.bad_inputs import SHORT, WEIGHTS, Made, Opened, kind
 
@@ -33,11 +34,8 @@ def data_file(path: Path, policy: Path, content: bytes | None = None, *more: str
             *SHORT, *more]  # fmt: skip
 
 
-def json_lines(*rows: Any) -> bytes:
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-
-kind("data that is missing")(lambda tmp, policy: (data_file(tmp / "x.jsonl", policy), "x.jsonl does not exist"))
+def of_rows(*rows: Any) -> bytes:
+    return json_lines(rows).encode()
 
 
 @kind("data that is a folder or a dead link")
@@ -55,13 +53,13 @@ def dead_link(tmp: Path, policy: Path) -> Made:
 # name, content, words of the message
 DAMAGED = {
     "data that is empty": ("x.jsonl", b"", "no rows"),
-    "data that is truncated": ("x.jsonl.gz", gzip.compress(json_lines(PROBLEM) * 500)[:-20], "x.jsonl.gz cannot be"),
+    "data that is truncated": ("x.jsonl.gz", gzip.compress(of_rows(PROBLEM) * 500)[:-20], "x.jsonl.gz cannot be"),
     "data that is not UTF-8": ("x.jsonl", '{"problem": "größer"}\n'.encode("latin-1"), "x.jsonl cannot be read"),
-    "data without its columns": ("x.jsonl", json_lines({"q": "1 + 1?"}), "row 1 has no column problem, it has q"),
-    "data of the wrong type": ("x.jsonl", json_lines({**PROBLEM, "answer": [2]}), "row 1: the answer is a list"),
-    "data with NaN answers": ("x.jsonl", json_lines({**PROBLEM, "answer": float("nan")}), "without an answer"),
+    "data without its columns": ("x.jsonl", of_rows({"q": "1 + 1?"}), "row 1 has no column problem, it has q"),
+    "data of the wrong type": ("x.jsonl", of_rows({**PROBLEM, "answer": [2]}), "row 1: the answer is a list"),
+    "data with NaN answers": ("x.jsonl", of_rows({**PROBLEM, "answer": float("nan")}), "without an answer"),
     "data in one giant line": ("x.jsonl", b'{"problem": "' + b"1 + " * 5_000_000, "x.jsonl cannot be read"),
-    "data of duplicates": ("x.jsonl", json_lines(PROBLEM) * 500, "499 duplicates"),
+    "data of duplicates": ("x.jsonl", of_rows(PROBLEM) * 500, "499 duplicates"),
     "pickle where a table is expected": ("x.parquet", pickle.dumps(Opened()), "x.parquet cannot be read"),
 }
 
@@ -160,19 +158,19 @@ latency_case(IMPOSSIBLE, passes(4, 8, 100, "fast"))
 
 # ---- recorded rollouts ----
 
-NEGATIVE, TOO_LARGE = (json_lines({**ROW, "response_ids": [token]}) for token in (-1, 2**31))
+NEGATIVE, TOO_LARGE = (of_rows({**ROW, "response_ids": [token]}) for token in (-1, 2**31))
 ROLLOUTS = {
     "rollouts that are empty": [("x.jsonl", b"")],
-    "rollouts that are truncated": [("x.jsonl.gz", gzip.compress(json_lines(ROW) * 500)[:-20])],
+    "rollouts that are truncated": [("x.jsonl.gz", gzip.compress(of_rows(ROW) * 500)[:-20])],
     "rollouts that are not UTF-8": [("x.jsonl.gz", gzip.compress('{"problem_id": "ö"}\n'.encode("latin-1")))],
     "rollouts that are not rows": [("x.jsonl", b"[1, 2]\n"), ("x.jsonl", b"[" * 100_000), ("x.jsonl", b"1" * 5000)],
-    "rollouts of ids and text mixed": [("x.jsonl", json_lines(ROW, {"problem_id": "a", "response": "x", "run": "1"}))],
+    "rollouts of ids and text mixed": [("x.jsonl", of_rows(ROW, {"problem_id": "a", "response": "x", "run": "1"}))],
     "rollouts without what is needed": [
-        ("x.jsonl", json_lines(row))
+        ("x.jsonl", of_rows(row))
         for row in ({"response_ids": [1]}, {"problem_id": "a"}, {"problem_id": None, "response_ids": [1]})
     ],
     "token ids that are none": [
-        ("x.jsonl", json_lines({**ROW, "response_ids": ids}))
+        ("x.jsonl", of_rows({**ROW, "response_ids": ids}))
         for ids in ([-1], [2**31], [2**70], [0.5], [float("nan")], "abc", [[1], [2]], 7)
     ],
 }
@@ -202,12 +200,9 @@ for each, files in ROLLOUTS.items():
 def recorded_run(tmp: Path) -> tuple[list[str], Path]:
     """A run of two steps that can be replayed, to be damaged, and the command line that replays it."""
     run = tmp / "run"
-    (run / "rollouts").mkdir(parents=True)
-    for step in (1, 2):
-        with gzip.open(run / "rollouts" / f"step_{step:05d}.jsonl.gz", "wb") as file:
-            file.write(json_lines({**ROW, "response_ids": list(range(20))}))
-        timeline(run / "rollouts" / f"step_{step:05d}.timeline.json.gz", [0.1 * (n + 1) for n in range(20)])
-    (run / "metrics.jsonl").write_bytes(json_lines(*({"rollout_s": 2.0, "tokens": 20, "passes": 20},) * 2))
+    rows = [{"rollout_s": 2.0, "tokens": 20, "passes": 20}] * 2
+    responses = [[{**ROW, "response_ids": list(range(20))}]] * 2
+    write_arm(run, rows, responses, [timeline([0.1 * (n + 1) for n in range(20)])] * 2)
     (run / "config.yaml").write_text(
         "arm: {method: none}\nengine: {max_num_seqs: 4}\ndata: {problems: 1}\ndrafter: {unit: epoch}\n"
         "trainer: {per_device_train_batch_size: 1, num_generations: 1}\n"
@@ -215,10 +210,10 @@ def recorded_run(tmp: Path) -> tuple[list[str], Path]:
     return ["task=replay", f"task.run={run}"], run
 
 
-def timeline(path: Path, step_time_s: list[float]) -> None:
-    """Write the timeline of a step of one request."""
-    line = {"step_time_s": step_time_s, "step_live": [1] * len(step_time_s), "step_tokens": [1] * len(step_time_s)}
-    path.write_bytes(gzip.compress(json.dumps(line).encode()))
+def timeline(step_time_s: list[float]) -> dict[str, Any]:
+    """The timeline of a step of one request."""
+    ones = [1] * len(step_time_s)
+    return {"step_time_s": step_time_s, "step_live": ones, "step_tokens": ones}
 
 
 def run_case(words: str, damage: Damage) -> None:
@@ -231,12 +226,11 @@ def run_case(words: str, damage: Damage) -> None:
         return arguments, words
 
 
-FIRST, SECOND = (f"rollouts/step_0000{step}.timeline.json.gz" for step in (1, 2))
-FALLING = [0.2, 0.1, float("nan")]
-run_case("step_00002.timeline.json.gz cannot be read", halved(SECOND))
-run_case("json.gz cannot be read: ValueError: times must rise", lambda run: timeline(run / FIRST, FALLING))
+FALLING = timeline([0.2, 0.1, float("nan")])
+run_case("step_00002.timeline.json.gz cannot be read", halved("rollouts/step_00002.timeline.json.gz"))
+run_case("json.gz cannot be read: ValueError: times must rise", lambda run: write_timeline(run, 1, FALLING))
 run_case("config.yaml cannot be read", written("config.yaml", b"arm: ["))
-run_case("metrics.jsonl cannot be read: KeyError", written("metrics.jsonl", json_lines({"tokens": 20}, {"tokens": 20})))
+run_case("metrics.jsonl cannot be read: KeyError", written("metrics.jsonl", of_rows({"tokens": 20}, {"tokens": 20})))
 
 
 # ---- checkpoints ----

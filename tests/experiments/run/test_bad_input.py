@@ -15,13 +15,12 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from hydra import initialize_config_dir
+from composed import composed_arm
 from scripts import SIZES, scripts
 
-from experiments.harness.arm_configs import arm_config
 from experiments.harness.failures import one_line_failure
 from experiments.harness.validate import check
-from experiments.run.errors import CONFIGS, one_line_errors
+from experiments.run.errors import one_line_errors
 from rewards.reward import RewardError
 from rewards.workers import WorkerError
 
@@ -45,10 +44,8 @@ def test_one_clear_line(tmp_path: Path) -> None:
 
 def test_missing_peer_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("das.engine.methods.find_spec", lambda name: None)
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = arm_config("suffix", [])
     with pytest.raises(Exception, match="make peers"):
-        check(config)
+        check(composed_arm("suffix"))
 
 
 def test_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

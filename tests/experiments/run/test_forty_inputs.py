@@ -16,7 +16,6 @@ import pytest
 from hydra import initialize_config_dir
 
 import run as entry
-from analysis.compare import main as compare_runs
 from das.engine.build import EngineSettings, build_engine
 from das.engine.install import install
 from das.errors import EngineError
@@ -24,8 +23,8 @@ from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS, one_line_errors
 from experiments.settings.compose import compose_config, explain_config_error
 from experiments.settings.config import run_config
+from tests.experiments.run import bad_records  # noqa: F401  it adds its cases
 from tests.experiments.run.bad_inputs import CASES
-from tests.experiments.run.bad_records import json_lines
 
 pytestmark = pytest.mark.slow
 
@@ -77,34 +76,11 @@ VARIANTS = [(label, i) for label, cases in CASES.items() for i in range(len(case
 
 @pytest.mark.parametrize(("label", "i"), VARIANTS, ids=[f"{label}-{i}" for label, i in VARIANTS])
 def test_one_line_and_exit_code_2(label: str, i: int, line: Any, tiny_policy: str, tmp_path: Path) -> None:
-    case = CASES[label][i]
-    arguments, words = case if isinstance(case, tuple) else case(tmp_path, Path(tiny_policy))
+    arguments, words = CASES[label][i](tmp_path, Path(tiny_policy))
     out = [] if any(argument.startswith(("out=", "resume=")) for argument in arguments) else [f"out={tmp_path / 'out'}"]
     through_run_py = label == "run folder of somebody else" or "resume=" in " ".join(arguments)
     printed = line(run_py if through_run_py else refused, *arguments, *out)
     assert words in printed, printed
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("metrics.jsonl", b'{"step": 1\n{"step": 2}\n', "metrics.jsonl line 1 is not JSON"),
-        ("metrics.jsonl", b'{"step": 1}\n\xff\xfe\n{"step": 2}\n', "metrics.jsonl line 2 is not JSON"),
-        ("metrics.jsonl", b'{"loss": 1}\n{"step": 2}\n', "a row without a step"),
-        ("metrics.jsonl", b"7\n{}\n", "metrics.jsonl line 1 is not a JSON object"),
-        ("config.yaml", b"arm: [", "holds a damaged file"),
-        ("final.json", b"{", "holds a damaged file"),
-    ],
-)
-def test_damaged_runs_to_compare(name: str, content: bytes, words: str, line: Any, tmp_path: Path) -> None:
-    for run in ("good", "bad"):
-        (tmp_path / run).mkdir()
-        (tmp_path / run / "metrics.jsonl").write_bytes(json_lines({"step": 1, "loss": 1.0}, {"step": 2, "loss": 0.5}))
-        (tmp_path / run / "config.yaml").write_text("seed: 0\n")
-    (tmp_path / "bad" / name).write_bytes(content)
-    printed = line(compare_runs, str(tmp_path / "good"), str(tmp_path / "bad"))
-    assert words in printed
-    assert str(tmp_path / "bad") in printed
 
 
 def test_what_vllm_refuses_is_reported_in_one_line(tiny_policy: str) -> None:

@@ -9,6 +9,7 @@ from composed import composed_run
     [
         ["+trainer.top_p=0.95", "+trainer.model_init_kwargs.attn_implementation=eager"],
         ["+drafter.max_candidates=8"],
+        ["policy=smollm2", "policy.cold_start=words"],
         ["+engine.extra.num_gpu_blocks_override=64"],
         ["arms=[das,das_self]", "++arm.self_draft.passes=3"],
         ["arm=self_draft_adaptive", "arm.budget.over.patience=3"],

@@ -1,13 +1,11 @@
 """task=kill_test and task=fault_test: what must hold after a strike is looked at; damage leaves a checkpoint from which
 the run can go on; a run that a test strikes ends with the test."""
 
-import gzip
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from importlib import import_module
 from operator import attrgetter
@@ -15,30 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import ROOT
+from scripts import ROOT, ends
+from steps_on_disk import write_steps
 
-from das.files import write_bytes
 from experiments.faults.sitecustomize import FAULTS
 from experiments.harness.resume import CHECKPOINTS, whole_steps
 from experiments.run import child
 from experiments.run.errors import CheckpointError
-from experiments.run.files import add_rows
-from experiments.run.run_folder import responses_file, write_timeline
 from experiments.tasks import strikes
 from experiments.tasks.strikes import FAILS, STRIKES, SURVIVES, Strike, damage, group_of, run_of, strike
 from experiments.training import checkpoint
 
-STEPS = (1, 2, 3)
-
 
 def make_arm(folder: Path) -> None:
     """An arm of three steps with checkpoints of the last two."""
-    (folder / "rollouts").mkdir(parents=True)
-    for step in STEPS:
-        write_bytes(responses_file(folder, step), gzip.compress(b'{"problem_id": "p"}\n', mtime=0))
-        write_timeline(folder, step, {"time_s": [0.1]})
-        add_rows(folder / "metrics.jsonl", [{"step": step}])
-    for step in STEPS[1:]:
+    write_steps(folder, 3)
+    for step in (2, 3):
         scratch = folder / "scratch"
         scratch.mkdir()
         (scratch / "weights").write_bytes(bytes(range(200)))
@@ -129,8 +119,4 @@ def test_a_run_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     command = [sys.executable, "-c", PARENT, str(tmp_path)]
     parent = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    status = Path(f"/proc/{int(parent.stdout)}/stat")
-    deadline = time.monotonic() + 10
-    while status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] != "Z":
-        assert time.monotonic() < deadline, "the run outlived the process that started it"
-        time.sleep(0.02)
+    assert ends(int(parent.stdout)), "the run outlived the process that started it"

@@ -7,7 +7,7 @@ from scripts import run_script
 
 from das.engine.build import EngineSettings, engine_arguments
 from das.errors import EngineError
-from experiments.training.stock import StepClock, build_stock
+from experiments.training.stock import build_stock
 
 ENGINE = """
 import json, os, sys
@@ -72,19 +72,6 @@ def test_it_is_measured_from_outside(stock: dict) -> None:  # type: ignore[type-
     assert stock["live"] == [2] * 9 + [1] * 3
     first, second, third = stock["ended"]
     assert 0 < first < second < third <= stock["rollout_s"]
-
-
-def test_live_requests_follow_from_those_that_finished() -> None:
-    for seats, live in ((8, [3, 3, 1]), (2, [2, 2, 1])):
-        clock = StepClock()
-        for finished in ([], ["a", "c"], ["b"]):
-            clock.record(finished)
-        meter = clock.finish({"a": 2, "b": 3, "c": 2}, seats)
-        report, costs = meter.report(), meter.costs()
-        assert report.step_live == report.step_tokens == live
-        assert (report.passes, report.drafted, report.decode_steps) == (7, 0, 3)
-        assert costs["b"].last_s == report.step_time_s[2]
-        assert costs["a"].last_s == report.step_time_s[1]
 
 
 def test_an_engine_of_das_cannot_be_stock() -> None:

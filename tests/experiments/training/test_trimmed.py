@@ -108,21 +108,27 @@ def test_logged_metrics_are_trls(trainer: TrimmedGRPOTrainer) -> None:
         assert logged[1][name] == pytest.approx(values, rel=1e-4, abs=1e-6), name
 
 
-def test_few_tokens_are_computed(trainer: TrimmedGRPOTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
+@pytest.fixture
+def seen(trainer: TrimmedGRPOTrainer, monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
+    """The shapes of the ids in all passes of the model."""
+    shapes: list[torch.Size] = []
     forward = trainer.model.forward
 
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        seen.append(kwargs["input_ids"].numel())
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        shapes.append(kwargs["input_ids"].shape)
         return forward(*args, **kwargs)
 
-    monkeypatch.setattr(trainer.model, "forward", counted)
+    monkeypatch.setattr(trainer.model, "forward", noted)
+    return shapes
+
+
+def test_few_tokens_are_computed(trainer: TrimmedGRPOTrainer, seen: list[torch.Size]) -> None:
     counts = {}
     for trim in (False, True):
         inputs = scored(trainer, trim)
         seen.clear()
         trainer._compute_loss(trainer.model, inputs)
-        counts[trim] = sum(seen)
+        counts[trim] = sum(shape.numel() for shape in seen)
     assert counts[False] == len(LENGTHS) * (max(LENGTHS) + max(PROMPTS))
     assert counts[True] <= (sum(LENGTHS) + sum(PROMPTS)) / LEAST + len(LENGTHS) * (max(PROMPTS) - min(PROMPTS))
 
@@ -134,19 +140,13 @@ def test_the_same_batch_gives_the_same_bits(trainer: TrimmedGRPOTrainer) -> None
     assert torch.equal(first[1], second[1])
 
 
-def test_several_ranks_run_equally_many_passes(trainer: TrimmedGRPOTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_ranks_run_equally_many_passes(
+    trainer: TrimmedGRPOTrainer, seen: list[torch.Size], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ranks that shard the weights wait for each other in every pass."""
-    seen: list[int] = []
-    forward = trainer.model.forward
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        seen.append(kwargs["input_ids"].size(0))
-        return forward(*args, **kwargs)
-
-    monkeypatch.setattr(trainer.model, "forward", counted)
     monkeypatch.setenv("WORLD_SIZE", "2")
     scored(trainer, True)
-    assert seen == [4, 4]
+    assert [shape[0] for shape in seen] == [4, 4]
 
 
 def test_a_mixture_of_experts_keeps_its_rows_together() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k, pass_at_k, powers_of_two
+from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k, pass_at_k
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())
@@ -70,7 +70,3 @@ def test_problems_with_the_same_share_of_right_responses_still_leave_doubt() -> 
             low, high = interval(4, [2] * problems, k)
             assert low < high
             assert low <= mean_pass_at_k(4, [2] * problems, k) <= high
-
-
-def test_default_ks() -> None:
-    assert [powers_of_two(samples) for samples in (1, 2, 5, 8)] == [[1], [1, 2], [1, 2, 4], [1, 2, 4, 8]]

@@ -1,9 +1,9 @@
-"""Remaining lengths, compared with lengths drawn from known distributions."""
+"""Remaining lengths, compared with lengths drawn from known distributions; the order in which requests start."""
 
 import numpy as np
 import pytest
 
-from das.budget.lengths import RemainingLength
+from das.budget.lengths import ByProblem, LongestFirst, RemainingLength
 
 MAX_TOKENS = 4096
 
@@ -50,3 +50,20 @@ def test_limits() -> None:
     feed(model, "p", np.array([5] * 100))
     late = np.array([60, 64])  # longer than any response seen
     assert model.mean_remaining("p", late) == pytest.approx([2.5, 1.0], abs=1.5)
+
+
+def test_the_oldest_problem_is_forgotten() -> None:
+    counts: ByProblem[list[int]] = ByProblem(list, max_problems=3)
+    for problem in ("a", "b", "a", "c", "d"):
+        counts[problem].append(1)
+    assert counts == {"b": [1], "c": [1], "d": [1]}
+    assert counts.get("a") is None
+    assert len(counts) == 3
+
+
+def test_the_longest_start_first_and_siblings_together() -> None:
+    """Unknown problems keep their order."""
+    schedule = LongestFirst()
+    assert schedule.order(["b", "a", "b", "a"]) == [0, 2, 1, 3]
+    schedule.observe(["short"] * 8 + ["long"] * 8, [10] * 8 + [900] * 8)
+    assert schedule.order(["short", "long", "short", "long"]) == [1, 3, 0, 2]
