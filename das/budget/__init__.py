@@ -49,7 +49,7 @@ def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
     """
     if not isinstance(settings, Mapping):
         raise TypeError(f"budget {settings!r}: give a dictionary of its name and options")
-    options: dict[str, Any] = {**DEFAULT_BUDGET, **settings}
+    options: dict[str, Any] = dict(settings) if "name" in settings else {**DEFAULT_BUDGET, **settings}
     name = options.pop("name")
     if name not in POLICIES and ":" not in str(name):
         raise ValueError(
