@@ -70,7 +70,8 @@ class RemainingLength:
         return {"pool": self._pool, "ended_P_bins": ended, "problems": pack_strings(list(self._problems))}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continue from what `state` returned. That of another `max_tokens` has other bins, and is not taken."""
+        """Continue from what `state` returned. The state of a model with another `max_tokens` is ignored, because its
+        bins are others: lengths are then learned anew, which changes drafts and no token."""
         if state["pool"].shape != self._pool.shape:
             return
         self._pool = state["pool"].copy()

@@ -179,7 +179,8 @@ class Marginal(BudgetPolicy):
     def _try_more(self, chosen: int, seconds: Array, gains: Array, each: float, live: int) -> int:
         """Returns the number of tokens to verify: `chosen`, or many more in a trial, which shows their price.
 
-        A trial of a few more tokens would be due often, and each would spend what a larger one waits for."""
+        A trial of a few more tokens is affordable soon, shows little, and spends the time that a larger one needs.
+        """
         least = min(len(seconds) - 1, ceil(LARGER * (live + chosen)) - live)
         if least > chosen and gains[-1] * each >= WORTH_TRYING * seconds[0]:
             costs = seconds - each * (live + gains)

@@ -43,7 +43,7 @@ class SavedHistory:
 
     history_tick: int
     texts: list[SavedText]
-    # float64, in the order of das.drafter.prior.SIZES; None: they are nobody's, but those that engines give each other
+    # float64, in the order of das.drafter.prior.SIZES; None in what engines and ranks send each other: texts alone
     weights: np.ndarray | None = None
 
     def write(self, path: Path) -> None:
