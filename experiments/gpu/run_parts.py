@@ -15,7 +15,7 @@ from das.files import write_text
 from experiments.gpu import child
 from experiments.gpu.parts import Part
 from experiments.gpu.verdict import DONE, Scale
-from experiments.run import processes
+from experiments.run.processes import WARM
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,8 @@ def warm_processes(gpu: bool) -> Any:
     part 10 to 20 s. On a GPU, new interpreters if such a fork cannot use the device."""
     # torch must ask NVML, not CUDA, whether there is a GPU: a fork of a process that called CUDA cannot use it.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    if processes.START == "fork":  # this process has imported vLLM
-        return multiprocessing.get_context("fork")
     context: Any = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([processes.WARM, "experiments.gpu.child"])
+    context.set_forkserver_preload([WARM, "experiments.gpu.child"])
     if gpu:
         trial = context.Process(target=child.use_device)
         trial.start()
