@@ -7,6 +7,8 @@ import pytest
 from rewards.isolation import Limits
 from rewards.sandbox import Sandbox, SandboxError
 
+ISOLATIONS = ["full", pytest.param("weak", marks=pytest.mark.slow)]
+
 
 def sandbox_or_skip(workers: int, limits: Limits, isolation: str = "full") -> Sandbox:
     """A sandbox. Skips the test where the machine lacks what this isolation needs."""

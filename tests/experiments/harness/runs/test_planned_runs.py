@@ -25,7 +25,9 @@ def test_every_figure_of_the_paper_has_a_file() -> None:
     assert planned_runs.names()[: len(FIGURES)] == FIGURES
 
 
-@pytest.mark.parametrize("profile", ["small", "smoke", "paper"])
+@pytest.mark.parametrize(
+    "profile", ["small", *(pytest.param(name, marks=pytest.mark.slow) for name in ("smoke", "paper"))]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_experiment_composes(name: str, profile: str) -> None:
     experiment = planned_runs.load(name, profile, [])
