@@ -70,7 +70,8 @@ def _plain(value: Any) -> str:
 
 class RepeatWatch:
     """Warns, once, if each rollout of a training brings new problems only: then no draft can come from earlier
-    responses to the same problem. Rows that are passed through several times come again, and are not watched."""
+    responses to the same problem. Rows that are passed through several times come again, and are not watched, nor is a
+    training that was resumed, whose earlier problems are not known."""
 
     def __init__(self) -> None:
         self._seen: set[str] | None = set()  # problems of the rollouts so far; None: no longer watched
@@ -83,7 +84,8 @@ class RepeatWatch:
         self._rollouts += 1
         dataset, state = trainer.train_dataset, trainer.state
         sized = hasattr(dataset, "__len__")
-        if (sized and state.num_train_epochs > 1) or not self._seen.isdisjoint(problems):
+        resumed = self._rollouts == 1 and step > 0
+        if resumed or (sized and state.num_train_epochs > 1) or not self._seen.isdisjoint(problems):
             self._seen = None
             return
         own = len(set(problems)) * trainer.accelerator.num_processes

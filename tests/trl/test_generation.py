@@ -210,6 +210,7 @@ def test_ids_that_are_others_stay_others() -> None:
     ("rows", "epochs", "rollouts", "told"),
     [
         (None, 1, [["a"], ["b"], ["c"], ["d"]], 4),  # a stream that ends
+        (None, 1, [[], ["b"], ["c"], ["d"]], None),  # resumed at the second step
         (None, 1, [[str(n)] for n in range(40)], 16),
         (None, 1, [["a"], ["b"], ["a"], ["d"]], None),
         (8, 1, [["a", "a", "b", "b"], ["c", "d"], ["e", "f"], ["g", "h"]], 4),  # an epoch
@@ -225,6 +226,8 @@ def test_prompts_that_never_come_again_are_said_once(
     training = SimpleNamespace(train_dataset=dataset, state=state, accelerator=SimpleNamespace(num_processes=1))
     watch, lines = RepeatWatch(), []
     for step, problems in enumerate(rollouts):
+        if not problems:
+            continue
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             watch.note(training, problems, step)
