@@ -171,6 +171,7 @@ def test_own_budget() -> None:
     assert sum(seconds["likely_tail"]) < min(sum(seconds["none"]), sum(seconds["fixed"]))
 
 
+@pytest.mark.slow
 def test_advise_own_rollouts(tmp_path: Path) -> None:
     output = run_example("examples/advise_own_rollouts.py", f"out={tmp_path}", "task.tokens=20000").out
     assert "Turn it on with arm=das" in output

@@ -21,6 +21,7 @@ def test_all_tokens_of_a_pass_but_the_last_are_marked() -> None:
     assert "5 tokens in 3 passes: 1.67 a pass, 3 of 8 drafted tokens accepted (38%)" in text.html()
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_a_run_drafted(compared: Path, tmp_path: Path, repetitive_policy: str) -> None:
     shutil.copytree(compared / "arms" / "das" / "rollouts", tmp_path / "arms" / "das" / "rollouts")
     task = {"run": str(tmp_path), "arm": "das", "steps": None, "responses": 1000, "tokenizer": repetitive_policy}
