@@ -80,6 +80,18 @@ def test_the_proposer_counts_what_was_verified(engines: Engines, repetitive_poli
     assert sum(dropped) > 100, "hardly a node was dropped: the test would prove nothing"
 
 
+def test_a_prompt_that_is_cached_has_no_rows_of_drafts(engines: Engines, repetitive_policy: str) -> None:
+    """vLLM plans a draft for a new request of which all but one token is cached."""
+    prompt = RNG.integers(6, 250, size=65).tolist()  # two blocks and a token
+    llm = engines.fresh(repetitive_policy, **BRANCHING)
+    for tick in range(2):
+        params = [SamplingParams(temperature=1.0, max_tokens=20, seed=9 * tick + i) for i in range(4)]
+        *_, report = roll(llm, [prompt] * 4, params, ["0"] * 4, tick)
+    assert report["undrafted_rows"] > 0, "vLLM planned none: the test would prove nothing"
+    assert report["step_live"][0] == report["step_tokens"][0] == 4
+    assert report["drafted"] > 0
+
+
 def test_what_was_not_checked_is_refused() -> None:
     config = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=None)] * 2, kv_cache_tensors=[None])
     with pytest.raises(NotInstalled, match=r"need a model that .*: set branch_blocks=0, or "):

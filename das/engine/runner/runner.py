@@ -14,7 +14,7 @@ One object, Runner, holds what das adds. These attributes of vLLM's runner are r
 - execute_model, with asynchronous scheduling: das waits for the tokens of the pass before and drafts here, and not in
   sample, so that vLLM's scheduler works while the device does; or the pass begins before that (in_flight.py).
 - lora_state.make_lora_inputs: the rows of drafts take their requests' adapters too.
-- execute_model, with asynchronous scheduling: the scheduler plans before it knows the drafts (Requests.shortened).
+- execute_model: vLLM's scheduler plans rows for drafts that nobody made (Requests.shortened).
 - initialize_kv_cache: vLLM's full graphs take drafts of any length (GPU).
 - profile_run: vLLM's memory profile counts no rows of drafts (GPU).
 - On a CPU, also the kernels (stand_in.py).
@@ -128,8 +128,7 @@ class Runner:
             vllm.speculator.das_runner = self
             vllm.draft_tokens_handler = self._lengths
             patch(vllm, "initialize_kv_cache", self._initialize_kv_cache)
-            if config.scheduler_config.async_scheduling:
-                patch(vllm, "execute_model", self.flights.execute)
+            patch(vllm, "execute_model", self.flights.execute)
         elif vllm.speculator is not None:
             self._coupled = CoupledSpeculator(self)
         self._vllm_sample = required(vllm, "sample")
