@@ -75,9 +75,9 @@ class Requests:
         return [new.req_id for new in scheduled.scheduled_new_reqs]
 
     def shortened(self, scheduled: Any) -> Any:
-        """Returns the plan of a pass without the rows that nobody drafted. vLLM plans the longest draft for a new request
-        if all but one of its tokens are cached, and with asynchronous scheduling for every request. scheduled: vLLM's
-        SchedulerOutput, which stays as it is."""
+        """Returns the plan of a pass without the rows that nobody drafted. vLLM plans the longest draft for a new
+        request if all but one of its tokens are cached, and with asynchronous scheduling for every request. scheduled:
+        vLLM's SchedulerOutput, which stays as it is."""
         planned, num_tokens = scheduled.scheduled_spec_decode_tokens, dict(scheduled.num_scheduled_tokens)
         begun = {new.req_id: new for new in scheduled.scheduled_new_reqs}  # what they drafted before is gone
         kept = {}
