@@ -11,7 +11,7 @@ RENAMED = {
 }
 # A removed task or setting, as the user typed it -> what to use in its place.
 GONE = {
-    "task=bench_rewards": "`make pytest ARGS=tests/rewards/test_whole_sets.py` does this now",
+    "task=bench_rewards": "`make pytest ARGS=tests/rewards/test_whole_sets.py` judges whole problem sets",
     "task=bench_sampler": "`python run.py arms=[none,stock]` compares keyed sampling with vLLM as it comes",
     "task=policy": "task=evaluate measures a policy, `python -m experiments.small_policy.train` makes a small one",
     "task=calibrate_torch": "task=calibrate task.shape=8b times random weights of a model's shape, in the real engine",
@@ -27,6 +27,7 @@ GONE = {
     "budget.one_way": "leave it out: once on, the toggle stays on while drafts do not lose time",
     "task.crafted": "`make pytest ARGS=tests/drafter/test_breakage.py` does this now",
     "drafter.scope": "leave it out; with drafter.window=0 drafter.cross_problem_tokens=0 siblings and own text draft",
+    "experiment=real_policy": "`python run.py setting=real_policy arms=[none,suffix,das]` compares arms on SmolLM2",
     "experiment=das_fig6": "`task=reproduce paper=das` replays DAS Fig 6 on recorded text",
     "task.engine_run": "experiment=das_fig2, das_fig10 and das_fig12 show the numbers of the real engine",
 }

@@ -39,7 +39,7 @@ def test_experiment_composes(name: str, profile: str) -> None:
 def test_head_names_claim_paper_minutes_and_command(name: str) -> None:
     text = (CONFIGS / "experiment" / f"{name}.yaml").read_text()
     head = [line for line in text.splitlines() if line.startswith("# ")]
-    assert any(re.match(r"# (DAS Fig|Ablation|EfficientRollout|NeMo RL|A real policy)", line) for line in head)
+    assert any(re.match(r"# (DAS Fig|Ablation|EfficientRollout|NeMo RL)", line) for line in head)
     assert any(line.startswith("# Paper") for line in head)
     assert any(re.match(r"# smoke: \d+ min\. paper: ", line) for line in head)
     assert all(run.minutes > 0 for run in planned_runs.load(name, "small", []).runs.values())
