@@ -40,7 +40,7 @@ from experiments.run import processes  # noqa: E402
 
 # Left out here: arms that read a head trained before, or that need a policy or a package of their own.
 ARMS = (
-    "none,stock,ngram,das,das_fixed,das_short,das_unlimited,das_tree,das_self,self_draft,self_draft_toggle,self_draft_adaptive,"
+    "none,stock,ngram,das,das_fixed,das_unlimited,das_tree,das_self,self_draft,self_draft_toggle,self_draft_adaptive,"
     "draft_model,eagle3_online"
 )
 TINY = "setting=maths_smoke"  # two training steps of one problem x 4 short responses
