@@ -27,7 +27,6 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         "draft_rounds": report.draft_rounds,
         "decode_steps": report.decode_steps,
         "tail_steps": report.tail_steps,
-        "live_mean": report.passes / max(1, report.decode_steps),
         "length_mean": float(np.mean(lengths)),
         "length_median": float(np.median(lengths)),
         "length_max": int(np.max(lengths)),
