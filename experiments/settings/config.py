@@ -372,7 +372,6 @@ class RunConfig:
     wandb_project: str
     out: str
     cache: str  # folder of what is made on the spot, such as draft heads
-    page: bool  # of task=compare
     profile: Literal["small", "smoke", "paper"]
     paper: Literal["das", "efficient_rollout", "nemo_rl"] | None
     experiment: Settings = field(default_factory=dict)

@@ -60,16 +60,13 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         drawn = figures.compare_figures(path, list(arms))
     result_path = run_folder.write_result(result)
     page = path / "comparison.html"
-    if config.page:
-        with side_output("the page of the comparison", progress.note):
-            rows = {name: read.metrics(path / "arms" / name) for name in arms}
-            compare_page.write_comparison(page, result, drawn, rows)
+    with side_output("the page of the comparison", progress.note):
+        compare_page.write_comparison(page, result, drawn, {name: read.metrics(path / "arms" / name) for name in arms})
     for name in arms:
         checkpoint.keep_policy(path / "arms" / name / resume.CHECKPOINTS)
     progress.note(f"\n{arm_analysis.aligned(arm_analysis.short_table(result), WIDTH)}\n{arm_analysis.SHORT_KEY}\n")
     progress.note(boxed("verdict", verdict_lines(result)))
-    if config.page:
-        progress.note(f"page: {page.absolute()}  (opens in a browser, no server needed)")
+    progress.note(f"page: {page.absolute()}  (opens in a browser, no server needed)")
     progress.note(f"result: {result_path}")
 
 
