@@ -38,11 +38,8 @@ from das.process import die_with_parent  # noqa: E402
 from experiments.registry import TASKS  # noqa: E402
 from experiments.run import processes  # noqa: E402
 
-# Left out here: arms that read a head trained before, or that need a policy or a package of their own.
-ARMS = (
-    "none,stock,ngram,das,das_fixed,das_unlimited,das_tree,das_self,self_draft,self_draft_toggle,self_draft_adaptive,"
-    "draft_model,eagle3_online"
-)
+LEFT_OUT = ("none", "suffix", "mtp", "eagle3_frozen")  # baseline; a package, a policy and a trained head of their own
+ARMS = ",".join(["none", *sorted({path.stem for path in (ROOT / "configs" / "arm").glob("*.yaml")} - set(LEFT_OUT))])
 TINY = "setting=maths_smoke"  # two training steps of one problem x 4 short responses
 # Settings of a run of seconds that shows that a task works. Two names in braces are filled in: {compare} is the folder
 # of the run of task=compare, which therefore comes first; {made} is a folder with made-up recorded rollouts (traces/)

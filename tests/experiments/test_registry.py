@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from composed import composed
-from smoke_tasks import ARMS, SMOKE, TESTED
+from smoke_tasks import SMOKE, TESTED
 
 from experiments.commands import usage
 from experiments.reference import GROUPS, PAGE, PARTS, filled
@@ -37,13 +37,6 @@ def test_a_task_left_out_of_the_smoke_runs_has_a_test_file_that_names_it() -> No
     assert TESTED.keys() <= SMOKE.keys()
     for name, test in TESTED.items():
         assert test in SMOKE or name in (ROOT / test).read_text(), name
-
-
-def test_the_comparison_of_all_arms_leaves_out_only_what_needs_more() -> None:
-    """A head trained before, a policy with an MTP layer, arctic-inference."""
-    arms = {path.stem for path in (CONFIGS / "arm").glob("*.yaml")}
-    assert arms - set(ARMS.split(",")) == {"eagle3_frozen", "mtp", "suffix"}
-    assert set(ARMS.split(",")) <= arms
 
 
 def test_the_reference_is_made_from_the_registry_and_the_configs() -> None:
