@@ -16,10 +16,11 @@ from das.errors import NotInstalled
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40)]
-BRANCHING: dict[str, Any] = {
+FEW_BLOCKS: dict[str, Any] = {
     "method": "das",
-    "branch_blocks": 48,
+    "branch_blocks": 8,
     "budget": {"name": "fixed", "tokens": 32},
+    "drafter": {"window": 4, "min_prob": 0.0},
     "extra": {"block_size": 32},
 }
 
@@ -54,8 +55,7 @@ def test_the_drafter_gives_the_last_requests_trees(engines: Engines, repetitive_
 
 def test_the_proposer_counts_what_was_verified(engines: Engines, repetitive_policy: str) -> None:
     """Trees for six requests share the blocks of one: nodes are dropped, and not counted."""
-    drafter = {"window": 4, "min_prob": 0.0}
-    llm = engines.build(repetitive_policy, **{**BRANCHING, "branch_blocks": 8}, drafter=drafter)
+    llm = engines.build(repetitive_policy, **FEW_BLOCKS)
     proposer = das_runner_of(llm).drafter
     draft_round = proposer.draft_round
     draft_round.branch_blocks = 48
@@ -83,7 +83,7 @@ def test_the_proposer_counts_what_was_verified(engines: Engines, repetitive_poli
 def test_a_prompt_that_is_cached_has_no_rows_of_drafts(engines: Engines, repetitive_policy: str) -> None:
     """vLLM plans a draft for a new request of which all but one token is cached."""
     prompt = RNG.integers(6, 250, size=65).tolist()  # two blocks and a token
-    llm = engines.fresh(repetitive_policy, **BRANCHING)
+    llm = engines.fresh(repetitive_policy, **FEW_BLOCKS)
     for tick in range(2):
         params = [SamplingParams(temperature=1.0, max_tokens=20, seed=9 * tick + i) for i in range(4)]
         *_, report = roll(llm, [prompt] * 4, params, ["0"] * 4, tick)
