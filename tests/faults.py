@@ -5,11 +5,16 @@ kill    SIGKILL for the engine       freeze  SIGSTOP for it       raise   its ne
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from unittest.mock import patch
 
+import psutil
+
+ENGINE = "ray::RolloutEng"  # names have 15 characters in the kernel
+LEFT_S = 60  # seconds after which an engine whose trainer or Ray is gone counts as left for good
 RAISED = "a fault that a test put here"
 
 
@@ -51,3 +56,20 @@ def planted(faults: Sequence[str]) -> Iterator[None]:
 
     with patch.object(Cluster, "_hand_out", hand_out):
         yield
+
+
+def left_for_good() -> list[psutil.Process]:
+    """The engines of this machine that run on although their Ray is gone. Those of other tests, which may run
+    meanwhile, have one."""
+    end = time.monotonic() + LEFT_S
+    while True:
+        lost = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess):
+                parent = process.parent()
+                ended = process.status() == psutil.STATUS_ZOMBIE  # its new parent may be slow to take note
+                if process.name().startswith(ENGINE) and not ended and (parent is None or parent.name() != "raylet"):
+                    lost.append(process)
+        if not lost or time.monotonic() > end:
+            return lost
+        time.sleep(0.1)

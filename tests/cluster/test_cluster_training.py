@@ -4,13 +4,11 @@ The runs are those of tests/runs.py.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 from conftest import recorded_sampling
-from faults import RAISED
+from faults import RAISED, left_for_good
 from runs import column, compared, require_equal
 
 from analysis import read
@@ -20,21 +18,10 @@ pytestmark = pytest.mark.slow
 Runs = Callable[[str], Path]
 
 
-def left_behind() -> list[str]:
-    """Engines whose Ray is gone. Those of other tests, which may run meanwhile, have one."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.NoSuchProcess):
-            parent = process.parent()
-            if process.name().startswith("ray::RolloutEng") and (parent is None or parent.name() != "raylet"):
-                found.append(process.name())
-    return found
-
-
 @pytest.mark.parametrize("name", compared(on_cluster=True))
 def test_equal(runs: Runs, name: str) -> None:
     require_equal(name, runs)
-    assert not left_behind()
+    assert not left_for_good()
 
 
 def test_killed_frozen_and_failing_engines_are_replaced(runs: Runs) -> None:

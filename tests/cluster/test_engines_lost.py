@@ -12,6 +12,7 @@ import psutil
 import pytest
 import ray
 from conftest import SMALL
+from faults import ENGINE, LEFT_S
 from vllm import SamplingParams
 
 from das.cluster.cluster import Cluster
@@ -22,8 +23,6 @@ from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from experiments.run.processes import warm_context, warm_process
 
 pytestmark = pytest.mark.slow
-ENGINE = "ray::RolloutEng"  # names have 15 characters in the kernel
-LEFT_S = 60  # seconds after which an engine that a trainer left counts as left for good
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 
