@@ -138,8 +138,8 @@ def of_other_positions(true: np.ndarray, rng: np.random.Generator) -> np.ndarray
 # ---- the methods ----
 
 FEW_SEATS = {"max_num_seqs": 3, "max_num_batched_tokens": 32}  # prompts in chunks
-# One long request fits: it needs 6 blocks, and vLLM keeps one block as its null block.
-SMALL_CACHE = {"extra": {"block_size": 32, "num_gpu_blocks_override": 8}}
+# One long request fits (it needs 6 blocks, and vLLM keeps one block as its null block), two do not.
+SMALL_CACHE = {"extra": {"block_size": 32, "num_gpu_blocks_override": 12}}
 NO_PREFIXES = {"max_num_seqs": 64, "enable_prefix_caching": False}
 
 
