@@ -52,8 +52,6 @@ TASKS = {
         Task("rollout", "experiments.tasks.rollout"),
         Task("evaluate", "experiments.tasks.evaluate"),
         Task("force", "experiments.tasks.force"),
-        Task("audit", "experiments.tasks.audit"),
-        Task("show", "experiments.tasks.show"),
         # Reproduce the papers.
         Task("reproduce", "experiments.tasks.reproduce"),
         Task("experiment", "experiments.tasks.experiment"),
@@ -71,6 +69,5 @@ TASKS = {
         Task("check_gpu", "experiments.tasks.check_gpu"),
         Task("kill_test", "experiments.tasks.strikes"),
         Task("fault_test", "experiments.tasks.strikes"),
-        Task("soak", "experiments.tasks.soak"),
     )
 }

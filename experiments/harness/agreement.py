@@ -1,5 +1,4 @@
-"""task=audit: compare the verifier's tokens with the softmax (level 1), and plain responses with drafted ones (level
-2)."""
+"""Compare the verifier's tokens with the softmax (level 1), and plain responses with drafted ones (level 2)."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -119,20 +118,4 @@ def describe_distribution(measured: dict[str, Any]) -> str:
     return (
         f"level 1 distribution  {verdict}: chi-square p = {measured['p_value']:.3g} over {measured['draws']} draws, "
         f"{measured['device']}"
-    )
-
-
-def describe_sample(sample: dict[str, Any]) -> str:
-    """Return the line to print about level 2 of exactness: responses without and with drafts have the same tokens.
-
-    sample: the result of `sample_agreement`, to which the count `accepted` was added.
-    """
-    first = sample["largest_logit_difference_at_first_divergence"]
-    return (
-        f"level 2 sample        {sample['tokens_agreeing']} of {sample['tokens']} tokens, "
-        f"{sample['sequences_agreeing']} of {sample['sequences']} sequences agree; logits equal at "
-        f"{sample['positions_with_equal_logits']} of {sample['positions']} positions, largest difference "
-        f"{sample['largest_logit_difference']:.3g}"
-        + (f", at the first divergence {first:.3g}" if first is not None else ", no divergence")
-        + f" ({sample['accepted']} drafted tokens accepted)"
     )

@@ -7,7 +7,7 @@ message is ("refused", message) for bad input, or ("error", message) for anythin
 import errno
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from das.process import die_with_parent
 from experiments.harness import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
 from experiments.run.output import quiet_into
-from experiments.run.processes import spawned
 from rewards.reward import RewardError
 from rewards.workers import JudgeError
 
@@ -106,22 +105,6 @@ def expect(pipe: Connection, kind: str, name: str, folder: Path, now: Callable[[
     if received != kind:
         raise RunFailed(f"arm {name} sent {received!r} instead of {kind!r}: see {log}")
     return value
-
-
-def in_own_process(name: str, folder: Path, function: Any, *arguments: Any) -> Any:
-    """Call a function in a child process, because the engines of several arms cannot share a process. Returns its
-    result.
-
-    The log and the errors are those of the arm `name` of the task in `folder`. Raises the errors of `expect`.
-    """
-    _, pipe = spawned(_answer, log_of(name, folder), function, arguments)
-    with closing(pipe):
-        return expect(pipe, "done", name, folder)
-
-
-def _answer(log: Path, function: Any, arguments: tuple[Any, ...], pipe: Connection) -> None:
-    with reporting(pipe, log):
-        pipe.send(("done", function(*arguments)))
 
 
 def _log_traceback(log: Path) -> None:

@@ -29,7 +29,6 @@ class RolloutRun:
     config: RunConfig
     policy: str  # directory or hub id
     steps: int  # how many rollouts, each over the prompts of a training step
-    logprobs: int = 0  # number of likeliest tokens that vLLM returns for each position, beside the emitted one
 
 
 def tokenized(config: RunConfig, policy: str) -> list[tuple[str, Prompt]]:
@@ -57,9 +56,7 @@ def requests(run: RolloutRun, problems: list[tuple[str, Prompt]]) -> Iterator[Ro
     from vllm import SamplingParams  # after prepare_process: vLLM reads the environment
 
     config, trainer = run.config, run.config.trainer
-    parameters = SamplingParams(
-        temperature=trainer.temperature, max_tokens=trainer.max_completion_length, logprobs=run.logprobs
-    )
+    parameters = SamplingParams(temperature=trainer.temperature, max_tokens=trainer.max_completion_length, logprobs=0)
     schedule = make_schedule(config.schedule)
     per_step = config.problems_per_step
     for step in range(run.steps):

@@ -12,8 +12,7 @@ from experiments.run.errors import UserError
 from experiments.settings.typed import shown
 
 RUNS = "kill_test|fault_test|experiment|reproduce"  # tasks that pass their settings on to runs of other tasks
-TRAINING = f"compare|train|{RUNS}"  # tasks that roll out with TRL, which calls tools
-TRAIN = f"audit|soak|{TRAINING}"  # all tasks that train
+TRAINING = f"compare|train|{RUNS}"  # tasks that train
 AGENT = "data=calculator"  # problems that the policy solves with a tool, in several turns
 AHEAD = "trainer.lag engine.own_process trainer.dynamic_sampling"
 PARTIAL = "trainer.partial trainer.partial_tokens"
@@ -28,7 +27,7 @@ CONFLICTS = (
         "task!=evaluate",
         "must be above 0: greedy is for task=evaluate and eval.temperature",
     ),
-    (AHEAD, f"task!={TRAIN}", "task={task} trains nothing; leave it out"),
+    (AHEAD, f"task!={TRAINING}", "task={task} trains nothing; leave it out"),
     ("engine.own_process", "cluster=ray", "engines of cluster=ray have processes of their own; leave it out"),
     ("engine.own_process", STOCK, "arm=stock rolls out in the trainer's process; leave it out"),
     (PARTIAL, f"task!={TRAINING}", "only compare and train put groups aside; leave it out"),
@@ -48,14 +47,14 @@ CONFLICTS = (
     (DRAWS, "trainer.lag", "further draws sample with the newest weights; set trainer.lag=0"),
     (DRAWS, "trainer.partial", "groups that are put aside have no rewards yet; set trainer.partial=0"),
     (DRAWS, "trainer.partial_tokens", "groups that are put aside have no rewards yet; set trainer.partial_tokens=0"),
-    ("eval.every", f"task!=soak|{TRAINING}", "task={task} trains nothing; set eval.every=0 (or task=evaluate)"),
+    ("eval.every", f"task!={TRAINING}", "task={task} trains nothing; set eval.every=0 (or task=evaluate)"),
     (
         "eval.every",
         "engine.processes!=1",
         "several processes cannot evaluate yet; set eval.every=0, and measure the final policy with task=evaluate",
     ),
     (AGENT, f"task!={TRAINING}", "task={task} calls no tools; choose compare or train"),
-    ("cluster=ray", f"task!=rollout|audit|{TRAINING}", "task={task} starts no cluster; set cluster=none"),
+    ("cluster=ray", f"task!=rollout|{TRAINING}", "task={task} starts no cluster; set cluster=none"),
     ("cluster=none", "task=fault_test", "task=fault_test strikes engines of a cluster; set cluster=ray"),
     ("cluster=ray", STOCK, "arm=stock is vLLM without das, which a cluster does not start; leave it out"),
     ("cluster=ray", AGENT, "rollouts in several turns do not run on a cluster yet; set cluster=none"),
@@ -63,7 +62,7 @@ CONFLICTS = (
     ("drafter.warm", "arm.method=self_draft", "self_draft drafts without a history; use arm=das_self"),
     ("arm.online", "arm.method!=eagle3", "only an EAGLE-3 head learns in the run, and arm {arm} has none"),
     ("arm.online", "engine.processes!=1", "what drafts is trained in one process: set engine.processes=1"),
-    ("engine.exact!=bits", "task=audit|kill_test|fault_test", "task={task} compares tokens: set engine.exact=bits"),
+    ("engine.exact!=bits", "task=kill_test|fault_test", "task={task} compares tokens: set engine.exact=bits"),
     ("task.lock_step", "engine.processes!=1", "all arms run at once, a process each; set task.lock_step=false"),
     (
         "task.train_once",

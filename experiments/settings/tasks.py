@@ -33,7 +33,6 @@ TASKS: dict[str, Mapping[Any, str]] = {
         Share | None: "w8_rate w4_rate",
         list[Share] | None: "mtp_rates",
     },
-    "audit": {int: "draws train_steps", Count: "steps"},
     "bench_budgets": BENCH_BUDGETS,
     "bench_drafter": {
         Texts: "traces",
@@ -86,8 +85,6 @@ TASKS: dict[str, Mapping[Any, str]] = {
             ablation_problems window_problems window_epochs similarity_problems""",
     },
     "rollout": {Annotated[int, Range(1, 10**7)]: "steps"},
-    "show": {str | None: "run tokenizer", str: "arm", Counts | None: "steps", Count: "responses"},
-    "soak": {float: "minutes warm_up_minutes"},
     "train": {str | None: "group"},
 }
 

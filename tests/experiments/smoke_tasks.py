@@ -1,7 +1,7 @@
 """Run tasks of the registry once, for seconds: does each work in the environment of `make run`?
 
     python tests/experiments/smoke_tasks.py                  all but TESTED and NIGHTLY, some minutes on 2 cores
-    python tests/experiments/smoke_tasks.py replay audit     these two, and the tasks whose runs they need
+    python tests/experiments/smoke_tasks.py replay force     these two, and the tasks whose runs they need
     python tests/experiments/smoke_tasks.py --cache outputs/cache     use draft heads that were made before
     python tests/experiments/smoke_tasks.py --pages outputs/pages     keep the HTML pages of the runs there
 
@@ -58,8 +58,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.tokens=400",
         "task.arms=[none,stock,das]",
     ),
-    # Without level 3, which is the smoke run of task=compare.
-    "audit": (TINY, "task.draws=20000", "task.steps=2", "task.train_steps=0"),
     # One paper's replay. `make smoke` runs all experiments, with profile=smoke.
     "reproduce": (
         "paper=das",
@@ -76,7 +74,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
     "experiment": ("experiment=das_fig12", "profile=smoke"),
     "recordings": ("task.only=[]", "task.folder={made}/recordings"),
     "replay": ("task.run={compare}",),
-    "show": ("task.run={compare}",),
     "advise": ("task.rollouts={compare}",),
     "calibrate": (TINY, "task.live=[1,4]", "task.drafts=[0,2,4]", "task.passes=4", "task.rounds=1"),
     "bench_budgets": (
@@ -123,7 +120,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "trainer.max_steps=3",
         "checkpoint.every=1",
     ),
-    "soak": (TINY, "checkpoint.every=0", "task.minutes=0.5", "task.warm_up_minutes=0"),
     # Beside the tasks: what chooses one is among the settings. `agent` makes a policy of its own.
     "every_arm": ("task=compare", TINY, f"arms=[{ARMS}]"),
     "agent": ("task=compare", "setting=agent_smoke"),
@@ -132,9 +128,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
 TESTED = {
     "agent": "tests/experiments/harness/test_agent_setting.py",
     "train": "tests/trl/test_survival.py",
-    "audit": "tests/experiments/tasks/test_audit.py",
     "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
-    "soak": "tests/experiments/tasks/test_soak_run.py",
     "recordings": "tests/experiments/recorded/test_recordings.py",
     **{name: f"tests/experiments/tasks/test_{name}.py" for name in ("force", "check_gpu", "replay")},
 }
@@ -147,7 +141,7 @@ NIGHTLY = ("kill_test", "fault_test", "experiment", "every_arm")
 # before the tasks that read its run.
 ALONE = ("every_arm", "compare", "agent")
 COLD = ("compare",)
-LONG = ("experiment", "kill_test", "fault_test", "bench_budgets", "audit", "soak")
+LONG = ("experiment", "kill_test", "fault_test", "bench_budgets")
 
 
 def with_needed(names: list[str]) -> list[str]:

