@@ -1,7 +1,7 @@
 """DraftRound runs between two target passes (forward passes of the policy), and makes the drafts of the next pass.
 
-The engine's proposer (das.engine.proposer) and the simulator's engine (das.replay.text_engine) both call DraftRound, so
-that a simulated rollout makes the same drafter and budget calls, in the same order, as a real one.
+The engine's proposer (das.engine.proposer) and the simulated engine of the harness (experiments.simulate) both call
+DraftRound, so that a simulated rollout makes the same drafter and budget calls, in the same order, as a real one.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A budget of your own, tried in the simulator: python examples/own_budget.py
+"""A budget of your own, tried in the simulator: python -m examples.own_budget
 
 No engine and no model are needed. To use it in one: `das.speculate(budget={"name": "own_budget:LikelyTail"})` in a TRL
 script, or `das.engine_arguments(budget="own_budget:LikelyTail")` with vLLM; the other settings are its arguments.
@@ -10,10 +10,6 @@ import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, make_budget
 from das.drafter import Drafts, HistoryDrafter
-from das.replay.cluster import simulate_rollout
-from das.replay.text_engine import TextEngine
-from das.replay.times import Affine, Times
-from das.replay.workload import Workload, workload
 
 
 class LikelyTail(BudgetPolicy):
@@ -35,20 +31,25 @@ class LikelyTail(BudgetPolicy):
         return (accepted_so_far >= self.likely).sum(axis=1).tolist()
 
 
-def rollout(random: np.random.Generator, texts: Sequence[np.ndarray]) -> Workload:
-    """Four responses to each of eight problems: parts of the problem's text, of long-tailed length, one token in 25
-    another one."""
-    problems, responses = [], []
-    for problem, text in enumerate(texts):
-        for _ in range(4):
-            length = int(np.clip(random.lognormal(4.5, 0.8), 10, len(text)))
-            changed = random.random(length) < 0.04
-            problems.append(str(problem))
-            responses.append(np.where(changed, random.integers(0, 1000, length), text[:length]))
-    return workload(problems, responses)
-
-
 if __name__ == "__main__":
+    # The simulator is the harness's: a user's process that only names the class does not need it.
+    from experiments.simulate.cluster import simulate_rollout
+    from experiments.simulate.text_engine import TextEngine
+    from experiments.simulate.times import Affine, Times
+    from experiments.simulate.workload import Workload, workload
+
+    def rollout(random: np.random.Generator, texts: Sequence[np.ndarray]) -> Workload:
+        """Four responses to each of eight problems: parts of the problem's text, of long-tailed length, one token in 25
+        another one."""
+        problems, responses = [], []
+        for problem, text in enumerate(texts):
+            for _ in range(4):
+                length = int(np.clip(random.lognormal(4.5, 0.8), 10, len(text)))
+                changed = random.random(length) < 0.04
+                problems.append(str(problem))
+                responses.append(np.where(changed, random.integers(0, 1000, length), text[:length]))
+        return workload(problems, responses)
+
     random = np.random.default_rng(0)
     texts = [random.integers(0, 1000, 1024) for _ in range(8)]
     epochs = [rollout(random, texts) for _ in range(4)]

@@ -21,8 +21,8 @@ from starts import Starts
 from das.engine.build import EngineSettings, build_engine
 from das.engine.install import set_environment
 from experiments.cache import cached_folder
-from experiments.replay.latency_forms import Drafting
 from experiments.run.processes import warm_context
+from experiments.simulate.latency_forms import Drafting
 
 set_environment()
 # The key with which runs sign their settings (experiments/harness/foreign.py): tests leave the user's own alone.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from das.replay.times import Form
-from experiments.replay.latency_forms import SHARE, Drafting, Passes
+from experiments.simulate.latency_forms import SHARE, Drafting, Passes
+from experiments.simulate.times import Form
 
 DRAFTING = Drafting(base=5e-3, row=1e-4, drafting=SHARE * 5e-3, token=5e-5)
 LIVE, DRAFTS = (1, 2, 4, 6, 8, 12, 16, 32, 64), (0, 1, 2, 4, 8, 16, 32)

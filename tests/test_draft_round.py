@@ -17,13 +17,13 @@ from das.engine import proposer
 from das.engine.engine_config import WORKER
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost
-from das.replay.cluster import simulate_rollout
-from das.replay.text_engine import PROMPT, TextEngine
-from das.replay.times import Times
-from das.replay.workload import Sampling, Workload, workload
 from das.verify.sampler import Remembered
 from experiments.recorded.drafter_replay import made_up_problems
-from experiments.replay.latency_forms import Drafting
+from experiments.simulate.cluster import simulate_rollout
+from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.text_engine import PROMPT, TextEngine
+from experiments.simulate.times import Times
+from experiments.simulate.workload import Sampling, Workload, workload
 
 MAX_TOKENS = 400
 STOP = 5000  # last token of every response; the texts have smaller ones

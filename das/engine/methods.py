@@ -28,8 +28,8 @@ class Method:
     speculative: makes vLLM's speculative_config from an engine's settings; raises EngineError with a one-line
     message if they are impossible. history: True if it drafts from earlier rollouts. proposes: True if DasProposer
     drafts, within a budget of das; otherwise one of vLLM's own drafters does. model: the model that drafts; None if
-    drafts come from texts only. simulated: True if das/replay can simulate it. keyed: True if das verifies, by keyed
-    noise; otherwise vLLM's own sampler does.
+    drafts come from texts only. simulated: True if experiments/simulate can simulate it. keyed: True if das verifies,
+    by keyed noise; otherwise vLLM's own sampler does.
     """
 
     name: str

@@ -32,12 +32,12 @@ from experiments.recorded.drafter_replay import (
     replay_problem,
     request_name,
 )
-from experiments.recorded.rollouts import sampled_responses_of
 from experiments.recorded.suffix_array import against_array
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig
+from experiments.simulate.rollouts import sampled_responses_of
 
 # Times are medians over repeated runs. Everything else does not depend on the clock and is equal in every run.
 TIMES = ("query_us_per_request", "update_us_per_token", "build_us_per_token", "evict_us_per_trajectory")

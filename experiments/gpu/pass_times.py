@@ -19,8 +19,8 @@ def pass_times(scale: Scale) -> Verdict:
     """Time the passes, and fit the forms of task=calibrate to them."""
     from das.budget.fixed import Fixed, NoDrafts
     from experiments.harness.pass_timing import WARM_UP, RandomDrafter, add_requests, made_up_prompts
-    from experiments.replay.latency_files import write_latency
     from experiments.run.run_folder import device_name
+    from experiments.simulate.latency_files import write_latency
 
     live_of, drafts_of = scale.pick((LIVE, DRAFTS), (CPU_LIVE, CPU_DRAFTS))
     context, count = scale.pick((CONTEXT, PASSES), (CPU_CONTEXT, CPU_PASSES))

@@ -14,21 +14,21 @@ import numpy as np
 
 from analysis.quantities import percent
 from analysis.report import Line, Section
-from das.replay.times import Times
 from experiments.papers import das_drafts, das_fig10, das_rollouts
 from experiments.papers.replayed import Setting
-from experiments.recorded.chains_of_thought import chains_of_thought
-from experiments.replay.latency_fits import fit_affine, relative_error
-from experiments.replay.latency_forms import Passes
-from experiments.replay.synthesis import Synthesis
-from experiments.replay.tables import Table
 from experiments.run.parallel import in_processes
 from experiments.run.progress import Progress
 from experiments.settings.typed import Settings
+from experiments.simulate.chains_of_thought import chains_of_thought
+from experiments.simulate.latency_fits import fit_affine, relative_error
+from experiments.simulate.latency_forms import Passes
+from experiments.simulate.synthesis import Synthesis
+from experiments.simulate.tables import Table
+from experiments.simulate.times import Times
 
 PREFACE = (
     "Text: recorded chains of thought, because no recording of the paper's own runs exists. Where a trace has too few "
-    "responses of a problem, further ones are synthetic (experiments/replay/synthesis.py). Latencies: points of the "
+    "responses of a problem, further ones are synthetic (experiments/simulate/synthesis.py). Latencies: points of the "
     "paper's Fig 8, digitised, unless a section says otherwise. One engine of the paper's 8 or 16 is simulated, with "
     "its share of the problems. Reduction = 1 - time with speculation / time without. The paper's figures have no unit "
     "of time; seconds are assumed."

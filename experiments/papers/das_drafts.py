@@ -11,13 +11,13 @@ import numpy as np
 from analysis.quantities import percent
 from analysis.report import Line, Section, points
 from das.drafter import HistoryDrafter
-from das.replay.cluster import Step
-from das.replay.workload import Workload
 from experiments.papers.replayed import FIXED, MAX_TOKENS, Setting, simulated
-from experiments.recorded.rollouts import grouped, read_rollouts
-from experiments.recorded.scopes import OneProblem, OwnText
-from experiments.replay.arms import Arm
 from experiments.run.errors import UserError
+from experiments.simulate.arms import Arm
+from experiments.simulate.cluster import Step
+from experiments.simulate.rollouts import grouped, read_rollouts
+from experiments.simulate.scopes import OneProblem, OwnText
+from experiments.simulate.workload import Workload
 
 GRAMS = (2, 4, 8)  # tokens; the paper does not say which n its Fig 2 is about
 ALL_EPOCHS = 10**6  # a window so long that no text leaves it

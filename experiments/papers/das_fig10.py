@@ -12,7 +12,6 @@ from analysis.report import Line, Section
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
 from das.models.hybrid import NoHistory
-from das.replay.times import Form, Times
 from experiments.papers import das_needed
 from experiments.papers.replayed import (
     FIXED,
@@ -25,9 +24,8 @@ from experiments.papers.replayed import (
     seconds,
     simulated,
 )
-from experiments.recorded.model_profiles import read_profiles
-from experiments.replay.arms import Arm, Copy, Simulated
-from experiments.replay.hardware import (
+from experiments.simulate.arms import Arm, Copy, Simulated
+from experiments.simulate.hardware import (
     BANDWIDTH_SHARE,
     BRANCHING,
     GPUS,
@@ -38,7 +36,9 @@ from experiments.replay.hardware import (
     W8_WEIGHTS,
     derived,
 )
-from experiments.replay.scale import CheaperPass, ContextRead, CostScaled
+from experiments.simulate.model_profiles import read_profiles
+from experiments.simulate.scale import CheaperPass, ContextRead, CostScaled
+from experiments.simulate.times import Form, Times
 
 PRICES = (
     "Fig 8 has one price for a live request and for a drafted token. Any cost of a pass that drafted tokens do not add "

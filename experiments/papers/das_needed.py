@@ -6,8 +6,8 @@ import numpy as np
 
 from analysis.quantities import percent
 from analysis.report import Table
-from das.replay.cluster import Step
-from das.replay.times import Times
+from experiments.simulate.cluster import Step
+from experiments.simulate.times import Times
 
 LIVE = (16, 64, 128, 256)  # requests of a pass
 SAVED = 0.5  # share of the time of a token that is to be saved

@@ -8,8 +8,6 @@ import numpy as np
 
 from analysis.quantities import percent
 from analysis.report import Line, Section, curves
-from das.replay.cluster import Step
-from das.replay.workload import Workload
 from experiments.papers.replayed import (
     MAX_TOKENS,
     STEPS_PER_EPOCH,
@@ -18,7 +16,9 @@ from experiments.papers.replayed import (
     simulated,
     training_steps,
 )
-from experiments.replay.arms import Arm
+from experiments.simulate.arms import Arm
+from experiments.simulate.cluster import Step
+from experiments.simulate.workload import Workload
 
 RANGES = ((1, 1), (1, 9), (10, 18), (19, 27), (1, 24), (25, 30), (1, 30))  # steps (first, last) of Fig 10 to compare
 FIG10 = (

@@ -8,7 +8,7 @@ import numpy as np
 from analysis.report import Line, Section, curves
 from das.budget import TargetPass
 from das.budget.toggle import Ladder
-from experiments.replay.profile_engine import Profile, constant_rate
+from experiments.simulate.profile_engine import Profile, constant_rate
 
 STEPS = 100  # training steps (paper)
 CYCLES = 1000  # speculation cycles per step; any large number does, because the ladder only uses shares

@@ -10,16 +10,16 @@ import numpy as np
 
 from analysis.report import Line, Section, curves
 from das.budget.latency import Array
-from das.replay.cluster import simulate_rollout
-from das.replay.engine import Engine, PlainEngine
-from das.replay.times import Times
-from das.replay.workload import Workload, workload
 from experiments.papers import efficient_ladder
-from experiments.recorded.model_profiles import read_profiles
-from experiments.replay.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
-from experiments.replay.roofline import PassWork, SelfDraftRoofline
 from experiments.run.progress import Progress
 from experiments.settings.typed import Settings
+from experiments.simulate.cluster import simulate_rollout
+from experiments.simulate.engine import Engine, PlainEngine
+from experiments.simulate.model_profiles import read_profiles
+from experiments.simulate.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
+from experiments.simulate.roofline import PassWork, SelfDraftRoofline
+from experiments.simulate.times import Times
+from experiments.simulate.workload import Workload, workload
 
 PREFACE = (
     "Times: the paper's published roofline constants (A100, TP1). Lengths: drawn between guessed quantiles, because "
@@ -243,7 +243,7 @@ def w4_and_w8(published: dict[str, Any]) -> Section:
     return Section(
         "W4 against W8",
         "tau / (gamma T_D/T_T + 1), batch 1, no overhead. Our small policy's tau: from its measured acceptance of "
-        "coupled drafts (experiments/recorded/model_profiles.json).",
+        "coupled drafts (experiments/simulate/model_profiles.json).",
         lines,
         "The paper's drafts are sampled and accepted by rejection; ours are drawn with our verifier's noise. In both, "
         "8 bits are accepted more often, and 4 bits are faster.",

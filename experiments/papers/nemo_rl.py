@@ -8,10 +8,10 @@ import numpy as np
 
 from analysis.report import Line, Section, curves
 from das.files import replacing
-from experiments.recorded.model_profiles import read_profiles
-from experiments.replay.hardware import HEAD_PASS, derived
 from experiments.run.progress import Progress
 from experiments.settings.typed import Settings
+from experiments.simulate.hardware import HEAD_PASS, derived
+from experiments.simulate.model_profiles import read_profiles
 
 PREFACE = (
     "The paper's numbers are second-hand (three public summaries that agree). Ours are computed from a model with "

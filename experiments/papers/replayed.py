@@ -10,12 +10,12 @@ import numpy as np
 
 from analysis.quantities import percent
 from analysis.report import Line, curves
-from das.replay.cluster import Step
-from das.replay.times import Times
-from das.replay.workload import Workload
-from experiments.replay.arms import Arm, Simulated, simulate
-from experiments.replay.synthesis import Synthesis
 from experiments.run.progress import Progress
+from experiments.simulate.arms import Arm, Simulated, simulate
+from experiments.simulate.cluster import Step
+from experiments.simulate.synthesis import Synthesis
+from experiments.simulate.times import Times
+from experiments.simulate.workload import Workload
 
 MAX_NUM_SEQS = 256  # requests that an engine decodes at once (paper: 2,048 responses on 8 engines)
 MAX_TOKENS = 16384  # most tokens of a response (paper)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from das.drafter import Draft, HistoryDrafter
-from das.replay.workload import Sampling
+from experiments.simulate.workload import Sampling
 
 PROMPT = np.arange(100, dtype=np.int32) + 10**6  # stands for all prompts, which traces do not hold
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from das.replay.workload import Sampling, Workload, workload
-from experiments.recorded.rollouts import sampled_responses_of
 from experiments.run.errors import UserError
+from experiments.simulate.rollouts import sampled_responses_of
+from experiments.simulate.workload import Sampling, Workload, workload
 
 Recorded = tuple[str, np.ndarray, Sampling | None]  # problem, response, and how the response was sampled
 

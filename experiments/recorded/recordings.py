@@ -1,7 +1,7 @@
 """Fetch public recordings of real models' rollouts from the repositories that published them, at fixed commits.
 
 recordings.json lists them: repository, licence, model, sampling temperature, and for each file its run, commit, path,
-git's digest of its content, and its size. They are written as the rows that experiments/recorded/rollouts.py reads.
+git's digest of its content, and its size. They are written as the rows that experiments/simulate/rollouts.py reads.
 """
 
 from __future__ import annotations

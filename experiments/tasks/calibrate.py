@@ -1,7 +1,7 @@
 """task=calibrate: measure the time of a decode pass in this engine on this machine, and fit latency forms to it.
 
 Every combination of live requests and draft length is timed. Drafts are random tokens: they are verified and hardly
-ever accepted, so the batch stays as it is. latency.json (experiments/replay/latency_files.py) gets the timed passes,
+ever accepted, so the batch stays as it is. latency.json (experiments/simulate/latency_files.py) gets the timed passes,
 the coefficients of each form (seconds), and its mean absolute relative error on passes that it was not fitted to.
 result.json: forms, passes (the number of timed passes).
 """
@@ -21,14 +21,14 @@ from experiments.harness.pass_timing import WARM_UP, RandomDrafter, add_requests
 from experiments.harness.policies import policy_directory
 from experiments.harness.rollout_steps import tokenized
 from experiments.harness.validate import check
-from experiments.replay.latency_files import write_latency
-from experiments.replay.latency_forms import Drafting
 from experiments.run.errors import UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, device_name
 from experiments.settings.compose import compose_config
 from experiments.settings.config import RunConfig, run_config
+from experiments.simulate.latency_files import write_latency
+from experiments.simulate.latency_forms import Drafting
 from experiments.small_policy.shapes import shape_of, weightless_policy
 
 VOCABULARY = 1024  # tokens in the vocabulary, for shapes that do not set it

@@ -28,7 +28,6 @@ from analysis.force_table import force_table
 from analysis.task_figures import force_figure
 from das.engine.build import EngineSettings
 from das.engine.methods import METHODS, find_method
-from das.replay.workload import Workload
 from experiments.harness.arm_configs import arm_overrides, varies
 from experiments.harness.engine import engine_settings
 from experiments.harness.replays.forced_engines import ForcedRollout
@@ -42,6 +41,7 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.compose import compose_config
 from experiments.settings.config import RunConfig, run_config
+from experiments.simulate.workload import Workload
 from experiments.small_policy.shapes import Shape, random_policy, shape_of, weightless_policy
 
 
@@ -95,7 +95,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
 def check(task: Any) -> Path:
     """Check the task's settings and return the path of the recording. Raises UserError with a one-line message."""
     if task.rollouts is None:
-        raise UserError("task.rollouts=PATH is missing: their form: experiments/recorded/rollouts.py")
+        raise UserError("task.rollouts=PATH is missing: their form: experiments/simulate/rollouts.py")
     if BASELINE not in task.arms:
         raise UserError(f"task.arms={list(task.arms)}: {BASELINE} must be among them, all times are relative to it")
     if len(set(task.arms)) != len(task.arms):

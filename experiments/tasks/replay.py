@@ -14,16 +14,16 @@ import numpy as np
 from analysis import read
 from analysis.task_figures import validation_figure
 from das.engine.methods import find_method
-from das.replay.cluster import Step
-from das.replay.times import Times
 from experiments.harness.replays.recorded_arms import arm_config_of, can_be_replayed, replay_arm, tokens_only
-from experiments.recorded.rollouts import read_rollouts
-from experiments.replay.fitted_times import fit_form, fit_prefill
-from experiments.replay.latency_files import read_latency
 from experiments.run.errors import UserError, reading
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig
+from experiments.simulate.cluster import Step
+from experiments.simulate.fitted_times import fit_form, fit_prefill
+from experiments.simulate.latency_files import read_latency
+from experiments.simulate.rollouts import read_rollouts
+from experiments.simulate.times import Times
 
 FITTED, JUDGED = slice(0, None, 2), slice(1, None, 2)  # steps that the latency model is fitted to; steps that judge it
 

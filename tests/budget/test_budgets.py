@@ -13,7 +13,7 @@ from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.marginal import Marginal, best_tokens
 from das.budget.paper import Classes
 from das.budget.policies import LengthClass
-from experiments.replay.latency_forms import Drafting
+from experiments.simulate.latency_forms import Drafting
 
 
 def live(count: int) -> list[LiveRequest]:

@@ -12,7 +12,7 @@ from made_passes import latency_file, made_passes
 
 from das.budget import TargetPass
 from das.budget.latency import LatencyModel, monotone
-from experiments.replay.latency_forms import Drafting
+from experiments.simulate.latency_forms import Drafting
 
 Seconds = Callable[[int, int], float]  # (live, drafted) -> seconds of a pass
 

@@ -1,4 +1,4 @@
-"""Which drafts are asked for, and what they took. What is drafted: tests/replay/test_model_on_text.py."""
+"""Which drafts are asked for, and what they took. What is drafted: tests/experiments/simulate/test_model_on_text.py."""
 
 import math
 
@@ -7,8 +7,8 @@ import pytest
 
 from das.drafter import HistoryDrafter
 from das.models.hybrid import Drawn, Hybrid
-from experiments.replay.latency_forms import Drafting
-from experiments.replay.model_on_text import CopyOnText
+from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.model_on_text import CopyOnText
 
 PRICE = Drafting(2e-3, 1e-5, 0.0, 1e-4)
 REQUESTS = ["a", "b"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed, roll_out
 from das.errors import EngineError
-from das.replay.workload import Workload
+from experiments.simulate.workload import Workload
 
 
 @dataclass(frozen=True)

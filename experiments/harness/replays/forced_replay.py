@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from das.engine.build import EngineSettings
-from das.replay.times import Times
-from das.replay.workload import Workload
 from experiments.harness.replays.recorded_arms import simulated_arm
 from experiments.harness.replays.timed import BASELINE, Timed
-from experiments.replay.arms import simulate
-from experiments.replay.fitted_times import fit_form, fit_prefill
-from experiments.replay.latency_forms import Drafting
+from experiments.simulate.arms import simulate
+from experiments.simulate.fitted_times import fit_form, fit_prefill
+from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.times import Times
+from experiments.simulate.workload import Workload
 
 # Times of a row, relative to the measured time. 0: a pass takes as long with any number of rows, as on a GPU with few.
 ROW_PRICES = (1.0, 0.5, 0.25, 0.0)

@@ -12,20 +12,20 @@ from das.drafter import make_drafter
 from das.drafter.options import DEFAULTS
 from das.engine.build import EngineSettings
 from das.engine.methods import find_method
-from das.replay.cluster import Step, simulate_rollout
-from das.replay.times import Form, Times
-from das.replay.workload import Workload
 from das.trl.dataset_rows import history_tick
 from experiments.harness.engine import make_schedule
 from experiments.harness.foreign import own_classes, refuse_environment
-from experiments.recorded.rollouts import read_rollouts
-from experiments.replay.arms import Arm
-from experiments.replay.latency_files import chosen_form
-from experiments.replay.scale import CostScaled
 from experiments.run.errors import reading
 from experiments.run.plain import plain
 from experiments.settings.config import problems_per_step
 from experiments.settings.renamed import with_new_names
+from experiments.simulate.arms import Arm
+from experiments.simulate.cluster import Step, simulate_rollout
+from experiments.simulate.latency_files import chosen_form
+from experiments.simulate.rollouts import read_rollouts
+from experiments.simulate.scale import CostScaled
+from experiments.simulate.times import Form, Times
+from experiments.simulate.workload import Workload
 
 GPU, MODEL = "H100", "7B"
 MOST_TOKENS = 500_000  # tokens of all responses; to simulate 100,000 of them with drafts takes some seconds
@@ -45,8 +45,8 @@ def arm_config_of(path: Path) -> DictConfig:
 
 
 def can_be_replayed(config: DictConfig) -> bool:
-    """Return whether das/replay can simulate an arm with this recorded config. Classes of the user's that only the
-    config names are not loaded."""
+    """Return whether experiments/simulate can simulate an arm with this recorded config. Classes of the user's that
+    only the config names are not loaded."""
     return find_method(config.arm.method).simulated and not own_classes(config)
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from das.replay.times import Form, Times
-from das.replay.workload import Workload, workload
 from experiments.harness.replays.recorded_arms import tokens_only
-from experiments.recorded.rollouts import is_text, read_rollouts
-from experiments.replay.arms import Arm, Simulated, simulate
-from experiments.replay.hardware import STOCK, WithHost
-from experiments.replay.latency_files import DERIVED, chosen_form, step_table
-from experiments.replay.scale import CostScaled, Scaled
 from experiments.run.errors import UserError
+from experiments.simulate.arms import Arm, Simulated, simulate
+from experiments.simulate.hardware import STOCK, WithHost
+from experiments.simulate.latency_files import DERIVED, chosen_form, step_table
+from experiments.simulate.rollouts import is_text, read_rollouts
+from experiments.simulate.scale import CostScaled, Scaled
+from experiments.simulate.times import Form, Times
+from experiments.simulate.workload import Workload, workload
 
 DOUBT = 0.3  # drafted tokens may be dearer or cheaper than the latency model says, by this share
 
@@ -129,7 +129,7 @@ def _check(task: Any) -> None:
     if task.rollouts is None:
         raise UserError(
             "task.rollouts=PATH is missing: give a run's folder, a JSONL file or a folder of them "
-            "(experiments/recorded/rollouts.py)"
+            "(experiments/simulate/rollouts.py)"
         )
     if task.visits is not None and not task.visits > 0:
         raise UserError(f"task.visits={task.visits}: must be above 0, such as 1.2")

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from das.replay.cluster import Step, simulate_rollout
-from das.replay.workload import workload
-from experiments.recorded.model_profiles import Acceptance, read_profiles
-from experiments.replay.arms import Arm, Copy
-from experiments.replay.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST, W8_PASS
-from experiments.replay.model_on_text import DraftPass
-from experiments.replay.profile_engine import Profile, ProfiledDrafter, ProfileEngine, constant_rate
 from experiments.run.errors import UserError
+from experiments.simulate.arms import Arm, Copy
+from experiments.simulate.cluster import Step, simulate_rollout
+from experiments.simulate.hardware import HEAD_PASS, TARGET_REQUEST, VERIFY_REQUEST, W4_PASS, W4_REQUEST, W8_PASS
+from experiments.simulate.model_on_text import DraftPass
+from experiments.simulate.model_profiles import Acceptance, read_profiles
+from experiments.simulate.profile_engine import Profile, ProfiledDrafter, ProfileEngine, constant_rate
+from experiments.simulate.workload import workload
 from experiments.tasks.advise.case import Case
 
 Rates = tuple[float, ...]

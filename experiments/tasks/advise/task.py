@@ -19,14 +19,14 @@ import numpy as np
 
 from analysis import advice_page as page
 from das.drafter import HistoryDrafter
-from das.replay.cluster import Step
-from das.replay.text_engine import TextEngine
-from das.replay.times import Form
-from experiments.recorded.scopes import OwnText
-from experiments.replay.arms import Arm
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig
+from experiments.simulate.arms import Arm
+from experiments.simulate.cluster import Step
+from experiments.simulate.scopes import OwnText
+from experiments.simulate.text_engine import TextEngine
+from experiments.simulate.times import Form
 from experiments.tasks.advise.case import Case, build
 from experiments.tasks.advise.models import acceptances, copy_beside, model_steps
 

@@ -7,8 +7,8 @@ import pytest
 from scripts import run_script
 
 from analysis import read
-from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import CONFIGS
+from experiments.simulate.rollouts import read_rollouts
 
 pytestmark = pytest.mark.slow
 CACHE = CONFIGS.parent / "outputs" / "cache"  # that of `make run`: `make smoke-tasks` may have made the policy before

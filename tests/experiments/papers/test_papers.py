@@ -5,8 +5,8 @@ from pathlib import Path
 from composed import composed_run
 from made_inputs import write_traces
 
-from das.replay.times import Affine, Times
 from experiments.papers.das_needed import needed
+from experiments.simulate.times import Affine, Times
 from experiments.tasks import reproduce
 
 SMALL = (

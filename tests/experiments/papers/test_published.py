@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from composed import composed_run
 
-from das.replay.workload import workload
 from experiments.papers.das_drafts import seen_before
 from experiments.papers.efficient_ladder import climb, known_rates, rising
 from experiments.run.errors import CONFIGS, UserError
+from experiments.simulate.workload import workload
 from experiments.tasks import reproduce
 
 PUBLISHED = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.json").read_text())

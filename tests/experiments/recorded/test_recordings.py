@@ -16,8 +16,8 @@ import pytest
 from composed import composed_run
 
 from experiments.recorded import recordings as recorded
-from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import UserError
+from experiments.simulate.rollouts import read_rollouts
 from experiments.tasks import recordings
 
 COMMIT = "c" * 40

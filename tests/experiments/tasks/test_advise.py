@@ -13,8 +13,8 @@ from made_inputs import write_run
 from refusals import one_line
 from steps_on_disk import json_lines
 
-from das.replay.workload import workload
-from experiments.replay.latency_forms import Drafting
+from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.workload import workload
 from experiments.tasks.advise import task as advise
 from experiments.tasks.advise.case import Case, build, sample
 from experiments.tasks.advise.models import acceptances

@@ -11,8 +11,8 @@ from made_passes import made_passes
 from das.budget.fixed import Fixed
 from das.budget.latency import LatencyModel
 from experiments.harness.pass_timing import RandomDrafter, timed_passes
-from experiments.replay.latency_files import write_latency
-from experiments.replay.latency_forms import Drafting
+from experiments.simulate.latency_files import write_latency
+from experiments.simulate.latency_forms import Drafting
 
 
 def test_timed_passes_hold_all_requests_and_all_drafts(engines: Engines, tiny_policy: str) -> None:

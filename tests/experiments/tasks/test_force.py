@@ -14,11 +14,11 @@ from steps_on_disk import json_lines
 
 from analysis.force_table import force_table
 from das.errors import EngineError
-from das.replay.workload import workload
 from experiments.harness.replays.forced_engines import as_recorded, set_seats
 from experiments.harness.replays.timed import Timed
 from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.config import run_config
+from experiments.simulate.workload import workload
 from experiments.small_policy.shapes import SHAPES, shape_of
 from experiments.tasks.force import arm_configs, check_live, measured
 

@@ -10,13 +10,13 @@ from composed import composed, composed_run
 from made_inputs import write_run
 from omegaconf import OmegaConf
 
-from das.replay.times import Times
-from das.replay.workload import workload
 from experiments.harness.replays.recorded_arms import replay_arm
-from experiments.recorded.rollouts import read_rollouts
-from experiments.replay.latency_files import write_latency
-from experiments.replay.latency_forms import Drafting
 from experiments.run.errors import UserError
+from experiments.simulate.latency_files import write_latency
+from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.rollouts import read_rollouts
+from experiments.simulate.times import Times
+from experiments.simulate.workload import workload
 from experiments.tasks import replay
 
 FORM = Drafting(base=3e-3, row=1e-4, drafting=1e-3, token=6e-5)

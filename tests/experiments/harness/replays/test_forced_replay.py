@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from das.engine.build import EngineSettings
-from das.replay.times import Times
-from das.replay.workload import Workload, workload
 from experiments.harness.replays.forced_replay import fitted_times, replay, replayed
 from experiments.harness.replays.timed import Timed
-from experiments.replay.latency_forms import Drafting
+from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.times import Times
+from experiments.simulate.workload import Workload, workload
 
 FORM = Drafting(base=0.01, row=0.002, drafting=0.001, token=0.001)
 SETTINGS: dict[str, Any] = {

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from das.replay.workload import workload
 from experiments.harness.replays.forced_engines import ForcedRollout
 from experiments.harness.replays.timed import OwnRollout, Timed, TimedEngines, Work
 from experiments.run.errors import RunFailed
+from experiments.simulate.workload import workload
 
 OWN = [Work("w", {"step": step}, OwnRollout([], [], [], step, step)) for step in (1, 2, 3)]
 FORCED = [Work("w", {"step": 1}, ForcedRollout(workload(["p"], [np.array([1])], 5), 2, 1, 1))]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from das.replay.engine import Engine
-from das.replay.times import Times
-from das.replay.workload import Workload
+from experiments.simulate.engine import Engine
+from experiments.simulate.times import Times
+from experiments.simulate.workload import Workload
 
 Cost = Callable[[float, float], float]  # (live requests, tokens of context of all requests together) -> seconds
 

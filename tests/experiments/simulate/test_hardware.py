@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from experiments.replay.hardware import GPUS, MODELS, derived
 from experiments.run.errors import CONFIGS
+from experiments.simulate.hardware import GPUS, MODELS, derived
 
 PUBLISHED = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.json").read_text())["er_constants"][
     "data"

@@ -16,12 +16,12 @@ import numpy as np
 
 from das.budget.latency import COLUMNS
 from das.files import write_text
-from das.replay.times import Form
-from experiments.replay.hardware import WithHost, derived
-from experiments.replay.latency_fits import FITS, relative_error
-from experiments.replay.latency_forms import Passes
-from experiments.replay.tables import Grid, Table
 from experiments.run.errors import UserError
+from experiments.simulate.hardware import WithHost, derived
+from experiments.simulate.latency_fits import FITS, relative_error
+from experiments.simulate.latency_forms import Passes
+from experiments.simulate.tables import Grid, Table
+from experiments.simulate.times import Form
 
 DERIVED = "derived, not measured"  # the source of derived times ends with these words
 
@@ -107,7 +107,7 @@ def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
         roofline = derived(gpu, model)
     except ValueError as error:
         raise UserError(str(error)) from None
-    how = "roofline of data sheets, and the host's time as on one H200 (experiments/replay/hardware.py)"
+    how = "roofline of data sheets, and the host's time as on one H200 (experiments/simulate/hardware.py)"
     return WithHost(roofline), f"{model} on {roofline.gpus} x {gpu}, {how}, {DERIVED}"
 
 

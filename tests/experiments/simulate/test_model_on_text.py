@@ -11,15 +11,15 @@ from test_engines import FORMS, made, slow_text
 from das.budget import make_budget
 from das.drafter import Drafts, HistoryDrafter
 from das.models.hybrid import SURE, Hybrid, NoHistory
-from das.replay.cluster import Step, simulate_rollout
-from das.replay.text_engine import TextEngine
-from das.replay.times import Times
-from das.replay.workload import Workload, workload
-from experiments.replay.hardware import MODELS, derived
-from experiments.replay.latency_forms import Drafting
-from experiments.replay.model_on_text import WRONG, CopyOnText, DraftPass
-from experiments.replay.profile_engine import Profile
-from experiments.replay.scale import CheaperPass
+from experiments.simulate.cluster import Step, simulate_rollout
+from experiments.simulate.hardware import MODELS, derived
+from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.model_on_text import WRONG, CopyOnText, DraftPass
+from experiments.simulate.profile_engine import Profile
+from experiments.simulate.scale import CheaperPass
+from experiments.simulate.text_engine import TextEngine
+from experiments.simulate.times import Times
+from experiments.simulate.workload import Workload, workload
 
 RATES = (0.9, 0.7, 0.8)
 PRICE = DraftPass(Drafting(2e-3, 1e-5, 0.0, 1e-6), 0.5, 1e-5)

@@ -1,5 +1,5 @@
-"""Derive times of passes on GPUs that this project has not measured, by the roofline of experiments.replay.roofline and
-public constants.
+"""Derive times of passes on GPUs that this project has not measured, by the roofline of roofline.py and public
+constants.
 
 The published A100 calibrations (EfficientRollout, arXiv 2606.18967) give the share of its data sheet that a GPU
 reaches, and the time that a request adds to a pass. Both are means over the paper's three models, and are assumed to
@@ -120,7 +120,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Derived:
-    """A latency form (das.replay.times.Form): EfficientRollout's T_T, with drafted tokens counted as well."""
+    """A latency form (experiments.simulate.times.Form): EfficientRollout's T_T, with drafted tokens counted as well."""
 
     gpu: Gpu
     model: Model

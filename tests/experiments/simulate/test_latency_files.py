@@ -8,9 +8,9 @@ import pytest
 from refusals import one_line
 
 from das.budget.latency import LatencyModel
-from experiments.replay.latency_files import chosen_form, read_latency, write_latency
-from experiments.replay.latency_forms import Drafting
 from experiments.run.errors import UserError
+from experiments.simulate.latency_files import chosen_form, read_latency, write_latency
+from experiments.simulate.latency_forms import Drafting
 
 FORM = Drafting(base=5e-3, row=1e-4, drafting=0.0, token=3e-5)
 

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.replay.profile_engine import Profile, constant_rate
+from experiments.simulate.profile_engine import Profile, constant_rate
 
 FILE = Path(__file__).with_name("model_profiles.json")
 

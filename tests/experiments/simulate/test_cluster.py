@@ -7,11 +7,11 @@ import pytest
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from das.replay.cluster import simulate_rollout
-from das.replay.engine import PlainEngine
-from das.replay.text_engine import TextEngine
-from das.replay.times import Affine, Times
-from das.replay.workload import Workload, workload
+from experiments.simulate.cluster import simulate_rollout
+from experiments.simulate.engine import PlainEngine
+from experiments.simulate.text_engine import TextEngine
+from experiments.simulate.times import Affine, Times
+from experiments.simulate.workload import Workload, workload
 
 TIMES = Times(Affine(7.8e-3, 28e-6))  # the paper's Fig 8, 0-500 tokens
 

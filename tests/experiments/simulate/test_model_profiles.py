@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.recorded.model_profiles import read_profiles
+from experiments.simulate.model_profiles import read_profiles
 
 PROFILES = read_profiles()
 

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from das.budget import make_budget
 from das.drafter import Drafter, HistoryDrafter
 from das.models.hybrid import Hybrid
-from das.replay.cluster import Step, simulate_rollout
-from das.replay.engine import Engine, PlainEngine
-from das.replay.text_engine import TextEngine
-from das.replay.times import Form, Times
-from das.replay.workload import Workload
-from experiments.replay.model_on_text import CopyOnText
+from experiments.simulate.cluster import Step, simulate_rollout
+from experiments.simulate.engine import Engine, PlainEngine
+from experiments.simulate.model_on_text import CopyOnText
+from experiments.simulate.text_engine import TextEngine
+from experiments.simulate.times import Form, Times
+from experiments.simulate.workload import Workload
 
 
 @dataclass(frozen=True)

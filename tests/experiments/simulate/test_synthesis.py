@@ -5,14 +5,14 @@ import pytest
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from das.replay.cluster import simulate_rollout
-from das.replay.text_engine import TextEngine
-from das.replay.times import Times
-from das.replay.workload import Workload, workload
 from experiments.recorded.drafter_replay import made_up_problems
-from experiments.recorded.rollouts import grouped
-from experiments.replay.synthesis import Synthesis, _source, _walk, run_ends
-from experiments.replay.tables import Table
+from experiments.simulate.cluster import simulate_rollout
+from experiments.simulate.rollouts import grouped
+from experiments.simulate.synthesis import Synthesis, _source, _walk, run_ends
+from experiments.simulate.tables import Table
+from experiments.simulate.text_engine import TextEngine
+from experiments.simulate.times import Times
+from experiments.simulate.workload import Workload, workload
 
 RUN = 2.06  # mean length of runs with which changed responses of the recorded workload are as predictable as its own
 TIMES = Times(Table((1, 100, 500), (7e-3, 11e-3, 22e-3)))  # the paper's Fig 8

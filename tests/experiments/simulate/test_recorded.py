@@ -10,8 +10,8 @@ import pytest
 from refusals import one_line
 
 from das.drafter.distributions import NO_PAIR, Distributions
-from experiments.recorded.rollouts import is_text, read_rollouts
 from experiments.run.errors import UserError
+from experiments.simulate.rollouts import is_text, read_rollouts
 
 SURE = Distributions(np.zeros(3, np.uint8), np.empty(0, np.uint32))  # each token is the only likely one
 TRACES = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "traces"

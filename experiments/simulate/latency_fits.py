@@ -1,4 +1,4 @@
-"""Fit latency forms to timed passes: Affine and Drafting (das.replay.times.Form), and two forms defined here.
+"""Fit latency forms to timed passes: Affine and Drafting (experiments.simulate.times.Form), and two forms defined here.
 
 TwoSegment   one straight line up to a knot and another above it, because kernels change with the batch size
 Roofline     t = max(memory + kv x, compute n) + request b                    (T_T and T_V of EfficientRollout)
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from das.budget.latency import Array
-from das.replay.times import Affine, Form
-from experiments.replay.latency_forms import Passes, fit_drafting, linear, relative_weights
+from experiments.simulate.latency_forms import Passes, fit_drafting, linear, relative_weights
+from experiments.simulate.times import Affine, Form
 
 KNOTS = 15  # number of positions that each of two rounds tries for the knot of TwoSegment
 ROUNDS = 12  # rounds of sorting passes into memory-bound and compute-bound ones; 3 to 6 are usually enough

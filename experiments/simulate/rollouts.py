@@ -22,9 +22,9 @@ import numpy as np
 
 from das.drafter.distributions import Distributions
 from das.files import unpacked
-from das.replay.workload import Sampling, Workload, workload
-from experiments.recorded.published_traces import LEFT_OUT_RUNS
 from experiments.run.errors import UserError, reading
+from experiments.simulate.published_traces import LEFT_OUT_RUNS
+from experiments.simulate.workload import Sampling, Workload, workload
 
 # Cuts a text into words, single digits, punctuation and space, as Qwen's tokenizer does before it merges. Used for
 # traces without token ids.

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from das.replay.times import Form
-from experiments.replay.latency_fits import FITS
-from experiments.replay.latency_forms import Passes
 from experiments.run.errors import UserError
+from experiments.simulate.latency_fits import FITS
+from experiments.simulate.latency_forms import Passes
+from experiments.simulate.times import Form
 
 
 def fit_prefill(timelines: list[dict[str, Any]], form: Form, prompt: int) -> float:

@@ -7,9 +7,9 @@ import pytest
 from test_cluster import TIMES, long_tailed, lower_bound
 
 from das.cluster.dispatcher import Dispatcher, QueuedRequest
-from das.replay.cluster import simulate_rollout
-from das.replay.engine import PlainEngine
-from das.replay.workload import Workload
+from experiments.simulate.cluster import simulate_rollout
+from experiments.simulate.engine import PlainEngine
+from experiments.simulate.workload import Workload
 
 
 def requests_of(work: Workload) -> list[QueuedRequest]:

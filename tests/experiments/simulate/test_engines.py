@@ -11,16 +11,16 @@ from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.fixed import Fixed
 from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
-from das.replay.cluster import simulate_rollout
-from das.replay.engine import PlainEngine
-from das.replay.text_engine import PROMPT, TextEngine
-from das.replay.times import Times
-from das.replay.workload import Workload, workload
-from experiments.replay.latency_fits import Roofline
-from experiments.replay.latency_forms import Drafting
-from experiments.replay.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
-from experiments.replay.scale import ContextRead
-from experiments.replay.tables import Table
+from experiments.simulate.cluster import simulate_rollout
+from experiments.simulate.engine import PlainEngine
+from experiments.simulate.latency_fits import Roofline
+from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
+from experiments.simulate.scale import ContextRead
+from experiments.simulate.tables import Table
+from experiments.simulate.text_engine import PROMPT, TextEngine
+from experiments.simulate.times import Times
+from experiments.simulate.workload import Workload, workload
 
 FORMS = (
     Drafting(5e-3, 1e-4, 2e-3, 3e-4),

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from das.replay.times import Times
-from das.replay.workload import Workload
+from experiments.simulate.times import Times
+from experiments.simulate.workload import Workload
 
 
 class Timeline:

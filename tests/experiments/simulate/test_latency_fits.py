@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from made_passes import DRAFTING, made_passes
 
-from das.replay.times import Affine, Form
-from experiments.replay.latency_fits import FITS, Roofline, TwoSegment, relative_error
-from experiments.replay.latency_forms import Passes
+from experiments.simulate.latency_fits import FITS, Roofline, TwoSegment, relative_error
+from experiments.simulate.latency_forms import Passes
+from experiments.simulate.times import Affine, Form
 
 AFFINE = Affine(c_base=5e-3, c_tok=5e-5)
 TWO_SEGMENT = TwoSegment(below=Affine(5e-3, 2e-5), above=Affine(8e-3, 6e-5), knot=120)

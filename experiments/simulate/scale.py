@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from das.budget.latency import Array
-from das.replay.times import Form
+from experiments.simulate.times import Form
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from das.replay.workload import Workload, workload
+from experiments.simulate.workload import Workload, workload
 
 # Standard deviation of the logarithm of a run's length. Tried: 0.5, 1, 1.5 and 2, with one value for all traces. With 1
 # and 1.5 the `marginal` budget gets within 2.5 % of what it gets from recorded text, when fixed drafts get the same

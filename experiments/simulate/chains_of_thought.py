@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from das.replay.workload import Workload, workload
-from experiments.recorded.published_traces import PROMPT_VARIANTS
-from experiments.recorded.rollouts import read_rollouts
 from experiments.run.errors import UserError
+from experiments.simulate.published_traces import PROMPT_VARIANTS
+from experiments.simulate.rollouts import read_rollouts
+from experiments.simulate.workload import Workload, workload
 
 TRACES = ("areal_deepscaler_base", "areal_nemotron_base", "steer_r1d_qwen14b_pos0to3")
 

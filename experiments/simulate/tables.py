@@ -1,4 +1,4 @@
-"""Latency forms (das.replay.times.Form) that interpolate between measured times of passes."""
+"""Latency forms (experiments.simulate.times.Form) that interpolate between measured times of passes."""
 
 from dataclasses import dataclass
 

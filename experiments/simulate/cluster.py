@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from das.replay.engine import Engine
-from das.replay.text_engine import TextEngine
-from das.replay.workload import Workload
+from experiments.simulate.engine import Engine
+from experiments.simulate.text_engine import TextEngine
+from experiments.simulate.workload import Workload
 
 
 @dataclass(frozen=True)

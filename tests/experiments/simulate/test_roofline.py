@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.papers.efficient_rollout import roofline
-from experiments.replay.roofline import Array, PassWork, SelfDraftRoofline
+from experiments.simulate.roofline import Array, PassWork, SelfDraftRoofline
 
 ROOT = Path(__file__).resolve().parents[3]
 PUBLISHED = json.loads((ROOT / "experiments" / "papers" / "published.json").read_text())

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from das.budget.latency import Array
-from das.replay.times import Form
+from experiments.simulate.times import Form
 
 WRONG = 2 * 10**6  # a token id that no text has
 

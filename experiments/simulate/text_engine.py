@@ -13,16 +13,16 @@ from das.budget import BudgetPolicy, DraftWork, LiveRequest, TargetPass
 from das.draft_round import DraftRound
 from das.drafter import Drafter, TreeDrafts
 from das.models.hybrid import ChainModel, Hybrid
-from das.replay.engine import Engine
-from das.replay.times import Times
-from das.replay.workload import Workload
+from experiments.simulate.engine import Engine
+from experiments.simulate.times import Times
+from experiments.simulate.workload import Workload
 
 PROMPT = 10**6  # recorded responses come without prompts: token ids of stand-in prompts start here
 KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
 
 
 class TextModel(ChainModel, Protocol):
-    """A model that drafts on recorded text, such as those of experiments/replay/model_on_text.py."""
+    """A model that drafts on recorded text, such as those of experiments/simulate/model_on_text.py."""
 
     def begin_text(self, text: np.ndarray) -> None:
         """Begin a rollout. text: all its responses, one after the other, int32 [tokens]."""
