@@ -1,8 +1,7 @@
 """Compare trainings that differ in a setting and in seed: `python -m analysis.multirun SETTING outputs/multirun/DATE`.
 
-SETTING: trainer.lag, trainer.partial or any other key of the config. The folder holds runs of task=train. The command
-prints a table of times and rewards by the setting's value, and draws rewards.png. If runs put responses aside
-(trainer.partial), it also prints which share of their tokens the next weights drew again.
+SETTING: trainer.lag or any other key of the config. The folder holds runs of task=train. The command prints a table of
+times and rewards by the setting's value, and draws rewards.png.
 """
 
 import sys
@@ -22,7 +21,6 @@ from analysis.runs import flatten
 from das.side_output import keep_printing
 
 Runs = Mapping[Any, Sequence[Rows]]  # value of the setting -> the rows of each run
-LENGTHS = (16, 64, 256)  # bounds between classes of lengths, in tokens
 LONG_TAIL = 8  # a step has a long tail if its longest trained response has so many times the median's tokens
 SMOOTH = 4  # steps of a moving average
 OF_LENGTHS = ("with a long tail", "longest/median", "reward of the last quarter, mean ± std", "each seed")
@@ -66,26 +64,6 @@ def table(setting: str, runs: Runs) -> list[list[str]]:
     return lines
 
 
-def kept(runs: Runs) -> list[list[str]]:
-    """Return a table with the share of old tokens that were kept: by the steps that their response had been in, and by
-    its number of old tokens. Empty if no response was put aside."""
-    verified = [
-        entry for of_seeds in runs.values() for rows in of_seeds for row in rows
-        for entry in row.get("partial", {}).get("verified", [])
-    ]  # fmt: skip
-    by_class: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for steps, old, new in sorted(verified):
-        by_class[f"{steps} step{'s' if steps > 1 else ''} before"].append((old, new))
-    for _, old, new in sorted(verified, key=lambda entry: entry[1]):
-        bound = next((bound for bound in LENGTHS if old < bound), None)
-        by_class[f"{LENGTHS[-1]} tokens or more" if bound is None else f"below {bound} tokens"].append((old, new))
-    lines = [["responses put aside", "number", "old tokens", "kept"]] if verified else []
-    for name, counts in {**by_class, "all": [(old, new) for _, old, new in verified]}.items() if verified else ():
-        old, new = np.sum(counts, axis=0)
-        lines.append([name, str(len(counts)), str(old), f"{new / max(1, old):.1%}"])
-    return lines
-
-
 def draw(setting: str, runs: Runs, path: Path) -> None:
     """Draw the mean reward by step and its range over seeds, with moving averages; of runs of one value, the steps that
     all of them have."""
@@ -117,8 +95,6 @@ def main(arguments: Sequence[str]) -> None:
             f"error: {folder} holds no run (metrics.jsonl): make some with python run.py -m task=train {setting}=0,1"
         )
     print(aligned(table(setting, runs)))
-    if lines := kept(runs):
-        print(f"\n{aligned(lines)}")
     draw(setting, runs, folder / "rewards.png")
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.drafter import Drafter, Drafts, TreeDrafts
 from das.models.hybrid import Hybrid
-from das.set_aside import SetAsideTokens
 
 UNLIMITED = 2**31
 BLOCKS_A_TREE = 8  # KV blocks that the branches of a draft may need
@@ -64,7 +63,6 @@ class DraftRound:
         self.branch_blocks = branch_blocks
         self.hybrid = hybrid
         self.max_rows = UNLIMITED if max_rows is None else max_rows
-        self.set_aside = SetAsideTokens()
 
     def begin_step(self, num_requests: int) -> None:
         """Note that a rollout of `num_requests` requests begins."""
@@ -82,8 +80,6 @@ class DraftRound:
         """
         self.drafter.begin(request.name, request.problem, prompt, seed)
         self.budget.begin(request)
-        if request.set_aside:
-            self.set_aside.begin(request, earlier_tokens, self.drafter.vocab)
         if earlier_tokens:
             self.drafter.observe(request.name, earlier_tokens)
             request.generated = len(earlier_tokens)
@@ -108,8 +104,6 @@ class DraftRound:
         unknown. num_passes: how many passes these are.
         """
         for request, drafted, accepted, new in zip(requests, num_drafted, num_accepted, tokens, strict=True):
-            if request.set_aside:
-                self.set_aside.observe(request, drafted, accepted, new)
             request.num_drafted += drafted
             request.num_accepted += accepted
             request.passes += 1 if num_passes == 1 else min(num_passes, len(new))
@@ -137,11 +131,6 @@ class DraftRound:
             return None
         names = [request.name for request in requests]
         floors = self.budget.floors(requests)
-        own = [len(request.set_aside) > request.generated for request in requests]
-        if any(own):  # these requests draft the tokens that were set aside; the others draft as ever
-            asked = [0 if has_own else limit for has_own, limit in zip(own, limits, strict=True)]
-            drafts = self.set_aside.draft(requests, limits, self._chains(names, asked, floors))
-            return Proposal(drafts, self._trimmed(requests, drafts))
         if self.hybrid is None and BLOCKS_A_TREE * len(requests) <= self.branch_blocks:
             trees = self.drafter.propose_tree(names, limits, floors, self.budget.branch_floor())
             return Proposal(trees, self._trimmed(requests, trees.as_chains()))

@@ -1,6 +1,6 @@
 """Generated requests of every kind, and an engine's answers to them. The identity tests share this module."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,6 @@ import numpy as np
 from hypothesis import strategies as st
 from vllm.sampling_params import RequestOutputKind
 
-from das.verify.admission import SET_ASIDE_KEY
 from das.verify.seeds import DefaultSeeds
 
 PROBLEMS = 6
@@ -111,14 +110,12 @@ def answers(
     batch: Sequence[Case],
     order: Sequence[int] | None = None,
     history_tick: int = 0,
-    set_aside: Mapping[int, Sequence[int]] | None = None,
     aborted: Collection[int] = (),
 ) -> tuple[list[Any], dict[str, Any]]:
     """Everything the engine returns for each request, in the batch's order, and the rollout's report.
 
     order: the permutation in which the requests are handed to the engine. history_tick: the time at which the drafter's
-    history receives the responses. set_aside: the tokens set aside of some requests. aborted: requests that are given
-    up amid the rollout, of which the answer is None.
+    history receives the responses. aborted: requests that are given up amid the rollout, of which the answer is None.
     """
     order = list(range(len(batch))) if order is None else order
     llm.collective_rpc(forget_occurrences)
@@ -127,8 +124,6 @@ def answers(
     for i in order:
         params = batch[i].params()
         params.output_kind = RequestOutputKind.FINAL_ONLY
-        if set_aside and i in set_aside:
-            params.extra_args[SET_ASIDE_KEY] = list(set_aside[i])
         engine.add_request(str(i), {"prompt_token_ids": texts[batch[i].problem]}, params)
     responses: list[Any] = [None] * len(batch)
     emitted = steps = 0

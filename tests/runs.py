@@ -38,15 +38,9 @@ EVALUATED = ("eval.every=3", "eval.problems=4", "eval.samples=2")
 STOPS = "+trainer.generation_kwargs={stop_token_ids:[99,179,198,206,291]}"  # without, all responses are equally long
 LAG_2 = ("trainer.lag=2", *EVALUATED)
 LAG_4 = ("trainer.lag=4",)
-PARTIAL = ("trainer.partial=3", "engine.max_num_seqs=20")
-LIMITED = (
-    "trainer.partial=1", "engine.max_num_seqs=12", "trainer.partial_tokens=16", STOPS, "trainer.learning_rate=0.001",
-)  # fmt: skip
-FURTHER = 2  # draws in place of groups whose rewards are equal
 TWO = ("cluster=ray", "cluster.engines=2", "cluster.silent_s=20")
 HEAD = ("head.share=0.5", "head.responses=16", "head.epochs=2")
-DRAWS = ("reward=own", "reward.function=runs:often_flat", f"trainer.dynamic_sampling={FURTHER}")
-UNCORRECTED = ("trainer.vllm_importance_sampling_correction=false", "trainer.max_steps=3")
+UNCORRECTED = ("trainer.vllm_importance_sampling_correction=false", "trainer.max_steps=3", STOPS)
 HEADS = ("data.problems=4", "trainer.max_steps=4", "checkpoint.every=2", "trainer.learning_rate=0.01", *HEAD)
 
 
@@ -82,16 +76,6 @@ RUNS = {
     "das_lag4_resumed": Run("das", LAG_4, "das_lag4", start=3),
     "beside_lag4": Run("das", (*LAG_4, OWN_PROCESS), "none_lag4", nightly=True),
     "beside_lag4_resumed": Run("das", (*LAG_4, OWN_PROCESS), "beside_lag4", start=5, nightly=True),
-    # Groups beside those of a step, three, or one with a limit of tokens.
-    "none_partial": Run("none", PARTIAL),
-    "das_partial": Run("das", PARTIAL, "none_partial"),
-    "none_limited": Run("none", LIMITED),
-    "das_limited": Run("das", LIMITED, "none_limited"),
-    "das_limited_resumed": Run("das", LIMITED, "das_limited", start=3),
-    "none_draws": Run("none", DRAWS),
-    "das_draws": Run("das", DRAWS, "none_draws"),
-    "das_draws_resumed": Run("das", DRAWS, "das_draws", start=3),
-    "beside_draws": Run("das", (*DRAWS, OWN_PROCESS), "none_draws", nightly=True),
     # Drafters with weights of their own.
     "none_heads": Run("none", HEADS, policy="deep"),
     "eagle3_frozen": Run("eagle3_frozen", HEADS, "none_heads", policy="deep"),
@@ -114,11 +98,6 @@ RUNS = {
 
 def config_of(arm: str, *overrides: str) -> RunConfig:
     return composed_arm(arm, *SETTINGS, *overrides)
-
-
-def often_flat(completions: list[list[dict[str, str]]], **columns: Any) -> list[float]:
-    """A reward: 1 for one of eight responses, so that those to a problem often have equal rewards."""
-    return [float(len(conversation[-1]["content"]) % 8 == 0) for conversation in completions]
 
 
 def ignore(row: dict[str, Any]) -> None:
@@ -221,12 +200,9 @@ def require_equal(name: str, runs: Callable[[str], Path]) -> None:
         assert list(differing_files(other, folder)) == []
 
 
-def sampled_again(policy: str, found: Sequence[tuple[Path, int, bool]]) -> list[list[list[list[int]]]]:
+def sampled_again(policy: str, found: Sequence[tuple[Path, int]]) -> list[list[list[list[int]]]]:
     """What a plain engine samples for each run, by step, with the weights of the checkpoint that its lag asks for.
-
-    found: of each run its folder, its lag, and whether seeds are those that it recorded, and not those of the place in
-    the step.
-    """
+    found: of each run its folder and its lag."""
     from safetensors.torch import load_file
     from vllm import SamplingParams
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
@@ -243,7 +219,7 @@ def sampled_again(policy: str, found: Sequence[tuple[Path, int, bool]]) -> list[
     model = llm.llm_engine.model_executor.driver_worker.model_runner.model
     prompts = dict(tokenized(config_of("none"), policy))
 
-    def sampled(folder: Path, row: dict[str, Any], lag: int, recorded: bool) -> list[list[int]]:
+    def sampled(folder: Path, row: dict[str, Any], lag: int) -> list[list[int]]:
         step = row["step"] - 1
         weights = max(0, step - lag)
         path = step_folder(folder / "checkpoints", weights) if weights else Path(policy)
@@ -252,14 +228,13 @@ def sampled_again(policy: str, found: Sequence[tuple[Path, int, bool]]) -> list[
         llm.collective_rpc("das_use_new_weights")
         responses = read.rollout(folder, row["step"])
         params = [
-            SamplingParams(temperature=1.0, max_tokens=48, seed=seed, logprobs=0)
-            for index, response in enumerate(responses)
-            for seed in [response["seed"] if recorded else request_seed(0, step, index)]
+            SamplingParams(temperature=1.0, max_tokens=48, seed=request_seed(0, step, index), logprobs=0)
+            for index in range(len(responses))
         ]
         outputs = llm.generate([prompts[response["problem_id"]] for response in responses], params, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]
 
-    runs = [[sampled(folder, row, lag, recorded) for row in read.metrics(folder)] for folder, lag, recorded in found]
+    runs = [[sampled(folder, row, lag) for row in read.metrics(folder)] for folder, lag in found]
     llm.llm_engine.engine_core.shutdown()
     cleanup_dist_env_and_memory()
     return runs

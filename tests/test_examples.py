@@ -28,7 +28,7 @@ def run_example(*arguments: str | Path) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize("example", ["vllm_rollouts", "prompt_lookup", "partial_rollouts", "trl_grpo"])
+@pytest.mark.parametrize("example", ["vllm_rollouts", "prompt_lookup", "trl_grpo"])
 def test_an_example_without_a_model_says_what_it_needs(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process: one import of vLLM and TRL serves all. A message as exit code goes to stderr, with 1."""
     path = f"examples/{example}.py"
@@ -80,20 +80,6 @@ def test_trl_grpo(repetitive_policy: str, tmp_path: Path) -> None:
     assert all(row["das/drafted"] >= row["das/accepted"] for row in logs(drafted))
     assert none_output.count("1.00 tokens a pass, 0 of 0 drafted tokens accepted") == 4
     assert output.count("drafted tokens accepted") == 4
-
-
-@pytest.mark.slow
-def test_partial_rollouts(repetitive_policy: str) -> None:
-    """Drafts change no response, no step in which a response is done, and no weights. This policy ends no response, so
-    the first ones are done after eight steps, and only then it trains."""
-    lines = {}
-    for method in METHODS:
-        output = run_example("examples/partial_rollouts.py", repetitive_policy, method, "1e-3").out
-        lines[method] = [line for line in output.splitlines() if line.startswith("step") or "weights" in line]
-    none, drafted = ([re.sub(r"[\d.]+ s(?:, \d+ passes)?", "", line) for line in lines[method]] for method in METHODS)
-    assert drafted == none
-    kept, old = map(sum, zip(*(map(int, re.findall(r"(\d+) of (\d+)", line)[0]) for line in none[:-1]), strict=True))
-    assert kept == old > 0
 
 
 TINY = (  # the sizes of a training of two ranks in which eight GPUs would train 8B

@@ -27,7 +27,6 @@ class LiveRequest:
     untracked: bool = False  # True: the drafter does not know it, so it gets no drafts and siblings do not see its text
     stop_tokens: frozenset[int] = frozenset()
     stopped: bool = False  # whether it has emitted one of them
-    set_aside: Sequence[int] = ()  # tokens that it emitted before it was put aside; empty once it emits another one
     generated: int = 0  # number of response tokens so far
     num_drafted: int = 0  # number of draft tokens verified so far
     num_accepted: int = 0  # number of these that were accepted

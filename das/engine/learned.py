@@ -1,9 +1,8 @@
 """Save and load what a DasProposer has learned.
 
-That is its history of texts, the lengths of responses, the calibrated probabilities of acceptance, the acceptance of
-set-aside tokens, and the scale s of coupled drafts (das/models/coupled.py). A budget is not saved: within a few passes
-it measures the running engine anew, and what those of papers learn of responses (das/budget/paper.py, Ladder) begins
-anew, too.
+That is its history of texts, the lengths of responses, the calibrated probabilities of acceptance, and the scale s of
+coupled drafts (das/models/coupled.py). A budget is not saved: within a few passes it measures the running engine anew,
+and what those of papers learn of responses (das/budget/paper.py, Ladder) begins anew, too.
 """
 
 from pathlib import Path
@@ -32,7 +31,6 @@ def save(proposer: "DasProposer", folder: Path) -> None:
     learned = {
         **proposer.lengths.state(),
         "calibration": proposer.calibration.counts,
-        "set_aside": proposer.draft_round.set_aside.counts,
         "usual": np.array(proposer.alarm.usual),
         "told_tick": np.array(proposer.clock.told),
     }
@@ -50,7 +48,6 @@ def load(proposer: "DasProposer", folder: Path) -> None:
     proposer.clock.told = int(learned["told_tick"])
     proposer.lengths.restore(learned)
     proposer.calibration.counts = learned["calibration"]
-    proposer.draft_round.set_aside.restore(learned["set_aside"])
     hybrid = proposer.draft_round.hybrid
     if proposer.drafting_model is not None and hybrid is not None:
         state = load_arrays(folder / COUPLED, COUPLED)

@@ -32,7 +32,7 @@ from das.trl.determinism import algorithms_of_the_engine
 from das.trl.engines.cluster import ClusterEngines
 from das.trl.engines.engines import Engines
 from das.trl.engines.in_process import DasEngine, start_in_process
-from das.trl.step_rollouts import Begun, FinishedRollout, Rows, Sync
+from das.trl.step_rollouts import FinishedRollout, Rows, Sync
 from das.trl.support import unsupported
 from das.weights.sharding import whole
 from das.weights.weight_check import WeightSample, check_together
@@ -90,7 +90,6 @@ class SpeculativeGeneration(VLLMGeneration):
         self.step = 0
         self.evaluation = False
         self.problems: Sequence[str] = ()
-        self.begun: Begun | None = None  # if the announced rollout may put groups aside
         self.several_turns = False  # whether the announced rollout is over at `finish_turns` only
         self._turns: list[Turn] = []  # finished turns of the running rollout
         self.rollouts = 0  # number of the training's rollouts so far, including the one announced last
@@ -123,24 +122,17 @@ class SpeculativeGeneration(VLLMGeneration):
         llm = build_engine(self.engine, **overrides)
         return DasEngine(llm, llm.generate)
 
-    def announce(
-        self,
-        trainer: Any,
-        rows: Sequence[Mapping[str, Any]],
-        step: int | None = None,
-        begun: Begun | None = None,
-    ) -> None:
+    def announce(self, trainer: Any, rows: Sequence[Mapping[str, Any]], step: int | None = None) -> None:
         """Note that the trainer is about to generate a response for each of `rows`, which TRL does not tell its
         backend.
 
         The trainer tells the seed, the training step, whether it evaluates, and how far the training has come, which
         moves the drafter's window. The rows tell the problem ids. step: the step that will train on the responses;
-        None: the trainer's current step. begun: what was put aside; None: all responses are new and are waited for.
+        None: the trainer's current step.
         """
         self.run_seed = trainer.args.seed
         self.step = trainer.state.global_step if step is None else step
         self.evaluation = step is None and not trainer.model.training
-        self.begun = begun
         self.several_turns, self._turns = bool(getattr(trainer, "tools", None)), []
         writes_prompts = bool(getattr(trainer, "environment_factories", None))  # from all columns of a row
         self.problems = [problem_id(row, whole_row=writes_prompts) for row in rows]
@@ -148,8 +140,7 @@ class SpeculativeGeneration(VLLMGeneration):
             return
         self.rollouts += 1
         responses = getattr(trainer, "num_generations", 1)  # responses to each problem; distillation asks for one
-        own = len(rows) if begun is None else begun.groups * responses
-        problems = own * trainer.accelerator.num_processes // responses  # ranks may share a group
+        problems = len(rows) * trainer.accelerator.num_processes // responses  # ranks may share a group
         dataset = trainer.train_dataset
         size = len(dataset) if hasattr(dataset, "__len__") else None
         self.history_tick = history_tick(self.history_unit, self.rollouts, size, problems)
@@ -226,18 +217,15 @@ class SpeculativeGeneration(VLLMGeneration):
             require_fitting_batch(prompts, problems, self.engines.room, self.step)
             self._count_responses(len(prompts))
         seeds = [request_seed(self.run_seed, self.step, self._first + row, self.evaluation, turn) for row in rows]
-        begun = self.begun
         request = RolloutRequest(
             prompts,
             sampling_params,
             problems,
-            seeds=seeds if begun is None else begun.seeds,
+            seeds=seeds,
             step=self.step,
             next_history_tick=self.history_tick,
-            schedule=None if self.evaluation or begun is not None else self.schedule,
+            schedule=None if self.evaluation else self.schedule,
             evaluation=self.evaluation,
-            set_aside=None if begun is None else begun.tokens,
-            generate=None if begun is None else begun.generate,
         )
         outputs, rollout = self.engines.roll_out(request, turn if self.several_turns else None)
         if self.several_turns:
@@ -284,12 +272,9 @@ class SpeculativeGeneration(VLLMGeneration):
 
     # ---- a rollout that TRL does not ask for ----
 
-    def submit(self, trainer: Any, rows: Rows, step: int, begun: Begun | None = None) -> Future[FinishedRollout]:
+    def submit(self, trainer: Any, rows: Rows, step: int) -> Future[FinishedRollout]:
         """Roll out `rows` for training step `step` with the trainer's current weights: at once, or when the engines
-        have done what was submitted before.
-
-        begun: see `announce`; responses that did not end have the finish reason PUT_ASIDE. The future raises the
-        rollout's error, such as WeightSyncError.
+        have done what was submitted before. The future raises the rollout's error, such as WeightSyncError.
         """
         prompts = trainer._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
         updates = trainer.state.global_step  # that the weights have seen
@@ -299,7 +284,7 @@ class SpeculativeGeneration(VLLMGeneration):
             load = partial(self._load, self.engines.copied(self), step)
 
         def roll_out() -> FinishedRollout:
-            self.announce(trainer, rows, step, begun)
+            self.announce(trainer, rows, step)
             if load is not None:
                 load()
             *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=trainer.num_generations)

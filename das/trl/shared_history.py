@@ -17,7 +17,7 @@ from das import ranks
 from das.arrays import packed, unpacked
 from das.cluster.history_store import HistoryStore, finished_text
 from das.drafter.saved import SavedHistory, SavedText, read_history
-from das.engine.rollouts.rollout import PUT_ASIDE, Rollout, RolloutRequest
+from das.engine.rollouts.rollout import Rollout, RolloutRequest
 
 OWN = 0  # the number of this rank's engine in its store
 OF_OTHERS = "history_of_others.npz"  # a file of a checkpoint
@@ -59,18 +59,14 @@ class SharedHistory:
 
     def note(self, request: RolloutRequest, rollout: Rollout) -> None:
         """Note the responses that this rank's engine finished in a rollout or a turn of the training."""
+        if not self._gives:
+            return
         tick = self._store.history_tick
-        for prompt, response, reason, cost, problem in zip(
-            request.prompts,
-            rollout.responses,
-            rollout.finish_reasons,
-            rollout.requests,
-            request.problems,
-            strict=True,
+        for prompt, response, cost, problem in zip(
+            request.prompts, rollout.responses, rollout.requests, request.problems, strict=True
         ):
-            if self._gives and reason != PUT_ASIDE:
-                ids = prompt["prompt_token_ids"]
-                self._finished.append(finished_text(problem, tick, ids, response, cost.distributions))
+            ids = prompt["prompt_token_ids"]
+            self._finished.append(finished_text(problem, tick, ids, response, cost.distributions))
 
     def end_rollout(self, history_tick: int) -> None:
         """Move the window, as the engine's drafter does at a rollout's end, and begin to exchange what was finished."""

@@ -1,7 +1,7 @@
 """Where the rows and the responses of training steps come from."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,6 @@ class Sync:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """What the backend must know of a rollout that may put groups aside: each request's seed, and the tokens that it
-    had when it was put aside. groups: on how many the step trains. generate: see RolloutRequest."""
-
-    seeds: Sequence[int]
-    tokens: Sequence[Sequence[int]]
-    groups: int
-    generate: Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]]
-
-
-@dataclass(frozen=True)
 class FinishedRollout:
     """A rollout that waits for its training step."""
 
@@ -42,7 +31,6 @@ class FinishedRollout:
     prompts: list[list[int]]  # token ids
     weights: int  # number of updates that these weights had seen
     sync: Sync
-    rewards: list[float | None] = field(default_factory=list)  # of the responses; empty: they were not judged yet
 
     def answer(self, prompt_ids: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[float | None]]]:
         """Returns what TRL's `_generate_single_turn` returns for these prompts: token ids and log-probs of the
@@ -74,11 +62,6 @@ class StepRollouts:
         call this method."""
         self.trainer.vllm_generation.announce(self.trainer, drawn)
         return drawn
-
-    def columns(self) -> dict[str, Any]:
-        """Returns the columns of the step's metrics that are other than its rollout says. All ranks must call this
-        method, and get the same."""
-        return {}
 
     def begin(self) -> None:
         """Forget the rollouts of an earlier training, which no step took."""

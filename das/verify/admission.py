@@ -5,16 +5,14 @@ from typing import Any
 from das.drafter.texts import names_private
 
 # Keys of SamplingParams.extra_args (`vllm_xargs` over HTTP): the request's problem id, the most tokens that one of its
-# drafts may have (0: no drafts), the tokens that it emitted before it was put aside (das/set_aside.py), and the name of
-# the recorded response that it emits (das/verify/forced.py).
+# drafts may have (0: no drafts), and the name of the recorded response that it emits (das/verify/forced.py).
 PROBLEM_KEY = "das_problem"
 LIMIT_KEY = "das_limit"
-SET_ASIDE_KEY = "das_set_aside"
 FORCED_KEY = "das_forced"
 SALT_KEY = "das_salt"  # the request's `cache_salt`, which vLLM does not hand to workers; the front end sets it
 MAX_PROBLEM_ID = 512  # characters; an id names a problem and is no place for its text
 MAX_LIMIT = 2**31 - 1
-OF_CLIENTS = (PROBLEM_KEY, LIMIT_KEY, SET_ASIDE_KEY)
+OF_CLIENTS = (PROBLEM_KEY, LIMIT_KEY)
 # Of vLLM's model runner; it adds the policy's own end tokens to the 120.
 MOST_TOKENS = {"allowed_token_ids": 1024, "logit_bias": 1024, "stop_token_ids": 120}
 # Features that das's sampler cannot combine with drafts. Requests are refused, since the sampler would stop the engine.
@@ -41,8 +39,7 @@ def admit(params: Any, may_force: bool = False) -> None:
     unknown = [str(key) for key in extra if str(key).startswith("das_") and key not in keys]
     if unknown:
         raise VLLMValidationError(
-            f"{unknown[0][:80]!r} is no key that a request may have: choose {', '.join(OF_CLIENTS[:-1])} or "
-            f"{OF_CLIENTS[-1]}"
+            f"{unknown[0][:80]!r} is no key that a request may have: choose {' or '.join(OF_CLIENTS)}"
         )
     problem, limit = extra.get(PROBLEM_KEY, ""), extra.get(LIMIT_KEY, 0)
     if not isinstance(problem, str) or len(problem) > MAX_PROBLEM_ID or not _is_text(problem):
@@ -62,9 +59,6 @@ def admit(params: Any, may_force: bool = False) -> None:
         raise VLLMValidationError(
             f"{LIMIT_KEY} must be a whole number of tokens in 0..{MAX_LIMIT}, got {str(limit)[:80]!r}"
         )
-    set_aside = extra.get(SET_ASIDE_KEY, [])
-    if not isinstance(set_aside, list) or not all(type(token) is int and 0 <= token < 2**31 for token in set_aside):
-        raise VLLMValidationError(f"{SET_ASIDE_KEY} must be a list of token ids, got {str(set_aside)[:80]!r}")
 
 
 def admit_stops(params: Any) -> None:

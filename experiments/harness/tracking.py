@@ -99,9 +99,6 @@ class Tracker:
         for evaluation in row.get("eval", []):
             run.log(evaluation_values(evaluation), step=int(evaluation["step"]))
         values |= cluster_values(row.get("cluster", {}))
-        for group in ("partial", "dynamic_sampling"):
-            counts = row.get(group, {}).items()
-            values |= {f"{group}/{name}": count for name, count in counts if isinstance(count, int | float)}
         run.log({**values, "alarms": len(row["alarms"])}, step=int(row["step"]))
 
     def end(self, final: dict[str, Any]) -> None:

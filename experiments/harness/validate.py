@@ -9,7 +9,7 @@ from das.cluster.messages import ClusterError
 from das.engine.build import EngineSettings, check_draft_model
 from das.engine.model_code import refuse_model_code
 from das.engine.versions import require_supported
-from das.trl.lag import ahead_problem, rollout_of_its_own
+from das.trl.lag import ahead_problem
 from das.trl.support import QUANTIZED, unsupported
 from experiments.harness import heads
 from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, frequencies
@@ -154,28 +154,12 @@ def check_checkpoints(config: RunConfig) -> None:
 
 
 def check_rollouts(config: RunConfig) -> None:
-    """Refuse rollouts ahead, put aside or drawn again that this training cannot have. Raises UserError."""
+    """Refuse rollouts ahead that this training cannot have. Raises UserError."""
     trainer, engine = config.trainer, config.engine
-    one_by_one = {"lag": trainer.lag, "own_process": engine.own_process, "dynamic_sampling": trainer.dynamic_sampling}
-    for name, value in one_by_one.items():
+    for key, value in {"trainer.lag": trainer.lag, "engine.own_process": engine.own_process}.items():
         problem = ahead_problem(trainer.lag, trainer.arguments, config.data.name == AGENT, engine.processes)
         if value and problem:
-            raise UserError(f"{'engine' if name == 'own_process' else 'trainer'}.{name}={shown(value)}: {problem}")
-    for name, value in {"partial": trainer.partial, "partial_tokens": trainer.partial_tokens}.items():
-        if not value:
-            continue
-        if problem := rollout_of_its_own(trainer.arguments):
-            raise UserError(f"trainer.{name}={value}: {problem}")
-        if trainer.partial % engine.processes:
-            raise UserError(
-                f"trainer.partial={trainer.partial}: {engine.processes} processes put equally many groups aside; set a "
-                f"multiple of {engine.processes}"
-            )
-        live = (config.responses_per_step + trainer.partial * trainer.num_generations) // engine.processes
-        if engine.max_num_seqs < live:
-            raise UserError(
-                f"trainer.{name}={value}: {live} responses decode at the same time; set engine.max_num_seqs={live}"
-            )
+            raise UserError(f"{key}={shown(value)}: {problem}")
 
 
 def check_reward(config: RunConfig) -> None:

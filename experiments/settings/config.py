@@ -205,9 +205,6 @@ class StepConfig:
 
     trim_padding: bool
     lag: Annotated[int, Range(0, 8)]  # training steps
-    partial: Annotated[int, Range(0, 2**16)]  # groups
-    partial_tokens: Annotated[int, Range(0, 2**22)]  # tokens of a response
-    dynamic_sampling: Annotated[int, Range(0, 1000)]  # draws; 1,000 find a group that differs among 1,000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,7 @@ from experiments.settings.typed import shown
 RUNS = "kill_test|fault_test|experiment|reproduce"  # tasks that pass their settings on to runs of other tasks
 TRAINING = f"compare|train|{RUNS}"  # tasks that train
 AGENT = "data=calculator"  # problems that the policy solves with a tool, in several turns
-AHEAD = "trainer.lag engine.own_process trainer.dynamic_sampling"
-PARTIAL = "trainer.partial trainer.partial_tokens"
-DRAWS = "trainer.dynamic_sampling"
+AHEAD = "trainer.lag engine.own_process"
 STOCK = "arm.method=stock"
 
 # (conditions, conditions, what to do): the line begins with the setting of the first condition that holds. {KEY} stands
@@ -30,23 +28,6 @@ CONFLICTS = (
     (AHEAD, f"task!={TRAINING}", "task={task} trains nothing; leave it out"),
     ("engine.own_process", "cluster=ray", "engines of cluster=ray have processes of their own; leave it out"),
     ("engine.own_process", STOCK, "arm=stock rolls out in the trainer's process; leave it out"),
-    (PARTIAL, f"task!={TRAINING}", "only compare and train put groups aside; leave it out"),
-    (PARTIAL, "trainer.lag", "what is put aside continues under the newest weights: set trainer.lag=0"),
-    (PARTIAL, AGENT, "rollouts in several turns call tools between their requests, and so cannot be put aside"),
-    (
-        PARTIAL,
-        "engine.own_process cluster=ray",
-        "only an engine in a process that trains puts groups aside: set engine.own_process=false cluster=none",
-    ),
-    (
-        PARTIAL,
-        "trainer.vllm_enable_sleep_mode",
-        "it was never tried with an engine that sleeps: set trainer.vllm_enable_sleep_mode=false",
-    ),
-    (PARTIAL, STOCK, "arm=stock has no noise by position, so nothing continues; leave it out"),
-    (DRAWS, "trainer.lag", "further draws sample with the newest weights; set trainer.lag=0"),
-    (DRAWS, "trainer.partial", "groups that are put aside have no rewards yet; set trainer.partial=0"),
-    (DRAWS, "trainer.partial_tokens", "groups that are put aside have no rewards yet; set trainer.partial_tokens=0"),
     ("eval.every", f"task!={TRAINING}", "task={task} trains nothing; set eval.every=0 (or task=evaluate)"),
     (
         "eval.every",

@@ -1,4 +1,4 @@
-"""Merge the rollouts that several ranks made in one step, and take the part of a rollout on which a step trains."""
+"""Merge the rollouts that several ranks made in one step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,7 +6,6 @@ from itertools import zip_longest
 
 from das.engine.rollouts.report import merged as merged_reports
 from das.engine.rollouts.rollout import Rollout
-from das.trl.step_rollouts import FinishedRollout
 
 Counts = Mapping[str, int]
 
@@ -42,22 +41,3 @@ def added_turns(of_ranks: Sequence[Sequence[Counts]]) -> list[dict[str, int]]:
         {key: sum(counts[key] for counts in turn if counts) for key in next(filter(None, turn))}
         for turn in zip_longest(*of_ranks)
     ]
-
-
-def part(whole: FinishedRollout, places: Sequence[int]) -> FinishedRollout:
-    """Returns the part that has the responses at these places. Its report is that of the whole."""
-    rollout = whole.rollout
-    of_places = replace(
-        rollout,
-        problems=[rollout.problems[place] for place in places],
-        responses=[rollout.responses[place] for place in places],
-        finish_reasons=[rollout.finish_reasons[place] for place in places],
-        requests=[rollout.requests[place] for place in places],
-    )
-    return replace(
-        whole,
-        rollout=of_places,
-        logprobs=[whole.logprobs[place] for place in places],
-        prompts=[whole.prompts[place] for place in places],
-        rewards=[whole.rewards[place] for place in places] if whole.rewards else [],
-    )

@@ -11,8 +11,6 @@ from experiments.digests import digest
 from experiments.run.errors import TrainingDiverged
 from experiments.run.rollout_row import rollout_row
 
-OF_TRAINED = ("length_mean", "length_median", "length_max", "longest_over_mean")  # columns about the trained responses
-
 
 def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:
     """Return the columns that come from TRL's own logs."""
@@ -36,27 +34,15 @@ def of_syncs(syncs: Sequence[Sync]) -> dict[str, Any]:
     }
 
 
-def mean_reward(rewards: Sequence[float | None]) -> float | None:
-    """Return the mean over the responses that have a reward; None if none has one."""
-    given = [reward for reward in rewards if reward is not None]
-    return float(np.mean(given)) if given else None
-
-
 def of_rollout(rollout: Rollout, rewards: Sequence[float | None]) -> dict[str, Any]:
     """Return the columns about the rollout and its rewards. rewards: one for each response; None: it has none."""
+    given = [reward for reward in rewards if reward is not None]
     return {
-        "reward": mean_reward(rewards),
+        "reward": float(np.mean(given)) if given else None,
         **rollout_row(rollout),
         "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
         "rewards_digest": digest(np.asarray(rewards, np.float64)),  # NaN for None
     }
-
-
-def of_chosen(whole: Rollout, trained: Rollout) -> dict[str, Any]:
-    """Return the columns of a step that trains on a part of what rolled out: costs are those of the whole, lengths
-    those of the trained responses."""
-    lengths = rollout_row(trained)
-    return {**rollout_row(whole), **{name: lengths[name] for name in OF_TRAINED}}
 
 
 def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:

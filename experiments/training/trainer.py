@@ -30,10 +30,8 @@ from experiments.heads.training import OnlineHead
 from experiments.training import checkpoint
 from experiments.training.barrier import Barrier
 from experiments.training.checkpoint_writer import Checkpoints
-from experiments.training.dynamic_sampling import DynamicSampling
 from experiments.training.generation import HarnessGeneration
 from experiments.training.merge import merged
-from experiments.training.partial import PartialRollouts
 from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
 from experiments.training.trimmed import without_padding
 
@@ -68,9 +66,6 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         schedule: LongestFirst | None = None,
         trim_padding: bool = True,
         lag: int = 0,
-        partial: int = 0,
-        partial_tokens: int = 0,
-        dynamic_sampling: int = 0,
         own_process: bool = False,
         evaluate: Evaluate | None = None,
         head: OnlineHead | None = None,
@@ -84,20 +79,13 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         step; its result, unless None, is added to the row's `eval`. head: the drafter that is trained beside the
         policy; the engine must draft with it. trim_padding: leave padding out of forward passes; False gives the same
         bits as TRL. lag: training steps between the weights that sample and the update that uses the responses.
-        partial: groups, over all ranks, that roll out beside those on which a step trains. partial_tokens: tokens that
-        a step grants to each response, at most; 0: no limit. If both are 0, each step waits for its own groups.
-        dynamic_sampling: how often a step draws further groups, at most, in place of those whose rewards are equal.
         own_process: the engine has its own process, and rolls out while the policy trains. cluster: engines in other
         processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer."""
         self.barrier = barrier
         self.on_step = on_step
         self.trim_padding = trim_padding
         self.rollouts = StepRollouts(self)
-        if partial or partial_tokens:
-            self.rollouts = PartialRollouts(self, partial // ranks.count(), partial_tokens)
-        elif dynamic_sampling:
-            self.rollouts = DynamicSampling(self, dynamic_sampling, self._judge)
-        elif lag or own_process:
+        if lag or own_process:
             self.rollouts = RolloutsAhead(self, lag)
         self.evaluate_policy = evaluate
         self.checkpoints = checkpoints
@@ -166,16 +154,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         return generated
 
     def _scored(self, *args: Any, **kwargs: Any) -> list[float | None]:
-        taken = self.rollouts.taken
-        judged = [] if taken is None else taken.rewards  # when they were drawn
-        self.rewards = judged or list(self._reward(*args, **kwargs))
-        return self.rewards
-
-    def _judge(self, rows: Rows) -> list[float | None]:
-        """Return the rewards of the responses in `self.rollouts.taken`, which belong to these rows."""
-        prompts = [row["prompt"] for row in rows]
-        _, responses, _, conversations, *_ = super()._generate(prompts)
-        self._calculate_rewards(rows, prompts, conversations, responses)
+        self.rewards = list(self._reward(*args, **kwargs))
         return self.rewards
 
     def _measure_policy(self) -> None:
@@ -221,7 +200,6 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         loss = float(np.sum(self._losses))
         self._losses = []
         norm = float(logs["grad_norm"])
-        chosen = self.rollouts.columns()
         of_ranks = ranks.gather((own, self.rewards, loss, norm, own_sync, self._exposed_s))
         rollouts, rewards_of_ranks, losses, norms, syncs, exposed_s = zip(*of_ranks, strict=True)
         require_finite(losses, norms, self.state.global_step)  # before a checkpoint of this step is written
@@ -240,7 +218,6 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             "exposed_s": max(exposed_s),
             "step_s": time.perf_counter() - self._began - waited,
             **of_rollout(rollout, rewards),
-            **chosen,
             **({} if self.head is None else self.head.row()),
         }
         self._measure_policy()

@@ -156,14 +156,13 @@ class Method:
     trees: Sequence[int] = ()  # numbers of nodes of random trees, in which what comes is hidden; none: drafts as ever
     remembered: Any = None  # what becomes of the distributions that the drafter is to remember
     accepted: int = 100  # tokens that must be accepted, or the comparison proves nothing
-    sets_aside: bool = True
     preempts: bool = False
     foreign: int = 0  # its history begins with the answers, and distributions of ids up to this; 0: it begins empty
 
 
 METHODS = {
     "none_chunked_preempted": Method(
-        {"method": "none", "max_num_batched_tokens": 64, **SMALL_CACHE}, accepted=0, sets_aside=False, preempts=True
+        {"method": "none", "max_num_batched_tokens": 64, **SMALL_CACHE}, accepted=0, preempts=True
     ),
     "das_few_seats_chunked": Method({**FEW_SEATS, **fixed(64)}, limits=64),
     "das_preempted": Method({**SMALL_CACHE, **fixed(32)}, limits=32, preempts=True),
@@ -187,18 +186,15 @@ METHODS = {
     "trees_few_seats_chunked": Method(
         {**FEW_SEATS, **fixed(24), "branch_blocks": 8, "extra": {"block_size": 32}},
         trees=(0, 1, 2, 3, 8, 16, 24),
-        sets_aside=False,
     ),
     "trees_preempted": Method(
         {**SMALL_CACHE, **fixed(24), "branch_blocks": 64},
         trees=(0, 1, 2, 3, 8, 16, 24),
-        sets_aside=False,
         preempts=True,
     ),
     "self_w4_few_seats_chunked": Method(
         {"method": "self_draft", "self_draft": {"weights": "w4", "passes": None}, **FEW_SEATS, **fixed(8)},
         limits=8,
-        sets_aside=False,
     ),
     "das_self_preempted": Method(
         {"method": "das_self", "self_draft": {"weights": "w8a8", "passes": None}, **SMALL_CACHE, **fixed(8)},

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from runs import (
-    FURTHER,
     STEPS,
     column,
     compared,
@@ -27,7 +26,6 @@ from runs import (
 
 from analysis import read
 from analysis.metrics import timeless
-from das.engine.rollouts.rollout import request_seed
 from das.models.head_files import mtp_problem
 from experiments.heads import mtp
 
@@ -44,14 +42,9 @@ def test_equal(runs: Runs, name: str) -> None:
 def test_tokens_are_those_of_the_weights_that_the_lag_asks_for(
     runs: Runs, in_process: Callable[..., Any], policies: Callable[[str], str]
 ) -> None:
-    """Also those of groups that were put aside, and of further draws: the newest weights draw every trained token."""
-    found = [
-        (runs(name), lag, recorded)
-        for name, lag, recorded in (("das", 0, False), ("das_lag4", 4, False), ("das_partial", 0, True))
-    ]
-    found.append((runs("das_draws"), 0, True))
+    found = [(runs(name), lag) for name, lag in (("das", 0), ("das_lag4", 4))]
     again = in_process(sampled_again, policies("repetitive"), found)
-    assert [outcome(folder)["tokens"] for folder, _, _ in found] == again
+    assert [outcome(folder)["tokens"] for folder, _ in found] == again
 
 
 # ---- lags ----
@@ -135,47 +128,6 @@ def test_a_training_leaves_the_same_files_without_evaluations(runs: Runs) -> Non
         assert all(np.array_equal(saved[key], other[key]) for key in other.files)
     for name in ("rng_state.pth", "optimizer.pt", "trainer_state.json"):
         assert (das / step / name).read_bytes() == (plain / step / name).read_bytes(), name
-
-
-# ---- groups that are put aside ----
-
-
-@pytest.mark.parametrize(("kind", "spare"), [("partial", 3), ("limited", 1)])
-def test_groups_are_put_aside_and_go_on(runs: Runs, kind: str, spare: int) -> None:
-    folder = runs(f"das_{kind}")
-    rows, trained = column(folder, "partial"), {1, 2} if kind == "limited" else {2}
-    assert {row["groups"] + row["trained_groups"] for row in rows} == {2 + spare}
-    assert {row["trained_groups"] for row in rows} == trained
-    lengths = {len(response) for responses in outcome(folder)["tokens"] for response in responses}
-    assert kind != "limited" or len(lengths) > 5
-    assert 0 < sum(row["kept_tokens"] for row in rows) < sum(row["old_tokens"] for row in rows)
-    assert sum(column(folder, "passes")) < sum(column(runs(f"none_{kind}"), "passes"))
-
-
-# ---- further draws ----
-
-
-def test_draws_in_place_of_groups_whose_rewards_are_equal(runs: Runs) -> None:
-    folder = runs("das_draws")
-    drawn, rows = column(runs("none_draws"), "dynamic_sampling"), read.metrics(folder)
-    assert column(folder, "dynamic_sampling") == drawn
-    assert sum(column(folder, "passes")) < sum(column(runs("none_draws"), "passes"))
-    assert len({step["draws"] for step in drawn}) > 1, "some steps draw again, and some do not"
-    assert max(step["draws"] for step in drawn) == 1 + FURTHER
-    begun = 0  # draws of the steps before
-    for step, row in zip(drawn, rows, strict=True):
-        assert step["groups"] == 2 * step["draws"] == 2 + step["dropped"]
-        assert bool(step["flat"]) == any("teach nothing" in alarm for alarm in row["alarms"])
-        responses = read.rollout(folder, row["step"])
-        seeds = [request_seed(0, begun + place // 8, place % 8) for place in range(8 * step["draws"])]
-        of_trained = [response["seed"] for response in responses]
-        assert [seed for seed in seeds if seed in of_trained] == of_trained, "those of as many steps with one draw each"
-        begun += step["draws"]
-        groups = [[response["reward"] for response in responses[start : start + 4]] for start in (0, 4)]
-        assert sum(min(group) == max(group) for group in groups) == step["flat"]
-        assert bool(row["grad_norm"]) == (step["flat"] < 2)
-    assert any(step["flat"] > 0 for step in drawn)
-    assert any(step["draws"] > 1 and not step["flat"] for step in drawn)
 
 
 # ---- drafters with weights of their own ----

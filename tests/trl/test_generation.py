@@ -68,7 +68,6 @@ def ready_backend(process: int, processes: int, share: int = 1, room: int | None
     engines = DasEngine(None, id)
     engines.ranks_together, engines.room = share, room
     nothing: dict[str, Any] = {
-        "begun": None,
         "engines": engines,
         "schedule": None,
         "after_rollout": lambda: None,

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from das.engine.rollouts.rollout import PUT_ASIDE
 from das.trl.shared_history import SharedHistory
 
 Given = list[tuple[int, str, list[int]]]  # history tick, problem and tokens of what an engine was given
 
 
-def rolled_out(problem: str, response: list[int], reason: str = "stop") -> tuple[Any, Any]:
+def rolled_out(problem: str, response: list[int]) -> tuple[Any, Any]:
     request = SimpleNamespace(prompts=[{"prompt_token_ids": [1, 2]}], problems=[problem])
     cost = SimpleNamespace(distributions=None)
-    return request, SimpleNamespace(responses=[response], finish_reasons=[reason], requests=[cost])
+    return request, SimpleNamespace(responses=[response], requests=[cost])
 
 
 class TwoRanks:
@@ -57,7 +56,6 @@ def test_an_engine_gets_each_response_of_others_once_and_of_the_asked_problem_on
     two = TwoRanks(monkeypatch)
     two.shared[0].note(*rolled_out("p", [7, 8]))
     two.shared[0].note(*rolled_out("other", [9]))
-    two.shared[0].note(*rolled_out("p", [5], PUT_ASIDE))  # it goes on in a later step
     two.end_rollouts()
     assert two.shared[0].last.bytes > 0
     two.end_rollouts()

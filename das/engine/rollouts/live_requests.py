@@ -6,7 +6,7 @@ from typing import Any
 from das.budget import LiveRequest
 from das.drafter.texts import private_id
 from das.engine.rollouts.meter import stop_tokens
-from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, SALT_KEY, SET_ASIDE_KEY
+from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, SALT_KEY
 from das.verify.seeds import default_problem, features_of
 
 
@@ -29,7 +29,6 @@ def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) 
         problem=problem,
         prompt=len(prompt) if prompt else int(state.num_prompt_tokens),
         limit=limit,
-        set_aside=extra.get(SET_ASIDE_KEY, ()),
         untracked=limit <= 0 and PROBLEM_KEY not in extra,
         max_tokens=params.max_tokens if params.max_tokens is not None else max_model_len,
         stop_tokens=stop_tokens(params),

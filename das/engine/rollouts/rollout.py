@@ -12,10 +12,9 @@ import numpy as np
 
 from das.budget.lengths import LongestFirst
 from das.engine.rollouts.report import Plain, RequestCost, RolloutReport, costs_from_plain
-from das.verify.admission import PROBLEM_KEY, SET_ASIDE_KEY
+from das.verify.admission import PROBLEM_KEY
 from das.verify.noise import splitmix64
 
-PUT_ASIDE = "abort"  # finish reason of a response that did not end; vLLM's word
 EVALUATION = 2  # last part of the seeds of evaluations
 TURN = 4  # the last part of the seeds of `request_seed` is TURN * turn, plus one in evaluations
 
@@ -32,9 +31,6 @@ class RolloutRequest:
     next_history_tick: int  # the drafter's history tick once this rollout is over
     schedule: LongestFirst | None = None  # orders the requests, and learns from their lengths; None: keep their order
     evaluation: bool = False  # the alarm does not compare an evaluation with the rollouts of the training
-    set_aside: Sequence[Sequence[int]] | None = None  # what each prompt's response had in an earlier rollout
-    # Called with LLM, prompts and parameters in place of its generate, such as one that puts responses aside; None: no.
-    generate: Callable[[Any, Sequence[Any], Sequence[Any]], list[Any]] | None = None
 
     def order(self) -> list[int]:
         """Returns the indices of the prompts, in the order in which they are handed to an engine."""
@@ -54,14 +50,10 @@ class RolloutRequest:
             raise ValueError(
                 f"{len(self.prompts)} prompts but {len(self.problems)} problem ids and {len(self.seeds)} seeds"
             )
-        found = [
+        return [
             own_parameters(self.sampling_params, seed, problem)
             for seed, problem in zip(self.seeds, self.problems, strict=True)
         ]
-        if self.set_aside is not None:
-            for own, tokens in zip(found, self.set_aside, strict=True):
-                own.extra_args[SET_ASIDE_KEY] = list(tokens)
-        return found
 
 
 def own_parameters(sampling_params: Any, seed: int, problem: str) -> Any:
@@ -176,14 +168,11 @@ def _generate(
     to call first.
     """
     parameters = request.parameters()
-    order = request.order()  # that of the prompts if the rollout may end early: then all decode from its beginning
+    order = request.order()
     generate = generate or llm.generate
     llm.collective_rpc(begin, args=(len(parameters),))
     start = time.perf_counter()
-    if request.generate is not None:
-        ordered_outputs = request.generate(llm, request.prompts, parameters)
-    else:
-        ordered_outputs = generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
+    ordered_outputs = generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
     rollout_s = time.perf_counter() - start
     by_prompt = sorted(zip(order, ordered_outputs, strict=True), key=lambda pair: pair[0])
     return [output for _, output in by_prompt], rollout_s
