@@ -93,16 +93,6 @@ class Cluster:
             self._evaluating = False
             self.engines.evaluate(False)
 
-    def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """Returns the engines' log-probs [T - 1] of these tokens [T] after the first one. Raises ClusterError if the
-        log-probs of two engines differ in any bit."""
-        answers: dict[int, np.ndarray] = self.engines.call_all("probe", list(tokens))
-        (number, first), *others = answers.items()
-        for other, answer in others:
-            if answer.tobytes() != first.tobytes():
-                raise ClusterError(f"engines {number} and {other} compute something else with equal weights")
-        return first
-
     # ---- rollouts ----
 
     def roll_out(self, request: RolloutRequest) -> tuple[list[Response], Rollout]:

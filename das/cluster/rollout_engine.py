@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from das.cluster.messages import ClusterError, EngineRequest, Response
 from das.cluster.weights import WeightsPart, unpacked
@@ -22,7 +21,7 @@ from das.engine.build import EngineSettings, build_engine
 from das.engine.install import install
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import own_parameters
-from das.verify.admission import LIMIT_KEY
+from das.weights.agreement import Policy
 from das.weights.loaded_weights import cached_blocks
 
 Result = TypeVar("Result")
@@ -100,24 +99,9 @@ class RolloutEngine:
     def _model_load(self, tensors: list[tuple[str, Any]]) -> None:
         self.llm.llm_engine.model_executor.driver_worker.model_runner.model.load_weights(tensors)
 
-    def dtype(self) -> str:
-        """Returns the name of the type in which the engine computes, such as float32."""
-        return str(self.llm.llm_engine.model_config.dtype).removeprefix("torch.")
-
-    def probe(self, tokens: Sequence[int]) -> np.ndarray:
-        """Returns the engine's log-probs [T - 1] of these tokens [T] after the first one. No request may be live."""
-        from vllm import SamplingParams
-
-        params = SamplingParams(max_tokens=1, prompt_logprobs=0, seed=0, detokenize=False, extra_args={LIMIT_KEY: 0})
-
-        def scored() -> np.ndarray:
-            # For log-probs of a prompt, vLLM computes ranks by a function that torch would compile, for up to a minute.
-            with torch.compiler.set_stance("force_eager"):
-                output = self.llm.generate([{"prompt_token_ids": list(tokens)}], params, use_tqdm=False)[0]
-            found = zip(output.prompt_logprobs[1:], tokens[1:], strict=True)
-            return np.array([of_place[token].logprob for of_place, token in found], np.float64)
-
-        return self._do(scored)
+    def policy(self) -> Policy:
+        """Returns what the engine knows of its policy."""
+        return Policy(*self.llm.collective_rpc("das_policy")[0])
 
     # ---- rollouts ----
 

@@ -13,10 +13,11 @@ from das.models.self_draft import check_options
 
 WORKER = "das.engine.worker.DasWorker"
 BITS = "bits"
+DISTRIBUTION = "distribution"
 SHORT = 8  # drafted tokens of a request and pass, at most, where drafts keep the distribution alone; not measured yet
 EXACT = {  # what drafts leave equal (docs/exactness.md), and the line that says so at a start
     BITS: "exact=bits: drafts change no token",
-    "distribution": "exact=distribution: drafts keep the policy's distribution, not each token (exact=bits does)",
+    DISTRIBUTION: "exact=distribution: drafts keep the policy's distribution, not each token (exact=bits does)",
 }
 
 

@@ -40,7 +40,10 @@ from das.engine.runner.draft_passes import blocks_needed  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
 from das.models.self_draft import QuantizedLayers, require_self_draft  # noqa: E402
 from das.verify.forced import ForcedSampler  # noqa: E402
+from das.weights.agreement import policy_of  # noqa: E402
+from das.weights.fingerprint import fingerprint  # noqa: E402
 from das.weights.loaded_weights import lost_weights  # noqa: E402
+from das.weights.weight_check import WeightSample  # noqa: E402
 
 # An unannounced rollout (see DasWorker) ends after so many passes or requests, so that memory is bounded.
 MAX_PASSES = 2**14
@@ -89,7 +92,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         refuse_head(self.vllm_config)
-        self._das_bits = gpu.keeps_bits(options.exact)
+        self._das_bits = gpu.keeps_bits(options.exact, self.model_config.dtype)
         gpu.keep_norms_invariant(self.vllm_config)
         if not current_platform.is_cpu():
             gpu.choose_attention(self.vllm_config)
@@ -100,6 +103,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_training: tuple[Any, bool] | None = None  # the training's drafter and das_announced, in an evaluation
         self._das_learned: dict[str, np.ndarray] = {}  # state of coupled drafts before the running evaluation
         self._das_new_weights = False  # whether weights arrived since the last pass
+        self._das_expected: WeightSample | None = None  # keeps some of the weights that a server's trainer sends
         self._das_lines = LinesInTheLog()
 
     # ---- what vLLM calls ----
@@ -127,7 +131,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             super().load_model(*args, **kwargs)
         if self._das_options is not None and (own := self._das_options.self_draft) is not None:
             self.das_runner.quantized = QuantizedLayers(self.model_runner.get_model(), own["weights"])
-        weights.hook_loading(self.model_runner.get_model(), self._note_new_weights)
+        weights.hook_loading(self.model_runner.get_model(), self._new_weights)
         cpu.keep_adapters_apart(self.model_runner.get_model())
 
     def sleep(self, *args: Any, **kwargs: Any) -> None:
@@ -222,6 +226,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def _note_new_weights(self) -> None:
         self._das_new_weights = True
 
+    def _new_weights(self, tensors: weights.Tensors) -> weights.Tensors:
+        """Note that the model loads these weights, and keep those that `das_lost_of_expected` will look for."""
+        self._note_new_weights()
+        return tensors if self._das_expected is None else self._das_expected.watch(tensors)
+
     def _take_new_weights(self) -> None:
         """Start to use new weights: pack linear layers again, count the version, restart default seeds, and end an
         unannounced rollout."""
@@ -259,6 +268,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_call(self, method: str, *args: Any) -> str:
         """Call one of the methods below. Returns its result as Python's JSON, because a server's JSON has no NaN."""
         return json.dumps(getattr(self, method)(*args))
+
+    def das_policy(self) -> tuple[str, bool, bool]:
+        """Returns the fields of das.weights.agreement.Policy."""
+        policy = policy_of(self.model_config, self._das_bits)
+        return policy.dtype, policy.tied, policy.keeps_bits
 
     def das_meet_trainer(self) -> None:
         """Prepare for a new trainer of the server: end an evaluation or rollout that the last trainer left open."""
@@ -444,3 +458,17 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         lost = lost_weights(self.model_runner.get_model(), tensors, turn)
         self._das_new_weights = noted  # the check loads the same tensors again, so no weights are new
         return lost
+
+    def das_expect_weights(self, every: int, syncs: int) -> None:
+        """Keep a sample of the weights that come next, which `das_lost_of_expected` compares. See WeightSample."""
+        self._das_expected = WeightSample(every, syncs)
+
+    def das_lost_of_expected(self) -> tuple[str, dict[str, int]]:
+        """Returns which tensors of the sample that arrived are not in the model, in words; and the fingerprint of each
+        that arrived, by name."""
+        expected, self._das_expected = self._das_expected, None
+        assert expected is not None, "no weights were expected"
+        arrived = dict(expected.take())
+        self.das_use_new_weights()
+        lost = self.das_lost_weights(list(arrived.items()), expected.syncs)
+        return lost, dict(zip(arrived, fingerprint(arrived.values()), strict=True))

@@ -9,6 +9,7 @@ prompts and sampling parameters, and calls `llm.generate`, which arrives in `ans
 
 import copy
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -20,12 +21,13 @@ import numpy as np
 import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
+from das import ranks
 from das.arrays import load_arrays, save_arrays
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings, build_engine
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
-from das.errors import EngineError
+from das.errors import EngineError, WeightSyncError
 from das.trl.conversations import Turn, conversation_rows, joined
 from das.trl.dataset_rows import RepeatWatch, history_tick, problem_id, require_fitting_batch
 from das.trl.determinism import algorithms_of_the_engine
@@ -34,6 +36,8 @@ from das.trl.engines.engines import Engines
 from das.trl.engines.in_process import DasEngine, start_in_process
 from das.trl.step_rollouts import FinishedRollout, Rows, Sync
 from das.trl.support import unsupported
+from das.weights.agreement import dtype_note, embedding_problem
+from das.weights.fingerprint import fingerprint
 from das.weights.sharding import whole
 from das.weights.weight_check import WeightSample, check_together
 
@@ -103,7 +107,8 @@ class SpeculativeGeneration(VLLMGeneration):
         self._asked: Sequence[str] = ()  # problems of all ranks whose prompts TRL gathers with this rank's
         self.weight_sample = WeightSample(engine.weight_check_every)
         self.sync = Sync()  # how the engines got their present weights
-        self._logprobs_checked = True  # whether log-probs were checked with the present weights
+        self._held: tuple[int, ...] | None = None  # fingerprint of the weights that the engines have
+        self._is_current = False  # whether the announced rollout has the weights that it must have
         super().__init__(*args, **kwargs)
 
     def _init_vllm(self) -> None:
@@ -116,6 +121,10 @@ class SpeculativeGeneration(VLLMGeneration):
         else:
             self.engines = start_in_process(self)
         self.llm = self.engines.llm  # TRL's name
+        if problem := embedding_problem(self.model, self.engines.policy):
+            raise EngineError(problem)
+        if note := dtype_note(self.accelerator.mixed_precision, self.engines.policy):
+            warnings.warn(note, RuntimeWarning, stacklevel=2)
 
     def build_engine(self, **overrides: Any) -> DasEngine:
         """Build this rank's engine, in this process. overrides: further arguments of vllm.LLM."""
@@ -136,6 +145,8 @@ class SpeculativeGeneration(VLLMGeneration):
         self.several_turns, self._turns = bool(getattr(trainer, "tools", None)), []
         writes_prompts = bool(getattr(trainer, "environment_factories", None))  # from all columns of a row
         self.problems = [problem_id(row, whole_row=writes_prompts) for row in rows]
+        if step is None:
+            self._is_current = not self._notice_new_weights(trainer)
         if self.evaluation:
             return
         self.rollouts += 1
@@ -147,13 +158,33 @@ class SpeculativeGeneration(VLLMGeneration):
 
     # ---- new weights ----
 
+    def _notice_new_weights(self, trainer: Any) -> bool:
+        """Returns whether the engines lack the trainer's weights, and lets TRL sync them in that case. TRL itself looks
+        only whether the training step is another. But weights change without a step, too: the best of a training are
+        loaded at its end, a callback averages them, `train` is called again. All ranks must call it."""
+        lack = trainer._last_loaded_step != trainer.state.global_step or any(ranks.gather(self._weights_changed()))
+        if lack:
+            trainer._last_loaded_step = -1  # TRL's: the step at which the engines got their weights
+        return lack
+
+    def _weights_changed(self) -> bool:
+        return fingerprint(self.model.parameters()) != self._held
+
+    def _require_current(self) -> None:
+        """Raise WeightSyncError if the rollout that begins would have older weights than it must have."""
+        if not self._is_current:
+            raise WeightSyncError(
+                f"step {self.step}: the trainer's weights are newer than the engine's, and nothing synced them: call "
+                "trainer.vllm_generation.sync_weights() before this rollout"
+            )
+
     def sync_weights(self) -> None:
         """Load the trainer's weights into the engines and check that they arrived. TRL calls it before a rollout.
 
-        With sleep mode, TRL wakes only the weights' memory, so log-probs are checked before the next rollout. Raises
-        WeightSyncError, on all ranks, if an engine lacks the weights or computes other log-probs with them.
+        Raises WeightSyncError, on all ranks, if an engine lacks the weights.
         """
         self._load(self.engines.copied(self), self.step)
+        self._held = fingerprint(self.model.parameters())  # after the load, which merges adapters and parts them again
 
     def push_weights(self) -> None:
         """Send the trainer's weights to an engine by TRL's own code."""
@@ -164,26 +195,15 @@ class SpeculativeGeneration(VLLMGeneration):
         start, self.sync = time.perf_counter(), Sync()
         check_together(partial(self.engines.load_weights, self, copies), step)
         self.sync.seconds = time.perf_counter() - start
-        self._logprobs_checked = False
-        if not self.enable_sleep_mode:
-            self._check_logprobs(step)
+        self._is_current = True
 
     def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Returns the tensors that TRL loads in a sync. The weight check takes its sample from them."""
         tensors = super()._iter_named_params()
-        return self.weight_sample.watch(whole(tensors)) if self.engines.compares_tensors else tensors
-
-    def _check_logprobs(self, step: int) -> None:
-        """Check the log-probs of an engine that is awake, once after each sync. Ranks that share an engine check
-        together, so all of them must have loaded their weights before.
-        """
-        if self._logprobs_checked:
-            return
-        start = time.perf_counter()
-        check_together(partial(self.engines.compare_logprobs, self, step), step)
-        self._logprobs_checked = True
-        took = time.perf_counter() - start
-        self.sync.seconds, self.sync.check_s = self.sync.seconds + took, self.sync.check_s + took
+        if not self.engines.compares_tensors:
+            return tensors
+        self.weight_sample.restart()
+        return self.weight_sample.watch(whole(tensors))
 
     # ---- a rollout ----
 
@@ -209,7 +229,7 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def answer(self, prompts: list[Any], sampling_params: Any) -> list[Any]:
         """Let the engines answer TRL's prompts, each with its seed and its problem id. Returns the engines' outputs."""
-        self._check_logprobs(self.step)
+        self._require_current()
         turn = len(self._turns)
         rows = conversation_rows(prompts) if turn else range(len(prompts))
         problems = [self.problems[row] for row in rows] if turn else self._asked
@@ -279,12 +299,14 @@ class SpeculativeGeneration(VLLMGeneration):
         prompts = trainer._tokenize_prompts(copy.deepcopy([row["prompt"] for row in rows]))[0]
         updates = trainer.state.global_step  # that the weights have seen
         load = None
-        if trainer._last_loaded_step != updates:  # TRL's: the step at which the engines got their weights
+        if self._notice_new_weights(trainer):
             trainer._last_loaded_step = updates
             load = partial(self._load, self.engines.copied(self), step)
+            self._held = fingerprint(self.model.parameters())
 
         def roll_out() -> FinishedRollout:
             self.announce(trainer, rows, step)
+            self._is_current = load is None
             if load is not None:
                 load()
             *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=trainer.num_generations)

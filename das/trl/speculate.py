@@ -15,7 +15,7 @@ from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.drafter import DEFAULT_UNIT, check_unit
 from das.engine.build import EngineSettings
-from das.engine.engine_config import BITS, EXACT
+from das.engine.engine_config import BITS, DISTRIBUTION, EXACT
 from das.engine.install import install
 from das.engine.rollouts.rollout import Rollout
 from das.engine.versions import VLLM, installed
@@ -81,7 +81,7 @@ def speculate(
     waits for its rollout. Other trainers refuse a lag.
     exact: what drafts leave equal (docs/exactness.md). "distribution": that of the policy's tokens, with vLLM's own
     kernels, the default on a GPU. "bits": every token; on a GPU with vLLM's batch-invariant kernels, which are slower;
-    the default on a CPU, where it costs nothing.
+    on a CPU in float32, where it is the default, and in no other type.
 
     Raises EngineError, ValueError or TypeError for impossible options, UnsupportedVersion for other versions of vLLM
     or TRL. Building a trainer raises EngineError if das cannot be combined with its arguments.
@@ -101,7 +101,7 @@ def speculate(
         "drafter": options,
         "budget": {"name": budget} if isinstance(budget, str) else budget or DEFAULT_BUDGET,
         "enforce_eager": not gpu,  # on the CPU compiling costs more than it gains
-        "exact": exact or ("distribution" if gpu else BITS),
+        "exact": exact,
         **(engine or {}),
     }
     settings = EngineSettings(**{"model": "", **fields})
@@ -111,8 +111,6 @@ def speculate(
         many = BESIDE if lag else None
     settings.row.speculative(settings)
     install(exact=settings.exact)
-    if ranks.is_main():
-        print(f"das: {EXACT[str(settings.exact)]}", file=sys.stderr, flush=True)
     chosen = (("drafter", options), ("budget", budget), ("engine", engine), ("cluster", cluster), ("exact", exact))
     given = [name for name, value in chosen if value]
     backend = functools.partial(_backend, fields, unit, given, many)
@@ -158,6 +156,9 @@ def _build(
         original(trainer, *args, **kwargs)
     require_backend(trainer)
     generation: SpeculativeGeneration = trainer.vllm_generation
+    if ranks.is_main():
+        kept = BITS if generation.engines.policy.keeps_bits else DISTRIBUTION
+        print(f"das: {EXACT[kept]}", file=sys.stderr, flush=True)
     generation.after_rollout = functools.partial(warn_of_idle_drafts, generation, trainer)
     trainer.add_callback(WandbRecord(generation.engine))
     follow_turns(trainer)

@@ -15,7 +15,6 @@ Rows = list[Mapping[str, Any]]  # of a data set, one for each response
 class Sync:
     """Measurements of the sync by which an engine got the weights of a rollout."""
 
-    error: float | None = None  # largest |log p(engine) - log p(trainer)|, if it was checked
     seconds: float = 0.0
     check_s: float = 0.0  # part of `seconds`: the weight check
     exchange_s: float = 0.0  # part of `seconds`: a rank waits for what others finished

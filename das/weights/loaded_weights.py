@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # an integer of each size, by bytes
+from das.weights.fingerprint import BITS
+
 PACKED_COLUMNS = 64  # columns of a packed copy that a check reads; reading all would cost more than a training step
 
 

@@ -24,9 +24,7 @@ def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:
 
 def of_syncs(syncs: Sequence[Sync]) -> dict[str, Any]:
     """Return the columns about the weight sync: how the engine got the new weights. syncs: one entry for each rank."""
-    errors = [sync.error for sync in syncs]
     return {
-        "sync_error": None if None in errors else max(error for error in errors if error is not None),
         "sync_s": max(sync.seconds for sync in syncs),
         "check_s": max(sync.check_s for sync in syncs),
         "exchange_s": max(sync.exchange_s for sync in syncs),

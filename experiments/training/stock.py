@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from das.engine.build import EngineSettings, build_engine, warm_up
 from das.engine.patches import weights
@@ -16,10 +16,9 @@ from das.engine.rollouts.meter import RequestCounts, RolloutMeter
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.trl.engines.in_process import DasEngine
-from das.weights.weight_check import WeightSample
-
-if TYPE_CHECKING:
-    from das.trl.generation import SpeculativeGeneration
+from das.weights.agreement import Policy, policy_of
+from das.weights.loaded_weights import lost_weights
+from das.weights.weight_check import WeightSample, problem_of
 
 
 @dataclass
@@ -122,21 +121,21 @@ def _clocked(engine: Any) -> Iterator[StepClock]:
 class StockEngine(DasEngine):
     """Unmodified vLLM, without keyed verification and drafts. Its worker has no methods of das."""
 
-    compares_tensors = False
-    # The first sync brings the weights with which the engine was built. If those of the second arrive, later ones do.
-    logprob_checks = 2  # number of first syncs in which log-probs are compared with the trainer's
+    @property
+    def policy(self) -> Policy:
+        """See Engines."""
+        return policy_of(self.llm.llm_engine.model_config, keeps_bits=False)
 
     def take_weights(self, sample: WeightSample) -> str:
         """See DasEngine. On the CPU vLLM computes with packed weights, so the new weights are packed."""
-        weights.repack_linear_layers(self.llm.llm_engine.model_executor.driver_worker.model_runner.model)
-        sample.take()
-        return ""
+        weights.repack_linear_layers(self._model)
+        tensors = sample.take()
+        return problem_of([lost_weights(self._model, tensors, sample.syncs)])
 
-    def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
-        """See Engines."""
-        if generation.weight_sample.syncs > self.logprob_checks:
-            return ""
-        return super().compare_logprobs(generation, step)
+    @property
+    def _model(self) -> Any:
+        """vLLM's model."""
+        return self.llm.llm_engine.model_executor.driver_worker.model_runner.model
 
     def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """See Engines."""

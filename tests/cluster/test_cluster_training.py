@@ -47,7 +47,6 @@ def test_the_exchanged_history_holds_the_recorded_distributions(runs: Runs) -> N
 def test_a_kill_amid_a_rollout_ahead(runs: Runs) -> None:
     folder = runs("cluster_lag2")
     assert column(folder, "lag") == column(runs("none_lag2"), "lag") == [0, 1, 2, 2, 2, 2]
-    assert all(error < 1e-2 for error in column(folder, "sync_error"))
     lost = [step["lost_requests"] for step in column(folder, "cluster")]
     assert lost[3] > 0 == sum(lost) - lost[3]
 

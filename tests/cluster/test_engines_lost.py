@@ -69,7 +69,7 @@ def test_new_engines_draft_as_those_that_wrote_the_checkpoint(cluster: Cluster, 
     for engine in list(cluster.engines.engines.values()):
         os.kill(engine.pid, signal.SIGKILL)
     while cluster.engines.restarts < 2 or len(cluster.engines.ready) < 2:
-        cluster.probe(PROMPTS[1])  # a call finds out
+        cluster.engines.call_all("policy")  # a call finds out
         cluster.engines.next_event()
     forgetful = rolled_out(cluster, 2)
     assert [tokens for tokens, *_ in forgetful] == [tokens for tokens, *_ in expected]

@@ -134,16 +134,6 @@ def test_weights_arrive_or_it_says_what_did_not(
         engine.load_weights(3, [], WeightsPart([("model.strange", "float32", [1])], np.zeros(4, np.uint8)))
 
 
-def test_probe_gives_log_probs_of_a_text(engine: RolloutEngine, expected: Any) -> None:
-    """Those of a response that follows a prompt are the ones with which it was sampled, up to rounding."""
-    tokens, logprobs = expected
-    scored = engine.probe([*PROMPTS[0], *tokens[0]])[len(PROMPTS[0]) - 1 :]
-    assert np.abs(scored - logprobs[0]).max() < 1e-4
-    first, second = (engine.probe(PROMPTS[1]) for _ in range(2))
-    assert first.tobytes() == second.tobytes()
-    assert first.shape == (39,)
-
-
 def test_top_logprobs_are_refused(engine: RolloutEngine) -> None:
     with pytest.raises(ClusterError, match="logprobs=5"):
         engine.begin(SamplingParams(logprobs=5), 0)

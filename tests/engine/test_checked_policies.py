@@ -18,12 +18,12 @@ import pytest
 import torch
 from cases import core_of
 from conftest import Engines
+from logprobs import TOLERANCE, logprob_difference
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from das.engine import self_test
 from das.engine.checked_policies import CHECKED
 from das.errors import EngineError, NotInstalled
-from das.weights.weight_check import LOGPROB_TOLERANCE, logprob_difference
 
 ONE_LINE = (EngineError, NotInstalled, ValueError)
 ALL, *FOLDERS = os.environ.get("POLICIES", "").split(":")
@@ -117,7 +117,7 @@ def sync(llm: Any, folder: str) -> None:
     llm.collective_rpc("das_use_new_weights")
     llm.reset_prefix_cache()
     assert llm.collective_rpc("das_lost_weights", args=(tensors, 0)) == [""]
-    assert logprob_difference(model, llm.generate, seed=1) < LOGPROB_TOLERANCE[torch.float32]
+    assert logprob_difference(model, llm.generate) < TOLERANCE
 
 
 def write_adapter(folder: str, into: Path) -> str:

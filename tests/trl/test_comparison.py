@@ -76,9 +76,6 @@ def test_stock_trains_beside_them_and_trls_own_sync_reaches_it(
     assert all(row["drafted"] == 0 and row["tokens_per_pass"] == 1 for row in rows["stock"])
     # Engine and trainer agree at every token of every step, so the weights arrived each time.
     assert all(row["sampling_logp_difference"] < 1e-2 for row in rows["stock"])
-    errors = [row["sync_error"] for row in rows["stock"]]
-    assert max(errors[:2]) < 1e-2
-    assert set(errors[2:]) == {None}, "two checks are enough"
     timeline = read.timeline(compared / "arms" / "stock", 1)
     assert timeline["step_live"][0] == 8
     assert len(timeline["step_live"]) == rows["stock"][0]["decode_steps"]

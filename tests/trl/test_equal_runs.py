@@ -74,7 +74,6 @@ def test_an_engine_beside_the_trainer_is_evaluated_and_replaced(runs: Runs) -> N
     """It died between two steps. That no bit of the training changed is tested above."""
     rows = read.metrics(runs("beside_lag2"))
     assert sum(row["cluster"]["restarts"] for row in rows) == 1
-    assert all(row["sync_error"] < 1e-2 for row in rows)
     assert [step for step, *_ in evaluated(runs("beside_lag2"))] == [0, 3, 6]
 
 

@@ -15,7 +15,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
-from das.errors import EngineError
+from das.errors import EngineError, WeightSyncError
 from das.trl import generation
 from das.trl.dataset_rows import RepeatWatch, history_tick, problem_id, require_fitting
 from das.trl.engines.in_process import DasEngine, require_sleep_mode, tensor_parallel_group
@@ -26,7 +26,9 @@ def backend(unit: str = "epoch", **attributes: Any) -> Any:
     without_engine: Any = object.__new__(generation.SpeculativeGeneration)
     counters = {"rollouts": 0, "history_tick": 0, "num_drafted": 0, "num_accepted": 0}
     usual = {
-        "_logprobs_checked": True,
+        "model": torch.nn.Linear(2, 2),
+        "_held": None,
+        "_is_current": True,
         "several_turns": False,
         "_turns": [],
     }
@@ -39,6 +41,7 @@ def trainer(problems: int, training: bool = True, processes: int = 1) -> Any:
         args=SimpleNamespace(seed=5),
         state=SimpleNamespace(global_step=3),
         model=SimpleNamespace(training=training),
+        _last_loaded_step=3,
         accelerator=SimpleNamespace(num_processes=processes),
         num_generations=4,
         train_dataset=range(problems),
@@ -55,7 +58,8 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
         return [], SimpleNamespace(responses=[[1]], accepted=0, report=RolloutReport(passes=1))
 
     def generate(backend: Any, prompts: Any, *rest: Any) -> Any:
-        return backend._generate_keyed(prompts, None)
+        backend._generate_keyed(prompts, None)
+        return None, None, [], None
 
     monkeypatch.setattr(DasEngine, "roll_out", roll_out)
     monkeypatch.setattr(VLLMGeneration, "generate", generate)
@@ -285,3 +289,61 @@ def test_equal_questions_about_other_images_are_other_problems() -> None:
     for ask in (lambda seen: {"prompt": "p", "image": seen}, lambda seen: {"prompt": "p", "images": [seen]}):
         assert problem_id(ask(image(1))) == problem_id(ask(image(1)))
         assert len({problem_id(ask(image(1))), problem_id(ask(image(2))), problem_id({"prompt": "p"})}) == 3
+
+
+class Loads(DasEngine):
+    """An engine that notes which weights it gets."""
+
+    def __init__(self) -> None:
+        super().__init__(None, id)
+        self.got: list[float] = []
+
+    def load_weights(self, generation: Any, copies: None) -> str:
+        self.got.append(float(generation.model.weight.sum()))
+        return ""
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_weights_that_change_without_a_step_are_loaded(requests: list[RolloutRequest], ahead: bool) -> None:
+    """However they are written: torch counts writes to a parameter, but not those to its `data`."""
+    engines = Loads()
+    announced = ready_backend(0, 1, engines=engines, enable_sleep_mode=False, last=SimpleNamespace(step=3))
+    weight, asking = announced.model.weight, trainer(4, training=ahead)
+    asking._tokenize_prompts = lambda prompts: (prompts, None, {})
+
+    def roll_out() -> None:
+        """As TRL does at the same step, or as rollouts ahead of it do."""
+        if ahead:
+            announced.submit(asking, [{"prompt": "p"}] * 4, 3).result()
+            return
+        announced.announce(asking, [{"prompt": "p"}])
+        if asking._last_loaded_step != asking.state.global_step:
+            announced.sync_weights()
+            asking._last_loaded_step = asking.state.global_step
+        announced.generate([{}], None, 1)
+
+    changes: list[Any] = [
+        lambda: None,
+        lambda: weight.data.mul_(2),
+        lambda: None,
+        lambda: announced.model.load_state_dict({"weight": torch.ones(2, 2), "bias": torch.ones(2)}),
+        lambda: setattr(weight, "data", torch.full((2, 2), 3.0)),
+        lambda: announced.model.bias.data.neg_(),
+        lambda: None,
+    ]
+    counts = []
+    for change in changes:
+        change()
+        roll_out()
+        assert engines.got[-1] == float(weight.sum())
+        counts.append(len(engines.got))
+    assert counts == [1, 2, 2, 3, 4, 5, 5]
+
+
+def test_a_rollout_with_older_weights_than_the_trainers_is_refused(requests: list[RolloutRequest]) -> None:
+    """A trainer's own method may leave the sync out."""
+    announced = ready_backend(0, 1)
+    announced.announce(trainer(4), [{"prompt": "p"}] * 4)
+    with pytest.raises(WeightSyncError, match=r"^step 3: .* nothing synced them: call .*sync_weights\(\)"):
+        announced.generate([{}], None, 1)
+    assert not requests

@@ -54,7 +54,7 @@ def finished(step: int, seed: int) -> FinishedRollout:
         ),
     )
     logprobs: list[list[float | None]] = [[-rng.random() for _ in range(length)] for length in lengths]
-    return FinishedRollout(rollout, logprobs, [[1, 2], [3], [4, 5, 6]], step - 1, Sync(None, 0.1, 0.05))
+    return FinishedRollout(rollout, logprobs, [[1, 2], [3], [4, 5, 6]], step - 1, Sync(0.1, 0.05))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])

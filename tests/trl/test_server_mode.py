@@ -98,10 +98,10 @@ def test_servers_that_were_started_otherwise_are_refused(
 
 def test_servers_that_were_started_for_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
     client = client_of(monkeypatch)
-    assert client.require_das("none") == "float32"
-    assert client_of(monkeypatch, speculative_config=OURS).require_das("das") == "float32"
+    client.require_das("none")
+    client_of(monkeypatch, speculative_config=OURS).require_das("das")
     ngram = {"method": "ngram", "model": "ngram"}
-    assert client_of(monkeypatch, speculative_config=ngram).require_das("ngram") == "float32"
+    client_of(monkeypatch, speculative_config=ngram).require_das("ngram")
     with pytest.raises(EngineError, match=r"""start it with --weight-transfer-config '\{"backend": "das_gloo"\}'"""):
         client.init_communicator("cpu")
 

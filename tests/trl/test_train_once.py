@@ -65,7 +65,6 @@ def test_arms_that_do_not_train_roll_out_as_if_they_had(once: tuple[Path, str], 
 def test_stock_samples_other_tokens_with_the_same_weights(once: tuple[Path, str]) -> None:
     arms = once[0] / "arms"
     assert rolled_out(arms / "stock") != rolled_out(arms / "none")
-    assert max(row["sync_error"] for row in read.metrics(arms / "stock")[:2]) < 1e-2
     assert "stock: compared in distribution" in once[1]
 
 

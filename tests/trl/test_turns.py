@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.nn import Identity
 
 from das.engine.rollouts.report import RequestCost, RolloutReport, added
 from das.engine.rollouts.rollout import EVALUATION, Rollout, RolloutRequest, evaluation_seed, request_seed
@@ -55,7 +56,7 @@ class Recorded:
         vars(backend).update(
             history_unit="step", rollouts=0, history_tick=0, num_drafted=0, num_accepted=0, schedule=None,
             engines=engines, _counted_in=(0, False), _requests=0, after_rollout=self._finish,
-            _logprobs_checked=True,
+            model=Identity(), _held=(),
             accelerator=SimpleNamespace(process_index=process, num_processes=processes),
         )  # fmt: skip
 
@@ -90,7 +91,7 @@ class Recorded:
             args=SimpleNamespace(
                 seed=5, vllm_mode="colocate", vllm_tensor_parallel_size=1, vllm_enable_sleep_mode=False
             ),
-            state=SimpleNamespace(global_step=3), model=SimpleNamespace(training=training),
+            state=SimpleNamespace(global_step=3), _last_loaded_step=3, model=SimpleNamespace(training=training),
             accelerator=self.backend.accelerator,
         )  # fmt: skip
         follow_turns(trainer)

@@ -1,51 +1,40 @@
-"""The weight check's trainer side, without an engine: the sample, the probe's mode and random state, the verdict."""
+"""The weight check's trainer side, without an engine: the sample, the verdict, what trainer and engine share."""
 
-from pathlib import Path
+import copy
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
+from transformers import AutoModelForCausalLM, Qwen3Config
+from trl.generation.vllm_generation import VLLMGeneration
 
 from das import ranks
-from das.arrays import save_arrays
 from das.errors import EngineError, WeightSyncError
-from das.trl import generation
-from das.weights.weight_check import WeightSample, check_together, logprob_difference, logprob_problem
+from das.weights.agreement import CURE, OWN_HEAD, Policy, dtype_note, embedding_problem
+from das.weights.fingerprint import fingerprint
+from das.weights.weight_check import WeightSample, check_together, problem_of
 from experiments.run.errors import TrainingDiverged
 from experiments.training.step_row import require_finite
 
-
-class Engine:
-    """In place of a vllm.LLM: notes the tensors that it is asked about, and answers `lost`."""
-
-    def __init__(self, lost: str = "", cached: int = 0):
-        self.lost = lost
-        self.asked: list[list[tuple[str, torch.Tensor]]] = []
-        blocks = [SimpleNamespace(block_hash=b"1" if index < cached else None) for index in range(9)]
-        manager = SimpleNamespace(block_pool=SimpleNamespace(blocks=blocks))
-        core = SimpleNamespace(scheduler=SimpleNamespace(kv_cache_manager=manager))
-        self.llm_engine = SimpleNamespace(engine_core=SimpleNamespace(engine_core=core))
-
-    def collective_rpc(self, method: str, args: Any) -> list[str]:
-        self.asked.append(args[0])
-        return [self.lost]
+ENGINE = Policy("float32", tied=True, keeps_bits=True)
 
 
-def sync(sample: WeightSample, tensors: list[torch.Tensor]) -> None:
-    for _ in sample.watch((f"w{index}", tensor) for index, tensor in enumerate(tensors)):
+def names_of(sample: WeightSample, count: int) -> list[str]:
+    """Returns the names of the sample of a sync that loads so many tensors."""
+    for _ in sample.watch((f"w{index}", torch.zeros(1)) for index in range(count)):
         pass
+    return [name for name, _ in sample.take()]
 
 
 @pytest.mark.parametrize(("every", "count"), [(1, 5), (3, 11), (4, 2)])
 def test_every_tensor_is_checked_within_so_many_syncs(every: int, count: int) -> None:
-    sample, engine = WeightSample(every), Engine()
-    for _ in range(3 * every):
-        sync(sample, [torch.zeros(1)] * count)
-        assert sample.problem(engine) == ""
-    asked = [{name for name, _ in tensors} for tensors in engine.asked]
+    sample = WeightSample(every)
+    asked = [set(names_of(sample, count)) for _ in range(3 * every)]
     for first in range(2 * every):
         window = asked[first : first + every]
         assert set.union(*window) == {f"w{index}" for index in range(count)}
@@ -55,36 +44,39 @@ def test_every_tensor_is_checked_within_so_many_syncs(every: int, count: int) ->
 @pytest.mark.parametrize(("every", "count"), [(1, 5), (3, 11), (4, 2)])
 def test_every_tensor_that_is_loaded_elsewhere_is_checked_too(every: int, count: int) -> None:
     """By name, in the same turns as those of an engine in this process."""
-    here, elsewhere, engine = WeightSample(every), WeightSample(every), Engine()
+    here, elsewhere = WeightSample(every), WeightSample(every)
     names = [f"w{index}" for index in range(count)]
     for _ in range(2 * every):
-        sync(here, [torch.zeros(1)] * count)
-        here.problem(engine)
-        assert elsewhere.chosen(names) == [name for name, _ in engine.asked[-1]]
+        assert elsewhere.chosen(names) == names_of(here, count)
+
+
+def test_a_sync_that_begins_anew_counts_its_tensors_once() -> None:
+    """TRL walks through the tensors twice before the first sync of a server."""
+    sample = WeightSample(2)
+    for _ in sample.watch([("w0", torch.zeros(1))] * 3):
+        pass
+    sample.restart()
+    assert names_of(sample, 4) == ["w0", "w2"]
 
 
 def test_the_sample_is_a_copy() -> None:
     """TRL takes LoRA weights apart while it walks on."""
-    sample, engine, weight = WeightSample(1), Engine(), torch.ones(3)
+    sample, weight = WeightSample(1), torch.ones(3)
     for _ in sample.watch([("w", nn.Parameter(weight))]):
         pass
     weight.zero_()
-    sample.problem(engine)
-    ((name, tensor),) = engine.asked[0]
+    ((name, tensor),) = sample.take()
     assert name == "w"
     assert tensor.tolist() == [1, 1, 1]
     assert not tensor.requires_grad
 
 
 def test_problems_are_told_apart() -> None:
-    sample = WeightSample(1)
-    sync(sample, [torch.zeros(1)])
-    assert sample.problem(Engine("w0 differs in 1 of 1 values")).endswith("engine: w0 differs in 1 of 1 values")
-    sync(sample, [torch.zeros(1)])
-    assert "prefix cache holds 2 blocks" in sample.problem(Engine(cached=2))
-    assert sample.problem(Engine()).endswith("none was loaded")
-    assert "disagree on log-probs by nan" in logprob_problem(float("nan"), torch.float32)
-    assert logprob_problem(1e-3, torch.float32) == ""
+    assert problem_of(["", "w0 differs in 1 of 1 values"]).endswith("engine: w0 differs in 1 of 1 values")
+    assert "prefix cache holds 2 blocks" in problem_of([""], cached_blocks=2)
+    assert problem_of(["", ""]) == ""
+    with pytest.raises(WeightSyncError, match=r"^step 3: .* none was loaded$"):
+        check_together(lambda: problem_of([str(WeightSample(1).take())]), step=3)
 
 
 def test_a_count_below_one_is_refused() -> None:
@@ -92,35 +84,82 @@ def test_a_count_below_one_is_refused() -> None:
         WeightSample(0)
 
 
-def test_the_probe_leaves_mode_and_random_state_alone() -> None:
-    """With dropout on, trainer and engine would disagree, and the training's next numbers would be others."""
+FEW = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 8}
 
-    class Policy(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed = nn.Embedding(64, 64)
-            self.dropout = nn.Dropout(0.5)
-            self.frozen = nn.Dropout(0.5).eval()
 
-        def forward(self, input_ids: torch.Tensor) -> Any:
-            return SimpleNamespace(logits=self.dropout(self.embed(input_ids)))
+def policy(tied: bool, **lora: Any) -> Any:
+    """A tiny policy; with arguments of PEFT's LoraConfig, wrapped."""
+    config = Qwen3Config(vocab_size=40, num_key_value_heads=1, tie_word_embeddings=tied, **FEW)
+    model = AutoModelForCausalLM.from_config(config)
+    return get_peft_model(model, LoraConfig(r=2, **lora)) if lora else model
 
-    def generate(prompts: Any, params: Any, use_tqdm: bool) -> Any:
-        torch.rand(1)  # an engine may draw from torch's generator
-        tokens = list(range(params.max_tokens))
-        inputs = [*prompts[0]["prompt_token_ids"], *tokens]
-        logits = policy.embed(torch.tensor(inputs))[-len(tokens) - 1 : -1].log_softmax(-1)
-        logprobs = [{t: SimpleNamespace(logprob=float(row[t]))} for t, row in zip(tokens, logits, strict=True)]
-        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=tokens, logprobs=logprobs)])]
 
-    policy = Policy().train()
-    policy.frozen.eval()
-    before = torch.get_rng_state()
-    assert logprob_difference(policy, generate, seed=0) < 1e-5
-    assert torch.equal(torch.get_rng_state(), before)
-    assert policy.training
-    assert policy.dropout.training
-    assert not policy.frozen.training
+def differs_from_the_engines(model: Any) -> bool:
+    """Whether a training step would give the trainer another embedding or lm_head than an engine with tied weights,
+    which takes both from the embedding that TRL loads."""
+    backend: Any = object.__new__(VLLMGeneration)
+    backend.model = model.eval()
+    backend._dist = SimpleNamespace(gather_params=lambda parameters: nullcontext(), is_fsdp=False)
+    hidden = torch.randn(5, 16)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.normal_()
+        embedded = model.get_input_embeddings()(torch.arange(40))
+        logits = model.get_output_embeddings()(hidden)
+        sent = {name: tensor.clone() for name, tensor in backend._iter_named_params()}
+    weight = sent.get("model.embed_tokens.weight", torch.zeros(40, 16))
+    return not (torch.allclose(embedded, weight, atol=1e-4) and torch.allclose(logits, hidden @ weight.T, atol=1e-4))
+
+
+@pytest.mark.parametrize("ensured", [False, True])
+@pytest.mark.parametrize(
+    "trained",
+    [
+        {"target_modules": ["q_proj"]},
+        *({"target_modules": ["q_proj"], "modules_to_save": names} for names in (["embed_tokens"], ["lm_head"])),
+        {"target_modules": ["q_proj"], "modules_to_save": ["embed_tokens", "lm_head"]},
+        *({"target_modules": names} for names in (["embed_tokens"], ["lm_head"], ["embed_tokens", "lm_head"])),
+        {"target_modules": ["q_proj"], "trainable_token_indices": [3, 5]},
+    ],
+    ids=lambda trained: " ".join(f"{name}={value}" for name, value in trained.items()),
+)
+@pytest.mark.filterwarnings("ignore")
+def test_every_way_in_which_peft_trains_tied_weights(trained: dict[str, Any], ensured: bool) -> None:
+    """Refused are those, and no others, with which the engine would soon compute something else."""
+    model = policy(True, ensure_weight_tying=ensured, **copy.deepcopy(trained))
+    problem = embedding_problem(model, ENGINE)
+    assert bool(problem) == differs_from_the_engines(model)
+    assert not problem or problem.endswith(f": {CURE}")
+
+
+@pytest.mark.parametrize("lora", [{}, {"target_modules": ["lm_head"]}, {"modules_to_save": ["lm_head"]}])
+def test_tied_here_and_untied_there(lora: dict[str, Any]) -> None:
+    untied = replace(ENGINE, tied=False)
+    assert embedding_problem(policy(False, **lora), untied) == ""
+    assert "the trainer's would differ" in embedding_problem(policy(False, **lora), ENGINE)
+    assert embedding_problem(policy(True), untied) == OWN_HEAD
+
+
+@pytest.mark.parametrize(("autocast", "said"), [("no", False), ("bf16", True), ("fp16", True)])
+def test_another_type_of_the_trainer_is_said(autocast: str, said: bool) -> None:
+    note = dtype_note(autocast, ENGINE)
+    assert bool(note) == said
+    assert not note or f"set {autocast}=False" in note
+    assert dtype_note("bf16", replace(ENGINE, dtype="bfloat16")) == ""
+
+
+def test_any_bit_makes_another_fingerprint() -> None:
+    tensors = [torch.randn(5, 7), torch.randn(3, dtype=torch.bfloat16), torch.arange(9)[1:], torch.zeros(0)]
+    before = fingerprint(tensors)
+    assert fingerprint([tensor.clone() for tensor in tensors]) == before
+    for tensor in tensors[:3]:
+        bits = tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+        for place in range(bits.numel()):
+            bits.view(-1)[place] ^= 1 << 3
+            assert fingerprint(tensors) != before
+            bits.view(-1)[place] ^= 1 << 3
+    assert fingerprint(tensors) == before
 
 
 @pytest.fixture
@@ -146,14 +185,3 @@ def test_a_problem_of_a_single_process_names_no_rank() -> None:
         check_together(lambda: "lost", step=3)
     with pytest.raises(TrainingDiverged, match=r"gradient norm nan: the policy is lost; try"):
         require_finite([1.0], [float("nan")], step=3)
-
-
-def test_checkpoints_that_hold_a_probe_can_still_be_read(tmp_path: Path) -> None:
-    """Checkpoints of earlier versions hold the prompt of the next check."""
-    state = {"kind": np.array(generation.STATE), "probe": np.arange(5), "rollouts": np.array(7)}
-    save_arrays(tmp_path / generation.STATE, state)
-    backend: Any = object.__new__(generation.SpeculativeGeneration)
-    backend.engines, backend.schedule = SimpleNamespace(load_state=lambda folder: None), None
-    backend.head = None
-    backend.load_state(tmp_path)
-    assert backend.rollouts == 7

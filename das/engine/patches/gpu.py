@@ -12,6 +12,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from das.engine.engine_config import BITS, SHORT
 
 FEWEST_ROWS = 64  # the fewest rows of a tile whose product is a wgmma on Hopper
@@ -42,21 +44,26 @@ GRAPHED = 64  # requests with SHORT drafted tokens each whose pass is one graph
 INVARIANT_HEAD = 128  # the head size for which FlashAttention 3 should be batch-invariant under vLLM's flag
 
 
-def keeps_bits(exact: str | None) -> bool:
+def keeps_bits(exact: str | None, dtype: torch.dtype) -> bool:
     """Returns whether drafts change no token of an engine, on this device and with this process's kernels.
 
-    exact: as the engine asks; None: bits if that costs nothing, on a CPU and where the process has vLLM's flag. Raises
-    ValueError with a one-line message if it asks for bits that this process's kernels do not give.
+    exact: as the engine asks; None: bits where its kernels keep them. dtype: in which the engine computes. On a CPU a
+    row's bits depend on the other rows of its pass in any type but float32. Raises ValueError with a one-line message
+    if the engine asks for bits that its kernels do not give.
     """
     import vllm.envs
     from vllm.platforms import current_platform
 
-    possible = current_platform.is_cpu() or vllm.envs.VLLM_BATCH_INVARIANT
+    on_cpu = current_platform.is_cpu()
+    possible = dtype == torch.float32 if on_cpu else vllm.envs.VLLM_BATCH_INVARIANT
     if exact == BITS and not possible:
-        raise ValueError(
-            'exact="bits" needs vLLM\'s batch-invariant kernels: call das.install(exact="bits") before vLLM is '
-            "imported, or set VLLM_BATCH_INVARIANT=1"
+        cure = (
+            f"float32 on a CPU, and this engine computes in {dtype}: load the policy in float32 or leave `exact` out"
+            if on_cpu
+            else 'vLLM\'s batch-invariant kernels: call das.install(exact="bits") before vLLM is imported, or set '
+            "VLLM_BATCH_INVARIANT=1"
         )
+        raise ValueError(f'exact="bits" needs {cure}')
     return possible if exact is None else exact == BITS
 
 

@@ -32,12 +32,13 @@ NAMES = {
 }
 
 
-def hook_loading(model: Any, loaded: Callable[[], None]) -> None:
-    """Call `loaded` whenever weights are loaded into the model, no matter by whom, and translate their names."""
+def hook_loading(model: Any, watch: Callable[[Tensors], Tensors]) -> None:
+    """Let `watch` see the weights whenever some are loaded into the model, no matter by whom, and translate their
+    names. watch: returns the weights."""
     names = NAMES.get(type(model).__name__, {})
 
     def load_weights(original: Callable[..., Any], weights: Tensors, *args: Any, **kwargs: Any) -> Any:
-        loaded()
+        weights = watch(weights)
         return original(_renamed(weights, names) if names else weights, *args, **kwargs)
 
     patch(model, "load_weights", load_weights)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -30,22 +30,15 @@ from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError
 from das.trl.engines.engines import Result
+from das.weights.agreement import Policy
 from das.weights.sharding import whole
-from das.weights.weight_check import PROBE, WeightSample, logprob_problem, trainer_logprobs
+from das.weights.weight_check import WeightSample, problem_of
 
 if TYPE_CHECKING:
     from das.trl.generation import SpeculativeGeneration
 
 # One engine beside the trainer. Nothing else rolls out, so it may be silent for longer.
 BESIDE = ClusterSettings(engines=1, silent_s=600.0)
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Copies of the weights that the trainer handed over, and the trainer's log-probs with these weights."""
-
-    parts: list[WeightsPart]  # the policy's weights, and those of a drafter that is trained beside it
-    logprobs: np.ndarray  # the trainer's log-probs of the tokens of PROBE after the first
 
 
 class ClusterEngines:
@@ -74,26 +67,25 @@ class ClusterEngines:
         self.llm: Any = SimpleNamespace(generate=partial(self._answered, generation.answer))
         self.room = generation.engine.max_model_len
         self.cluster: Cluster  # on the main rank
-        self._logprobs = np.empty(0)  # of the trainer, with the weights that were loaded last
         self._responses: list[Response] = []  # those that TRL's own code has now
         self._jobs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
-        self._dtype = getattr(torch, ranks.from_main(lambda: self._start(settings, generation)))
+        self.policy: Policy = ranks.from_main(lambda: self._start(settings, generation))
 
-    def _start(self, settings: ClusterSettings, generation: "SpeculativeGeneration") -> str:
-        """Start the engines. Returns the name of the type in which they compute."""
+    def _start(self, settings: ClusterSettings, generation: "SpeculativeGeneration") -> Policy:
+        """Start the engines. Returns what they know of their policy."""
         kv_cache_gib = int(os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"))
         try:
             self.cluster = Cluster(EnginePool(settings, generation.engine, kv_cache_gib, torch.get_num_threads()))
         except ClusterError as error:
             raise EngineError(str(error)) from error
-        dtype: str = next(iter(self.cluster.engines.call_all("dtype").values()))
-        return dtype
+        policy: Policy = next(iter(self.cluster.engines.call_all("policy").values()))
+        return policy
 
     # ---- weights ----
 
-    def copied(self, generation: "SpeculativeGeneration") -> Weights:
-        """See Engines. Only the main rank talks to engines, so only its result has tensors. All ranks must call this,
-        because they gather shards."""
+    def copied(self, generation: "SpeculativeGeneration") -> list[WeightsPart]:
+        """See Engines: the policy's weights, and those of a drafter that is trained beside it. Only the main rank talks
+        to engines, so only its result has tensors. All ranks must call this, because they gather shards."""
         parts: list[WeightsPart] = []
         tensors = whole(generation._iter_named_params())
         if ranks.is_main():
@@ -102,25 +94,17 @@ class ClusterEngines:
                 parts += packed(generation.head.tensors(), drafter=True)
         else:
             deque(tensors, maxlen=0)
-        return Weights(parts, trainer_logprobs(generation.model))
+        return parts
 
-    def load_weights(self, generation: "SpeculativeGeneration", copies: Weights) -> str:
+    def load_weights(self, generation: "SpeculativeGeneration", copies: list[WeightsPart]) -> str:
         """See Engines. Each engine compares a sample of the tensors with what was sent."""
-        self._logprobs = copies.logprobs
-        lost = ranks.from_main(lambda: self._lost_weights(copies.parts, generation.weight_sample))
-        return f"the new weights did not reach the engine: {lost}" if lost else ""
+        return problem_of([ranks.from_main(lambda: self._lost_weights(copies, generation.weight_sample))])
 
     def _lost_weights(self, parts: Sequence[WeightsPart], sample: WeightSample) -> str:
         names = [name for part in parts if not part.drafter for name, _, _ in part.tensors]
         if not names:
             return "none was loaded"
         return self.cluster.engines.load_weights(list(parts), sample.chosen(names))
-
-    def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
-        """See Engines. The trainer's log-probs are those with the copied weights."""
-        logprobs: np.ndarray = ranks.from_main(lambda: self.cluster.probe(PROBE))
-        generation.sync.error = float(np.abs(logprobs - self._logprobs).max())
-        return logprob_problem(generation.sync.error, self._dtype)
 
     # ---- rollouts ----
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
+from das.weights.agreement import Policy
 
 if TYPE_CHECKING:
     from das.trl.generation import SpeculativeGeneration
@@ -29,16 +30,16 @@ class Engines(Protocol):
     keeps_history: bool  # whether `save_state` keeps the drafter's history; False: a server keeps it
     compares_tensors: bool  # whether `load_weights` needs a sample of the tensors that TRL loads, one by one
 
+    @property
+    def policy(self) -> Policy:
+        """What the engines know of their policy."""
+
     def copied(self, generation: "SpeculativeGeneration") -> Any:
         """Returns copies of the trainer's weights, which engines may load later; None if they take the trainer's own.
         All ranks must call it."""
 
     def load_weights(self, generation: "SpeculativeGeneration", copies: Any) -> str:
         """Load the weights. Returns, in words, which of them did not arrive; empty if all did."""
-
-    def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
-        """Note in `generation.sync` the difference between the engines' and the trainer's log-probs. Returns an error
-        text if it is too large, else empty."""
 
     def submit(self, job: Callable[[], Result]) -> "Future[Result]":
         """Call `job`: at once, or once all that was submitted before is done. The future has its result."""

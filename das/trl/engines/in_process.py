@@ -23,7 +23,9 @@ from das.trl.engines.engines import Result
 from das.trl.lag import done
 from das.trl.shared_history import SharedHistory
 from das.trl.support import invariance_problem
-from das.weights.weight_check import WeightSample, logprob_difference, logprob_problem
+from das.weights.agreement import Policy
+from das.weights.loaded_weights import cached_blocks
+from das.weights.weight_check import Tensors, WeightSample, problem_of
 
 if TYPE_CHECKING:
     from das.trl.generation import SpeculativeGeneration
@@ -43,6 +45,11 @@ class DasEngine:
         self.llm = llm
         self.llm_generate = llm_generate
 
+    @property
+    def policy(self) -> Policy:
+        """See Engines."""
+        return Policy(*self.llm.collective_rpc("das_policy")[0])
+
     # ---- weights ----
 
     def copied(self, generation: "SpeculativeGeneration") -> None:
@@ -53,26 +60,26 @@ class DasEngine:
         generation.push_weights()
         loaded = time.perf_counter()
         problem = self.take_weights(generation.weight_sample)
-        if self.compares_tensors:
-            generation.sync.check_s = time.perf_counter() - loaded
+        generation.sync.check_s = time.perf_counter() - loaded
         return problem or ("" if generation.head is None else self._load_head(generation.head.tensors()))
 
     def take_weights(self, sample: WeightSample) -> str:
         """Compute with the weights that TRL has loaded. Returns, in words, which tensors of the sample did not
         arrive."""
         self.llm.collective_rpc("das_use_new_weights")
-        return sample.problem(self.llm)
+        tensors = sample.take()
+        return problem_of(self.lost(tensors, sample.syncs), cached_blocks(self.llm))
+
+    def lost(self, tensors: Tensors, turn: int) -> list[str]:
+        """Returns, in words and for each rank of the engine, which of the tensors it lacks. turn: see lost_weights."""
+        lost: list[str] = self.llm.collective_rpc("das_lost_weights", args=(tensors, turn))
+        return lost
 
     def _load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
         for lost in self.llm.collective_rpc("das_load_head", args=(tensors,)):
             if lost:
                 return f"the new weights of the drafter did not reach the engine: {lost}"
         return ""
-
-    def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
-        """See Engines."""
-        generation.sync.error = logprob_difference(generation.model, self.llm_generate, step)
-        return logprob_problem(generation.sync.error, self.llm.llm_engine.model_config.dtype)
 
     # ---- rollouts ----
 

@@ -1,18 +1,20 @@
 """A server that was started with das, on which TRL rolls out with `vllm_mode="server"`: one engine for all ranks."""
 
+import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from trl.generation.vllm_client import parse_logprobs
 
 from das import ranks
 from das.errors import EngineError
 from das.trl.engines.in_process import DasEngine
 from das.trl.engines.server_client import Completion, ServerClient, warn_if_exposed
-from das.weights.weight_check import logprob_difference, logprob_problem
+from das.weights.agreement import Policy
+from das.weights.fingerprint import fingerprint
+from das.weights.weight_check import problem_of
 
 if TYPE_CHECKING:
     from das.trl.generation import SpeculativeGeneration
@@ -22,11 +24,10 @@ class ServerEngine(DasEngine):
     """The server's engine. Only the main rank talks to the server, as in TRL.
 
     The options of the server decide which drafter it uses and how its engine is built. Seeds and problem ids travel
-    with each request. Weights are checked by log-probs.
+    with each request.
     """
 
     keeps_history = False
-    compares_tensors = False
 
     def __init__(self, generation: "SpeculativeGeneration"):
         """Connect to the server, on the main rank. Raises EngineError if it was not started with das."""
@@ -34,44 +35,42 @@ class ServerEngine(DasEngine):
         self.ranks_together = generation.accelerator.num_processes
         client: Any = None
         generate: Any = None
-        dtype = ""
+        policy: Any = None
         if generation.accelerator.is_main_process:
             url = generation.server_base_url or f"http://{generation.server_host}:{generation.server_port}"
             client = generation.vllm_client = ServerClient(
                 base_url=url, group_port=generation.group_port, connection_timeout=generation.server_timeout
             )
             warn_if_exposed(url)
-            dtype = client.require_das(generation.engine.method)
+            client.require_das(generation.engine.method)
             client.collective_rpc("das_meet_trainer")
+            policy = Policy(*client.collective_rpc("das_policy")[0])
             client.init_communicator(device=generation.accelerator.device)
             client.generate, generate = partial(_generate_for_trl, generation), client.generate_rows
         super().__init__(client, generate)
-        self._dtype = getattr(torch, ranks.from_main(lambda: dtype))
+        self._policy: Policy = ranks.from_main(lambda: policy)
         generation.accelerator.wait_for_everyone()
 
-    def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
-        """See Engines. TRL's own code sends the weights by `update_named_params` of the client."""
-        generation.push_weights()
-        return ""
-
-    def compare_logprobs(self, generation: "SpeculativeGeneration", step: int) -> str:
+    @property
+    def policy(self) -> Policy:
         """See Engines."""
-        generation.sync.error = logprob_difference(generation.model, self._probe, step)
-        return logprob_problem(generation.sync.error, self._dtype)
+        return self._policy
 
-    def _probe(self, prompts: list[Any], params: Any, use_tqdm: bool) -> list[Any]:
-        """Let the server generate for the check of log-probs. Returns its outputs on every rank, because all ranks
-        compute the log-probs of a sharded policy."""
-        outputs: list[Any] = []
-        if self.llm is not None:
-            body = {"temperature": params.temperature, "max_tokens": params.max_tokens, "logprobs": params.logprobs}
-            outputs = self.llm.generate_rows(prompts, [Completion(body, params.seed, params.extra_args)])
-            for output in (output.outputs[0] for output in outputs):
-                output.logprobs = [
-                    {token: SimpleNamespace(logprob=logprob)}
-                    for token, logprob in zip(output.token_ids, output.logprobs["token_logprobs"], strict=True)
-                ]
-        return list(ranks.from_main(lambda: outputs))
+    def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
+        """See Engines. TRL's own code sends the weights by `update_named_params` of the client. The server's workers
+        keep those of the sample as they arrive."""
+        sample, server = generation.weight_sample, self.llm
+        if server is not None:
+            server.collective_rpc("das_expect_weights", [sample.every, sample.syncs])
+        generation.push_weights()
+        loaded = time.perf_counter()
+        tensors = sample.take()
+        if server is None:
+            return ""
+        sent = dict(zip(dict(tensors), fingerprint(dict(tensors).values()), strict=True))
+        problem = problem_of(_lost(sent, *answer) for answer in server.collective_rpc("das_lost_of_expected"))
+        generation.sync.check_s = time.perf_counter() - loaded
+        return problem
 
     def completed(self, generation: "SpeculativeGeneration", generated: Any) -> Any:
         """See Engines. On the main rank alone TRL's own code called `generate` of the client, `_generate_for_trl`."""
@@ -86,6 +85,13 @@ class ServerEngine(DasEngine):
 
     def load_state(self, folder: Path) -> None:
         """Do nothing: the server has kept the history, unless it was started anew."""
+
+
+def _lost(sent: Mapping[str, int], lost: str, arrived: Mapping[str, int]) -> str:
+    """Returns, in words, which tensors a worker lacks. sent, arrived: fingerprints of tensors, by name. lost: what the
+    worker says of those that arrived."""
+    others = [name for name, number in sent.items() if arrived.get(name) != number]
+    return f"{others[0]} arrived with other values" if others else lost
 
 
 def _generate_for_trl(

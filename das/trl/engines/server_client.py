@@ -78,8 +78,8 @@ class ServerClient(VLLMClient):
             )
         super().check_server(total_timeout, retry_interval)
 
-    def require_das(self, method: str) -> str:
-        """Check how the server was started, and return its dtype.
+    def require_das(self, method: str) -> None:
+        """Check how the server was started.
 
         method: the drafting method that the script asks for. Raises EngineError with a one-line message if the
         server does not run das, uses another method, or returns other log-probs than TRL expects.
@@ -97,7 +97,6 @@ class ServerClient(VLLMClient):
                 f"the server at {self.base_url} drafts by {found}, and das.speculate({method!r}) asks for {method}: "
                 f"{start}, or change das.speculate()"
             )
-        return str(config["model_config"]["dtype"]).removeprefix("torch.")
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
         """Connect to the server's workers, to send them weights.

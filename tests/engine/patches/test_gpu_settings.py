@@ -81,25 +81,30 @@ def test_every_tile_of_a_shape_has_the_same_inner_block() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "flag", "asked", "kept"),
+    ("cpu", "flag", "dtype", "asked", "kept"),
     [
-        (True, False, None, True), (True, False, "distribution", False), (False, False, None, False),
-        (False, True, None, True), (False, True, "bits", True), (False, True, "distribution", False),
+        (True, False, torch.float32, None, True), (True, False, torch.float32, "distribution", False),
+        (True, False, torch.bfloat16, None, False), (True, True, torch.float16, None, False),
+        (False, False, torch.float32, None, False), (False, True, torch.bfloat16, None, True),
+        (False, True, torch.bfloat16, "bits", True), (False, True, torch.bfloat16, "distribution", False),
     ],
 )  # fmt: skip
 def test_bits_are_kept_where_they_cost_nothing_or_are_asked_for(
-    cpu: bool, flag: bool, asked: str | None, kept: bool, monkeypatch: pytest.MonkeyPatch
+    cpu: bool, flag: bool, dtype: torch.dtype, asked: str | None, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(vars(vllm.envs), "VLLM_BATCH_INVARIANT", flag)
     monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: cpu)
-    assert keeps_bits(asked) == kept
+    assert keeps_bits(asked, dtype) == kept
 
 
 def test_bits_without_the_kernels_that_keep_them_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vars(vllm.envs), "VLLM_BATCH_INVARIANT", False)
     monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: False)
     with pytest.raises(ValueError, match=r'das.install\(exact="bits"\)'):
-        keeps_bits("bits")
+        keeps_bits("bits", torch.float32)
+    monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: True)
+    with pytest.raises(ValueError, match=r"float32 on a CPU, and this engine computes in torch.bfloat16"):
+        keeps_bits("bits", torch.bfloat16)
 
 
 def test_norms_are_vllms_own_in_invariant_engines_only(monkeypatch: pytest.MonkeyPatch) -> None:
