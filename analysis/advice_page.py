@@ -12,7 +12,7 @@ from analysis.figures import COLOURS, figure
 from analysis.page import box, document, picture, table
 from das.files import write_text
 
-HEADER = ("drafts", "acceptance", "rollout (s)", "change", "range of change", "step (s)", "change", "tokens per pass")
+HEADER = ("drafts", "rollout (s)", "change", "range of change", "step (s)", "change", "tokens per pass")
 
 
 def write(
@@ -20,7 +20,6 @@ def write(
     advice: str,
     facts: Sequence[str],
     arms: Mapping[str, Mapping[str, float]],
-    acceptance: Mapping[str, str],
     curve: Sequence[tuple[int, float, float]],
     timelines: Mapping[str, Mapping[str, Any]],
     scale: float,
@@ -29,15 +28,13 @@ def write(
     """Write the page.
 
     advice: the one line of advice. facts: lines about the simulation. arms: name -> its row of `arms` in result.json.
-    acceptance: name of a drafter that is a model -> "published", "measured" or "given"; the other drafters copy
-    recorded text. curve: (live requests, expected speedup, speedup if drafts cost more). timelines: arm -> time_s (the
-    end of each pass, in seconds) and live (requests in it). scale: the number of requests that each simulated request
-    stands for. derived: whether pass times are derived from data sheets instead of measured.
+    curve: (live requests, expected speedup, speedup if drafts cost more). timelines: arm -> time_s (the end of each
+    pass, in seconds) and live (requests in it). scale: the number of requests that each simulated request stands for.
+    derived: whether pass times are derived from data sheets instead of measured.
     """
     rows = [
         [
             name,
-            acceptance.get(name, ""),
             f"{row['rollout_s']:.1f}",
             f"{row['rollout_change']:+.1%}",
             span(row).lstrip(", "),
@@ -50,12 +47,8 @@ def write(
     host = " The host's part of a pass is as it was measured on one H200." if derived else ""
     notes = [
         f"The range is the change if drafted tokens cost 30 % less or 30 % more than the latency model says.{host} "
-        "The range covers neither the choice of sampled problems nor an acceptance other than the assumed one.",
-        "suffix-like is this project's drafter at suffix decoding's settings. w8 and w4 are copies of the policy in "
-        "few bits, eagle and mtp heads; they draft only while it pays. Rows with das + draft from the history, too. "
-        "Their acceptance is published by papers of their models, measured on this project's small policy, or given by "
-        "you (task.w8_rate, task.w4_rate, task.eagle_tau, task.mtp_rates); it is taken to be alike at all tokens. The "
-        "time of a draft pass is derived from published fits.",
+        "The range does not cover the choice of sampled problems.",
+        "suffix-like is this project's drafter at suffix decoding's settings.",
         "A step is the rollout and the rest of the training step, which speculation does not change.",
     ]
     body = [

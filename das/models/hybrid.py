@@ -4,8 +4,7 @@ In turns, the model proposes where the history is unsure. Unpredictable text is 
 history cannot predict is often followed by many that it can predict. A chain (a draft without branches) ends with the
 history's draft after the model's last token, even if the history is unsure.
 
-The model itself is das.models.self_draft in an engine, and experiments/simulate/model_on_text.py on recorded text. Both
-have the same interface, so a simulated rollout decides like a real one.
+The model itself is das.models.self_draft.
 """
 
 import math

@@ -37,13 +37,8 @@ PREFACE = (
 PARTS: tuple[Callable[[Setting], list[Section]], ...] = (
     das_rollouts.maths,
     lambda setting: [das_fig10.prices(setting)],
-    lambda setting: [das_fig10.hybrids(setting)],
     das_rollouts.code,
-    lambda setting: [das_drafts.cold_start(setting)],
     lambda setting: [das_drafts.draft_scope(setting)],
-    lambda setting: [das_drafts.history_window(setting)],
-    lambda setting: [das_drafts.similarity(setting)],
-    lambda setting: [das_drafts.response_lengths(setting)],
 )
 
 

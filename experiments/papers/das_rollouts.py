@@ -28,7 +28,7 @@ FIG10 = (
     "token costs as much as an emitted one, and only likely ones pay. Fig 8 cannot be the whole price of the paper's "
     "engine: by Fig 8 a pass of 256 requests takes 15 ms, but 443.6 s per step are 27 ms per pass even if the longest "
     "response had all 16,384 tokens. The section on other prices below tries what the rest may be. The text is the "
-    "other limit (see Cold start). Seconds differ also because our responses are shorter than the paper's."
+    "other limit. Seconds differ also because our responses are shorter than the paper's."
 )
 CODE = (
     "DeepCoder has 24K problems, so none comes twice in 50 steps, and both gain from the response's own text and its "

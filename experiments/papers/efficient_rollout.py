@@ -1,4 +1,4 @@
-"""EfficientRollout (arXiv 2606.18967), recomputed: main table, EAGLE-3 by depth, W4 and W8, ladder of draft lengths."""
+"""EfficientRollout (arXiv 2606.18967), recomputed: main table, EAGLE-3 by depth."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,10 @@ import numpy as np
 
 from analysis.report import Line, Section, curves
 from das.budget.latency import Array
-from experiments.papers import efficient_ladder
 from experiments.run.progress import Progress
 from experiments.settings.typed import Settings
 from experiments.simulate.cluster import simulate_rollout
 from experiments.simulate.engine import Engine, PlainEngine
-from experiments.simulate.model_profiles import read_profiles
 from experiments.simulate.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
 from experiments.simulate.roofline import PassWork, SelfDraftRoofline
 from experiments.simulate.times import Times
@@ -116,9 +114,6 @@ def sections(task: Any, budget: Settings, published: dict[str, Any], folder: Pat
     return [
         main_table(published, models, folder, progress),
         eagle(published, models, progress),
-        adaptive_lengths(published, models),
-        w4_and_w8(published),
-        efficient_ladder.traces(published, folder),
     ]
 
 
@@ -188,63 +183,4 @@ def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progr
         "beyond a plain pass and beyond the roofline. 3 rollouts per cell.",
         lines,
         EAGLE,
-    )
-
-
-def adaptive_lengths(published: dict[str, Any], models: dict[str, SelfDraftRoofline]) -> Section:
-    """Make the section that compares, for the 7B, fixed draft lengths with lengths that the paper's ladder adapts to
-    the acceptance.
-
-    Rollouts are simulated with the toggle at every tenth step of a training, during which acceptance rises.
-    """
-    data, quantiles = published["er_adaptive"]["data"], published["er_replay"]["data"]["guessed_length_quantiles"]
-    ladder = published["er_ladder"]["data"]
-    rates = efficient_ladder.rising(efficient_ladder.known_rates(ladder, "Qwen2.5-7B"))
-    adaptive, _ = efficient_ladder.climb(ladder, rates)
-    lines, model = [], models["Qwen2.5-7B"]
-    for what, gammas, claimed in (
-        ("fixed, 5", [5] * len(adaptive), data["fixed_5"]),
-        ("fixed, 11", [11] * len(adaptive), data["fixed_11"]),
-        ("adaptive", adaptive, data["adaptive"]),
-    ):
-        cells = []
-        for host in (0, 10):
-            changes = []
-            for step in range(5, len(adaptive), 10):
-                drafter = w4(model, Profile((float(rates[step]),) * gammas[step]), True, host)
-                changes.append(change(model, drawn_lengths(quantiles["Qwen2.5-7B"], 1024, step), drafter))
-            cells.append(f"{100 * float(np.mean(changes)):+.1f}")
-        lines.append(Line(f"{what}, %: host 0 / 10 ms", "", f"{claimed:+.1f}", " / ".join(cells)))
-    return Section(
-        "Adaptive against fixed draft length (7B, toggle on)",
-        "Acceptance as in the training of the ladder's section below, at every tenth step.",
-        lines,
-        "Without host time adaptive lengths are best, by less than a point. With host time long drafts look best, "
-        "although the paper found 11 the worst. One rate at all positions of a draft flatters long drafts.",
-    )
-
-
-def w4_and_w8(published: dict[str, Any]) -> Section:
-    """Make the section that compares drafters with 4-bit and 8-bit weights at batch 1.
-
-    The speedup is computed from the paper's idealised cost of a drafted token, and from the measured tau: the tokens
-    that a cycle of drafting and verifying emits.
-    """
-    data, profiles = published["er_w4_w8"]["data"], read_profiles()
-    lines = []
-    for i, gamma in enumerate(data["tau"]["gamma"]):
-        gains = {
-            bits: data["tau"][bits][i] / (gamma * data["idealised_T_D_over_T_T"][bits] + 1) for bits in ("W4", "W8")
-        }
-        own = {bits: profiles[bits.lower()].profile(gamma).tau for bits in gains}
-        taus = f"tau {data['tau']['W4'][i]} / {data['tau']['W8'][i]}"
-        ours = f"{gains['W4']:.2f} / {gains['W8']:.2f}; our small policy's tau {own['W4']:.2f} / {own['W8']:.2f}"
-        lines.append(Line(f"gamma {gamma}: speedup W4 / W8", "", taus, ours))
-    return Section(
-        "W4 against W8",
-        "tau / (gamma T_D/T_T + 1), batch 1, no overhead. Our small policy's tau: from its measured acceptance of "
-        "coupled drafts (experiments/simulate/model_profiles.json).",
-        lines,
-        "The paper's drafts are sampled and accepted by rejection; ours are drawn with our verifier's noise. In both, "
-        "8 bits are accepted more often, and 4 bits are faster.",
     )

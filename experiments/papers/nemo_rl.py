@@ -1,5 +1,4 @@
-"""NeMo RL (arXiv 2604.26779), recomputed: step times, drafters, asynchronous lag, the heatmap simulated for a 235B
-model."""
+"""NeMo RL (arXiv 2604.26779), recomputed: the heatmap simulated for a 235B model."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,6 @@ from analysis.report import Line, Section, curves
 from das.files import replacing
 from experiments.run.progress import Progress
 from experiments.settings.typed import Settings
-from experiments.simulate.hardware import HEAD_PASS, derived
-from experiments.simulate.model_profiles import read_profiles
 
 PREFACE = (
     "The paper's numbers are second-hand (three public summaries that agree). Ours are computed from a model with "
@@ -27,91 +24,7 @@ def step_speedup(share: float, rollout: float) -> float:
 
 def sections(task: Any, budget: Settings, published: dict[str, Any], folder: Path, progress: Progress) -> list[Section]:
     """Recompute the paper's results. Returns all sections of the report; their figures are in `folder`."""
-    return [step_times(published), drafters(published), async_lag(published), simulated_235b(published, folder)]
-
-
-def step_times(published: dict[str, Any]) -> Section:
-    """Make the section of step times: does Amdahl's law give the 8B's speedup of a step from its speedup of the
-    rollout?"""
-    data = published["nemo_step"]["data"]
-    generation, total = data["rows"].index("generation"), data["rows"].index("total")
-    lines = []
-    for kind in ("think", "zero"):
-        plain, drafted = data[f"{kind}_ar"], data[f"{kind}_sd"]
-        share = plain[generation] / plain[total]
-        rollout = plain[generation] / drafted[generation]
-        ours = f"R {share:.3f}, rollout {rollout:.2f}x: step {step_speedup(share, rollout):.2f}x"
-        lines.append(Line(f"Qwen3-8B, {kind}: step speedup", "", f"{data['step_speedup'][kind]}x", ours))
-    return Section("Step-time breakdown, 8B", "32 GB200, EAGLE-3, k = 3.", lines)
-
-
-def drafters(published: dict[str, Any]) -> Section:
-    """Make the section of drafters: compare the cost of a cycle of drafting and verifying that the paper's measurements
-    imply with the cost that a roofline predicts."""
-    form = derived("B200", "8B")
-
-    def cost(k: int, live: int) -> float:
-        b, context = np.array(float(live)), np.array(4000.0 * live)
-        plain = float(form.predict(b, b, context))
-        return float(form.predict(b, b * (k + 1), context)) / plain + k * HEAD_PASS
-
-    lines = []
-    for row in published["nemo_drafters"]["data"]["rows"]:
-        name = row["drafter"]
-        k = next((int(part[2:]) for part in name.replace(",", "").split() if part.startswith("k=")), 3)
-        claimed = ", ".join(
-            f"{kind} alpha {row[kind]['acceptance_length']} {row[kind]['speedup']}x" for kind in ("zero", "think")
-        )
-        ours = "not simulated"
-        if name != "n-gram":
-            speedups = [
-                row[kind]["acceptance_length"] / cost(k, live) for kind in ("zero", "think") for live in (8, 64, 256)
-            ]
-            ours = "zero {:.2f} {:.2f} {:.2f}x, think {:.2f} {:.2f} {:.2f}x".format(*speedups)
-        lines.append(Line(name, "", claimed, ours))
-    own = read_profiles()["eagle3"].profile(3).tau
-    speedups = [own / cost(3, live) for live in (8, 64, 256)]
-    lines.append(
-        Line(
-            f"EAGLE-3 k=3, in-domain, online, at the alpha of our small policy, {own:.2f}",
-            replay="{:.2f} {:.2f} {:.2f}x".format(*speedups),
-        )
-    )
-    slope = [cost(7, live) / 4 - cost(3, live) / 4 for live in (8, 64, 256)]
-    model = published["nemo_model"]["data"]["measured_8B_cycle_cost_per_extra_draft_token"]
-    lines.append(
-        Line(
-            "cost of a cycle per drafted token, in plain passes",
-            "",
-            f"zero {model['zero']}, think {model['think']} (implied)",
-            " ".join(f"{s:.2f}" for s in slope),
-        )
-    )
-    return Section(
-        "Drafters, 8B",
-        "Ours: the published alpha, with a derived B200 roofline (not measured) at 8, 64 and 256 live requests per "
-        f"engine, and {HEAD_PASS} of a plain pass for each draft pass.",
-        lines,
-        "Where drafts are nearly free (few live requests) the roofline promises far more than was measured. It also "
-        "prefers longer drafts, which the paper found worse. The measurements imply 0.6 to 0.8 plain passes for every "
-        "drafted token. Many live requests, a slow drafting path, or host time per pass, which no roofline contains, "
-        "could explain that.",
-    )
-
-
-def async_lag(published: dict[str, Any]) -> Section:
-    """Make the section of asynchronous RL at lag 1: does the shorter wait for the rollout explain the time that a step
-    saves?"""
-    data = published["nemo_async"]["data"]
-    exposed = data["exposed_generation_s"]["ar"] - data["exposed_generation_s"]["sd"]
-    ours = data["step_s"]["ar"] / (data["step_s"]["ar"] - exposed)
-    return Section(
-        "Async, lag 1",
-        "Ours: if nothing but the exposed rollout had shrunk.",
-        [Line("step speedup", "", f"{data['step_speedup']}x", f"{ours:.2f}x")],
-        f"The step shrank by {data['step_s']['ar'] - data['step_s']['sd']:.1f} s, the exposed rollout by "
-        f"{exposed:.1f} s: the rest is not explained by what is published.",
-    )
+    return [simulated_235b(published, folder)]
 
 
 def simulated_235b(published: dict[str, Any], folder: Path) -> Section:

@@ -92,18 +92,15 @@ class Batch:
         """Return the emitted tokens per target pass of a request, over all steps."""
         return float(self.weights @ [s.tokens for s in steps] / (self.weights @ [s.passes for s in steps]))
 
-    def line(self, outcome: Outcome, label: str = "", more: str = "") -> Line:
-        """Return an arm's line: its reduction of rollout time in each epoch and in all steps. Prints and draws it, too.
-
-        label: the line's label; "" for the arm's name. more: text to append to the numbers.
-        """
+    def line(self, outcome: Outcome, label: str) -> Line:
+        """Return an arm's line: its reduction of rollout time by epoch and in all steps. Prints and draws it, too."""
         reduction = 1 - outcome.drafted / outcome.none
         saved = " / ".join(percent(value) for value in reduction)
         in_all = percent(1 - float((self.weights @ outcome.drafted) / (self.weights @ outcome.none)))
-        ours = f"{saved}; {in_all} in all, {outcome.tokens_per_pass:.2f} tokens per pass{more}"
+        ours = f"{saved}; {in_all} in all, {outcome.tokens_per_pass:.2f} tokens per pass"
         self.drawn[outcome.name] = np.arange(1, self.epochs + 1), 100 * reduction
         self.setting.progress.note(f"maths, {outcome.name}: {ours}")
-        return Line(label or outcome.name, replay=ours)
+        return Line(label, replay=ours)
 
     def figure(self, name: str, title: str) -> str:
         """Draw the reductions of all lines into the setting's folder. Returns the file's name."""

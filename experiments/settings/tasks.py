@@ -26,12 +26,9 @@ TASKS: dict[str, Mapping[Any, str]] = {
         int: "group prompt",
         str: "gpu model",
         list[list[float]] | None: "step_ms",
-        Count: "engines batch max_num_seqs max_tokens tokens copy_tokens eagle_tokens mtp_tokens",
+        Count: "engines batch max_num_seqs max_tokens tokens",
         float: "draft_us",
-        float | None: "rest_s eagle_tau visits",
-        Literal["published", "measured"]: "acceptance",
-        Share | None: "w8_rate w4_rate",
-        list[Share] | None: "mtp_rates",
+        float | None: "rest_s visits",
     },
     "bench_budgets": BENCH_BUDGETS,
     "bench_drafter": {
@@ -80,9 +77,7 @@ TASKS: dict[str, Mapping[Any, str]] = {
         str: "folder traces",
         Annotated[float, Range(1)]: "run_length",
         float: "draft_us",
-        Count: """
-            problems maths_steps maths_batch code_steps
-            ablation_problems window_problems window_epochs similarity_problems""",
+        Count: "problems maths_steps maths_batch code_steps scope_problems",
     },
     "rollout": {Annotated[int, Range(1, 10**7)]: "steps"},
     "train": {str | None: "group"},

@@ -37,26 +37,6 @@ BANDWIDTH_SHARE = 0.776
 FLOPS_SHARE = 0.748
 KV_SHARE = 0.30
 TARGET_REQUEST = 54e-6  # seconds that a live request adds to a pass
-VERIFY_REQUEST = 200e-6  # the same for a pass that verifies drafts; fitted to drafts of 3, 7, 11 and 15 tokens
-# The most seconds that a drafted token can add: the difference, spread over the shortest draft of the fit. At 256 live
-# requests of a 7B on an H100 that is 0.6 of a plain pass. NeMo RL (arXiv 2604.26779) measured 0.6 to 0.8 for each
-# drafted token, all costs included.
-VERIFY_TOKEN = (VERIFY_REQUEST - TARGET_REQUEST) / 3
-# Assumed, not measured: seconds that branching drafts add to a pass on a GPU (engine/runner/branches.py). In
-# each layer about three kernels of 4 us write keys and values for the branches; a few more kernels copy blocks.
-BRANCHING = 0.4e-3
-# A 4-bit copy of the target as its drafter: the time of a draft pass as a share of a target pass (eta_D W_D / W_T: .48,
-# .49, .42), and the seconds that a request adds to a draft pass.
-W4_PASS = 0.46
-W4_REQUEST = 103e-6
-# Weights that a draft pass reads, as a share of the policy's: W_D / W_T of the same three models (.357, .348, .329).
-# They are read more slowly (eta_D 1.34 on average); W4_PASS contains that.
-W4_WEIGHTS = 0.345
-W8_WEIGHTS = 0.57  # W4_WEIGHTS for 8 bits, from the idealised T_D / T_T of a 7B at batch 1 (.573; .360 for 4 bits)
-W8_PASS = 0.76  # not fitted: W4_PASS, scaled by the bytes of weights
-# The time of a draft pass of a head as a share of a target pass, for EAGLE-3 in the same paper (T_D / T_T: .078, .062,
-# .045).
-HEAD_PASS = 0.06
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Latency forms that change another form: more requests, costlier drafts, reading of context, a cheaper pass."""
+"""Latency forms that change another form: more requests, costlier drafts, reading of context."""
 
 from dataclasses import dataclass
 
@@ -47,16 +47,3 @@ class ContextRead:
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
         return self.form.predict(live, tokens, context) + self.token * context
-
-
-@dataclass(frozen=True)
-class CheaperPass:
-    """A latency form that multiplies the fixed time of a pass in `form` (without tokens) by `share`. The time for
-    tokens stays."""
-
-    form: Form
-    share: float
-
-    def predict(self, live: Array, tokens: Array, context: Array) -> Array:
-        zero = np.zeros(np.shape(tokens))
-        return self.form.predict(live, tokens, context) - (1 - self.share) * self.form.predict(zero, zero, zero)

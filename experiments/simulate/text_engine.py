@@ -5,33 +5,18 @@ the budget are called through DraftRound, as in the engine's proposer.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, cast
 
 import numpy as np
 
-from das.budget import BudgetPolicy, DraftWork, LiveRequest, TargetPass
+from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.draft_round import DraftRound
 from das.drafter import Drafter, TreeDrafts
-from das.models.hybrid import ChainModel, Hybrid
 from experiments.simulate.engine import Engine
 from experiments.simulate.times import Times
 from experiments.simulate.workload import Workload
 
 PROMPT = 10**6  # recorded responses come without prompts: token ids of stand-in prompts start here
 KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
-
-
-class TextModel(ChainModel, Protocol):
-    """A model that drafts on recorded text, such as those of experiments/simulate/model_on_text.py."""
-
-    def begin_text(self, text: np.ndarray) -> None:
-        """Begin a rollout. text: all its responses, one after the other, int32 [tokens]."""
-
-    def stand_at(self, places: np.ndarray, contexts: np.ndarray) -> None:
-        """Set the places at which the next drafts begin.
-
-        places: the place in the text of each request's next token. contexts: its number of prompt and response tokens.
-        """
 
 
 class TextEngine(Engine):
@@ -42,7 +27,6 @@ class TextEngine(Engine):
     max_tokens     the longest response allowed
     name           prefix of request names, which must differ between engines that share a drafter
     branch_blocks  see DraftRound; attention reads a request's context once more for each branch
-    hybrid         see DraftRound; its model is a TextModel
     """
 
     def __init__(
@@ -54,13 +38,11 @@ class TextEngine(Engine):
         max_tokens: int,
         name: str = "",
         branch_blocks: int = 0,
-        hybrid: Hybrid | None = None,
     ) -> None:
         super().__init__(times, max_num_seqs)
         self.drafter = drafter
-        self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks, hybrid=hybrid)
+        self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks)
         self.max_tokens = max_tokens
-        self._model = None if hybrid is None else cast(TextModel, hybrid.model)
         self._name = name
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
@@ -75,9 +57,7 @@ class TextEngine(Engine):
         self._drafts = np.empty((0, 0), np.int32)  # [requests, longest draft]
         self._parents: np.ndarray | None = None  # [requests, longest draft], for drafts that may branch (TreeDrafts)
         self._branches = np.empty(0, np.int64)  # number of branches of each request's draft
-        self._drafting_s = 0.0  # seconds spent on making these drafts, without the passes of a model
-        self._model_work = DraftWork()  # the model's passes for these drafts
-        self.draft_passes = 0
+        self._drafting_s = 0.0  # seconds spent on making these drafts
         # Requests that finished in the last pass. In the next pass, drafter and budget learn of it.
         self._just_finished: list[LiveRequest] = []
         # Entry n counts how often a pass verified n draft tokens of a request, and how often it accepted n.
@@ -87,8 +67,6 @@ class TextEngine(Engine):
         # The padding lets a row's window reach beyond the end of the last response.
         self._text = np.concatenate([work.tokens, np.full(max_draft_tokens + 1, -1, np.int32)])
         self._remembered = work.remembered if self.drafter.remembers else None
-        if self._model is not None:
-            self._model.begin_text(self._text)
 
     def advance(self) -> None:
         joined = self._join()
@@ -96,8 +74,7 @@ class TextEngine(Engine):
         branches, read_again = int(self._branches.sum()), int(self._branches @ self._contexts())
         seconds = self.times.target(live, num_drafted, context + read_again, branches > 0) + self._drafting_s
         seconds += len(joined) * self.work.prompt * self.times.prefill
-        draft_passes = self._model_work.passes
-        self.now += seconds + sum(took for _, took in draft_passes)
+        self.now += seconds
         before = self._at
         num_accepted, new_tokens = self._verify(num_drafted)
         self._end_finished()
@@ -105,7 +82,7 @@ class TextEngine(Engine):
             sampling = self.work.sampling_of(i) if self.drafter.remembers else None
             self.draft_round.begin(request, self._prompt, seed=None if sampling is None else sampling.seed)
         # Budgets learn from decode passes: a pass with prompts takes longer.
-        target_pass = TargetPass(live, num_drafted, int(num_accepted.sum()), context, seconds, branches, draft_passes)
+        target_pass = TargetPass(live, num_drafted, int(num_accepted.sum()), context, seconds, branches)
         self.draft_round.observe(
             self._requests,
             self._num_drafts.tolist(),
@@ -191,12 +168,7 @@ class TextEngine(Engine):
     def _draft(self) -> None:
         """Ask for the drafts of the next pass, and note the time that they take."""
         live = len(self._requests)
-        if self._model is not None:
-            self._model.stand_at(self._at, self._contexts())
         proposal = self.draft_round.propose(self._requests)
-        if self.draft_round.hybrid is not None:
-            self._model_work = self.draft_round.hybrid.handed_out()
-        self.draft_passes += len(self._model_work.passes)
         self._parents, self._branches, self._drafting_s = None, np.zeros(live, np.int64), 0.0
         if proposal is None:
             self._num_drafts, self._drafts = np.zeros(live, np.int64), np.empty((live, 0), np.int32)

@@ -1,6 +1,7 @@
-"""Which drafts are asked for, and what they took. What is drafted: tests/experiments/simulate/test_model_on_text.py."""
+"""Which drafts a hybrid asks for, and what they took."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -8,22 +9,50 @@ import pytest
 from das.drafter import HistoryDrafter
 from das.models.hybrid import Drawn, Hybrid
 from experiments.simulate.latency_forms import Drafting
-from experiments.simulate.model_on_text import CopyOnText
 
 PRICE = Drafting(2e-3, 1e-5, 0.0, 1e-4)
 REQUESTS = ["a", "b"]
 
 
-def at_work(model: CopyOnText) -> None:
-    """The two requests stand in a text of 100 tokens, and have 10 tokens of context."""
-    model.begin_text(np.arange(100, dtype=np.int32))
-    model.stand_at(np.array([0, 50]), np.array([10, 10]))
+class Copy:
+    """Stands in for a copy of the policy that is right with probability `rate` at each place of a text of 100 tokens.
+    The two requests stand at its begin and middle, and have 10 tokens of context. Its passes take made-up time, and are
+    counted."""
+
+    def __init__(self, rate: float):
+        self.rate, self.num_passes, self._now = rate, 0, 0.0
+        self._right_at = np.random.default_rng([0, 0]).random(100) < rate
+
+    def clock(self) -> float:
+        return self._now
+
+    def prepare(self, requests: Sequence[str]) -> float:
+        return 0.0
+
+    def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+        pass
+
+    def begin(self, requests: Sequence[str]) -> None:
+        self._at, self._right, self._first, self._now = np.zeros(2, np.int64), np.ones(2, bool), True, 0.0
+
+    def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> Drawn:
+        self.num_passes += 1
+        rows = sum(map(len, tokens)) + len(among) * self._first
+        self._first = False
+        for i, own in zip(among.tolist(), tokens, strict=True):
+            start = int(50 * i + self._at[i])
+            self._right[i] &= np.array_equal(np.arange(start, start + len(own)), own)
+            self._at[i] += len(own)
+        live, all_rows, context = (np.array(value, np.float64) for value in (len(among), rows, 10 * len(among)))
+        self._now += float(PRICE.predict(live, all_rows, context))
+        places = 50 * among + self._at[among]
+        right = self._right[among] & self._right_at[places]
+        return np.where(right, places, 1000), np.full(len(among), self.rate)
 
 
 def test_what_a_round_took_is_handed_out_once() -> None:
     """Rounds without drafts come in between, and their passes take no draft passes."""
-    copy = CopyOnText((1.0,), PRICE)
-    at_work(copy)
+    copy = Copy(1.0)
     hybrid, history = Hybrid(copy, 3, lambda: math.nan), HistoryDrafter()
     for name in REQUESTS:
         history.begin(name, "problem", [1, 2, 3])
@@ -32,22 +61,12 @@ def test_what_a_round_took_is_handed_out_once() -> None:
     assert not hybrid.handed_out().passes
 
 
-class Counted(CopyOnText):
-    """A copy that counts its passes."""
-
-    num_passes = 0
-
-    def run(self, among: np.ndarray, tokens: object) -> Drawn:  # type: ignore[override]
-        self.num_passes += 1
-        return super().run(among, tokens)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("share", [0.95, 0.8])
 def test_trials_of_a_model_that_does_not_pay_come_ever_later(share: float) -> None:
     """The history drafts well for one of two requests. So the model would pay if the history had nothing for any, which
     is looked at first, and does not pay for the other one alone.
     """
-    model, worth = Counted((0.9,), PRICE), math.nan
+    model, worth = Copy(0.9), math.nan
     history = HistoryDrafter()
     for _ in range(30):  # so often that the history is sure
         history.begin("old", "known", [1, 2, 3])
@@ -57,7 +76,6 @@ def test_trials_of_a_model_that_does_not_pay_come_ever_later(share: float) -> No
     history.begin("a", "known", [1, 2, 3])
     history.begin("b", "unknown", [1, 2, 3])
 
-    at_work(model)
     for _ in range(20):
         hybrid.extend(history, REQUESTS, [5, 5])
     assert model.num_passes == 20

@@ -2,7 +2,7 @@
 
 result.json: arms.NAME.{rollout_s, low_s, high_s, step_s, rollout_change, low_change, high_change, step_change,
 tokens_per_pass}, chosen, changes_by_step, change_over_visits, pays_up_to, pays_up_to_dearer, advice, speedup_by_live,
-break_even, seconds; acceptance.NAME, for drafters that are models: published, measured or given.
+break_even, seconds.
 advice.html: the page, in one file.
 """
 
@@ -28,7 +28,6 @@ from experiments.simulate.scopes import OwnText
 from experiments.simulate.text_engine import TextEngine
 from experiments.simulate.times import Form
 from experiments.tasks.advise.case import Case, build
-from experiments.tasks.advise.models import acceptances, copy_beside, model_steps
 
 WORTH = 0.03  # a smaller gain of rollout time is not worth a change of settings
 LIVE = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)  # requests per engine that are considered
@@ -53,7 +52,6 @@ SETTINGS: dict[str, tuple[Arm, int, str]] = {
     ),
     "das, fixed 16": (Arm(FIXED), 0, "budget=fixed budget.tokens=16 drafter.window=16"),
 }
-HYBRID = "das + w4"  # the 4-bit copy beside the history, as in arm das_self
 
 
 @dataclass(frozen=True)
@@ -75,21 +73,10 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     run_folder = RunFolder(Path(folder), config.resolved)  # after the input was checked: a failure leaves no folder
     for line in facts:
         progress.note(line)
-    # The drafters that are models come first: they report bad settings at once, and the others take longer.
-    model_none, model_arms = model_steps(config.task, case)
     history = history_arms(case)
     none, expected = history.expected["none"], history.expected[history.chosen]
     rest = rest_share(config.task, none)
-    arms = table(history, model_none, model_arms, rest)
-    hybrid, low, high = (
-        priced.simulate(Arm(MARGINAL, copy=copy_beside(config.task, priced))).steps
-        for priced in (case, case.cheaper(), case.dearer())
-    )
-    arms[HYBRID] = summary(hybrid, low, high, none, rest)
-    accepted = acceptances(config.task)
-    basis = {name: row.basis for name, row in accepted.items()}
-    basis[HYBRID] = basis["w4"]
-    facts += [f"{name}: acceptance {row.basis}, {row.what} ({row.source})" for name, row in accepted.items()]
+    arms = table(history, rest)
     gains = accepted_by_limit(history.engines["das, fixed 16"])
     curve = speedup_by_live(gains, case)
     even = [break_even(gains, case, live) for live in ASKED]
@@ -100,10 +87,8 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     for line in facts[-len(even) :]:
         progress.note(line)
     pays, pays_dearer = (pays_up_to([(live, gains[k]) for live, *gains in curve]) for k in (0, 1))
-    best_model = min(basis, key=lambda name: arms[name]["rollout_s"])
     settings = SETTINGS[history.chosen][2]
-    of_model = best_model, arms[best_model], basis[best_model]
-    text = advice(arms[history.chosen], settings, pays, pays_dearer, of_model, arms.get("stock"))
+    text = advice(arms[history.chosen], settings, pays, pays_dearer, arms.get("stock"))
     by_step = [step.rollout_s / plain.rollout_s - 1 for step, plain in zip(expected, none, strict=True)]
     over_visits = change_over_visits(expected, none, config.task.visits)
     by_visit = visit_lines(history.chosen, by_step, config.task.visits, over_visits)
@@ -118,13 +103,12 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         "pays_up_to": pays,
         "pays_up_to_dearer": pays_dearer,
         "advice": text,
-        "acceptance": basis,
         "speedup_by_live": curve,
         "break_even": even,
         "seconds": time.perf_counter() - start,
     }
     timelines = {name: history.expected[name][-1].timelines[0] for name in ("none", history.chosen)}
-    page.write(Path(folder) / "advice.html", text, facts, arms, basis, curve, timelines, case.scale, case.derived)
+    page.write(Path(folder) / "advice.html", text, facts, arms, curve, timelines, case.scale, case.derived)
     progress.note(text)
     progress.note(f"page: {folder}/advice.html")
     progress.note(f"result: {run_folder.write_result(result)}")
@@ -140,7 +124,7 @@ def history_arms(case: Case) -> HistoryArms:
     engines: dict[str, TextEngine] = {}
     for name, (arm, window, _) in SETTINGS.items():
         if len(case.works) > window:  # otherwise the window forgets nothing, so the arm equals das
-            expected[name], engine, _ = case.simulate(arm)
+            expected[name], engine = case.simulate(arm)
             assert isinstance(engine, TextEngine)
             engines[name] = engine
             dearer[name] = case.dearer().simulate(arm).steps
@@ -205,25 +189,13 @@ def rest_share(task: Any, plain: Sequence[Step]) -> float:
     return 1 / 0.643 - 1  # rollouts are 64.3 % of a step in EfficientRollout's 7B run (58-71 %)
 
 
-def table(
-    history: HistoryArms, model_none: Sequence[Step], model_arms: Mapping[str, Sequence[Sequence[Step]]], rest: float
-) -> dict[str, dict[str, float]]:
-    """Return arm -> its row of the table (see `summary`). Each arm is compared with the arm `none` on the same
-    requests.
-
-    model_none, model_arms: see model_steps. rest: see rest_share.
-    """
+def table(history: HistoryArms, rest: float) -> dict[str, dict[str, float]]:
+    """Return arm -> its row of the table (see `summary`). rest: see rest_share."""
     none = history.expected["none"]
     rows = {}
     for name, steps in history.expected.items():
         low, high = (history.cheaper, history.dearer[name]) if name == history.chosen else (steps, steps)
         rows[name] = summary(steps, low, high, none, rest)
-    # Models were simulated with other requests. Their seconds are scaled so that `none` takes as long as on the
-    # sample.
-    scale = seconds(none) / seconds(model_none)
-    for name, (expected, cheaper, dearer) in model_arms.items():
-        row = summary(expected, cheaper, dearer, model_none, rest)
-        rows[name] = {key: value * scale if key.endswith("_s") else value for key, value in row.items()}
     return rows
 
 
@@ -310,27 +282,18 @@ def advice(
     settings: str,
     pays: int,
     pays_dearer: int,
-    model: tuple[str, Mapping[str, float], str],
     stock: Mapping[str, float] | None,
 ) -> str:
     """Return one line of advice. It is "turn it on" if drafts are expected to save time, and cost no time even if
     drafted tokens are dearer.
 
-    das: the row of the chosen arm. settings: its overrides. pays, pays_dearer: see pays_up_to. model: the best drafter
-    that is a model, with or without the history drafter: its name, its row, and where its acceptance comes from. stock:
-    the row of vLLM as it comes, if the times of passes are derived.
+    das: the row of the chosen arm. settings: its overrides. pays, pays_dearer: see pays_up_to. stock: the row of vLLM
+    as it comes, if the times of passes are derived.
     """
     gain, certain_gain = -das["rollout_change"], -das["high_change"]
-    name, row, basis = model
     more = ""
-    if -row["rollout_change"] >= max(gain, 0.0) + WORTH and -row["high_change"] >= max(certain_gain, 0.0):
-        more = (
-            f" Best of all, a drafter that is a model ({name}) would save {-row['rollout_change']:.0%} at "
-            f"{basis} acceptance, because a pass emits {row['tokens_per_pass']:.2f} tokens with it, "
-            f"{das['tokens_per_pass']:.2f} with das."
-        )
     if stock is not None:
-        more += f" {against_stock(das, stock)} Step times are derived: measure yours (task.step_ms)."
+        more = f" {against_stock(das, stock)} Step times are derived: measure yours (task.step_ms)."
     if gain >= WORTH and certain_gain >= 0:
         return (
             f"Turn it on with arm=das {settings}: rollouts should take {gain:.0%} less time ({certain_gain:.0%} to "
