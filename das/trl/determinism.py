@@ -3,8 +3,10 @@ states."""
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,11 +39,24 @@ def algorithms_of_the_engine() -> Iterator[None]:
 
 @contextmanager
 def random_states_kept() -> Iterator[None]:
-    """At the end of the `with` block, restore the random states of Python, NumPy and torch."""
+    """At the end of the `with` block, restore the random states of Python, NumPy and torch (of this process's GPU)."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices):
             yield
     finally:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
+
+
+def undisturbed(trainer: Any) -> None:
+    """Let the evaluations and predictions of this trainer leave its training as it is. TRL draws the order of
+    micro-batches from the global generator, which an evaluation would advance."""
+    for name in ("evaluate", "predict"):
+        setattr(trainer, name, partial(_kept, getattr(trainer, name)))
+
+
+def _kept(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with random_states_kept():
+        return original(*args, **kwargs)

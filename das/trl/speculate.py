@@ -24,6 +24,7 @@ from das.side_output import side_output
 from das.trl import patches as trl_trainers
 from das.trl.conversations import follow_turns
 from das.trl.dataset_rows import require_fitting
+from das.trl.determinism import undisturbed
 from das.trl.engines.cluster import BESIDE
 from das.trl.generation import SpeculativeGeneration
 from das.trl.lag import check_lag, rollouts_of_script, script_problem
@@ -163,6 +164,7 @@ def _build(
     trainer.add_callback(WandbRecord(generation.engine))
     follow_turns(trainer)
     complete(trainer)
+    undisturbed(trainer)
     rollouts = rollouts_of_script(trainer, lag)
     ScriptCheckpoints(trainer, rollouts)
     require_fitting(trainer, generation.engines.room)

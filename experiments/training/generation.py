@@ -47,10 +47,10 @@ class HarnessGeneration(SpeculativeGeneration):
             with random_states_kept(), self.engines.evaluation():
                 self._load(copies, request.step)
                 with self._awake():
-                    self._check_logprobs(request.step)
                     _, rollout = self.engines.roll_out(request)
         finally:
             self.weight_sample, self.sync = kept
+            self._held = None
         return rollout
 
     @contextmanager

@@ -91,7 +91,7 @@ def at_lag(
 def test_a_script_at_a_lag_is_the_same_with_drafts_and_samples_as_the_harness(
     at_lag: tuple[Path, dict[str, Any]], in_process: Callable[..., Any], repetitive_policy: str, tmp_path: Path
 ) -> None:
-    """With evaluations between steps."""
+    """With evaluations between steps, which the harness's run has not: they leave a training as it is."""
     none, das = (at_lag[1][method] for method in ("none", "das"))
     for what in ("tokens", "losses", "weights"):
         assert das[what] == none[what]
@@ -100,8 +100,7 @@ def test_a_script_at_a_lag_is_the_same_with_drafts_and_samples_as_the_harness(
     in_process(train, "none", repetitive_policy, tmp_path, "trainer.lag=1", "trainer.trim_padding=false")  # TRL's bits
     harness = outcome(tmp_path)
     assert none["tokens"] == harness["tokens"]
-    # They differ from the sixth digit on; the cause is not known.
-    assert none["losses"] == pytest.approx(harness["losses"], rel=1e-3)
+    assert none["losses"] == harness["losses"]
 
 
 @pytest.mark.nightly
