@@ -63,7 +63,7 @@ def of_arm(result: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
 
 
 def of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the numbers of all METRICS that rows have. Rows without a number, as those of older runs, do not count."""
+    """Return the numbers of all METRICS that rows have. Rows without a number do not count."""
     numbers: dict[str, dict[str, Any]] = {}
     for metric in METRICS:
         values = [row[metric.name] for row in rows if _is_number(row.get(metric.name))]

@@ -143,7 +143,7 @@ def compare_final(key: str, base: Run, run: Run) -> tuple[bool | None, str]:
     """Return whether a digest at the end of both runs is equal (None: not recorded), and the verdict in words."""
     absent = [each.name for each in (base, run) if key not in each.final]
     if absent:
-        why = "it has not finished, did not train, or is older than this digest"
+        why = "it has not finished, or did not train"
         return None, f"not recorded in {' and '.join(absent)}: {why}"
     if base.final[key] == run.final[key]:
         return True, "identical"

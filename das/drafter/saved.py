@@ -17,7 +17,7 @@ from das.drafter.checks import MAX_TICK
 from das.drafter.distributions import Distributions
 from das.drafter.prior import SIZES
 
-_KIND = "drafter history 2"  # files without the arrays heads and others remember no distributions
+_KIND = "drafter history"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from das.engine.proposer import DasProposer
 
 HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"
-KIND = "learned 2"
+KIND = "what a proposer learned"
 
 
 def save(proposer: "DasProposer", folder: Path) -> None:

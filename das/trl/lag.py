@@ -21,7 +21,7 @@ from das.engine.rollouts.rollout import Rollout
 from das.trl.step_rollouts import FinishedRollout, Rows, StepRollouts, Sync
 
 STATE = "rollouts_ahead.npz"
-KIND = "rollouts ahead 2"
+KIND = "rollouts ahead"
 PLAIN = ("step", "problems", "responses", "finish_reasons", "rollout_s")  # fields of Rollout that fit into JSON
 
 

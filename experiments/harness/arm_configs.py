@@ -11,7 +11,6 @@ from typing import Any
 from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.compose import compose_config
 from experiments.settings.config import RunConfig, run_config
-from experiments.settings.renamed import gone
 from experiments.settings.typed import leaves
 
 VARIABLE = ("drafter", "head", "budget", "arm", "engine", "schedule")  # arms may differ in these
@@ -58,8 +57,6 @@ def arm_config(name: str, overrides: list[str]) -> RunConfig:
 def own_overrides(name: str, overrides: list[str]) -> list[str]:
     """Return the user's overrides with arm=`name` added and `vary` removed. Raises UserError for an arm that does not
     exist."""
-    if instead := gone(f"arm={name}"):
-        raise UserError(f"arm={name}: {instead}")
     if not (CONFIGS / "arm" / f"{name}.yaml").exists():
         known = sorted(path.stem for path in (CONFIGS / "arm").glob("*.yaml"))
         raise UserError(f"unknown arm {name!r}: choose from {', '.join(known)}")

@@ -24,7 +24,6 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import ENGINES, versions
 from experiments.settings.compose import compose_config
 from experiments.settings.config import RunConfig
-from experiments.settings.renamed import RENAMED, renamed
 from experiments.settings.typed import leaves
 from experiments.training import checkpoint
 
@@ -86,8 +85,7 @@ def _recorded(folder: Path) -> tuple[list[str], str]:
     """The overrides that `remember` wrote, and their signature. Raises UserError if there are none."""
     try:
         record = json.loads((folder / "overrides.json").read_text())
-        signed = record if isinstance(record, dict) else {"overrides": list(record), "signature": ""}  # older runs
-        return [str(override) for override in signed["overrides"]], str(signed["signature"])
+        return [str(override) for override in record["overrides"]], str(record["signature"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise UserError(f"resume={folder}: it holds no run of task=train or task=compare (overrides.json)") from None
 
@@ -111,12 +109,6 @@ def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
     Raises UserError if there is no such run, or if its task cannot be resumed.
     """
     first, _ = _recorded(folder)
-    for override in first:
-        if new_name := renamed(override):
-            raise UserError(
-                f"resume={folder}: an older version started this run ({override}, now called {new_name}); "
-                "start a new run"
-            )
     given_now = {_key(override) for override in overrides}
     combined = [override for override in first if _key(override) not in given_now] + overrides
     if "resume" not in given_now:  # the run is started again in its folder
@@ -224,10 +216,6 @@ def refuse_another(theirs: Mapping[str, Any], ours: Mapping[str, Any], folder: P
     theirs: the identity that the checkpoint records. ours: the identity of this run.
     """
     their_settings, our_settings = theirs["config"], ours["config"]
-    if old_names := RENAMED.keys() & their_settings.keys():
-        raise UserError(
-            f"an older version wrote the checkpoints in {folder} ({', '.join(sorted(old_names))}); start a new run"
-        )
     wrote, resuming = (settings.get("engine.processes", 1) for settings in (their_settings, our_settings))
     if wrote != resuming:
         raise UserError(

@@ -171,10 +171,7 @@ def check_reward(config: RunConfig) -> None:
 
 
 def refuse_one_arm(config: RunConfig, overrides: Sequence[str]) -> None:
-    """Refuse `arm=` in a comparison, which has several arms and would ignore it. Raises UserError.
-
-    A run that is resumed is not refused: an older version may have started it.
-    """
+    """Refuse `arm=` in a comparison, which has several arms and would ignore it. Raises UserError."""
     given = [override for override in overrides if override.startswith("arm=")]
-    if given and config.task.name == "compare" and config.resume is None:
+    if given and config.task.name == "compare":
         raise UserError(f"{given[0]}: task=compare has several, arms={list(config.arms)}; name it there, or task=train")

@@ -15,7 +15,6 @@ from yaml import YAMLError
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS, USER_ERROR, UserError, stop
 from experiments.settings.config import run_config
-from experiments.settings.renamed import gone, renamed
 
 _NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # what compose raises
 _CHOICE = re.compile(
@@ -74,17 +73,11 @@ def explain_config_error(arguments: list[str]) -> None:
     """
     if any(argument.startswith("-") for argument in arguments):
         return
-    for argument in arguments:
-        if instead := gone(argument):
-            stop(f"{argument}: {instead}", USER_ERROR)
     task = next((argument.removeprefix("task=") for argument in arguments if argument.startswith("task=")), "compare")
     if task not in TASKS:
         stop(
             f"unknown task {task!r}: choose one of {', '.join(TASKS)}; python run.py --help describes them", USER_ERROR
         )
-    for argument in arguments:
-        if new_name := renamed(argument):
-            stop(f"{argument}: this setting is now called {new_name}", USER_ERROR)
     if refusal := _no_choice(arguments):
         stop(refusal, USER_ERROR)
     with initialize_config_dir(str(CONFIGS), version_base=None):

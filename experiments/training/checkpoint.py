@@ -17,7 +17,7 @@ from typing import Any
 from das.files import flush, write_text
 from experiments.run.errors import CheckpointError
 
-KIND = "das checkpoint 1"
+KIND = "das checkpoint"
 MANIFEST = "manifest.json"
 OPTIMIZER = "optimizer.pt"  # two thirds of a checkpoint, needed only to train on
 _NAME = re.compile(r"step_(\d{5,})")

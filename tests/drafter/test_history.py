@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from das.arrays import load_arrays
 from das.drafter import HistoryDrafter
 from das.drafter.texts import private_id
 
@@ -156,18 +155,6 @@ def test_save_and_load(tmp_path: Path) -> None:
     short.begin("live", "p", [])
     with pytest.raises(ValueError, match="live"):
         short.load(tmp_path / "history.npz")
-
-
-def test_file_format_is_that_of_earlier_versions(tmp_path: Path) -> None:
-    """Histories that were saved before still load: the keys keep their names."""
-    drafter = HistoryDrafter(remember="tokens")
-    finish(drafter)
-    drafter.end_step(2)
-    drafter.save(tmp_path / "history.npz")
-    arrays = load_arrays(tmp_path / "history.npz", "drafter history 2")
-    assert arrays.keys() == {"kind", "weights", "clock", "tokens", "lengths", "contexts", "clocks", "problems"}
-    assert (arrays["clock"], arrays["clocks"].tolist(), arrays["lengths"].tolist()) == (2, [0], [len(TEXT)])
-    assert np.array_equal(arrays["tokens"], TEXT)
 
 
 def test_memory_is_returned_when_history_leaves() -> None:

@@ -18,7 +18,6 @@ from experiments.harness.foreign import own_classes, refuse_environment
 from experiments.run.errors import reading
 from experiments.run.plain import plain
 from experiments.settings.config import problems_per_step
-from experiments.settings.renamed import with_new_names
 from experiments.simulate.arms import Arm
 from experiments.simulate.cluster import Step, simulate_rollout
 from experiments.simulate.latency_files import chosen_form
@@ -41,7 +40,7 @@ def arm_config_of(path: Path) -> DictConfig:
         if config.arm.method is None:  # also raises if there is no arm
             raise ValueError("arm.method is empty")
         assert isinstance(config, DictConfig)
-        return with_new_names(config)
+        return config
 
 
 def can_be_replayed(config: DictConfig) -> bool:
@@ -66,7 +65,7 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
     unit = drafter.pop("unit")
     blocks = config.arm.get("branch_blocks")
     if blocks is None:
-        blocks = config.engine.get("branch_blocks", 0)  # older runs have no such setting
+        blocks = config.engine.branch_blocks
     settings = EngineSettings(
         "recorded",
         config.arm.method,
@@ -77,8 +76,8 @@ def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[
     engine = simulated_arm(settings).engine(
         times, int(config.engine.max_num_seqs), int(config.trainer.max_completion_length)
     )
-    per_step = problems_per_step(config.trainer, config.engine.get("processes", 1))
-    schedule = make_schedule(config.get("schedule", "given"))  # older runs have no such setting
+    per_step = problems_per_step(config.trainer, config.engine.processes)
+    schedule = make_schedule(config.schedule)
     steps = []
     for i, work in enumerate(works):
         order = list(range(len(work))) if schedule is None else schedule.order(work.problems)

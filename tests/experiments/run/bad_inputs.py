@@ -97,7 +97,7 @@ def not_resumable(tmp: Path, policy: Path) -> Made:
 def others_settings(tmp: Path, policy: Path) -> Made:
     (tmp / "evil.py").write_text("import os\nos._exit(77)\n")
     settings = ["task=train", "reward=own", "reward.function=evil:f", "data.system=\x1b[2J"]
-    (tmp / "overrides.json").write_text(json.dumps(settings))
+    (tmp / "overrides.json").write_text(json.dumps({"overrides": settings, "signature": ""}))
     return [f"resume={tmp}"], "no signature of yours"
 
 

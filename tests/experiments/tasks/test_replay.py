@@ -88,12 +88,3 @@ def test_replay_sends_the_longest_first_as_the_run_did() -> None:
     lines = [step.timelines[0]["time_s"] for step in replay_arm(works, Times(FORM, prefill=1.0), one_at_a_time)]
     assert np.flatnonzero(np.diff(lines[0]) > 1) + 1 == [5]  # the second request's prompt
     assert np.flatnonzero(np.diff(lines[1]) > 1) + 1 == [50]
-
-
-def test_runs_recorded_before_a_setting_was_renamed_can_be_replayed(made_run: Path) -> None:
-    for path in made_run.glob("arms/*/config.yaml"):
-        text = path.read_text()
-        assert "cross_problem_tokens:" in text
-        path.write_text(text.replace("cross_problem_tokens:", "others:"))
-    replay.run(composed_run("task=replay", f"task.run={made_run}"), [], str(made_run / "out"))
-    assert json.loads((made_run / "out" / "result.json").read_text())["arms"].keys() == {"none", "das"}
