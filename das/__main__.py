@@ -1,10 +1,10 @@
-"""`python -m das doctor` checks whether das works on this machine. `python -m das serve` starts a server.
-`python -m das run` runs a training script with das."""
+"""`python -m das doctor` checks whether das works on this machine. `python -m das run` runs a training script with
+das."""
 
 import argparse
 import sys
 
-from das import run, serve
+from das import run
 from das.doctor import as_json, as_text, examine, healthy
 from das.side_output import keep_printing
 
@@ -22,24 +22,11 @@ def main() -> int:
     kinds = ("bits", "distribution")
     doctor.add_argument("--exact", choices=kinds, help="of the engines that are timed (docs/exactness.md)")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of words")
-    server = commands.add_parser(
-        "serve", help="start vLLM's server with drafts; further options are vLLM's", allow_abbrev=False
-    )
-    if sys.argv[1:2] == ["serve"]:
-        serve.add_arguments(server)
     script = commands.add_parser("run", help="run a training script of TRL or verl with das, as it is")
     run.add_arguments(script)
-    first = sys.argv[2:3] if sys.argv[1:2] == ["serve"] else []
-    if first and first[0].startswith("-") and first[0] not in ("-h", "--help"):
-        # The parser does not know vLLM's options, so it would take the value of one of them for the policy.
-        server.error(f"POLICY comes first: python -m das serve POLICY {first[0]} ...")
-    arguments, further = parser.parse_known_args()
-    if arguments.command == "serve":
-        return serve.serve(arguments, further)
+    arguments = parser.parse_args()
     if arguments.command == "run":
         return run.run(arguments)
-    if further:
-        parser.error(f"unrecognized arguments: {' '.join(further)}")
     checks = examine(arguments.model, arguments.exact, arguments.speed)
     print(as_json(checks) if arguments.json else as_text(checks))
     return 0 if healthy(checks) else 1

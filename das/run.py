@@ -23,7 +23,7 @@ from typing import Any
 from das import start
 from das.cluster.settings import ClusterSettings
 from das.engine.rollouts.totals import FOLDER, line, read_totals
-from das.serve import environment
+from das.engine.versions import installed
 from das.side_output import side_output
 from das.start.sitecustomize import OPTIONS
 
@@ -134,6 +134,15 @@ def _hydra(value: Any) -> str:
     return json.dumps(value)
 
 
+def environment(exact: str | None) -> dict[str, str]:
+    """Returns the environment variables of verl's engines; for TRL das.speculate() sets them. exact: see
+    EngineSettings."""
+    variables = {"VLLM_NO_USAGE_STATS": "1"}
+    if exact == "bits" and installed("vllm"):  # the CUDA build: its own kernels give a row other bits in other batches
+        variables |= {"VLLM_BATCH_INVARIANT": "1", "TRITON_F32_DEFAULT": "ieee"}  # as in das.install()
+    return variables
+
+
 def run(arguments: Namespace) -> int:
     """Run the command, and say at its end what the drafts saved. Returns its exit code; 2 if it is refused."""
     words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
@@ -148,7 +157,7 @@ def run(arguments: Namespace) -> int:
     folder = None
     with side_output("the folder for the sum at the end (TMPDIR)", _say):
         variables[FOLDER] = folder = tempfile.mkdtemp(prefix="das_run_")
-    defaults = environment(chosen.get("exact")) if VERL in command else {}  # for TRL das.speculate() sets them
+    defaults = environment(chosen.get("exact")) if VERL in command else {}
     try:
         process = subprocess.Popen(command, env={**defaults, **os.environ, **variables})
     except OSError as error:  # such as a script whose first line names no interpreter

@@ -130,8 +130,9 @@ def test_qwen3_8b_deepscaler(repetitive_policy: str, tmp_path: Path) -> None:
     data.mkdir()
     rows = [{"problem": q, "answer": str(a)} for q, a in CALCULATIONS]
     (data / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    further = ("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}), "--budget", '{"name": "fixed"}')
-    with running(repetitive_policy, tmp_path, "das", further=further, server={"cold": True}) as servers:
+    transfer = ("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}))
+    options = {"budget": {"name": "fixed"}}
+    with running(repetitive_policy, tmp_path, "das", further=transfer, options=options, cold=True) as servers:
         server = ("--vllm_mode", "server", "--vllm_server_base_url", servers["das"].url)
         das = of_two_ranks("qwen3_8b_deepscaler", repetitive_policy, data, tmp_path / "das", *server)
     assert sum(row["das/accepted"] for row in das) > 0

@@ -18,9 +18,11 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from ray.scripts.scripts import start as ray_start
 from transformers import HfArgumentParser
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 import das
-from das import run, serve
+from das import run
 from das.engine.engine_config import DasOptions
 from experiments.run.errors import CONFIGS
 
@@ -133,12 +135,10 @@ def test_a_command_composes(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert {word for word in words[1:] if "=" not in word} <= set(targets)
-    elif words[1:4] == ["-m", "das", "serve"]:
-        parser = ArgumentParser()
-        serve.add_arguments(parser)
-        given, further = parser.parse_known_args(words[4:])
-        options = {name: value for name, value in vars(given).items() if name != "print"}
-        assert serve.command_line(**options, further=further)
+    elif words[:2] == ["vllm", "serve"] or words[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]:
+        options = words[2:] if words[0] == "vllm" else words[3:]
+        of_server = make_arg_parser(FlexibleArgumentParser()).parse_args(options)
+        assert das.engine_arguments(**of_server.speculative_config)
     elif words[1:4] == ["-m", "das", "run"]:
         parser = ArgumentParser()
         run.add_arguments(parser)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from das import stages
 from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
-from das.engine.engine_config import WORKER, DasOptions, DraftOptions, option
+from das.engine.engine_config import WORKER, DasOptions, DraftOptions
 from das.engine.methods import Method, find_method
 from das.engine.model_code import refuse_model_code
 from das.errors import EngineError, reason_of
@@ -25,15 +25,10 @@ DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}
 
 @dataclass(frozen=True)
 class EngineSettings(DraftOptions):
-    """The settings of an engine. Sizes are in tokens unless the comment gives another unit.
-
-    Those that are an `option`, here or in DraftOptions, are declared nowhere else: engine_arguments() and `das serve`
-    read them here (`OPTIONS`).
-    """
+    """The settings of an engine. Sizes are in tokens unless the comment gives another unit."""
 
     model: str  # directory or hub id
-    # a row of METHODS (methods.py)
-    method: str = option("none", "what drafts (docs/drafters_and_budgets.md; default: das)")
+    method: str = "none"  # a row of METHODS (methods.py)
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 32  # requests that decode at once
@@ -46,14 +41,10 @@ class EngineSettings(DraftOptions):
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     seed: int = 0
     # weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
-    self_draft: Mapping[str, Any] = option(
-        {}, 'JSON, of self_draft and das_self, such as {"weights": "w4", "passes": 4} (docs/drafters_and_budgets.md)'
-    )
-    speculative: Mapping[str, Any] = option(
-        {},
-        'JSON, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}; das takes this number alone, its longest '
-        "draft (default: the budget's; on a GPU with exact=distribution 8)",
-    )
+    self_draft: Mapping[str, Any] = field(default_factory=dict)
+    # Of vLLM's speculative_config, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}. das takes this number
+    # alone: its longest draft, by default the budget's, and 8 on a GPU with exact=distribution.
+    speculative: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, without code
 
     def __post_init__(self) -> None:
@@ -75,7 +66,7 @@ class EngineSettings(DraftOptions):
         return find_method(self.method)
 
 
-OPTIONS: dict[str, Any] = {each.name: each for each in fields(EngineSettings) if "help" in each.metadata}
+OPTIONS = (*(each.name for each in fields(DraftOptions)), "self_draft", "speculative")  # of engine_arguments()
 
 
 def check_draft_model(speculative: Mapping[str, Any], policy: str) -> None:

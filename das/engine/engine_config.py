@@ -34,13 +34,6 @@ def longest_on_device(exact: str | None) -> int | None:
     return None if current_platform.is_cpu() or keeps else SHORT
 
 
-def option(default: Any, words: str) -> Any:
-    """Declare a setting that engine_arguments() takes and that is an option of `das serve`. words: for its --help."""
-    if isinstance(default, Mapping):
-        return field(default_factory=lambda: default, metadata={"help": words})
-    return field(default=default, metadata={"help": words})
-
-
 def check_exact(exact: str | None) -> None:
     """Raise ValueError with a one-line message for an unknown exactness. None: the device's default."""
     if exact not in (None, *EXACT):
@@ -52,21 +45,14 @@ class DraftOptions:
     """The settings of an engine that its worker needs to draft. EngineSettings and DasOptions have them from here."""
 
     # name of the drafter, and the options that differ from its defaults (das.drafter.make_drafter)
-    drafter: Mapping[str, Any] = option({}, 'JSON, such as {"window": 8} (docs/vllm.md)')
+    drafter: Mapping[str, Any] = field(default_factory=dict)
     # name and options of the budget policy (das.budget.make_budget)
-    budget: Mapping[str, Any] = option(DEFAULT_BUDGET, 'JSON, such as {"name": "fixed"} (docs/drafters_and_budgets.md)')
-    branch_blocks: int = option(0, "KV blocks for drafts that branch, 8 for each request that may get one (default: 0)")
-    exact: str | None = option(
-        None,
-        "what drafts leave equal (docs/exactness.md): bits, every token, or distribution, the policy's (default: bits "
-        "on a CPU, distribution on a GPU)",
-    )
-    # None: on a GPU, if das drafts chains from texts, and a pass has room for the longest draft of every request
-    asynchronous: bool | None = option(
-        None,
-        "vLLM plans a pass before it knows the tokens of the one before (docs/vllm.md; default: on a GPU, "
-        "where it can)",
-    )
+    budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)
+    branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one
+    exact: str | None = None  # what drafts leave equal (EXACT); None: bits on a CPU, distribution on a GPU
+    # Whether vLLM plans a pass before it knows the tokens of the one before (docs/vllm.md). None: on a GPU, if das
+    # drafts chains from texts, and a pass has room for the longest draft of every request.
+    asynchronous: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,7 @@
 """Code that comes with a model is never run: the one check of every setting by which it, a class, or a loader that
 opens pickles could enter an engine or a trainer."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from das.errors import EngineError
@@ -25,49 +22,12 @@ _WORDS = ("distributed_executor_backend", "backend")
 
 def refuse_model_code(settings: Mapping[str, Any]) -> None:
     """Raise EngineError, with one line, if a setting, or one within it, would run code that comes with a model, open a
-    pickle, or put another class in the place of das's. Names may have dashes, as options have."""
+    pickle, or put another class in the place of das's."""
     for key, value in _leaves(settings):
-        name = key.rpartition(".")[2].replace("-", "_").lower()
+        name = key.rpartition(".")[2]
         if problem := _problem(name, value):
             shown = str(value).lower() if isinstance(value, bool) else value
             raise EngineError(f"{key}={shown}: {problem}; leave it out")
-
-
-def refuse_in_options(options: Sequence[str]) -> None:
-    """The same for the options of vLLM's command line, those of its --config FILE included. An extension of the worker
-    is taken."""
-    settings: list[tuple[str, Any]] = []
-    for i, option in enumerate(options):
-        if not option.startswith("--"):
-            continue
-        following = "".join(options[i + 1 : i + 2])
-        name, equals, given = option.removeprefix("--").partition("=")
-        value: Any = given if equals else ("true" if following.startswith("-") else following or "true")
-        if name == "config":
-            settings.append((name, _file(Path(value))))
-            continue
-        with suppress(ValueError):
-            value = json.loads(value)
-        name = _whole(name.replace("-", "_"))
-        if name != "worker_extension_cls":  # it adds methods of a module that is installed, and the user typed it
-            settings.append((name, value))
-    for name, value in settings:
-        refuse_model_code({name: value})
-
-
-def _whole(name: str) -> str:
-    """The name of which this is the beginning, because vLLM takes shortened options."""
-    known = (*_CODE, *_CLASSES, *_WORDS, "load_format")
-    return next((each for each in known if len(name) > 3 and each.startswith(name)), name)
-
-
-def _file(path: Path) -> Any:
-    from yaml import YAMLError, safe_load
-
-    try:
-        return safe_load(path.read_text())
-    except (OSError, ValueError, YAMLError):
-        return None  # vLLM says so
 
 
 def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

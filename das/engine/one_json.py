@@ -8,8 +8,11 @@ frameworks that hand this one argument on.
 from collections.abc import Callable
 from typing import Any
 
+from das.drafter import make_drafter
 from das.engine.build import engine_arguments
 from das.engine.methods import METHODS
+from das.engine.model_code import refuse_model_code
+from das.engine.patches.gpu import keeps_bits
 from das.engine.patches.replace import patch
 from das.errors import EngineError
 
@@ -37,10 +40,19 @@ def _of_one_json(original: Callable[..., Any], arguments: Any, *args: Any, **kwa
 
 
 def expand(arguments: Any, options: dict[str, Any]) -> None:
-    """Set the arguments of an engine of das. options: of das.engine_arguments(), such as method and drafter."""
+    """Set the arguments of an engine of das. options: of das.engine_arguments(), such as method and drafter.
+
+    What a worker would refuse amid tracebacks of two processes is refused here, in one line.
+    """
     untouched = type(arguments)  # its class attributes are vLLM's defaults
+    # The worker's class is checked below. An extension adds methods of a module that the user named and has installed.
+    others = vars(arguments).keys() - {"worker_cls", "worker_extension_cls"}
+    refuse_model_code({name: getattr(arguments, name) for name in others})
     try:
         chosen = {"speculative_config": None, **engine_arguments(**options)}
+        keeps_bits(options.get("exact"))
+        if options.get("drafter", {}).get("warm") is not None:
+            make_drafter(options["drafter"])  # reads the saved history, which may be damaged
     except (TypeError, ValueError) as error:
         raise EngineError(f"speculative_config={options}: {error}") from None
     chosen["additional_config"] = {**(arguments.additional_config or {}), **chosen["additional_config"]}

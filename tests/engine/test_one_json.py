@@ -1,6 +1,7 @@
 """`speculative_config` alone makes the engine that all arguments of das make."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 import das
+from das.drafter import HistoryDrafter
 from das.engine.engine_config import WORKER, das_options
 from das.errors import EngineError
 
@@ -54,11 +56,20 @@ def test_a_command_line_hands_it_on(tiny_policy: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"speculative_config": {"method": "das", "windw": 3}}, "engine_arguments.. has no option windw"),
+        (
+            {"speculative_config": {"method": "das", "windw": 3}},
+            "engine_arguments.. has no option windw: choose drafter, budget, .*, self_draft, speculative",
+        ),
         ({"speculative_config": {"method": "das", "budget": "best"}}, "speculative_config=.*budget.*best"),
         (
             {"worker_cls": "my.Worker", "speculative_config": {"method": "das"}},
             "worker_cls='my.Worker': .*leave it out",
+        ),
+        ({"trust_remote_code": True, "speculative_config": {"method": "none"}}, "trust_remote_code=true: code that"),
+        ({"load_format": "pt", "speculative_config": {"method": "das"}}, "load_format=pt: weights are read by auto"),
+        (
+            {"kv_transfer_config": {"kv_connector_module_path": "evil"}, "speculative_config": {"method": "das"}},
+            "kv_transfer_config.kv_connector_module_path=evil: an engine of das takes no class",
         ),
     ],
 )
@@ -66,6 +77,19 @@ def test_contradictions_end_in_one_line(arguments: dict[str, Any], said: str, ti
     das.install()
     with pytest.raises(EngineError, match=said) as refused:
         made(tiny_policy, **arguments)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_damaged_history_ends_in_one_line(tmp_path: Path, tiny_policy: str) -> None:
+    """Read by the worker first, it would end in tracebacks of two processes."""
+    das.install()
+    history = tmp_path / "history.npz"
+    HistoryDrafter().save(history)
+    warm = {"method": "das", "drafter": {"warm": str(history)}}
+    made(tiny_policy, speculative_config=warm)
+    history.write_bytes(history.read_bytes()[:-100])
+    with pytest.raises(EngineError, match=r"history.npz: not a readable .npz file") as refused:
+        made(tiny_policy, speculative_config=warm)
     assert "\n" not in str(refused.value)
 
 

@@ -39,8 +39,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 TOKENS = 50
 DRAFTER = {"min_prob": 0.005}
-# Options of the servers.
-FURTHER = ("--budget", '{"name": "fixed", "tokens": 8}', "--drafter", json.dumps(DRAFTER), *server_trouble.TRANSFER)
+DRAFTING = {"drafter": DRAFTER, "budget": {"name": "fixed", "tokens": 8}}
 LIVE = 16  # requests that the servers run at once
 
 
@@ -48,7 +47,10 @@ LIVE = 16  # requests that the servers run at once
 def servers(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Server]]:
     """A server with drafts and one without."""
     folder = tmp_path_factory.mktemp("servers")
-    with running(repetitive_policy, folder, "none", "das", further=FURTHER, server={"low_bounds": True}) as found:
+    transfer = server_trouble.TRANSFER
+    with running(
+        repetitive_policy, folder, "none", "das", further=transfer, options=DRAFTING, low_bounds=True
+    ) as found:
         yield found
 
 
@@ -115,10 +117,8 @@ def test_drafts_change_no_answer(servers: Mapping[str, Server], answers: Any) ->
 
 
 @pytest.mark.nightly
-def test_one_argument_makes_vllms_own_server_draft(answers: Any, repetitive_policy: str, tmp_path: Path) -> None:
-    """--speculative-config carries all of das, as frameworks pass it through."""
-    one = {"method": "das", "drafter": DRAFTER, "budget": {"name": "fixed", "tokens": 8}}
-    server = Server(repetitive_policy, tmp_path, "one_json", speculative_config=one)
+def test_a_server_that_begins_as_a_users_does(answers: Any, repetitive_policy: str, tmp_path: Path) -> None:
+    server = Server(repetitive_policy, tmp_path, "das", options=DRAFTING, cold=True)
     try:
         client = client_of(server.wait())
         for _ in range(2):

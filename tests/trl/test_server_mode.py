@@ -22,17 +22,15 @@ from das.trl.engines.server_client import ServerClient, warn_if_exposed
 from das.weights import gloo_transfer as weight_transfer
 
 # As docs/trl.md starts it, for the sizes of rank_run.py.
-START = (
-    *("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}), "--drafter", json.dumps({"window": 2})),
-    *("--budget", json.dumps({"name": "fixed", "tokens": 8}), "--max-num-batched-tokens", "4096"),
-)
+START = (*("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}), "--max-num-batched-tokens", "4096"),)
+DRAFTING = {"drafter": {"window": 2}, "budget": {"name": "fixed", "tokens": 8}}
 
 
 @pytest.fixture(scope="module")
 def results(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What four trainings did, one after the other in a process: none colocated, and das, none and das on servers."""
     folder = tmp_path_factory.mktemp("server")
-    with running(repetitive_policy, folder, "das", "none", further=START) as servers:
+    with running(repetitive_policy, folder, "das", "none", further=START, options=DRAFTING) as servers:
         urls = [servers[method].url for method in ("das", "none")]
         run_script(Path(__file__).with_name("server_run.py"), *urls, repetitive_policy, folder)
         client = ServerClient(base_url=urls[0])
@@ -77,15 +75,19 @@ def client_of(monkeypatch: pytest.MonkeyPatch, **config: Any) -> Any:
 
 
 @pytest.mark.parametrize(("method", "config", "message"), [
-    ("das", {}, r"drafts by none, and das.speculate\('das'\) asks for das: start it with `python -m das serve"),
-    ("none", {"speculative_config": OURS}, "drafts by das, and .* asks for none: .* --method none`"),
+    ("das", {}, r"drafts by none, and das.speculate\('das'\) asks for das: start it with `VLLM_SERVER_DEV_MODE=1 "),
+    ("none", {"speculative_config": OURS}, """drafts by das, and .* asks for none: .*-config '{"method": "none"}' """),
     ("das", {"speculative_config": {"method": "ngram", "model": None}}, "drafts by ngram, and .* asks for das"),
     (
         "das",
         {"speculative_config": OURS, "additional_config": {"das": {"self_draft": {"history": True}}}},
-        "drafts by das_self, and .* asks for das: .* --method das`",
+        """drafts by das_self, and .* asks for das: .*-config '{"method": "das"}' """,
     ),
-    ("ngram", {"speculative_config": OURS}, "drafts by das, and .* asks for ngram"),
+    (
+        "ngram",
+        {"speculative_config": OURS},
+        """drafts by das, .* asks for ngram: .* --worker-cls das.* '{"method": "ngram", ...}' """,
+    ),
     ("none", {"model_config": {**MODEL, "logprobs_mode": "raw_logprobs"}}, "returns raw_logprobs, and TRL needs proc"),
     ("none", {"parallel_config": {"worker_cls": "vllm.v1.worker.cpu_worker.CPUWorker"}}, "does not run das: start it"),
 ])  # fmt: skip
@@ -215,7 +217,7 @@ def test_a_server_that_is_not_there_is_named_at_once() -> None:
     client = object.__new__(ServerClient)
     client.base_url, client.session = f"http://127.0.0.1:{port}", requests.Session()
     with (
-        pytest.warns(RuntimeWarning, match=f"no server answers at http://127.0.0.1:{port} .*python -m das serve"),
+        pytest.warns(RuntimeWarning, match=f"no server answers at http://127.0.0.1:{port} .* POLICY --spec"),
         pytest.raises(requests.exceptions.ConnectionError),
     ):
         client.check_server(0.0)

