@@ -56,7 +56,7 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
     w->floor = floor > d->c.min_prob ? floor : d->c.min_prob;
     w->branch_floor = branch_floor > w->floor ? branch_floor : w->floor;
     w->n_cand = 0; w->done = 0;
-    w->sees_others = d->c.cross_problem_candidates && !w->t->alone;
+    w->sees_others = d->c.cross_problem_candidates > 0;
 }
 
 /* Does what start_work does, for a draft that continues `given` hypothetical tokens. */

@@ -29,7 +29,6 @@ typedef struct Trace {
     int32_t n, n_nodes, stride;      /* positions of the last draft if it was a chain; nodes if it was a tree */
     int32_t claimed;                 /* 1 while a call drafts, so that it sees a sequence that is named twice */
     int32_t noisy, context;          /* whether `seed` is known; number of tokens before the response */
-    int32_t alone;                   /* 1: its drafts never come from other problems */
     int64_t seed;
     uint32_t (*pairs)[PAIRS];        /* [TRACE + 1][stride]: the candidates' distributions; NULL unless remembered */
     Drafted drafted[POSITIONS];      /* drafted tokens with corrected probabilities */

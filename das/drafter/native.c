@@ -43,10 +43,9 @@ void das_weights(Drafter *d, Weights *out) { memcpy(out, d->w, sizeof d->w); }
 
 int das_store_new(Drafter *d) { return store_new(&d->x); }
 
-/* Starts a sequence. drafts: whether drafts will be made for it. alone: whether they never come from texts of other
- * problems. noisy: whether `seed` gives the noise of its tokens. context: the number of its tokens before the first one
- * with noise. */
-int64_t das_seq_new(Drafter *d, int32_t store, int drafts, int alone, int noisy, int64_t seed, int32_t context) {
+/* Starts a sequence. drafts: whether drafts will be made for it. noisy: whether `seed` gives the noise of its tokens.
+ * context: the number of its tokens before the first one with noise. */
+int64_t das_seq_new(Drafter *d, int32_t store, int drafts, int noisy, int64_t seed, int32_t context) {
     int32_t i = seq_new(&d->x, store, store), stride = candidate_stride(d);
     if (i < 0) return i;
     if (!drafts) return handle_of(&d->x, i);
@@ -54,7 +53,7 @@ int64_t das_seq_new(Drafter *d, int32_t store, int drafts, int alone, int noisy,
     if (!t) { seq_free(&d->x, i); return NO_MEMORY; }
     t->tree = NULL;
     t->pairs = NULL;
-    t->alone = alone; t->noisy = noisy; t->seed = seed; t->context = context;
+    t->noisy = noisy; t->seed = seed; t->context = context;
     if (d->c.remembers && !(t->pairs = malloc(sizeof *t->pairs * (TRACE + 1) * (size_t)stride))) {
         trace_free(t);
         seq_free(&d->x, i);

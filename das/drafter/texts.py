@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,25 +10,6 @@ import numpy as np
 from das.drafter import distributions, native
 from das.drafter.distributions import Distributions
 from das.drafter.options import SHARED_TEXTS
-
-_PRIVATE = "private:"  # no id that comes from outside begins so (das/verify/admission.py)
-
-
-def private_id(secret: str, problem: str) -> str:
-    """Returns the problem id under which whoever knows the secret keeps a problem apart from everybody else's."""
-    digest = hashlib.blake2b(secret.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-    return f"{_PRIVATE}{digest}:{problem}"
-
-
-def names_private(problem: str) -> bool:
-    """Returns whether the id begins like those of private_id."""
-    return problem.startswith(_PRIVATE)
-
-
-def private_part(problem: str) -> str:
-    """Returns the part of a problem id that private_id made of its secret; "" for problems that are not private. No
-    text is seen by requests of another part."""
-    return problem[: len(_PRIVATE) + 32] if names_private(problem) else ""
 
 
 @dataclass
@@ -76,7 +56,7 @@ class Stores:
         store = self._store(key)
         prompt = tokens.tobytes()
         if prompt not in store.prompts:
-            handle = native.check(self._lib.das_seq_new(self._core, store.handle, False, False, False, 0, 0))
+            handle = native.check(self._lib.das_seq_new(self._core, store.handle, False, False, 0, 0))
             store.sequences += 1
             self.extend(handle, tokens, indexed=True)
             store.prompts[prompt] = LivePrompt(handle, 0)
@@ -101,9 +81,8 @@ class Stores:
         """Start an empty response. context: the last prompt tokens, which are stored before it but not indexed. drafts:
         whether the request may get drafts."""
         store = self._store(problem)
-        alone = bool(private_part(problem))
         noise = (seed is not None, int(np.uint64((seed or 0) & 2**64 - 1).view(np.int64)))
-        handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts, alone, *noise, len(context)))
+        handle = native.check(self._lib.das_seq_new(self._core, store.handle, drafts, *noise, len(context)))
         store.sequences += 1
         self.extend(handle, context, indexed=False)
         return IndexedRequest(problem, handle, len(context), prompt)
@@ -154,11 +133,8 @@ class SharedTexts:
         """Copy a finished text, so that other problems can draft from the copy.
 
         In each tick, only the first SHARED_TEXTS texts of a problem are copied. Over all ticks a problem keeps at most
-        SHARED_TEXTS copies; a new copy replaces its oldest one. If all copies need too much room, the oldest go. Texts
-        of private problems are not copied.
+        SHARED_TEXTS copies; a new copy replaces its oldest one. If all copies need too much room, the oldest go.
         """
-        if private_part(finished.problem):
-            return
         shared = self._by_problem.get(finished.problem, [])
         if finished.length > self._max_tokens or sum(tick == history_tick for tick, _ in shared) == SHARED_TEXTS:
             return

@@ -2,14 +2,11 @@
 
 from typing import Any
 
-from das.drafter.texts import names_private
-
 # Keys of SamplingParams.extra_args (`vllm_xargs` over HTTP): the request's problem id, the most tokens that one of its
 # drafts may have (0: no drafts), and the name of the recorded response that it emits (das/verify/forced.py).
 PROBLEM_KEY = "das_problem"
 LIMIT_KEY = "das_limit"
 FORCED_KEY = "das_forced"
-SALT_KEY = "das_salt"  # the request's `cache_salt`, which vLLM does not hand to workers; the front end sets it
 MAX_PROBLEM_ID = 512  # characters; an id names a problem and is no place for its text
 MAX_LIMIT = 2**31 - 1
 OF_CLIENTS = (PROBLEM_KEY, LIMIT_KEY)
@@ -49,11 +46,6 @@ def admit(params: Any, may_force: bool = False) -> None:
             kind = f"the {type(problem).__name__} {problem!r}"
         raise VLLMValidationError(
             f"{PROBLEM_KEY} must be a string of at most {MAX_PROBLEM_ID} characters, got {kind[:80]}"
-        )
-    if names_private(problem):
-        raise VLLMValidationError(
-            f"{PROBLEM_KEY}={problem[:40]!r}: ids that begin with 'private:' are those of requests with a cache_salt; "
-            "name the problem otherwise, and give the request its cache_salt"
         )
     if not isinstance(limit, int) or isinstance(limit, bool) or not 0 <= limit <= MAX_LIMIT:
         raise VLLMValidationError(

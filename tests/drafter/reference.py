@@ -29,7 +29,6 @@ class _Request:
     prompt: tuple[int, ...]
     mixture: Mixture
     seed: int | None  # of its noise, if drafts are made with it
-    private: bool  # whether it neither sees texts of other problems nor shows them its own
     trace: Mixed | None = None  # the first position of the last draft, to learn from
 
 
@@ -53,11 +52,6 @@ class _Store:
 
     def remove(self, text: Text) -> None:
         self.log = [(t, i) for t, i in self.log if t is not text]
-
-
-def part_of(problem: str) -> str:
-    """Of a private problem, the part that its secret decides; otherwise ""."""
-    return problem.rpartition(":")[0] if problem.startswith("private:") else ""
 
 
 class ReferenceDrafter:
@@ -101,7 +95,7 @@ class ReferenceDrafter:
         if not self.remembers:
             seed = None
         mixture = self._mixture if seed is None else self._noisy
-        self._requests[request] = _Request(problem, text, prompt_key, mixture, seed, bool(part_of(problem)))
+        self._requests[request] = _Request(problem, text, prompt_key, mixture, seed)
 
     def observe(self, request: str, tokens: Sequence[int], remembered: Sequence[list[int]] | None = None) -> None:
         live = self._requests[request]
@@ -142,8 +136,7 @@ class ReferenceDrafter:
                 store.remove(text)
         live.text.history_tick = self.history_tick
         if keep and self.window:
-            if not live.private:
-                self._share(live.text)
+            self._share(live.text)
         else:
             store.remove(live.text)
 
@@ -296,7 +289,7 @@ class ReferenceDrafter:
         visits = [min(n, most) for n in constants.VISITS] if is_first else fallback
         room = min(self.max_candidates, most if is_first else constants.FALLBACK_VISITS)
         in_problem = self._in_problem(request, context, visits)[:room]
-        return in_problem if request.private else in_problem + self._in_other_problems(request, context, fallback)
+        return in_problem + self._in_other_problems(request, context, fallback)
 
     def _in_problem(self, request: _Request, context: list[int], visits: Sequence[int]) -> list[Occurrence]:
         """Occurrences of the context's end, each once: longest order first, newest first within an order."""

@@ -13,11 +13,10 @@ from reference_mix import exp_of, log_of
 from das.drafter import Draft, HistoryDrafter, TreeDrafts
 from das.drafter.distributions import NO_PAIR, PAIRS
 from das.drafter.options import REMEMBERED
-from das.drafter.texts import private_id
 
 BIG = 2**31 - 1
 ALPHABETS = ([7], [0, 1], [0, 1, 2, BIG], list(range(BIG - 40, BIG + 1)), [k * 7919 % BIG for k in range(1000)])
-PROBLEMS = ("p", "q", private_id("secret", "p"), private_id("secret", "q"), private_id("other", "p"))
+PROBLEMS = ("p", "q", "r")
 ACTIONS = {
     "begin": 0.15,
     "observe": 0.15,

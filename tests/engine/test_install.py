@@ -107,6 +107,7 @@ def test_no_draft_meets_a_stop_string_where_tokens_behind_it_would_stay(
         additional_config={},
         speculative_config=SimpleNamespace(model=drafter),
         parallel_config=SimpleNamespace(worker_cls=WORKER),
+        model_config=SimpleNamespace(dtype=torch.float32),
     )
     built = SimpleNamespace(
         _validate_params=lambda params: params,

@@ -3,8 +3,8 @@
 - InputProcessor.__init__, replaced by `patch_front_end` once in each process. Beside those of model_runner.py it is the
   one method of a shared class that is replaced for good: the front end checks requests, and may run in another process
   than the worker. The replacement does nothing for engines with another worker class. For engines of das it refuses
-  requests that the worker could only answer by stopping, accepts min_p and logit_bias, which vLLM refuses with drafts,
-  and hands a request's `cache_salt` on to the worker. With vLLM 0.31 nobody drafts for a request with stop strings.
+  requests that the worker could only answer by stopping, and accepts min_p and logit_bias, which vLLM refuses with
+  drafts. Nobody drafts for a request with a `cache_salt`, nor, with vLLM 0.31, for one with stop strings.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from das.engine.patches.model_runner import choose_model_runner
 from das.engine.patches.replace import patch
 from das.engine.versions import KEEPS_BEHIND_STOPS, installed, names_of_vllm, numbers, require_vllm
 from das.errors import NotInstalled
-from das.verify.admission import LIMIT_KEY, SALT_KEY, admit, admit_stops, admit_to_arrays
+from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, admit, admit_stops, admit_to_arrays
 
 _applied = False
 
@@ -61,7 +61,7 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
         front_end.das_refuses_stops = False
     front_end.das_may_force = False
     patch(front_end, "_validate_params", partial(_validate_params, front_end))
-    patch(front_end, "process_inputs", partial(_hand_on, keeps_behind_stops))
+    patch(front_end, "process_inputs", partial(_undrafted, keeps_behind_stops))
 
 
 def let_force(llm: Any) -> None:
@@ -78,13 +78,13 @@ def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, 
     return resolved
 
 
-def _hand_on(keeps_behind_stops: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _undrafted(keeps_behind_stops: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Let nobody draft for requests that a draft would harm, or would tell of others."""
     request = original(*args, **kwargs)
-    params, own = request.sampling_params, {}
-    if params is not None and request.cache_salt:
-        own[SALT_KEY] = request.cache_salt
-    if params is not None and params.stop and keeps_behind_stops:  # nobody drafts for it
-        own[LIMIT_KEY] = 0
-    if own:
-        params.extra_args = {**(params.extra_args or {}), **own}
+    params, salted = request.sampling_params, bool(request.cache_salt)
+    if params is not None and (salted or (params.stop and keeps_behind_stops)):
+        own = {**(params.extra_args or {}), LIMIT_KEY: 0}
+        if salted:
+            own.pop(PROBLEM_KEY, None)  # without it the request joins no history either
+        params.extra_args = own
     return request

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from das.budget import LiveRequest
-from das.drafter.texts import private_id
 from das.engine.rollouts.meter import stop_tokens
-from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, SALT_KEY
+from das.verify.admission import LIMIT_KEY, PROBLEM_KEY
 from das.verify.seeds import default_problem, features_of
 
 
@@ -22,8 +21,6 @@ def live_request(name: str, state: Any, longest_draft: int, max_model_len: int) 
     # A prompt of embeddings has no token ids.
     problem = default_problem(prompt, features_of(state)) if prompt else f"request-{name}"
     problem = extra.get(PROBLEM_KEY, problem)
-    if SALT_KEY in extra:  # vLLM's prefix cache is parted by it too: times tell no client what another one has asked
-        problem = private_id(extra[SALT_KEY], problem)
     return LiveRequest(
         name=name,
         problem=problem,
