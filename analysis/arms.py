@@ -5,7 +5,6 @@ The first arm is the baseline. An arm of unmodified vLLM samples other tokens, s
 
 import io
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +23,6 @@ from analysis.metrics import summarised, summary
 WIDEST_TABLE = 400  # characters; so wide that no table is cut to the width of the terminal
 
 
-def by_turn(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Return the counts of each conversation turn, summed over an arm's steps. Empty if responses have one turn."""
-    turns = zip_longest(*(row.get("by_turn", []) for row in rows))
-    sums = [
-        {key: sum(turn[key] for turn in turns_of_steps if turn) for key in ("requests", "tokens", "passes", "drafted")}
-        for turns_of_steps in turns
-    ]
-    return [{**turn, "tokens_per_pass": turn["tokens"] / turn["passes"]} for turn in sums]
-
-
-def arm_result(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return an arm's entry in result.json."""
-    turns = by_turn(rows)
-    return {**summarised(rows), "by_turn": turns} if turns else summarised(rows)
-
-
 def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """Return the content of result.json for the comparison in `folder`. names: the arms; the first is the baseline."""
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
@@ -55,7 +38,7 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     if not all(bits.values()):
         result["distribution"] = {}
     for name in names:
-        result["arms"][name] = arm_result(rows[name])
+        result["arms"][name] = summarised(rows[name])
         for against, ratios in ((baseline, "ratio_to_none"), (stock, "ratio_to_stock")):
             if against not in (None, name):
                 compared = ("rollout_s",) if once else ("rollout_s", "step_s")  # only the first arm has whole steps

@@ -41,7 +41,7 @@ def of_arm(result: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
 
     result: the result of compare_arms.
     """
-    numbers = {metric: dict(known) for metric, known in result["arms"][name].items() if metric != "by_turn"}
+    numbers = {metric: dict(known) for metric, known in result["arms"][name].items()}
     for known in numbers.values():
         if known.get("n"):
             known["total"] = known["mean"] * known["n"]

@@ -1,8 +1,7 @@
-r"""Find where a response gives its answer: in boxes, or between tags. Each character is read a fixed number of times.
+r"""Find where a response gives its answer, in boxes. Each character is read a fixed number of times.
 
 A response that was cut while it thought has no answer there: a box behind a <think> without </think> does not count.
-The opening tag may be missing, because some chat templates write it into the prompt. Answer tags count anywhere, as for
-reasoning-gym's own reader: a policy that writes them has ended its thought, however it spells that.
+The opening tag may be missing, because some chat templates write it into the prompt.
 
 The trainer's process reads the responses, so a response that is written to be slow would hold up a training step.
 """
@@ -16,7 +15,6 @@ from collections.abc import Iterator
 # longer than 64.
 MAX_CHARACTERS = 1 << 20
 _BRACES = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
-_OPEN, _CLOSE = "<answer>", "</answer>"
 THINK, THOUGHT = "<think>", "</think>"
 
 
@@ -45,24 +43,3 @@ def boxes(completion: str) -> Iterator[tuple[int, int, int]]:
             yield begin, text, 0
     if (begun := completion.rstrip()).endswith("\\boxed"):
         yield len(begun) - len("\\boxed"), len(begun), 0
-
-
-def final_answer(completion: str) -> str | None:
-    r"""Return the text in the last complete <answer>...</answer> or \boxed{...}, whichever ends later; None if there is
-    none, or if the response has more than MAX_CHARACTERS."""
-    if len(completion) > MAX_CHARACTERS:
-        return None
-    begin = end = 0  # of the text that was found last
-    for _, text, box_end in boxes(without_open_thought(completion)):
-        if box_end:
-            begin, end = text, box_end - len("}")
-    after = 0
-    while (opened := completion.find(_OPEN, after)) >= 0:
-        text = opened + len(_OPEN)
-        closed = completion.find(_CLOSE, text)
-        if closed < 0:  # no later tag is closed either
-            break
-        after = closed + len(_CLOSE)
-        if closed > end:
-            begin, end = text, closed
-    return completion[begin:end].strip() if begin else None

@@ -1,8 +1,8 @@
 """Reward for code: 1.0 if the response's last code block passes all tests of its problem in the sandbox, else 0.0.
 
 The tests of a problem are a JSON string, so that they fit into one column of a data set. The string has one of two
-forms. For functions it is {"entry", "tests", "prefix"}: `tests` is source code that defines check(candidate), `entry`
-is an expression whose value is the candidate, and `prefix` is put before the solution.
+forms. For functions it is {"entry", "tests"}: `tests` is source code that defines check(candidate), and `entry` is an
+expression whose value is the candidate.
 For programs it is {"tests": [[input, output], ...]}.
 """
 
@@ -136,18 +136,10 @@ def leetcode_tests(text: str) -> str:
         match last:
             case ast.Expr(ast.Call(ast.Name("check"), [entry], [])):
                 tests = ast.unparse(_Nearly().visit(ast.Module(body, [])))
-                return json.dumps({"entry": ast.unparse(entry), "tests": tests, "prefix": ""})
+                return json.dumps({"entry": ast.unparse(entry), "tests": tests})
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"tests that are not Python: {error}") from error
     raise ValueError(f"tests that do not end in check(...): {text[-80:]!r}")
-
-
-def humaneval_tests(row: dict[str, str]) -> str:
-    """Convert the tests of a HumanEval row. The tests and the solution may use functions that its prompt defines."""
-    prompt = row["prompt"]
-    return json.dumps(
-        {"entry": row["entry_point"], "tests": f"{prompt}\n{row['test']}", "prefix": f"{prompt}    pass\n"}
-    )
 
 
 def program_tests(cases: list[tuple[str, str]]) -> str:
@@ -159,8 +151,8 @@ def program_tests(cases: list[tuple[str, str]]) -> str:
 def job(source: str, tests: str) -> dict[str, Any]:
     """Make the job that the sandbox runs. source: the solution. tests: JSON. Raises ValueError for unknown forms."""
     match json.loads(tests):
-        case {"entry": str(entry), "tests": str(checks), "prefix": str(prefix)}:
-            return {"source": prefix + source, "entry": entry, "tests": checks}
+        case {"entry": str(entry), "tests": str(checks)}:
+            return {"source": source, "entry": entry, "tests": checks}
         case {"tests": [[_, _], *_] as cases}:
             return {"source": source, "tests": cases}
     raise ValueError(f"tests of an unknown form: {tests[:80]}")

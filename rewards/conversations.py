@@ -21,7 +21,7 @@ _BEFORE = (__file__, reward.__file__, futures._base.__file__)
 
 
 class Judge(Protocol):
-    """The interface of MathsReward, CodeReward and LibraryReward, which compare response texts with references."""
+    """The interface of MathsReward and CodeReward, which compare response texts with references."""
 
     def __call__(self, completions: list[str], references: list[str], /) -> list[float]:
         """Return one reward for each completion."""

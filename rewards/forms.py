@@ -1,18 +1,14 @@
-"""Convert the tests of published problem sets into the JSON string that rewards/code.py takes.
-
-Every function here returns that string, or raises ValueError for tests that cannot be used: Unjudged with a reason that
-rows have in common.
-"""
+"""Convert the tests of DeepCoder's sources into the JSON string that rewards/code.py takes."""
 
 from __future__ import annotations
 
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from rewards.code import humaneval_tests, leetcode_tests, program_tests
+from rewards.code import leetcode_tests, program_tests
 
 _DEFINED = re.compile(r"^\s*def (?!__)(\w+)", re.MULTILINE)  # functions of starter code, but not __init__
 
@@ -39,47 +35,12 @@ def check(candidate):
 """
 
 
-def tests_of(form: str, tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
-    """Convert the tests of one problem. form: a key of FORMS. row: all columns of the problem. max_tests: how many
-    tests to keep at most; None: all."""
-    return FORMS[form](tests, row, max_tests)
+def tests_of(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
+    """Convert the tests of one problem: {functional: source}, {inputs, outputs, fn_name?} or list of {input, output,
+    ...}. All of it, or any part of the first level, may be JSON or a Python literal in a text.
 
-
-def _humaneval(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
-    """Convert HumanEval's tests: source that defines check(candidate). Tests and solution may use the `prompt`."""
-    columns = {"test": tests, "prompt": row.get("prompt"), "entry_point": row.get("entry_point")}
-    texts = {name: value for name, value in columns.items() if isinstance(value, str)}
-    if texts.keys() < columns.keys():
-        raise ValueError("HumanEval tests need text in the columns prompt, entry_point and test")
-    return humaneval_tests(texts)
-
-
-def _mbpp(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
-    """Convert MBPP's tests: a list of assert statements.
-
-    The candidate is the function that they call and that the row's `code` defines.
-    """
-    if not isinstance(tests, Sequence) or isinstance(tests, str) or not all(isinstance(line, str) for line in tests):
-        raise ValueError("MBPP tests are not a list of assert statements")
-    setup_code = row.get("test_imports") or row.get("test_setup_code") or []
-    setup_lines = [setup_code] if isinstance(setup_code, str) else list(setup_code)
-    try:
-        defined = {node.name for node in ast.parse(str(row.get("code"))).body if isinstance(node, ast.FunctionDef)}
-        body = ast.parse("\n".join(tests))
-    except SyntaxError as error:
-        raise ValueError(f"tests or code that are not Python: {error}") from error
-    called = [node.func.id for node in ast.walk(body) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    entries = sorted(defined & set(called))
-    if len(entries) != 1:
-        raise ValueError(f"tests that call {' and '.join(entries) or 'no function'} of the reference solution")
-    check = ["def check(candidate):", *(f"    {line}" for line in ast.unparse(body).split("\n"))]
-    return json.dumps({"entry": entries[0], "tests": "\n".join([*setup_lines, *check]), "prefix": ""})
-
-
-def _deepcoder(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str:
-    """Convert DeepCoder's tests: {functional: source}, {inputs, outputs, fn_name?} or list of {input, output, ...}.
-
-    All of it, or any part of the first level, may be JSON or a Python literal in a text.
+    row: all columns of the problem. max_tests: how many tests to keep at most; None: all. Raises ValueError for tests
+    that cannot be used: Unjudged with a reason that rows have in common.
     """
     if isinstance(tests, str) and not tests.strip():
         raise Unjudged("without tests")
@@ -112,7 +73,7 @@ def _deepcoder(tests: Any, row: Mapping[str, Any], max_tests: int | None) -> str
     calls = json.dumps([_call(arguments, expected) for arguments, expected in cases])
     # A solution is either a method of LeetCode's class or a plain function.
     entry = f"Solution().{name} if 'Solution' in globals() else {name}"
-    return json.dumps({"entry": entry, "tests": _CALLS.format(cases=calls), "prefix": ""})
+    return json.dumps({"entry": entry, "tests": _CALLS.format(cases=calls)})
 
 
 def _loaded(value: Any) -> Any:
@@ -204,10 +165,3 @@ def _call(arguments: Any, expected: Any) -> tuple[list[Any], list[Any]]:
 def _accepted(expected: Any) -> list[Any]:
     """Return the results that count as right: the expected value and, if it is a list of one item, that item."""
     return [expected, expected[0]] if isinstance(expected, list) and len(expected) == 1 else [expected]
-
-
-FORMS: dict[str, Callable[[Any, Mapping[str, Any], int | None], str]] = {
-    "humaneval": _humaneval,
-    "mbpp": _mbpp,
-    "deepcoder": _deepcoder,
-}

@@ -33,16 +33,6 @@ class Turn:
     rows: Sequence[int]
     rollout: Rollout
 
-    def counts(self) -> dict[str, int]:
-        """Returns the turn's costs, summed over its requests."""
-        report = self.rollout.report
-        return {
-            "requests": len(self.rows),
-            "tokens": self.rollout.tokens,
-            "passes": report.passes,
-            "drafted": report.drafted,
-        }
-
 
 def follow_turns(trainer: Any) -> None:
     """From now on, tell the backend of a trainer with tools which row each request belongs to, and when the last turn
@@ -115,7 +105,6 @@ def joined(turns: Sequence[Turn], end: RolloutReport) -> Rollout:
         step_time_s = [began_s + time_s for time_s in rollout.report.step_time_s]
         report = added(report, replace(rollout.report, step_time_s=step_time_s))
         began_s += rollout.rollout_s
-    by_turn = [turn.counts() for turn in turns]
     return Rollout(
         step=first.step,
         problems=first.problems,
@@ -123,7 +112,7 @@ def joined(turns: Sequence[Turn], end: RolloutReport) -> Rollout:
         finish_reasons=finish_reasons,
         requests=[_cost(*of_row) for of_row in zip(costs, lengths, strict=True)],
         rollout_s=began_s,
-        report=replace(added(report, end), by_turn=by_turn),
+        report=added(report, end),
     )
 
 

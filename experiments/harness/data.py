@@ -6,16 +6,13 @@ from typing import Any, Literal
 
 from datasets import Dataset
 
-from experiments.problems import load, reasoning_gym
+from experiments.problems import load
 from experiments.run.errors import UserError
-from experiments.settings.config import Chains, DataConfig, Puzzles, RunConfig, Words
-from experiments.small_policy.problems import PUZZLES, calculator, make_problems
+from experiments.settings.config import DataConfig, Programs, Puzzles, RunConfig, Words
+from experiments.small_policy.problems import PUZZLES, make_problems
 
 Split = Literal["training", "evaluation"]
-AGENT = "calculator"  # problems that the policy solves with a tool
-GENERATED = ("puzzles", "programs", "words", AGENT)  # problems that are made here
-LIBRARY = "reasoning_gym"  # problems that a package makes
-MADE = (*GENERATED, LIBRARY)  # all other sets are read
+MADE = ("puzzles", "programs", "words")  # problems that are made here; all other sets are read
 
 
 def dataset(config: RunConfig, policy: str, note: Callable[[str], None] | None = None) -> Dataset:
@@ -38,7 +35,7 @@ def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -
     Most unusable problems are too long (`room`), so the rows are easier than the whole set. split: which generated
     problems to make; for a published set the setting `part` chooses the problems instead.
     """
-    if data.name in GENERATED:
+    if data.name in MADE:
         try:
             return Dataset.from_list(_generated(data, config.seed, split)), "", 0
         except ValueError as error:  # more problems than there are
@@ -46,8 +43,6 @@ def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -
             raise UserError(f"{key}.problems={data.problems}: {error}") from error
     room = config.engine.max_model_len - config.trainer.max_completion_length
     settings, template = json.dumps(data.settings), json.dumps(config.trainer.chat_template_kwargs)
-    if data.name == LIBRARY:
-        return reasoning_gym.load(settings, config.seed, split == "evaluation", room, policy, template)
     return load.load(settings, config.seed, room, policy, template)
 
 
@@ -73,11 +68,6 @@ def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]
     ]
 
 
-def tools_of(data: DataConfig) -> list[Callable[..., Any]] | None:
-    """Return the functions that the policy may call as tools; None if it has none."""
-    return [calculator] if data.name == AGENT else None
-
-
 def frequencies(data: DataConfig) -> dict[Any, float]:
     """Return kind, or number of steps or events, of a generated problem -> relative frequency. Raises UserError for a
     kind that does not exist, for lists of unequal length, and if all are 0."""
@@ -86,7 +76,7 @@ def frequencies(data: DataConfig) -> dict[Any, float]:
             raise UserError(f"data.kinds: there is no kind {unknown[0]!r}, choose among {', '.join(PUZZLES)}")
         key, found = "kinds", dict[Any, float](data.kinds)
     else:
-        assert isinstance(data, Chains | Words)
+        assert isinstance(data, Programs | Words)
         name = "events" if isinstance(data, Words) else "chain_steps"
         lengths: list[int] = getattr(data, name)
         if len(lengths) != len(data.weights):

@@ -7,7 +7,6 @@ from das.drafter.saved import read_history
 from das.engine.build import DEFAULT_SELF_DRAFT, EngineSettings
 from das.engine.install import install, set_environment
 from experiments import rank_folders
-from experiments.harness.data import tools_of
 from experiments.harness.policies import draft_model_directory
 from experiments.harness.validate_policy import check_history
 from experiments.run.errors import UserError, reading
@@ -63,26 +62,19 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
     return settings
 
 
-def without_distributions(config: RunConfig) -> list[str]:
-    """Return a line for each thing that holds tokens only although the arm's drafter remembers distributions.
+def without_distributions(config: RunConfig) -> str:
+    """Return a line if the arm's history file holds tokens only although its drafter remembers distributions; else "".
 
     Raises UserError if the history file is missing or damaged.
     """
     drafter = config.drafter
-    if not config.arm.row.history or drafter.options.get("remember") != "distributions":
-        return []
-    lines = []
-    if drafter.warm is not None:
-        with reading(Path(drafter.warm), "drafter.warm"):
-            texts = read_history(Path(drafter.warm)).texts
-        if texts and texts[0].remembered is None:
-            lines.append(f"{config.arm.name}: {drafter.warm} holds no distributions: it is drafted from as from tokens")
-    if tools_of(config.data) is not None:
-        lines.append(
-            f"{config.arm.name}: its rollouts/ will hold no distributions, because responses have several turns: "
-            "replays draft from tokens"
-        )
-    return lines
+    if not config.arm.row.history or drafter.options.get("remember") != "distributions" or drafter.warm is None:
+        return ""
+    with reading(Path(drafter.warm), "drafter.warm"):
+        texts = read_history(Path(drafter.warm)).texts
+    if not texts or texts[0].remembered is not None:
+        return ""
+    return f"{config.arm.name}: {drafter.warm} holds no distributions: it is drafted from as from tokens"
 
 
 def make_schedule(name: str) -> LongestFirst | None:

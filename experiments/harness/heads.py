@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 SIBLINGS = 4  # responses to each problem, for the first training of a head
 REPORT = "warm_up.json"
-CHAINS = ("calculator", "programs")  # with head.warm=general, their heads learn from puzzles, others from sums
 
 
 def check_head(config: RunConfig) -> None:
@@ -120,7 +119,7 @@ def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[
 
     data = config.data
     if settings.warm == "general":
-        other = "puzzles" if data.name in CHAINS else "calculator"
+        other = "puzzles" if data.name == "programs" else "programs"
         group: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / "data" / f"{other}.yaml"))
         data = data_config(group)
     count = settings.responses // SIBLINGS

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.harness.data import AGENT
 from experiments.run.errors import UserError
 from experiments.settings.config import RunConfig
 from experiments.small_policy import SHIPPED
@@ -12,9 +11,7 @@ SMOLLM2 = "smollm2"  # a pretrained language model
 
 
 def small_kind(config: RunConfig) -> str:
-    """Return the kind of small policy that fits a run's data: calculator, programs or puzzles."""
-    if config.data.name == AGENT:
-        return "calculator"
+    """Return the kind of small policy that fits a run's data: programs or puzzles."""
     return "programs" if config.data.judged_by == "code" else "puzzles"
 
 

@@ -5,11 +5,10 @@ from importlib import import_module
 from typing import Any
 
 from experiments.run.errors import UserError
-from experiments.settings.config import CodeConfig, JudgeConfig, OwnConfig, RewardConfig
+from experiments.settings.config import CodeConfig, MathsConfig, OwnConfig, RewardConfig
 from rewards import maths
 from rewards.code import CodeReward
 from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations, OwnConversations
-from rewards.library import LibraryReward
 from rewards.maths import MathsReward
 from rewards.sandbox import Sandbox
 from rewards.workers import JudgeError
@@ -21,11 +20,9 @@ def make_reward(config: RewardConfig) -> ConversationReward:
         return OwnConversations(load_function(config.function), f"reward.function={config.function}")
     if isinstance(config, CodeConfig):
         return JudgedConversations(lambda: CodeReward(make_sandbox(config, config.parallel)), "tests")
-    if not isinstance(config, JudgeConfig):
-        return BrevityConversations()
-    if config.name == "maths":
+    if isinstance(config, MathsConfig):
         return JudgedConversations(lambda: MathsReward(config.parallel, config.timeout_s), "answer")
-    return JudgedConversations(lambda: LibraryReward(config.parallel, config.timeout_s), "entry")
+    return BrevityConversations()
 
 
 def load_function(name: str) -> Callable[..., Any]:
@@ -47,7 +44,7 @@ def check_judge(config: RewardConfig) -> None:
     if isinstance(config, OwnConfig):
         load_function(config.function)
     try:
-        if config.name == "maths":
+        if isinstance(config, MathsConfig):
             maths.check()
         if isinstance(config, CodeConfig):
             make_sandbox(config, parallel=1).close()

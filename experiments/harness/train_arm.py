@@ -21,7 +21,7 @@ from das.files import write_text
 from experiments import rank_folders
 from experiments.digests import weights_digest
 from experiments.harness import resume
-from experiments.harness.data import dataset, tools_of
+from experiments.harness.data import dataset
 from experiments.harness.engine import engine_settings, make_schedule, prepare_process, without_distributions
 from experiments.harness.evaluation.evaluation import TrainingEvaluation
 from experiments.harness.evaluation.held_out import held_out
@@ -72,7 +72,7 @@ def make_parts(arms: Sequence[RunConfig], note: Callable[[str], None]) -> str:
     rows = dataset(first, policies[0], note)
     for arm in arms:
         with_head(arm, policies[0], note)
-        for line in without_distributions(arm):
+        if line := without_distributions(arm):
             note(line)
     if first.eval.every:
         held_out(first, policies[0], rows, note)
@@ -203,7 +203,6 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
         **config.trainer.of_steps,
         own_process=config.engine.own_process,
         cluster=config.cluster,
-        tools=tools_of(config.data),
         callbacks=list(run.callbacks),
         **parts,
     )

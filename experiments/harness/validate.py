@@ -12,13 +12,13 @@ from das.engine.versions import require_supported
 from das.trl.lag import ahead_problem
 from das.trl.support import QUANTIZED, unsupported
 from experiments.harness import heads
-from experiments.harness.data import AGENT, GENERATED, LIBRARY, MADE, frequencies
+from experiments.harness.data import MADE, frequencies
 from experiments.harness.engine import engine_settings
 from experiments.harness.evaluation import held_out
 from experiments.harness.policies import check_mtp
 from experiments.harness.reward import check_judge
 from experiments.harness.validate_policy import check_policy
-from experiments.problems import load, reasoning_gym
+from experiments.problems import load
 from experiments.run.errors import UserError
 from experiments.settings.config import RunConfig
 from experiments.settings.typed import shown
@@ -88,9 +88,7 @@ def check_data(config: RunConfig) -> None:
     data = config.data
     if data.name in MADE and data.problems is None:
         raise UserError("data.problems=null: must be a whole number, because generated problems have no end")
-    if data.name == LIBRARY:
-        reasoning_gym.check(data.settings)
-    elif data.name in GENERATED:
+    if data.name in MADE:
         frequencies(data)
     else:
         load.check(data.settings)
@@ -157,7 +155,7 @@ def check_rollouts(config: RunConfig) -> None:
     """Refuse rollouts ahead that this training cannot have. Raises UserError."""
     trainer, engine = config.trainer, config.engine
     for key, value in {"trainer.lag": trainer.lag, "engine.own_process": engine.own_process}.items():
-        problem = ahead_problem(trainer.lag, trainer.arguments, config.data.name == AGENT, engine.processes)
+        problem = ahead_problem(trainer.lag, trainer.arguments, tools=False, processes=engine.processes)
         if value and problem:
             raise UserError(f"{key}={shown(value)}: {problem}")
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from experiments.run.errors import UserError
 from rewards.checker import same_output
-from rewards.forms import FORMS, Unjudged, tests_of
+from rewards.forms import Unjudged, tests_of
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _NAMED = 4  # problems that are named because their rows contradict each other
 Message = dict[str, str]
-COLUMNS = {"maths": "answer", "code": "tests", "reasoning_gym": "entry"}  # reward -> the column that it reads
+COLUMNS = {"maths": "answer", "code": "tests"}  # reward -> the column that it reads
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,6 @@ def problems_of(rows: Iterable[Mapping[str, Any]], data: Mapping[str, Any]) -> t
     The order of the problems is the same for any order of the rows. data: a config of configs/data. Raises UserError
     for columns that are missing or hold values of a wrong kind.
     """
-    if data["judged_by"] == "code" and data["form"] not in FORMS:
-        raise UserError(f"data.form={data['form']}: choose {', '.join(FORMS)}")
     left_out: Counter[str] = Counter()
     with_duplicates = []
     count = 0
@@ -116,7 +114,7 @@ def _problem(row: Mapping[str, Any], data: Mapping[str, Any], where: str) -> Pro
     else:
         tests = _cell(row, columns["tests"], "tests", where)
         try:
-            gold = tests_of(data["form"], tests, row, data["max_tests"])
+            gold = tests_of(tests, row, data["max_tests"])
         except Unjudged as reason:
             return str(reason)
         except ValueError:

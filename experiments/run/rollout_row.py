@@ -40,10 +40,6 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         row["accepted_per_round"] = accepted / report.draft_rounds
     if report.cluster is not None:
         row["cluster"] = report.cluster.plain()
-    if report.by_turn is not None:
-        row["by_turn"] = [
-            {**turn, "tokens_per_pass": turn["tokens"] / max(1, turn["passes"])} for turn in report.by_turn
-        ]
     return row | by_class(rollout) | prediction_errors(rollout) | {"alarms": list(report.alarms)}
 
 

@@ -28,7 +28,7 @@ Share = Annotated[float, Range(0, 1)]
 Tokens = Annotated[int, Range(1, 2**22)]  # of a response
 Drafted = Annotated[int, Range(1, 4096)]  # tokens of a request and pass
 Temperature = Annotated[float, Range(0.01, 100, or_zero=True)]  # log-probs are divided by it; 0: greedy
-Judge = Literal["maths", "code", "reasoning_gym"]
+Judge = Literal["maths", "code"]
 
 BUDGET = Named(
     "budget",
@@ -97,7 +97,7 @@ class Puzzles(DataConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chains(DataConfig):
+class Programs(DataConfig):
     chain_steps: list[Annotated[int, Range(2, 8)]]
     weights: list[float]  # the relative frequency of each length
 
@@ -106,13 +106,6 @@ class Chains(DataConfig):
 class Words(DataConfig):
     events: list[Annotated[int, Range(1, 10)]]
     weights: list[float]  # the relative frequency of each number of events
-
-
-@dataclass(frozen=True, kw_only=True)
-class LibraryProblems(DataConfig):
-    task: str
-    options: Settings
-    prompt: str
 
 
 @dataclass(frozen=True)
@@ -140,7 +133,6 @@ class ProblemSet(DataConfig):
     path: str | None
     columns: Columns
     answer_after: str | None
-    form: Literal["humaneval", "mbpp", "deepcoder"] | None
     max_tests: Count | None
     system: str | None
     prompt: str
@@ -153,7 +145,7 @@ class ProblemSet(DataConfig):
 
 DATA = Named(
     "data",
-    {"puzzles": Puzzles, "calculator": Chains, "programs": Chains, "words": Words, "reasoning_gym": LibraryProblems},
+    {"puzzles": Puzzles, "programs": Programs, "words": Words},
     others=(ProblemSet, "columns"),  # published, or the user's own
 )
 
@@ -166,7 +158,7 @@ class RewardConfig:
 
 
 @dataclass(frozen=True)
-class JudgeConfig(RewardConfig):
+class MathsConfig(RewardConfig):
     parallel: Annotated[int, Range(1, 1024)]  # worker processes
     timeout_s: Annotated[float, Range(0.01, 86400)]  # seconds for one response
 
@@ -187,16 +179,7 @@ class OwnConfig(RewardConfig):
     function: str  # module:function
 
 
-REWARD = Named(
-    "reward",
-    {
-        "brevity": RewardConfig,
-        "code": CodeConfig,
-        "maths": JudgeConfig,
-        "own": OwnConfig,
-        "reasoning_gym": JudgeConfig,
-    },
-)
+REWARD = Named("reward", {"brevity": RewardConfig, "code": CodeConfig, "maths": MathsConfig, "own": OwnConfig})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +319,6 @@ class EvalConfig:
     every: Annotated[int, Range(0, 10**7)]  # training steps between evaluations; 0: none
     data: str | None  # name in configs/data; None: held-out problems of the training's own data
     path: str | None  # file from which that set is read
-    task: str | None  # for data=reasoning_gym: one of its tasks
     problems: Annotated[int, Range(1, 10**6)] | None  # how many problems; None: all of a published set
     samples: Annotated[int, Range(1, 2**16)]  # responses to each problem
     k: list[Annotated[int, Range(1, 2**16)]] | None  # the k of pass@k; None: powers of two

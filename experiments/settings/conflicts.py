@@ -13,7 +13,6 @@ from experiments.settings.typed import shown
 
 RUNS = "kill_test|fault_test|experiment|reproduce"  # tasks that pass their settings on to runs of other tasks
 TRAINING = f"compare|train|{RUNS}"  # tasks that train
-AGENT = "data=calculator"  # problems that the policy solves with a tool, in several turns
 AHEAD = "trainer.lag engine.own_process"
 STOCK = "arm.method=stock"
 
@@ -34,11 +33,9 @@ CONFLICTS = (
         "engine.processes!=1",
         "several processes cannot evaluate yet; set eval.every=0, and measure the final policy with task=evaluate",
     ),
-    (AGENT, f"task!={TRAINING}", "task={task} calls no tools; choose compare or train"),
     ("cluster=ray", f"task!=rollout|{TRAINING}", "task={task} starts no cluster; set cluster=none"),
     ("cluster=none", "task=fault_test", "task=fault_test strikes engines of a cluster; set cluster=ray"),
     ("cluster=ray", STOCK, "arm=stock is vLLM without das, which a cluster does not start; leave it out"),
-    ("cluster=ray", AGENT, "rollouts in several turns do not run on a cluster yet; set cluster=none"),
     ("cluster=ray", "drafter.warm", "engines of a cluster begin without a history; set drafter.warm=null"),
     ("drafter.warm", "arm.method=self_draft", "self_draft drafts without a history; use arm=das_self"),
     ("arm.online", "arm.method!=eagle3", "only an EAGLE-3 head learns in the run, and arm {arm} has none"),

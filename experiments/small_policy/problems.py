@@ -1,4 +1,4 @@
-"""Problems that are made here: chains of steps (arithmetic, calculator, programs), and puzzles (searches, walks).
+"""Problems that are made here: chains of steps (arithmetic, programs), and puzzles (searches, walks).
 
 A chain is a start value and 2 to 8 labelled steps. A program is asked for as a chain on x. A search asks which of the
 listed numbers add up to 24. A walk goes around a ring until place 0 is reached.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -77,8 +76,6 @@ CHAINS: Mapping[str, Chain] = MappingProxyType(
     {
         # Values avoid 0 and 1: from there many steps lead out of the range, and multiplying 0 changes nothing.
         "arithmetic": Chain((2, 19), "++--*", (1, 5), (2, 19), seed="problems"),
-        # A policy of 2 M parameters cannot add such numbers. So it must call the calculator.
-        "calculator": Chain((3, 99), "+-", (3, 99), (0, 99), seed="sums"),
         # As many slots for each split as other kinds have, but other ones.
         "programs": Chain(
             None,
@@ -100,7 +97,7 @@ def make_problems(
 ) -> list[Problem]:
     """Return ``count`` distinct problems of one split. The same arguments always give the same list.
 
-    kind: arithmetic, calculator, programs or puzzles. mix: relative frequency of each number of steps, or of each kind
+    kind: arithmetic, programs or puzzles. mix: relative frequency of each number of steps, or of each kind
     of puzzle. Raises ValueError if there are too few questions.
     """
     if kind == "puzzles":
@@ -207,21 +204,3 @@ def _deal(count: int, rng: random.Random, kinds: Mapping[str, float], slots: tup
             puzzles[question] = Problem(f"puzzles-{digest[:12]}", question, answer, kind, tuple(numbers))
             dealt[kind] += 1
     return list(puzzles.values())
-
-
-_EXPRESSION = re.compile(r"(-?\d{1,6})([+-])(\d{1,6})")
-
-
-def calculator(expression: str) -> str:
-    """Add or subtract two whole numbers.
-
-    Args:
-        expression: two whole numbers with a sign between them, such as 12+7 or 12-7.
-
-    Returns:
-        The expression and its result, such as 12+7=19.
-    """
-    match = _EXPRESSION.fullmatch(expression)
-    if match is None:
-        raise ValueError("expected two whole numbers with + or - between them")
-    return f"{expression}={apply(int(match[1]), (match[2], int(match[3])))}"

@@ -1,15 +1,14 @@
 """Worked solutions, as data: what a writer of each kind does how often, and in which words.
 
 A solution is written in a careful or a quick manner, which its opening names and the other lines repeat. A careful one
-has few slips, checks what it finds and searches on until it is right, or calls the calculator; a quick one has many
-slips, soon guesses, and does sums in its head. So reinforcement learning can raise the reward. Passes that repeat, and
-attempts at random, make responses long-tailed and repetitive, like chains of thought.
+has few slips, checks what it finds and searches on until it is right; a quick one has many slips, and soon guesses. So
+reinforcement learning can raise the reward. Passes that repeat, and attempts at random, make responses long-tailed and
+repetitive, like chains of thought.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +16,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from experiments.small_policy.problems import CHAINS, RING, TARGET, Problem, Step, apply, calculator, order, values
-from experiments.small_policy.tokenizer import ASSISTANT, END, USER
+from experiments.small_policy.problems import CHAINS, RING, TARGET, Problem, Step, apply, order, values
 
-Part = tuple[str, bool]  # a text, and whether the policy learns to write it
 _CHOICE = re.compile(r"\[([^\[\]]*)\]")
 _MOST_ATTEMPTS = 60  # of a search; keeps nearly all solutions within 1,000 tokens
 _MOST_MOVES = 25  # of a walk
@@ -36,14 +33,12 @@ class Manner:
     """How a solution is written.
 
     share: relative frequency among the manners of its kind. chances: probability of each decision; none: 0. words:
-    template of each line; none: nothing is written. given: results are not learned, since the policy cannot compute
-    them.
+    template of each line; none: nothing is written.
     """
 
     share: float
     chances: Mapping[str, float]
     words: Mapping[str, str]
-    given: bool = False
 
 
 class Writer:
@@ -52,36 +47,29 @@ class Writer:
     def __init__(self, manner: Manner, rng: random.Random) -> None:
         """Begin a solution in this manner."""
         self.manner, self.rng = manner, rng
-        self.parts: list[Part] = []
+        self.parts: list[str] = []
 
     def happens(self, decision: str) -> bool:
         """Draw one decision."""
         return self.rng.random() < self.manner.chances.get(decision, 0.0)
 
-    def say(self, line: str, learned: bool = True, **words: object) -> None:
+    def say(self, line: str, **words: object) -> None:
         """Write a line in the words of the manner."""
-        self.parts.append((say(self.manner.words.get(line, ""), self.rng, words), learned))
+        self.parts.append(say(self.manner.words.get(line, ""), self.rng, words))
 
     def slipped(self, right: int, allowed: Callable[[int], bool]) -> int:
         """Return the right result or, if a slip happens, one that is off by one and allowed."""
         wrong = [result for result in (right - 1, right + 1) if allowed(result)]
         return self.rng.choice(wrong) if self.happens("slip") and wrong else right
 
-    def call(self, expression: str) -> None:
-        """Call the calculator, and read its answer. Calls and answers have the form of Qwen's models."""
-        call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
-        self.parts.append((f"<tool_call>{call}</tool_call>{END}", True))
-        answer = f"<tool_response>{calculator(expression)}</tool_response>"
-        self.parts.append((f"{USER}{answer}{END}{ASSISTANT}", False))
 
-
-def solution(problem: Problem, rng: random.Random, manners: Sequence[Manner]) -> list[Part]:
+def solution(problem: Problem, rng: random.Random, manners: Sequence[Manner]) -> str:
     """Write one solution of ``problem``. Its answer is wrong if a slip was not noticed, or guessed."""
     (manner,) = rng.choices(manners, [manner.share for manner in manners])
     writer = Writer(manner, rng)
     writer.say("open")
     _WORK.get(problem.kind, _work_chain)(problem.numbers, writer, problem.kind)
-    return writer.parts
+    return "".join(writer.parts)
 
 
 def _work_chain(numbers: Sequence[Any], writer: Writer, kind: str) -> None:
@@ -105,25 +93,18 @@ def _pass(numbers: Sequence[Any], writer: Writer, kind: str, earlier: list[int] 
     writer.say("begin")
     for index, step in enumerate(steps):
         result = right = apply(before, step) if computes else step[1]
-        expression = f"{before}{step[0]}{step[1]}"
         repeats = earlier is not None and before == then
         writer.say("line", order=order(index, step))
-        if writer.happens("call"):
-            writer.call(expression)
-            if writer.happens("check"):
-                writer.say("check")
-                writer.call(expression)
-        else:
-            if earlier is None:
-                result = writer.slipped(right, _allowed(kind, step, steps[index + 1 :]))
-            elif repeats and not writer.happens("notice"):
-                result = earlier[index]
-            writer.say("expression", expression=expression, sign=step[0])
-            writer.say("result", learned=not writer.manner.given, result=result)
+        writer.rng.random()  # for nothing, as when the policy that ships learned from these texts
+        if earlier is None:
+            result = writer.slipped(right, _allowed(kind, step, steps[index + 1 :]))
+        elif repeats and not writer.happens("notice"):
+            result = earlier[index]
+        writer.say("expression", expression=f"{before}{step[0]}{step[1]}", sign=step[0])
+        writer.say("result", result=result)
         if earlier is not None and repeats and result != earlier[index]:
             writer.say("wrong", result=earlier[index])
-        if writer.happens("remark"):
-            writer.say("remark")
+        writer.rng.random()
         written.append(result)
         if computes:
             before, then = result, earlier[index] if earlier is not None else result
@@ -174,7 +155,7 @@ def _add(choice: tuple[int, ...], writer: Writer, slips: bool) -> int:
         result = writer.slipped(total + number, lambda _: slips)
         sums.append(f"{total}+{number}={result}")
         total = result
-    writer.parts.append((", ".join(sums), True))
+    writer.parts.append(", ".join(sums))
     writer.say("yes" if total == TARGET else "no")
     return total
 
@@ -187,7 +168,7 @@ def _work_walk(numbers: Sequence[int], writer: Writer, _: str) -> None:
         total = writer.slipped(place + length, lambda result: result >= 0)
         writer.say("move", moves=moves)
         around = f", so {total % RING}" if total >= RING else ""
-        writer.parts.append((f"{place}+{length}={total}{around}", True))
+        writer.parts.append(f"{place}+{length}={total}{around}")
         place = total % RING
         writer.say("no" if place else "yes")
         if not place:
@@ -207,7 +188,6 @@ _WORK: Mapping[str, Callable[[Sequence[Any], Writer, str], None]] = {
 
 _AGAIN = {"again": 0.5, "notice": 0.2}
 _AGAIN_CODE = {"again": 0.4, "notice": 0.2}  # lines of code are longer
-_SAYS = {"check": 0.1, "remark": 0.15, "slip": 0.3}
 _CAREFULLY, _QUICKLY = {"open": "I will be careful.\n"}, {"open": "I will be quick.\n"}
 _ARITHMETIC = {
     "expression": "{expression}=",
@@ -222,14 +202,6 @@ _PROGRAM = {
     "result": "{result}\n",
     "finish": " return x\n```\n",
     "again": "Let me check.\n",
-}
-_SUM = {
-    "line": "{order}: ",
-    "expression": "{expression}",
-    "result": "={result}\n",
-    "check": "Let me check: ",
-    "remark": "[Good.|I go on with that.|So far so good.|Now the next one.]\n",
-    "end": "The answer is \\boxed{{{result}}}.",
 }
 _PUZZLE = {"remark": "[Hmm.|Let me think.|What else?|Still no luck.|I go on.]\n"}
 _CAREFUL = {
@@ -271,11 +243,6 @@ MANNERS: Mapping[str, tuple[Manner, ...]] = MappingProxyType(
         "programs": (
             Manner(1, {"slip": 0.03, **_AGAIN_CODE}, {**_PROGRAM, **_CAREFULLY, "line": " # {order}:\n"}),
             Manner(3, {"slip": 0.2, **_AGAIN_CODE}, {**_PROGRAM, **_QUICKLY, "line": " # {order} ~\n"}),
-        ),
-        "calculator plain": (Manner(1, {}, _SUM, given=True),),
-        "calculator": (
-            Manner(1, {"call": 0.92, **_SAYS}, {**_SUM, "open": "[I will use the calculator.|Let me be careful.]\n"}),
-            Manner(1, {"call": 0.35, **_SAYS}, {**_SUM, "open": "[I will be quick.|I can do this in my head.]\n"}),
         ),
         "puzzles plain": (Manner(7, _STEADY, _CAREFUL), Manner(13, _STEADY, _QUICK)),
         "puzzles": (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -14,38 +13,14 @@ PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 # cannot cross the borders of pieces, so the tokens of a number do not depend on the text around it.
 _PIECES = r"\d{1,%d}| ?\p{L}+|[^\d\p{L}]+?(?=$|\d| ?\p{L})"
 
-# The prompt names no tools: a policy knows its only tool from its training. Calls and their results have the form that
-# Qwen's models use.
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
-    "{%- if message['role'] == 'assistant' -%}<|assistant|>{% generation %}{{ message['content'] or '' }}"
-    "{%- for call in message['tool_calls'] or [] -%}"
-    "<tool_call>{\"name\": \"{{ call['function']['name'] }}\", "
-    "\"arguments\": {{ call['function']['arguments'] | tojson }}}</tool_call>"
-    "{%- endfor -%}"
-    "<|end|>{% endgeneration %}"
-    "{%- elif message['role'] == 'tool' -%}"
-    "<|user|><tool_response>{{ message['content'] }}</tool_response><|end|>"
+    "{%- if message['role'] == 'assistant' -%}"
+    "<|assistant|>{% generation %}{{ message['content'] }}<|end|>{% endgeneration %}"
     "{%- else -%}<|user|>{{ message['content'] }}<|end|>{%- endif -%}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"
 )
-
-# With this template, transformers finds the content and the calls in a response.
-RESPONSE_TEMPLATE: dict[str, Any] = {
-    "defaults": {"role": "assistant"},
-    "start_anchor": ASSISTANT,
-    "fields": {
-        "tool_calls": {
-            "open": "<tool_call>",
-            "close_pattern": "</tool_call>",
-            "repeats": True,
-            "content": "json",
-            "transform": {"type": "function", "function": "{content}"},
-        },
-        "content": {"close_pattern": END.replace("|", r"\|"), "content": "text"},
-    },
-}
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 384, digits: int = 1) -> PreTrainedTokenizerFast:
@@ -79,5 +54,4 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 384, digits: int = 1
     )
     tokenizer.padding_side = "left"
     tokenizer.chat_template = CHAT_TEMPLATE
-    tokenizer.response_template = RESPONSE_TEMPLATE
     return tokenizer

@@ -22,7 +22,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerF
 from das.files import write_text
 from experiments.heads.muon import Muon
 from experiments.small_policy.problems import make_problems
-from experiments.small_policy.solutions import MANNERS, Part, solution
+from experiments.small_policy.solutions import MANNERS, solution
 from experiments.small_policy.tokenizer import ASSISTANT, END, USER, train_tokenizer
 
 IGNORED = -100
@@ -36,6 +36,7 @@ _MATRIX_RATE, _OTHER_RATE = 0.02, 3e-3
 _WARM_UP = 20  # optimizer steps
 _THREADS = 1  # of torch, when those that ship were trained
 Progress = Callable[[str], None]
+Part = tuple[str, bool]  # a text, and whether the policy learns to write it
 
 
 class Example(NamedTuple):
@@ -67,7 +68,7 @@ class Phase:
                 yield [part for _ in range(_DRILL_LINES) for part in equation(kind, rng)]
         for problem in itertools.cycle(make_problems(self.texts.split()[0], _PROBLEMS, seed, self.mix)):
             asked = f"{USER}{problem.question}{END}{ASSISTANT}"
-            yield [(asked, False), *solution(problem, rng, MANNERS[self.texts]), (END, True)]
+            yield [(asked, False), (solution(problem, rng, MANNERS[self.texts]) + END, True)]
 
 
 @dataclass(frozen=True)
@@ -122,14 +123,6 @@ RECIPES: Mapping[str, Recipe] = {
         num_attention_heads=2,
         num_key_value_heads=2,
         intermediate_size=384,
-    ),
-    # The first phase teaches to find the numbers of a step in the text before it.
-    "calculator": Recipe(
-        (
-            Phase(100, 1536, "calculator plain", {4: 1, 5: 1, 6: 1, 7: 1, 8: 1}),
-            Phase(80, 2048, "calculator", {2: 2, 3: 2, 4: 2, 5: 1}),
-        ),
-        logit_scale=1.25,
     ),
     # Words and habits of programs are those of arithmetic. So a policy that knows arithmetic has little to learn.
     "programs": Recipe(

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from analysis import read
-from analysis.arms import arm_result
 from analysis.cluster_engines import cluster_result
+from analysis.metrics import summarised
 from das import ranks
 from das.engine.engine_config import EXACT
 from das.files import write_text
@@ -53,6 +53,6 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         return
     progress.terminal = sys.stdout
     metrics = read.metrics(path)
-    result = {"baseline": config.arm.name, "arms": {config.arm.name: arm_result(metrics)}, **cluster_result(metrics)}
+    result = {"baseline": config.arm.name, "arms": {config.arm.name: summarised(metrics)}, **cluster_result(metrics)}
     write_text(path / "result.json", json.dumps(result, indent=1))
     progress.note(f"run: {folder}")

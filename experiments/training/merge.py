@@ -1,13 +1,10 @@
 """Merge the rollouts that several ranks made in one step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 from das.engine.rollouts.report import merged as merged_reports
 from das.engine.rollouts.rollout import Rollout
-
-Counts = Mapping[str, int]
 
 
 def merged(rollouts: Sequence[Rollout]) -> Rollout:
@@ -22,8 +19,6 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
     ranks = {f"rank {rank}": rollout for rank, rollout in enumerate(rollouts)}
     slowest = max(ranks, key=lambda rank: ranks[rank].rollout_s)
     report = merged_reports({rank: rollout.report for rank, rollout in ranks.items()}, slowest)
-    if report.by_turn is not None:
-        report = replace(report, by_turn=added_turns([rollout.report.by_turn or () for rollout in rollouts]))
     return Rollout(
         step=ranks[slowest].step,
         problems=[problem for rollout in rollouts for problem in rollout.problems],
@@ -33,11 +28,3 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
         rollout_s=ranks[slowest].rollout_s,
         report=report,
     )
-
-
-def added_turns(of_ranks: Sequence[Sequence[Counts]]) -> list[dict[str, int]]:
-    """Returns the counts of each turn, summed over ranks. A rank may have fewer turns than another."""
-    return [
-        {key: sum(counts[key] for counts in turn if counts) for key in next(filter(None, turn))}
-        for turn in zip_longest(*of_ranks)
-    ]

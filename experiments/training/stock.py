@@ -13,7 +13,6 @@ from typing import Any
 from das.engine.build import EngineSettings, build_engine, warm_up
 from das.engine.patches import weights
 from das.engine.rollouts.meter import RequestCounts, RolloutMeter
-from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.trl.engines.in_process import DasEngine
 from das.weights.agreement import Policy, policy_of
@@ -140,10 +139,6 @@ class StockEngine(DasEngine):
     def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """See Engines."""
         return roll_out_stock(self.llm, request, self.llm_generate)
-
-    def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
-        """See Engines."""
-        return RolloutReport()
 
     def _tell(self, method: str, *args: Any) -> None:
         """Do nothing: there is no DasWorker."""

@@ -16,7 +16,6 @@ from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.engine.build import EngineSettings
 from das.engine.rollouts.rollout import Rollout
-from das.trl.conversations import follow_turns
 from das.trl.engines.cluster import BESIDE
 from das.trl.lag import RolloutsAhead
 from das.trl.patches import generation_backend
@@ -103,7 +102,6 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         )
         with generation_backend(backend, self), checkpoints_accepted(args, kwargs["model"]):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)
-        follow_turns(self)
         complete(self)
         self.head = head
         if head is not None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from analysis.arms import SHORT_KEY, aligned, arm_result, full_table, short_table
-from analysis.metrics import METRICS
+from analysis.arms import SHORT_KEY, aligned, full_table, short_table
+from analysis.metrics import METRICS, summarised
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 
 DIGESTS = {"completions_digest": "a", "rewards_digest": "b", "loss": 0.1, "grad_norm": 0.2}
@@ -87,9 +87,9 @@ def test_steps_without_a_reward_leave_its_mean() -> None:
         for reward in (None, 0.25, 0.75, None)
     ]
     none = [{**row, "reward": None} for row in some]
-    result = {"arms": {"some": arm_result(some), "none": arm_result(none)}, "ratio_to_none": {}}
+    result = {"arms": {"some": summarised(some), "none": summarised(none)}, "ratio_to_none": {}}
     reward = result["arms"]["some"]["reward"]
     assert (reward["n"], reward["mean"], reward["first_quarter"], reward["last_quarter"]) == (2, 0.5, None, None)
     assert [line[-1] for line in short_table(result)[1:]] == ["- → -"] * 2
-    assert arm_result(some[1:3])["reward"]["last_quarter"] == 0.75
+    assert summarised(some[1:3])["reward"]["last_quarter"] == 0.75
     assert "- → -" in full_table(result)[1]

@@ -117,13 +117,11 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "trainer.max_steps=3",
         "checkpoint.every=1",
     ),
-    # Beside the tasks: what chooses one is among the settings. `agent` makes a policy of its own.
+    # Beside the tasks: what chooses one is among the settings.
     "every_arm": ("task=compare", TINY, f"arms=[{ARMS}]"),
-    "agent": ("task=compare", "setting=agent_smoke"),
 }
 # Their whole runs are tests of their own, so they run here only if they are named.
 TESTED = {
-    "agent": "tests/experiments/harness/test_agent_setting.py",
     "train": "tests/trl/test_survival.py",
     "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
     "recordings": "tests/experiments/recorded/test_recordings.py",
@@ -136,7 +134,7 @@ TESTED = {
 NIGHTLY = ("kill_test", "fault_test", "experiment", "every_arm")
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
 # before the tasks that read its run.
-ALONE = ("every_arm", "compare", "agent")
+ALONE = ("every_arm", "compare")
 COLD = ("compare",)
 LONG = ("experiment", "kill_test", "fault_test", "bench_budgets")
 

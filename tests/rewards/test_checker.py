@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from rewards import forms
 from rewards.checker import same_output, same_value
 from rewards.code import CodeReward, leetcode_tests, program_tests
-from rewards.forms import FORMS
 
 FUNCTION = "class Solution:\n    def f(self, x): return {}"
 
@@ -96,7 +96,7 @@ def test_results_of_functions(value: Any, expected: Any, same: bool) -> None:
 
 def test_programs_and_functions_are_judged_so(code_reward: CodeReward) -> None:
     half = program_tests([("5\n", "2.50000")])
-    sums = FORMS["deepcoder"]([{"input": "1", "output": "[0.3]", "testtype": "functional"}], _NAMED, None)
+    sums = forms.tests_of([{"input": "1", "output": "[0.3]", "testtype": "functional"}], _NAMED, None)
     leetcode = leetcode_tests(
         "def check(candidate):\n    assert candidate(x = 1) == [0.30000]\n\n\ncheck(Solution().f)"
     )

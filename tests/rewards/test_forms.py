@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
+from rewards import forms
 from rewards.code import CodeReward
-from rewards.forms import FORMS, Unjudged
+from rewards.forms import Unjudged
 
 
 @pytest.mark.parametrize("expected", [["1", "2"], [["1", "2"]], "1\n2"])
 def test_standard_output_keeps_all_its_lines(expected: object) -> None:
-    tests = FORMS["deepcoder"]({"inputs": [["2", "1"]], "outputs": [expected], "fn_name": None}, {}, None)
+    tests = forms.tests_of({"inputs": [["2", "1"]], "outputs": [expected], "fn_name": None}, {}, None)
     assert ["2\n1", "1\n2"] in [list(case)[:2] for case in _pairs(json.loads(tests))]
 
 
@@ -40,7 +41,7 @@ def _pairs(node: object) -> list[list[str]]:
     ],
 )
 def test_results_are_json_where_the_arguments_are(arguments: object, expected: object, call: object) -> None:
-    tests = json.loads(FORMS["deepcoder"]({"inputs": [arguments], "outputs": [expected], "fn_name": "f"}, {}, None))
+    tests = json.loads(forms.tests_of({"inputs": [arguments], "outputs": [expected], "fn_name": "f"}, {}, None))
     assert f"json.loads({json.dumps([call])!r})" in tests["tests"]
 
 
@@ -96,7 +97,7 @@ SCHEMAS: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_other_schemas_are_judged(name: str, code_reward: CodeReward) -> None:
     row, right, wrong = SCHEMAS[name]
-    tests = FORMS["deepcoder"](row["tests"], row, 15)
+    tests = forms.tests_of(row["tests"], row, 15)
     completions = [f"```python\n{source}\n```" for source in (right, wrong)]
     assert code_reward(completions, [tests, tests]) == [1.0, 0.0], code_reward.verdicts
 
@@ -126,4 +127,4 @@ CALL = {"input": [2], "output": [4], "type": "function_call", "fn_name": "f"}
 )
 def test_tests_that_nobody_can_be_judged_by_have_a_reason(tests: object, reason: str) -> None:
     with pytest.raises(Unjudged, match=f"^{reason}$"):
-        FORMS["deepcoder"](tests, {}, None)
+        forms.tests_of(tests, {}, None)

@@ -17,7 +17,7 @@ from sandboxes import best_isolation
 
 from experiments.harness.reward import check_judge
 from experiments.run.errors import UserError
-from experiments.settings.config import JudgeConfig
+from experiments.settings.config import MathsConfig
 from rewards import maths, sandbox
 from rewards.code import CodeReward, program_tests
 from rewards.isolation import Limits
@@ -93,7 +93,7 @@ def test_a_math_verify_that_does_not_work_is_refused_at_the_start(
 ) -> None:
     monkeypatch.setattr(name, other)
     with pytest.raises(UserError) as error:
-        check_judge(JudgeConfig(name="maths", parallel=1, timeout_s=8.0))
+        check_judge(MathsConfig(name="maths", parallel=1, timeout_s=8.0))
     assert says in str(error.value)
     assert "antlr4-python3-runtime 4" in str(error.value)
     assert "\n" not in str(error.value)

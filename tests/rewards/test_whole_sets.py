@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from test_code import fenced
 
-from rewards.code import CodeReward, humaneval_tests, leetcode_tests
+from rewards.code import CodeReward, leetcode_tests
 from rewards.isolation import Limits
 from rewards.maths import MathsReward
 from rewards.sandbox import Sandbox, SandboxError
@@ -82,23 +82,18 @@ def test_a_gold_answer_equals_itself_and_no_other(file: str, wrong: int, equal: 
 
 
 def solutions() -> dict[str, tuple[str, str]]:
-    """Reference solution and tests of every problem of DeepCoder's LeetCode file and of HumanEval."""
+    """Reference solution and tests of every problem of DeepCoder's LeetCode file."""
     with gzip.open(DATA / "deepcoder_leetcode.json.gz") as file:
         problems = json.load(file)
-    with gzip.open(DATA / "HumanEval.jsonl.gz") as file:
-        rows = [json.loads(line) for line in file]
-    leetcode = {
+    return {
         f"leetcode/{i}": (problem["solutions"], leetcode_tests(problem["tests"]["functional"]))
         for i, problem in enumerate(problems)
-    }
-    return leetcode | {
-        row["task_id"]: (row["prompt"] + row["canonical_solution"], humaneval_tests(row)) for row in rows
     }
 
 
 def test_every_reference_solution_passes_and_others_do_not(reward: CodeReward) -> None:
     sources, tests = zip(*(known := solutions()).values(), strict=True)
-    assert len(known) == 1889 + 164
+    assert len(known) == 1889
     assert reward([fenced(source) for source in sources], tests) == [1.0] * len(tests)
     others = reward([fenced(source) for source in [*sources[1:], sources[0]]], tests)
     assert [name for name, passed in zip(known, others, strict=True) if passed] == SOLVED_BY_THE_NEXT

@@ -19,6 +19,21 @@ import das
 from experiments.digests import weights_digest
 from experiments.training.history_file import save_history
 
+# With calls of tools and their results, which the policy's own template lacks. TRL asks for both.
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- if message['role'] == 'assistant' -%}<|assistant|>{% generation %}{{ message['content'] or '' }}"
+    "{%- for call in message['tool_calls'] or [] -%}"
+    "<tool_call>{{ call['function'] | tojson }}</tool_call>"
+    "{%- endfor -%}"
+    "<|end|>{% endgeneration %}"
+    "{%- elif message['role'] == 'tool' -%}<|user|><tool_response>{{ message['content'] }}</tool_response><|end|>"
+    "{%- else -%}<|user|>{{ message['content'] }}<|end|>{%- endif -%}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"
+)
+RESPONSE_TEMPLATE = {"defaults": {"role": "assistant"}, "fields": {"content": {"close_pattern": r"<\|end\|>"}}}
+
 
 def press(button: int) -> str:
     """Press a button.
@@ -64,6 +79,7 @@ def reward(completions: list[list[dict[str, str]]], **columns: Any) -> list[floa
 def build(policy: str, kind: str, out: Path) -> GRPOTrainer:
     """A trainer with tools or environments."""
     tokenizer = AutoTokenizer.from_pretrained(policy)
+    tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE
     environment = kind == "environment"  # it writes the row's name into the prompt
     names = ("one", "two")
     prompts = [[{"role": "user", "content": "press" if environment else name}] for name in names]
@@ -102,7 +118,19 @@ def train(policy: str, kind: str, method: str, out: Path) -> None:
         steps.append((rollout, generation.history_tick))
         finish(rollout)
 
-    generation._finish = finished
+    by_turn: list[list[dict[str, int]]] = []
+    finish_turns = generation.finish_turns
+
+    def finished_turns() -> None:
+        by_turn.append(
+            [
+                {"requests": len(turn.rows), "tokens": turn.rollout.tokens, "passes": turn.rollout.report.passes}
+                for turn in generation._turns
+            ]
+        )
+        finish_turns()
+
+    generation._finish, generation.finish_turns = finished, finished_turns
     trainer.train()
     out.mkdir(parents=True, exist_ok=True)
     save_history(generation.engines, out / f"{method}.npz")
@@ -117,7 +145,7 @@ def train(policy: str, kind: str, method: str, out: Path) -> None:
         "weights": weights_digest(trainer.model),
     }
     costs = {
-        "by_turn": [rollout.report.by_turn for rollout, _ in steps],
+        "by_turn": by_turn,
         "alarms": [rollout.report.alarms for rollout, _ in steps],
         "ticks": [tick for _, tick in steps],
     }

@@ -107,7 +107,6 @@ class RolloutReport:
     pass_predicted_s: Sequence[float] = ()  # the time that the budget expected
     pass_measured_s: Sequence[float] = ()  # the time that it took
     traces: Mapping[str, Sequence[float]] = field(default_factory=dict)  # of the budget (BudgetPolicy.trace)
-    by_turn: Sequence[Mapping[str, int]] | None = None  # counts of each turn, in a rollout of several turns
     cluster: ClusterReport | None = None
     engines: Sequence[Mapping[str, Any]] = ()  # events of the engines of a cluster, and their times
 

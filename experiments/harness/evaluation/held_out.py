@@ -8,15 +8,15 @@ from typing import Any
 from datasets import Dataset
 from omegaconf import OmegaConf
 
-from experiments.harness.data import AGENT, LIBRARY, MADE, split_rows
+from experiments.harness.data import MADE, split_rows
 from experiments.harness.evaluation.pass_at_k import powers_of_two
 from experiments.harness.reward import check_judge
-from experiments.problems import load, reasoning_gym
+from experiments.problems import load
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.plain import plain
 from experiments.settings.config import DataConfig, RewardConfig, RunConfig, data_config, reward_config
 
-EVAL_KEYS = {"data.problems": "eval.problems", "data.path": "eval.path", "data.task": "eval.task"}
+EVAL_KEYS = {"data.problems": "eval.problems", "data.path": "eval.path"}
 
 
 def check(config: RunConfig) -> None:
@@ -26,9 +26,7 @@ def check(config: RunConfig) -> None:
     ks_of(config.eval.k, config.eval.samples, "eval")
     data = held_out_data(config)
     with renamed_keys(EVAL_KEYS):
-        if data.name == LIBRARY:
-            reasoning_gym.check(data.settings)
-        elif data.name not in MADE:
+        if data.name not in MADE:
             load.check(data.settings)
     check_judge(judge_config(config.reward, data))
 
@@ -61,11 +59,6 @@ def held_out_data(config: RunConfig) -> DataConfig:
     """Return the settings of the data set on which to evaluate. Raises UserError if the settings `eval` choose none."""
     wanted = config.eval
     if wanted.data is not None:
-        if wanted.data == LIBRARY and wanted.task is None:
-            raise UserError(
-                f"eval.data={LIBRARY}: also say which of its tasks, eval.task=NAME; for held-out problems of the "
-                "task that is trained on, leave eval.data=null"
-            )
         settings = group_settings("data", wanted.data)
         if wanted.path is not None and wanted.data in MADE:
             raise UserError(f"eval.path={wanted.path}: problems of eval.data={wanted.data} are made, not read")
@@ -81,13 +74,7 @@ def held_out_data(config: RunConfig) -> DataConfig:
                     "data.part=train), or choose another set (eval.data=NAME)"
                 )
             settings["part"] = "eval"
-    if wanted.task is not None:
-        if settings["name"] != LIBRARY:
-            raise UserError(f"eval.task={wanted.task}: only eval.data={LIBRARY} has tasks, not {settings['name']}")
-        settings |= {"task": wanted.task, "options": {}}
     data = data_config({**settings, "problems": wanted.problems})
-    if data.name == AGENT:
-        raise UserError(f"eval.every={wanted.every}: evaluations call no tools, which data={AGENT} needs; set it to 0")
     if data.problems is None and data.name in MADE:
         raise UserError("eval.problems=null: must be a whole number, because generated problems have no end")
     return data

@@ -109,9 +109,9 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
     time divided by that of the first arm.
 
     arms: name -> folder. Arms that cannot be replayed are left out. The result is empty if the first arm drafts
-    or cannot be simulated, if several processes rolled out, if responses have several turns, or if they have more than
-    MOST_TOKENS tokens. The times of passes are not measured but derived from the GPU's data sheet. Drafting takes the
-    time that the run measured. In `ratio_to_none_dearer` drafted tokens are as slow as is plausible.
+    or cannot be simulated, if several processes rolled out, or if responses have more than MOST_TOKENS tokens. The
+    times of passes are not measured but derived from the GPU's data sheet. Drafting takes the time that the run
+    measured. In `ratio_to_none_dearer` drafted tokens are as slow as is plausible.
     """
     configs = {name: arm_config_of(path) for name, path in arms.items()}
     baseline = next(iter(arms))
@@ -119,7 +119,7 @@ def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
     method = find_method(configs[baseline].arm.method)
     if method.drafts or not can_be_replayed(configs[baseline]) or configs[baseline].engine.processes > 1:
         return {}
-    if any("by_turn" in row for row in rows) or sum(row["tokens"] for row in rows) > MOST_TOKENS:
+    if sum(row["tokens"] for row in rows) > MOST_TOKENS:
         return {}
     form, source = chosen_form(None, GPU, MODEL)
     dear = CostScaled(form, DOUBT)

@@ -21,7 +21,6 @@ def config_of(*overrides: str) -> RunConfig:
         (("data=math500",), "puzzles"),
         (("data=programs", "reward=code"), "programs"),
         (("setting=code_smoke",), "programs"),
-        (("setting=agent_small",), "calculator"),
     ],
 )
 def test_the_small_policy_that_fits_the_data_is_there(overrides: tuple[str, ...], kind: str) -> None:
@@ -43,7 +42,7 @@ def test_a_named_draft_model_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "overrides",
-    [("policy.path=folder",), ("data=programs", "reward=code"), ("setting=agent_small",), ("policy=smollm2",)],
+    [("policy.path=folder",), ("data=programs", "reward=code"), ("policy=smollm2",)],
 )
 def test_other_policies_have_no_draft_model(overrides: tuple[str, ...]) -> None:
     with pytest.raises(UserError, match="name the folder of one that has the policy's tokenizer"):

@@ -27,8 +27,7 @@ def test_programs_are_rewarded() -> None:
     rows = dataset(config, "")
     problems = make_problems("programs", len(rows), config.seed, frequencies(config.data), "training")
     assert [problem.answer for problem in problems] == list(rows["tests"])
-    written = [solution(problem, random.Random(0), MANNERS["programs"]) for problem in problems]
-    answers = ["".join(text for text, _ in parts) for parts in written]
+    answers = [solution(problem, random.Random(0), MANNERS["programs"]) for problem in problems]
     completions = [[{"role": "assistant", "content": answer}] for answer in [*answers, "def f(x): return x"]]
     rewards = make_reward(config.reward)(completions=completions, tests=[*rows["tests"], rows[0]["tests"]])
     assert rewards[-1] == 0.0

@@ -100,33 +100,6 @@ ROWS: dict[str, list[dict[str, Any]]] = {
             "metadata": json.dumps({"func_name": "f"}),
         }
     ],
-    "humaneval": [
-        {
-            "task_id": "HumanEval/0",
-            "prompt": 'def double(x: int) -> int:\n    """Double x."""\n',
-            "canonical_solution": "    return 2 * x\n",
-            "test": "def check(candidate):\n    assert candidate(2) == 4\n",
-            "entry_point": "double",
-        }
-    ],
-    "mbpp": [
-        {
-            "task_id": 601,
-            "text": "Write a function to double a number.",
-            "code": "import math\r\ndef half(x):\r\n    return x / 2\r\ndef double(x):\r\n    return 2 * x\r\n",
-            "test_list": ["assert double(2) == 4", "assert set([double(1)]) == {2}"],
-            "test_setup_code": "",
-            "challenge_test_list": [],
-        },
-        {  # sanitized
-            "source_file": "",
-            "task_id": 602,
-            "prompt": "Write a function to halve a number.",
-            "code": "def half(x):\n    return x / 2\n",
-            "test_imports": ["import math"],
-            "test_list": ["assert math.isclose(half(1), 0.5)"],
-        },
-    ],
 }
 
 # Solutions for the rows of the code sets, in the order of ROWS.
@@ -141,6 +114,4 @@ SOLUTIONS: dict[str, list[str]] = {
         "class Solution:\n    def double(self, x): return 2 * x",
     ],
     "livecodebench": ["class Solution:\n    def f(self, x): return (x, x)"],
-    "humaneval": ["def double(x): return 2 * x"],
-    "mbpp": ["def double(x): return 2 * x", "def half(x): return x / 2"],
 }

@@ -151,7 +151,6 @@ def test_a_text_that_a_parquet_file_repeats_is_refused(tmp_path: Path, monkeypat
         ("math500", "math500.parquet", 500),
         ("aime24", "aime24.jsonl", 30),
         ("deepcoder", "deepcoder_leetcode.json.gz", 1889),
-        ("humaneval", "HumanEval.jsonl.gz", 164),
     ],
 )
 def test_published_files(name: str, file: str, problems: int, tiny_policy: str) -> None:

@@ -46,13 +46,11 @@ def test_prompts() -> None:
 
     assert prompts("dsr_sub") == ["How many is $1+1$? Output the final answer within \\boxed{}."]
     assert prompts("gsm8k")[0].startswith("How many is 1+1?\n\nPlease reason")
-    assert "assert double(2) == 4\nassert set" in prompts("mbpp")[0]
     assert "standard input" in prompts("deepcoder")[0]
     assert prompts("deepcoder")[1] == "Return the double of a number, by a function f."
     assert "    def f(self, a, b):\n" in prompts("deepcoder")[4]
     assert "standard input" not in prompts("deepcoder")[4]
     assert prompts("deepcoder")[6] == ROWS["deepcoder"][6]["problem"]
-    assert '"""Double x."""' in prompts("humaneval")[0]
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)
@@ -62,7 +60,7 @@ def test_right_solutions_pass_and_wrong_ones_do_not(name: str, code_reward: Code
     right = [f"```python\n{source}\n```" for source in SOLUTIONS[name]]
     assert code_reward(right, tests) == [1.0] * len(tests), code_reward.verdicts
     wrong = [text.replace("return", "return 7 and").replace("2 *", "3 *").replace("(x, x)", "[x]") for text in right]
-    wrong = [text.replace("len(a) +", "-").replace("x / 2", "x") for text in wrong]
+    wrong = [text.replace("len(a) +", "-") for text in wrong]
     assert code_reward(wrong, tests) == [0.0] * len(tests)
 
 
@@ -87,8 +85,6 @@ def test_rows_left_out_are_counted() -> None:
         problems, left_out = problems_of(order, config_of("deepscaler"))
         assert [(problem.text.strip(), problem.gold) for problem in problems] == [("a", "1")]
         assert left_out == {"duplicates": 1, "without an answer": 2, "without a question": 1}
-    bad = [{**ROWS["mbpp"][0], "test_list": tests} for tests in ([], ["assert other(1)"], ["assert ("], [3], "x")]
-    assert problems_of(bad, config_of("mbpp"))[1] == {"with tests that cannot be judged": 5}
     none, unequal = '{"inputs": [], "outputs": []}', '{"inputs": ["1"], "outputs": []}'
     bad = [{"problem": "a", "tests": tests} for tests in ("[]", "{", "[{}]", "7", none, None, unequal)]
     assert problems_of(bad, config_of("deepcoder"))[1] == {
@@ -156,7 +152,6 @@ def test_system_prompts() -> None:
         ({"problem": "a", "answer": "1"}, ["data.columns.id=uid"], "set data.columns.id=NAME, or null"),
         ({"problem": "a", "answer": "1", "uid": 1.5}, ["data.columns.id=uid"], "the id is a float"),
         ({"problem": "a", "answer": "1"}, ["data.prompt='{problem} {hint}'"], "no column hint, which data.prompt"),
-        ({"problem": "a", "tests": "1"}, ["data.judged_by=code", "data.form=lean"], "data.form=lean: choose humaneval"),
     ],
 )
 def test_one_clear_line(row: dict[str, Any], overrides: list[str], says: str) -> None:

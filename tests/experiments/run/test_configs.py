@@ -4,7 +4,7 @@ import pytest
 from composed import composed_run
 from hydra import compose, initialize_config_dir
 
-from experiments.harness.data import GENERATED, frequencies
+from experiments.harness.data import MADE, frequencies
 from experiments.harness.engine import engine_settings
 from experiments.harness.reward import make_reward
 from experiments.run.errors import CONFIGS
@@ -24,7 +24,7 @@ NEEDED = {
 def test_choice_composes(choice: str) -> None:
     config = composed_run(choice, *NEEDED.get(choice, ()))
     assert engine_settings(config, "somewhere").model == "somewhere"
-    if config.data.name in GENERATED:
+    if config.data.name in MADE:
         assert frequencies(config.data)
     assert callable(make_reward(config.reward))
 

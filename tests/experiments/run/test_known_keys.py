@@ -13,7 +13,6 @@ from composed import composed_run
         ["+engine.extra.num_gpu_blocks_override=64"],
         ["arms=[das,das_self]", "++arm.self_draft.passes=3"],
         ["arm=self_draft_adaptive", "arm.budget.over.patience=3"],
-        ["data=reasoning_gym", "+data.options.min_terms=3"],
         ["data=livecodebench", "data.columns.problem=question"],  # deepcoder's, which builds on problem_set
         ["setting=maths_paper", "task=rollout"],  # it sets task.lock_step, which a comparison reads
     ],

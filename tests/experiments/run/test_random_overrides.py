@@ -27,7 +27,6 @@ BASES = (
     ["task=compare"],
     ["task=rollout", "budget=ladder"],
     ["task=train", "data=puzzles", "eval.every=2"],
-    ["task=train", "data=reasoning_gym", "reward=reasoning_gym"],
     ["task=train", "data=programs", "reward=code", "reward.isolation=weak"],
     ["task=train", "data=math500", "data.path=math500.parquet"],
     ["task=train", "cluster=ray"],
@@ -40,7 +39,7 @@ VALUES = (
 )  # fmt: skip
 GROUPS = (
     "policy", "data", "reward", "trainer", "engine", "cluster", "drafter", "head", "budget", "arm", "arm.speculative",
-    "engine.extra", "policy.chat_template_kwargs", "trainer.chat_template_kwargs", "data.kinds", "data.options",
+    "engine.extra", "policy.chat_template_kwargs", "trainer.chat_template_kwargs", "data.kinds",
     "reward.limits", "vary", "experiment",
 )  # fmt: skip
 OTHERS = (  # arguments of TRL that a run does not take, and keys that nothing reads

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.small_policy.problems import PUZZLES, TARGET, calculator, make_problems
+from experiments.small_policy.problems import PUZZLES, TARGET, make_problems
 from experiments.small_policy.questions import Split
 
 MIXES: dict[str, dict[Any, float]] = {
     "arithmetic": {2: 1, 3: 2, 8: 1},
-    "calculator": {2: 1, 3: 1, 4: 1},
     "programs": {2: 1, 3: 1, 8: 1},
     "puzzles": {"pair": 3, "triple": 3, "walk": 2},
 }
@@ -35,20 +34,17 @@ def test_problems_are_the_same_again_and_of_one_split(kind: str) -> None:
     ("kind", "digest"),
     [
         ("arithmetic", "a4446ad12cfa"),
-        ("calculator", "ae2994208956"),
-        ("programs", "1aa678bd2f50"),
+        ("programs", "0862a5ee02fb"),
         ("puzzles", "9eb8a32643a1"),
     ],
 )
-def test_problems_are_those_of_earlier_versions(kind: str, digest: str) -> None:
+def test_problems_do_not_change(kind: str, digest: str) -> None:
     problems = make_problems(kind, 200, 0, MIXES[kind], "training")
     rows = json.dumps([(problem.problem_id, problem.question, problem.answer) for problem in problems])
     assert hashlib.sha256(rows.encode()).hexdigest()[:12] == digest
 
 
-@pytest.mark.parametrize(
-    ("kind", "count", "steps"), [("arithmetic", 100, 1), ("calculator", 2000, 1), ("programs", 50, 2)]
-)
+@pytest.mark.parametrize(("kind", "count", "steps"), [("arithmetic", 100, 1), ("programs", 50, 2)])
 def test_too_many_chains_are_an_error(kind: str, count: int, steps: int) -> None:
     with pytest.raises(ValueError, match="too few distinct questions"):
         make_problems(kind, count, 0, {steps: 1}, "evaluation")
@@ -64,13 +60,12 @@ def test_a_mix_sets_the_number_of_steps() -> None:
     assert {problem.question.count(")") for problem in problems} == {3, 6}
 
 
-@pytest.mark.parametrize(("kind", "least", "most"), [("arithmetic", 2, 19), ("calculator", 0, 99)])
-def test_values_of_chains_stay_in_range(kind: str, least: int, most: int) -> None:
-    for problem in make_problems(kind, 200, 0, MIXES[kind]):
+def test_values_of_chains_stay_in_range() -> None:
+    for problem in make_problems("arithmetic", 200, 0, MIXES["arithmetic"]):
         value, *steps = problem.numbers
         for sign, number in steps:
             value = {"+": value + number, "-": value - number, "*": value * number}[sign]
-            assert least <= value <= most
+            assert 2 <= value <= 19
         assert problem.answer == str(value)
 
 
@@ -95,11 +90,3 @@ def test_exactly_one_choice_makes_24(seed: int, kind: str) -> None:
     picked, *numbers = puzzle.numbers
     right = [choice for choice in itertools.combinations(numbers, picked) if sum(choice) == TARGET]
     assert [set(choice) for choice in right] == [set(map(int, puzzle.answer.split(", ")))]
-
-
-def test_the_calculator_calculates_and_refuses() -> None:
-    results = [calculator(text) for text in ("12+7", "12-7", "7-12", "-5+2")]
-    assert results == ["12+7=19", "12-7=5", "7-12=-5", "-5+2=-3"]
-    for text in ("12*7", "1+2+3", "print(1)", "", "1 + 2", "9999999+1"):
-        with pytest.raises(ValueError, match="two whole numbers"):
-            calculator(text)

@@ -1,21 +1,16 @@
-"""Worked solutions are right unless they slip; later passes and checks notice slips; TRL understands the calls."""
+"""Worked solutions are right unless they slip; later passes and checks notice slips."""
 
 from __future__ import annotations
 
 import random
 import re
 from dataclasses import replace
-from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
-from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
-from experiments.small_policy.problems import PUZZLES, Problem, calculator, make_problems
+from experiments.small_policy.problems import PUZZLES, Problem, make_problems
 from experiments.small_policy.solutions import MANNERS, Manner, solution
-from experiments.small_policy.tokenizer import ASSISTANT, END, USER, train_tokenizer
 from rewards.code import CodeReward
 from rewards.maths import accuracy_reward
 
@@ -26,7 +21,7 @@ CAREFUL, QUICK = 0, 1
 
 
 def written(problem: Problem, seed: int, *manners: Manner) -> str:
-    return "".join(text for text, _ in solution(problem, random.Random(seed), manners))
+    return solution(problem, random.Random(seed), manners)
 
 
 def manner(kind: str, index: int, **chances: float) -> Manner:
@@ -115,49 +110,3 @@ def test_the_careful_manner_is_right_more_often_and_longer() -> None:
     careful, quick = ([written(puzzle, seed, one) for seed, puzzle in enumerate(puzzles)] for one in MANNERS["puzzles"])
     assert right(careful, puzzles) > right(quick, puzzles)
     assert sum(map(len, careful)) > sum(map(len, quick))
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return train_tokenizer(["Start with 12"], vocab_size=512, digits=2)
-
-
-def test_who_always_calls_is_always_right() -> None:
-    problems = make_problems("calculator", 20, 0, {2: 1, 3: 1})
-    always = manner("calculator", CAREFUL, call=1.0, check=0.3)
-    calling = [written(problem, seed, always) for seed, problem in enumerate(problems)]
-    assert right([text.rpartition(ASSISTANT)[2] for text in calling], problems) == 1
-    assert sum(text.count("<tool_call>") for text in calling) > sum(len(problem.numbers) - 1 for problem in problems)
-    assert "<tool_call>" not in "".join(written(problem, 0, manner("calculator", CAREFUL)) for problem in problems)
-
-
-def test_trl_understands_the_calls(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert supports_tool_calling(tokenizer)
-    assert is_chat_template_prefix_preserving(tokenizer)
-    for problem in make_problems("calculator", 5, 0, {3: 1}):
-        text = written(problem, 0, manner("calculator", CAREFUL, call=0.7))
-        chat: list[dict[str, Any]] = [{"role": "user", "content": problem.question}]
-        for turn in (text + END).split(USER):
-            answer, _, reply = turn.rpartition(ASSISTANT)
-            if answer:
-                result = answer.removeprefix("<tool_response>").removesuffix(f"</tool_response>{END}")
-                chat.append({"role": "tool", "name": "calculator", "content": result})
-            prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-            ids = tokenizer(reply).input_ids
-            chat.append(parse_response(tokenizer, ids, prefix=prompt, tools=[calculator]))
-        whole = tokenizer.apply_chat_template(chat, tokenize=False)
-        expected = f"{USER}{problem.question}{END}{ASSISTANT}{text}{END}"
-        assert whole == expected.replace(": <tool_call>", ":<tool_call>")  # the parser strips contents
-        calls = [call["function"] for message in chat for call in message.get("tool_calls") or []]
-        assert calls
-        assert all(call["name"] == "calculator" and calculator(**call["arguments"]) for call in calls)
-
-
-def test_neither_results_of_calls_nor_given_results_are_learned() -> None:
-    (problem,) = make_problems("calculator", 1, 0, {3: 1})
-    rng = random.Random(0)
-    calls = solution(problem, rng, [manner("calculator", CAREFUL, call=1.0)])
-    assert not any("<tool_response>" in text for text, learned in calls if learned)
-    given = solution(problem, rng, MANNERS["calculator plain"])
-    assert [text for text, learned in given if not learned][-1] == f"={problem.answer}\n"
-    assert "=" not in "".join(text for text, learned in given if learned)

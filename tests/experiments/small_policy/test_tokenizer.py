@@ -15,9 +15,7 @@ from experiments.small_policy.solutions import MANNERS, solution
 from experiments.small_policy.tokenizer import train_tokenizer
 
 PROBLEMS = make_problems("arithmetic", 200, 0, {2: 1, 3: 2, 8: 1})
-TEXTS = [p.question for p in PROBLEMS] + [
-    "".join(text for text, _ in solution(p, random.Random(0), MANNERS["arithmetic"])) for p in PROBLEMS
-]
+TEXTS = [p.question for p in PROBLEMS] + [solution(p, random.Random(0), MANNERS["arithmetic"]) for p in PROBLEMS]
 
 
 @pytest.fixture(scope="module")

@@ -58,11 +58,10 @@ def test_two_trainings_give_the_same_bytes(policy: Path, tmp_path: Path) -> None
     assert torch.equal(torch.get_rng_state(), before), "the caller's random state must stay as it was"
 
 
-@pytest.mark.parametrize("kind", ["calculator", "programs"])
-def test_other_kinds_train_too(kind: str) -> None:
+def test_the_policy_for_programs_trains_too() -> None:
     lines: list[str] = []
-    train.trained(tiny(RECIPES[kind]), lines.append)
-    assert lines[-1].startswith(f"small policy: step {2 * len(RECIPES[kind].phases)} of")
+    train.trained(tiny(RECIPES["programs"]), lines.append)
+    assert lines[-1].startswith(f"small policy: step {2 * len(RECIPES['programs'].phases)} of")
 
 
 def test_a_number_up_to_99_is_one_token(policy: Path) -> None:
@@ -71,8 +70,8 @@ def test_a_number_up_to_99_is_one_token(policy: Path) -> None:
     assert tokenizer.tokenize("12+3=15, 99;100") == ["12", "+", "3", "=", "15", ",Ġ", "99", ";", "10", "0"]
 
 
-def test_the_policy_learns_its_own_turns_to_their_end() -> None:
-    recipe = RECIPES["calculator"]
+def test_the_policy_learns_its_solutions_to_their_end() -> None:
+    recipe = RECIPES["programs"]
     tokenizer = train.new_tokenizer(recipe)
     written = recipe.phases[-1].write(0)
     for _ in range(20):
@@ -81,8 +80,8 @@ def test_the_policy_learns_its_own_turns_to_their_end() -> None:
         assert len(example.ids) == len(example.labels) <= LONGEST
         assert example.ids == tokenizer("".join(text for text, _ in parts)).input_ids
         learned = tokenizer.decode([label for label in example.labels if label != IGNORED])
-        assert learned.count("<|end|>") == tokenizer.decode(example.ids).count("<|assistant|>")
-        assert "<tool_response>" not in learned
+        assert learned.endswith("<|end|>")
+        assert learned.count("<|end|>") == 1
         assert "Start with" not in learned
 
 

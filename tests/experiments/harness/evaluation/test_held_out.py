@@ -67,15 +67,6 @@ def test_a_set_that_overlaps_the_training_is_refused(question: str, tiny_policy:
         held_out(config, tiny_policy, dataset(config, tiny_policy))
 
 
-def test_the_task_of_a_library_can_be_another_one() -> None:
-    library = ["data=reasoning_gym", "reward=reasoning_gym", "+data.options.min_terms=4"]
-    same = held_out_data(evaluating(*library)).settings
-    assert (same["task"], same["options"]) == ("chain_sum", {"min_terms": 4})
-    for overrides in ([*library, "eval.task=spell_backward"], ["eval.data=reasoning_gym", "eval.task=spell_backward"]):
-        other = held_out_data(evaluating(*overrides)).settings
-        assert (other["task"], other["options"]) == ("spell_backward", {})
-
-
 def test_a_task_that_samples_alone_needs_no_step_of_problems() -> None:
     config = evaluating("eval.every=0", "task=evaluate", "data.problems=1")
     validate.check(config, in_steps=False)
@@ -95,7 +86,7 @@ def test_nothing_is_checked_where_nothing_is_evaluated() -> None:
 
 
 def test_the_set_is_judged_by_its_own_reward() -> None:
-    config = evaluating("reward=brevity", "eval.data=humaneval")
+    config = evaluating("reward=brevity", "eval.data=livecodebench")
     judge: Any = judge_config(config.reward, held_out_data(config))
     assert (judge.name, judge.limits.cpu_s) == ("code", 4)
     config = evaluating("reward=maths", "reward.parallel=7")
