@@ -61,7 +61,7 @@ if __name__ == "__main__":
         options = das.engine_arguments(
             method, drafter="prompt_lookup:PromptLookup", budget={"name": "fixed", "tokens": 4}
         )
-        llm = LLM(sys.argv[1], dtype="float32", enforce_eager=True, gpu_memory_utilization=0.1, **options)
+        llm = LLM(sys.argv[1], dtype="float32", enforce_eager=True, kv_cache_memory_bytes=2**30, **options)
         outputs = llm.generate(["what is 3 + 4?"] * len(params), params, use_tqdm=False)
         (report,) = llm.collective_rpc("das_end_rollout", args=(1,))
         answers[method] = [list(output.outputs[0].token_ids) for output in outputs]

@@ -14,9 +14,9 @@ if len(sys.argv) < 2:
 model, method = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "das"
 questions = {"sum": "what is 3 + 4?", "difference": "what is 12 - 5?", "chain": "add 7 to 15, then take 2 away"}
 
-das.install()  # the engine runs in this process, on one thread
-# float32 gives exactly the same tokens on the CPU.
-llm = LLM(model, dtype="float32", enforce_eager=True, gpu_memory_utilization=0.1, **das.engine_arguments(method))
+das.install()
+on_cpu = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 2**30}  # float32: exactly the same tokens
+llm = LLM(model, **on_cpu, **das.engine_arguments(method))
 for step in range(4):
     problems = [problem for problem in questions for _ in range(4)]  # four responses to each
     params = [

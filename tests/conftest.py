@@ -19,12 +19,12 @@ from scripts import COMPARED_STEPS, RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_sc
 from starts import Starts
 
 from das.engine.build import EngineSettings, build_engine
-from das.engine.install import set_environment
 from experiments.cache import cached_folder
+from experiments.run.environment import set_environment
 from experiments.run.processes import warm_context
 from experiments.simulate.latency_forms import Drafting
 
-set_environment()
+set_environment(int(os.environ.get("OMP_NUM_THREADS") or 1))
 # The key with which runs sign their settings (experiments/harness/foreign.py): tests leave the user's own alone.
 os.environ.setdefault("XDG_STATE_HOME", str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "state"))
 settings.register_profile("untimed", deadline=None)  # a first example compiles C; no test is timed

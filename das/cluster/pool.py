@@ -56,10 +56,8 @@ class EnginePool:
     little room for all engines or an engine does not start.
     """
 
-    def __init__(
-        self, cluster: ClusterSettings, engine: EngineSettings, kv_cache_gib: int = 1, threads: int = 1
-    ) -> None:
-        """kv_cache_gib, threads: settings of each engine."""
+    def __init__(self, cluster: ClusterSettings, engine: EngineSettings, threads: int = 1) -> None:
+        """threads: of each engine."""
         if not engine.row.keyed:
             raise EngineError("a cluster has no engines of method stock, which is vLLM without das: choose another one")
         if engine.tensor_parallel_size > 1:
@@ -67,7 +65,7 @@ class EnginePool:
                 f"tensor_parallel_size={engine.tensor_parallel_size}: engines of a cluster are one process each; set 1"
             )
         self.settings, self.engine = cluster, engine
-        self._kv_cache_gib, self._threads = kv_cache_gib, threads
+        self._threads = threads
         self.engines: dict[int, PoolEngine] = {}
         self.restarts = 0  # engines that were started in place of lost ones
         self.receiving_s = 0.0  # processor time spent on receiving the answers of polls
@@ -109,7 +107,7 @@ class EnginePool:
         """Start an engine in the background, and bring it up to date."""
         engine = PoolEngine(next(self._numbers), self._actor.remote(), failed_starts)
         self.engines[engine.number] = engine
-        self.call(engine, "start", self.engine, self._kv_cache_gib, self._threads)
+        self.call(engine, "start", self.engine, self._threads)
         if self._weights:
             self.call(engine, "load_weights", *self._weights)
         if self._evaluating:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from das.cluster.messages import ClusterError, EngineRequest, Response
 from das.cluster.weights import WeightsPart, unpacked
@@ -43,9 +44,8 @@ class RolloutEngine:
         self._rollout = 0  # counts rollouts, so that names never repeat
         self._history_tick = 0  # the present tick of the drafter's window
 
-    def start(self, settings: EngineSettings, kv_cache_gib: int = 1, threads: int | None = None) -> int:
-        """Build the engine; call this first. settings: how. kv_cache_gib, threads: see das.install(). Returns the id of
-        this process.
+    def start(self, settings: EngineSettings, threads: int = 1) -> int:
+        """Build the engine; call this first. settings: how. threads: of this process. Returns the process's id.
 
         Raises the errors of build_engine.
         """
@@ -55,7 +55,8 @@ class RolloutEngine:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/das-inductor-{os.getpid()}"
 
         def build() -> None:
-            install(kv_cache_gib, threads, settings.exact)
+            torch.set_num_threads(threads)
+            install(settings.exact)
             self.llm = build_engine(settings)
 
         self._do(build)

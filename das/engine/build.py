@@ -39,6 +39,7 @@ class EngineSettings(DraftOptions):
     gpu_memory_utilization: float = 0.1  # fraction of device memory (of host memory on the CPU)
     tensor_parallel_size: int = 1
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
+    kv_cache_gib: int = 1  # KV cache on a CPU; on a GPU vLLM takes what gpu_memory_utilization leaves
     seed: int = 0
     # weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
     self_draft: Mapping[str, Any] = field(default_factory=dict)
@@ -162,6 +163,9 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     stages.now("makes its engine")
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
+
+    from das.engine.install import in_this_process, variables  # here, because it imports vLLM
 
     arguments: dict[str, Any] = {
         "model": settings.model,
@@ -176,6 +180,7 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
         "tensor_parallel_size": settings.tensor_parallel_size,
         "seed": settings.seed,
         "use_tqdm_on_load": False,  # else each engine draws bars
+        "kv_cache_memory_bytes": settings.kv_cache_gib * 2**30 if current_platform.is_cpu() else None,
         **das_arguments,
     }
     # vLLM froze (gc.freeze) the objects of an engine that this process had before. Frozen objects are never collected,
@@ -190,7 +195,8 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
             model_config = EngineArgs(settings.model).create_model_config()
             if reason := head_refusal(model_config):
                 raise EngineError(f"{settings.model}: {reason}")
-        return LLM(**arguments | dict(settings.extra) | overrides)
+        with variables(in_this_process()):
+            return LLM(**arguments | dict(settings.extra) | overrides)
     except ValueError as error:  # raised by vLLM's own checks
         line = reason_of(error)
         raise EngineError(f"vLLM refuses the engine: {line[:400]}{advice(line)}") from error

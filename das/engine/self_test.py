@@ -147,17 +147,19 @@ def roll_out(policy: Mapping[str, Any], method: str) -> dict[str, Any]:
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
     import das
+    from das.engine.install import in_this_process, variables
 
-    llm = LLM(
-        **policy,
-        skip_tokenizer_init=True,
-        enforce_eager=True,
-        max_model_len=128,
-        max_num_seqs=PROMPTS * SIBLINGS,
-        gpu_memory_utilization=0.1,
-        kv_cache_memory_bytes=CACHE_BYTES,
-        **das.engine_arguments(method, budget={"name": "fixed", "tokens": 8}),
-    )
+    with variables(in_this_process()):
+        llm = LLM(
+            **policy,
+            skip_tokenizer_init=True,
+            enforce_eager=True,
+            max_model_len=128,
+            max_num_seqs=PROMPTS * SIBLINGS,
+            gpu_memory_utilization=0.1,
+            kv_cache_memory_bytes=CACHE_BYTES,
+            **das.engine_arguments(method, budget={"name": "fixed", "tokens": 8}),
+        )
     generator = random.Random(0)
     prompts = [[generator.randrange(2, VOCABULARY) for _ in range(8)] for _ in range(PROMPTS)]
     requests = [(problem, sibling) for problem in range(PROMPTS) for sibling in range(SIBLINGS)]

@@ -45,13 +45,10 @@ def measure(arm: str, model: str, exact: str | None) -> dict[str, Any]:
     tokens a second, drafted and accepted tokens."""
     import das
     from das.engine.build import EngineSettings, build_engine, warm_up
-    from das.engine.install import set_environment
     from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out
 
     stock = arm == "stock"
-    if stock:
-        set_environment()
-    else:
+    if not stock:
         das.install(exact=exact)
     from vllm import SamplingParams
     from vllm.platforms import current_platform

@@ -92,7 +92,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self.parallel_config.pipeline_parallel_size > 1:
             raise NotInstalled("das does not support pipeline parallelism: set pipeline_parallel_size=1")
         refuse_head(self.vllm_config)
-        self._das_bits = gpu.keeps_bits(options.exact, self.model_config.dtype)
+        self._das_bits = gpu.keeps_bits(options.exact, self.vllm_config.model_config.dtype)
         gpu.keep_norms_invariant(self.vllm_config)
         if not current_platform.is_cpu():
             gpu.choose_attention(self.vllm_config)
@@ -132,6 +132,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self._das_options is not None and (own := self._das_options.self_draft) is not None:
             self.das_runner.quantized = QuantizedLayers(self.model_runner.get_model(), own["weights"])
         weights.hook_loading(self.model_runner.get_model(), self._new_weights)
+        cpu.keep_activations_apart(self.model_runner.get_model())
         cpu.keep_adapters_apart(self.model_runner.get_model())
 
     def sleep(self, *args: Any, **kwargs: Any) -> None:

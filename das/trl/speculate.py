@@ -16,7 +16,7 @@ from das.cluster.settings import ClusterSettings
 from das.drafter import DEFAULT_UNIT, check_unit
 from das.engine.build import EngineSettings
 from das.engine.engine_config import BITS, DISTRIBUTION, EXACT
-from das.engine.install import install
+from das.engine.install import install, uninstall
 from das.engine.rollouts.rollout import Rollout
 from das.engine.versions import VLLM, installed
 from das.errors import EngineError
@@ -64,8 +64,8 @@ def speculate(
     `problem_id` or, if it has none, its prompt. TRL's logs get das/rollout_s, das/tokens_per_pass, das/drafted,
     das/accepted and das/draft_share.
 
-    It calls `das.install()`, which sets environment variables and torch's number of threads
-    (OMP_NUM_THREADS, or 1). They stay after "off".
+    Trainer and engine run with the threads that torch has. Environment variables are set only while an engine is built,
+    and for exact="bits" on a GPU until "off" (`das.install`).
 
     method: the name of a drafting method in das/engine/methods.py, such as das, das_self or none; or off.
     drafter: options of HistoryDrafter that differ from the defaults, or the `name` and options of another drafter
@@ -91,6 +91,7 @@ def speculate(
         if drafter or budget or engine or cluster or lag is not None or exact:
             raise ValueError('das.speculate("off") takes no options: leave them out')
         trl_trainers.unpatch_trainers()
+        uninstall()
         return
     options = {"name": drafter} if isinstance(drafter, str) else dict(drafter or {})
     unit = options.pop("unit", DEFAULT_UNIT)

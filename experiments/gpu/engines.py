@@ -32,12 +32,11 @@ def build(
     weights are made beforehand, on the CPU, and lie on disk.
     """
     import das
-    from das.engine.install import set_environment
+    from das.engine.install import in_this_process, variables
     from experiments.small_policy.shapes import random_policy, shape_of, weightless_policy
 
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # the log says which kernels and graphs were chosen
     if method == STOCK:
-        set_environment()
         arguments: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
     else:
         exact = "bits" if invariant else "distribution"
@@ -51,13 +50,14 @@ def build(
     make = weightless_policy if scale.gpu and "load_format" not in sizes else random_policy
     policy = make(name, shape_of(name).vocabulary or 512, dtype, scale.cache / "policies")
     form = FORMS[scale.form] | {"load_format": "dummy"} if scale.gpu else {"enforce_eager": True}
-    return LLM(
-        str(policy),
-        **arguments
-        | {"skip_tokenizer_init": True, "dtype": dtype, "gpu_memory_utilization": scale.pick(SHARE, 0.1)}
-        | form
-        | sizes,
-    )
+    with variables(in_this_process()):
+        return LLM(
+            str(policy),
+            **arguments
+            | {"skip_tokenizer_init": True, "dtype": dtype, "gpu_memory_utilization": scale.pick(SHARE, 0.1)}
+            | form
+            | sizes,
+        )
 
 
 def sharpen(llm: Any) -> None:

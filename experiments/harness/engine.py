@@ -5,10 +5,11 @@ from pathlib import Path
 from das.budget.lengths import LongestFirst
 from das.drafter.saved import read_history
 from das.engine.build import DEFAULT_SELF_DRAFT, EngineSettings
-from das.engine.install import install, set_environment
+from das.engine.install import install
 from experiments import rank_folders
 from experiments.harness.policies import draft_model_directory
 from experiments.harness.validate_policy import check_history
+from experiments.run.environment import set_environment
 from experiments.run.errors import UserError, reading
 from experiments.settings.config import RunConfig
 
@@ -18,11 +19,9 @@ def prepare_process(config: RunConfig) -> None:
 
     Call it before vLLM or TRL is imported.
     """
-    engine = config.engine
-    if not config.arm.row.keyed:
-        set_environment(engine.kv_cache_gib, engine.threads)
-    else:
-        install(engine.kv_cache_gib, engine.threads, engine.exact)
+    set_environment(config.engine.threads)
+    if config.arm.row.keyed:
+        install(config.engine.exact)
 
 
 def engine_settings(config: RunConfig, policy: str) -> EngineSettings:

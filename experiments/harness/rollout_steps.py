@@ -81,7 +81,7 @@ def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) 
     engines: Engines | Cluster
     if run.config.cluster is not None:
         engine = run.config.engine
-        engines = Cluster(EnginePool(run.config.cluster, settings, engine.kv_cache_gib, engine.threads))
+        engines = Cluster(EnginePool(run.config.cluster, settings, engine.threads or 1))
     else:
         engines = build_in_process(settings)
     in_epoch = steps_per_epoch(len(problems), run.config.problems_per_step)

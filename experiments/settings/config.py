@@ -226,7 +226,7 @@ class EngineConfig:
     """The settings of configs/engine."""
 
     dtype: Literal["float32", "bfloat16", "float16", "auto"]
-    threads: Annotated[int, Range(1, 1024)]  # CPU threads of engine and trainer
+    threads: Annotated[int, Range(1, 1024)] | None  # CPU threads of engine and trainer; None: as many as torch takes
     kv_cache_gib: Annotated[int, Range(1, 2**14)]
     max_model_len: Annotated[int, Range(2, 2**22)]  # tokens of prompt and response together
     max_num_seqs: Annotated[int, Range(1, 2**16)]
@@ -245,7 +245,7 @@ class EngineConfig:
     extra: Settings = field(default_factory=dict)  # further arguments of vllm.LLM
     given: Given
 
-    OF_PROCESS: ClassVar = ("threads", "kv_cache_gib", "processes", "launch", "own_process")
+    OF_PROCESS: ClassVar = ("threads", "processes", "launch", "own_process")
 
     @property
     def settings(self) -> Settings:

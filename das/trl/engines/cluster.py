@@ -4,7 +4,6 @@ Only the main rank talks to the engines. It rolls out the requests of all ranks,
 """
 
 import gc
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -73,9 +72,9 @@ class ClusterEngines:
 
     def _start(self, settings: ClusterSettings, generation: "SpeculativeGeneration") -> Policy:
         """Start the engines. Returns what they know of their policy."""
-        kv_cache_gib = int(os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"))
+        threads = max(1, torch.get_num_threads() // settings.engines)
         try:
-            self.cluster = Cluster(EnginePool(settings, generation.engine, kv_cache_gib, torch.get_num_threads()))
+            self.cluster = Cluster(EnginePool(settings, generation.engine, threads))
         except ClusterError as error:
             raise EngineError(str(error)) from error
         policy: Policy = next(iter(self.cluster.engines.call_all("policy").values()))

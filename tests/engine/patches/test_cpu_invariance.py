@@ -1,8 +1,8 @@
 """A token's bits on the CPU do not depend on what else is in the pass, also in long contexts and in wide layers.
 
-Seen to fail (2026-11-21) with each of these changes, with the failing tests in brackets: QUERIES = 9 (attention,
-engine); `split_queries` returns its argument (engine); every piece gets the `seq_lens` of its whole request
-(attention); INPUTS = 4096 (linear, engine).
+Seen to fail with each of these changes, with the failing tests in brackets: QUERIES = 9 (attention, engine);
+`split_queries` returns its argument (engine); every piece gets the `seq_lens` of its whole request (attention);
+INPUTS = 4096 (linear, engine); `activate_in_groups` activates all at once (engine, with three threads).
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Engines, random_policy, roll
+from conftest import Engines, in_a_fork, random_policy, roll
 from vllm import SamplingParams
 from vllm import _custom_ops as ops
 from vllm.platforms import current_platform
@@ -101,14 +101,14 @@ def test_a_row_of_a_linear_layer_does_not_depend_on_the_others(inputs: int) -> N
         assert torch.equal(linear(x[:rows].contiguous(), weight, None), alone[:rows])
 
 
-def test_long_contexts_and_wide_layers_in_the_engine(engines: Engines, tmp_path: Path) -> None:
-    """Drafts of 16 tokens change no bit of tokens or log-probs for prompts of 600 tokens, chunked and prefix-cached."""
-    policy = random_policy(
-        tmp_path, head_dim=128, num_attention_heads=4, intermediate_size=1280, max_position_embeddings=1024
-    )
+def long_contexts_and_wide_layers(policy: str, threads: int) -> tuple[Any, Any]:
+    """The answers, and the number of passes, without and with drafts of 16 tokens. Prompts have 600 tokens, and are
+    chunked and prefix-cached."""
+    torch.set_num_threads(threads)
     rng = np.random.default_rng(1)
     longest = rng.integers(6, 250, size=600).tolist()
     prompts = [longest, [*longest[:500], 9], longest[:555], rng.integers(6, 250, size=300).tolist()] * 2
+    engines = Engines()
 
     def twice(**settings: Any) -> Any:
         llm = engines.build(policy, max_model_len=1024, **settings)
@@ -118,11 +118,22 @@ def test_long_contexts_and_wide_layers_in_the_engine(engines: Engines, tmp_path:
             rolls.append(roll(llm, prompts, params, [str(i % 4) for i in range(len(prompts))], history_tick))
         return [(tokens, logprobs) for tokens, logprobs, _ in rolls], rolls[1][2]["passes"]
 
-    undrafted_answers, undrafted_passes = twice(enable_prefix_caching=False)
+    undrafted = twice(enable_prefix_caching=False)
     # Seeds come again, so past tokens do. The distributions of a random policy are too flat to say which.
-    drafted_answers, drafted_passes = twice(
+    drafted = twice(
         method="das", max_num_seqs=5, max_num_batched_tokens=320, budget={"name": "fixed", "tokens": 16},
         drafter={"remember": "tokens"},
     )  # fmt: skip
-    assert drafted_passes < undrafted_passes / 3, "too few drafts were accepted: the test would prove nothing"
-    assert drafted_answers == undrafted_answers
+    engines.close()
+    return undrafted, drafted
+
+
+@pytest.mark.parametrize("threads", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_long_contexts_and_wide_layers_in_the_engine(threads: int, tmp_path: Path) -> None:
+    """Drafts change no bit of tokens or log-probs, also with several threads: three divide a row of 1,280 values."""
+    policy = random_policy(
+        tmp_path, head_dim=128, num_attention_heads=4, intermediate_size=1280, max_position_embeddings=1024
+    )
+    (answers, passes), (drafted_answers, drafted_passes) = in_a_fork(long_contexts_and_wide_layers, policy, threads)
+    assert drafted_passes < passes / 3, "too few drafts were accepted: the test would prove nothing"
+    assert drafted_answers == answers

@@ -10,7 +10,9 @@ import vllm.envs
 from scripts import run_script
 from vllm.platforms import current_platform
 
-from das.engine.install import nccl_variables_kept, set_environment
+import das
+from das.engine import install
+from das.engine.install import nccl_variables_kept
 from das.engine.patches.gpu import LARGE, choose_attention, keep_norms_invariant, keeps_bits, most_alike
 from das.engine.runner.runner import Runner
 from das.verify import top_p
@@ -134,12 +136,27 @@ def test_small_heads_get_attention_that_is_invariant(
     assert getattr(attention.backend, "name", attention.backend) == chosen
 
 
-def test_float32_products_of_triton_are_ieee_beside_invariant_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {})
-    set_environment()
-    assert "TRITON_F32_DEFAULT" not in os.environ
-    set_environment(batch_invariant=True)
-    assert os.environ["TRITON_F32_DEFAULT"] == "ieee"
+def test_invariant_kernels_are_on_until_das_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's float32 products are IEEE's beside them. What the user has set stays."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(install, "tune_matmuls", lambda: None)
+    for name in install.INVARIANT:
+        monkeypatch.delenv(name, raising=False)
+
+    def those_set() -> list[str]:
+        return [name for name in install.INVARIANT if name in os.environ]
+
+    for exact in (None, "distribution"):
+        das.install(exact)
+        assert not those_set()
+    das.install("bits")
+    assert os.environ.items() >= install.INVARIANT.items()
+    das.speculate("off")
+    assert not those_set()
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    das.install("bits")
+    das.speculate("off")
+    assert those_set() == ["VLLM_BATCH_INVARIANT"]
 
 
 def test_nccl_gets_its_variables_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from experiments.training.stock import build_stock
 
 ENGINE = """
 import json, os, sys
-from das.engine.install import set_environment
+from experiments.run.environment import set_environment
 for name in ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"):
     os.environ.pop(name, None)
 set_environment()
