@@ -38,6 +38,7 @@ from experiments.harness.heads import with_head
 from experiments.harness.policies import draft_model_directory, policy_directory
 from experiments.harness.rollout_steps import tokenized_rows
 from experiments.harness.validate import check
+from experiments.run.environment import set_environment
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
@@ -71,7 +72,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         raise UserError("task.temperatures=[]: give one or more numbers above 0")
     if config.task.trained is not None:
         check_trained(Path(config.task.trained), config.task.drafters)
-    torch.set_num_threads(config.engine.threads)
+    set_environment(config.engine.threads)
     progress = Progress(len(temperatures))
     run_folder = RunFolder(Path(folder), config.resolved)
     folder_of_policy = policy_directory(config, progress.note)
