@@ -16,7 +16,7 @@ from scripts import run_script
 import das.run
 from das import __main__
 from das.engine.build import engine_arguments
-from das.engine.install import INVARIANT
+from das.engine.environment import INVARIANT
 from das.engine.rollouts.totals import FOLDER
 from das.run import VERL, VERL_ENGINE, command_with_das, options, summary
 from das.start.sitecustomize import OPTIONS

@@ -12,6 +12,7 @@ from das import stages
 from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
 from das.engine.engine_config import WORKER, DasOptions, DraftOptions
+from das.engine.environment import in_this_process, variables
 from das.engine.methods import Method, find_method
 from das.engine.model_code import refuse_model_code
 from das.errors import EngineError, reason_of
@@ -164,8 +165,6 @@ def build_engine(settings: EngineSettings, **overrides: Any) -> "LLM":
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
-
-    from das.engine.install import in_this_process, variables  # here, because it imports vLLM
 
     arguments: dict[str, Any] = {
         "model": settings.model,

@@ -147,7 +147,7 @@ def roll_out(policy: Mapping[str, Any], method: str) -> dict[str, Any]:
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
     import das
-    from das.engine.install import in_this_process, variables
+    from das.engine.environment import in_this_process, variables
 
     with variables(in_this_process()):
         llm = LLM(

@@ -16,7 +16,8 @@ from das.cluster.settings import ClusterSettings
 from das.drafter import DEFAULT_UNIT, check_unit
 from das.engine.build import EngineSettings
 from das.engine.engine_config import BITS, DISTRIBUTION, EXACT
-from das.engine.install import install, uninstall
+from das.engine.environment import forget
+from das.engine.install import install
 from das.engine.rollouts.rollout import Rollout
 from das.engine.versions import VLLM, installed
 from das.errors import EngineError
@@ -91,7 +92,7 @@ def speculate(
         if drafter or budget or engine or cluster or lag is not None or exact:
             raise ValueError('das.speculate("off") takes no options: leave them out')
         trl_trainers.unpatch_trainers()
-        uninstall()
+        forget()
         return
     options = {"name": drafter} if isinstance(drafter, str) else dict(drafter or {})
     unit = options.pop("unit", DEFAULT_UNIT)

@@ -32,7 +32,7 @@ def build(
     weights are made beforehand, on the CPU, and lie on disk.
     """
     import das
-    from das.engine.install import in_this_process, variables
+    from das.engine.environment import in_this_process, variables
     from experiments.small_policy.shapes import random_policy, shape_of, weightless_policy
 
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # the log says which kernels and graphs were chosen

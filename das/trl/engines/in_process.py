@@ -14,7 +14,7 @@ import torch
 from das import ranks
 from das.drafter import window_of
 from das.drafter.saved import SavedText
-from das.engine.install import nccl_variables_kept
+from das.engine.environment import nccl_variables_kept
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
 from das.errors import EngineError

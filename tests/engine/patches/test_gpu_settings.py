@@ -12,7 +12,7 @@ from vllm.platforms import current_platform
 
 import das
 from das.engine import install
-from das.engine.install import nccl_variables_kept
+from das.engine.environment import INVARIANT, nccl_variables_kept
 from das.engine.patches.gpu import LARGE, choose_attention, keep_norms_invariant, keeps_bits, most_alike
 from das.engine.runner.runner import Runner
 from das.verify import top_p
@@ -140,17 +140,17 @@ def test_invariant_kernels_are_on_until_das_is_off(monkeypatch: pytest.MonkeyPat
     """Triton's float32 products are IEEE's beside them. What the user has set stays."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(install, "tune_matmuls", lambda: None)
-    for name in install.INVARIANT:
+    for name in INVARIANT:
         monkeypatch.delenv(name, raising=False)
 
     def those_set() -> list[str]:
-        return [name for name in install.INVARIANT if name in os.environ]
+        return [name for name in INVARIANT if name in os.environ]
 
     for exact in (None, "distribution"):
         das.install(exact)
         assert not those_set()
     das.install("bits")
-    assert os.environ.items() >= install.INVARIANT.items()
+    assert os.environ.items() >= INVARIANT.items()
     das.speculate("off")
     assert not those_set()
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
