@@ -40,7 +40,7 @@ SMOOTH = 4  # steps of a moving mean
 
 
 def label(name: str, variant_of: Mapping[str, str]) -> str:
-    """Return the name of an arm for a legend. A variant, such as branch_blocks_64 of das, says that it is one.
+    """Return the name of an arm for a legend. A variant, such as window_1 of das, says that it is one.
 
     variant_of: variant -> its arm, as the run recorded it.
     """

@@ -12,11 +12,10 @@ from operator import gt
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
-from das.drafter import Drafter, Drafts, TreeDrafts
+from das.drafter import Drafter, Drafts
 from das.models.hybrid import Hybrid
 
 UNLIMITED = 2**31
-BLOCKS_A_TREE = 8  # KV blocks that the branches of a draft may need
 
 
 @dataclass(slots=True)
@@ -24,7 +23,7 @@ class Proposal:
     """The drafts for a batch of requests. The policy verifies the first `counts[i]` tokens of draft i; the budget cut
     the rest."""
 
-    drafts: Drafts | TreeDrafts
+    drafts: Drafts
     counts: list[int]
 
 
@@ -36,9 +35,7 @@ class DraftRound:
     max_draft_tokens  the longest draft that the caller can verify; None: the budget's maximum
     max_rows          the most rows (requests and drafted tokens) of a pass; drafts are the shorter the more requests
                       there are; None: no such limit
-    branch_blocks     KV blocks for branches. Drafts branch (are trees) while there are BLOCKS_A_TREE blocks for each
-                      request, so the last requests of a rollout get trees, and the bulk gets chains
-    hybrid            lets a model extend the drafter's drafts, which are chains then; None: no model drafts
+    hybrid            lets a model extend the drafter's drafts; None: no model drafts
 
     begin_step and end_step enclose a rollout. Where nobody announces rollouts, as in a server, they end between two
     passes, and requests that still run belong to the next one.
@@ -53,14 +50,12 @@ class DraftRound:
         drafter: Drafter,
         budget: BudgetPolicy,
         max_draft_tokens: int | None = None,
-        branch_blocks: int = 0,
         hybrid: Hybrid | None = None,
         max_rows: int | None = None,
     ) -> None:
         self.drafter = drafter
         self.budget = budget
         self.max_draft_tokens = budget.max_draft_tokens if max_draft_tokens is None else max_draft_tokens
-        self.branch_blocks = branch_blocks
         self.hybrid = hybrid
         self.max_rows = UNLIMITED if max_rows is None else max_rows
 
@@ -131,10 +126,7 @@ class DraftRound:
             return None
         names = [request.name for request in requests]
         floors = self.budget.floors(requests)
-        if self.hybrid is None and BLOCKS_A_TREE * len(requests) <= self.branch_blocks:
-            trees = self.drafter.propose_tree(names, limits, floors, self.budget.branch_floor())
-            return Proposal(trees, self._trimmed(requests, trees.as_chains()))
-        drafts = self._chains(names, limits, floors)
+        drafts = self._drafts(names, limits, floors)
         return Proposal(drafts, self._trimmed(requests, drafts))
 
     @property
@@ -148,7 +140,7 @@ class DraftRound:
             raise ValueError(f"{self._budget}.trim returned {counts} for drafts of {most} tokens")
         return counts
 
-    def _chains(self, names: list[str], limits: list[int], floors: Sequence[float] | None) -> Drafts:
+    def _drafts(self, names: list[str], limits: list[int], floors: Sequence[float] | None) -> Drafts:
         if self.hybrid is None:
             return self.drafter.propose_batch(names, limits, floors)
         return self.hybrid.extend(self.drafter, names, limits, floors)

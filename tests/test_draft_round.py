@@ -10,8 +10,8 @@ import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.fixed import Fixed
-from das.draft_round import BLOCKS_A_TREE, DraftRound
-from das.drafter import Drafts, HistoryDrafter, TreeDrafts
+from das.draft_round import DraftRound
+from das.drafter import Drafts, HistoryDrafter
 from das.drafter.distributions import NO_PAIR, PAIRS, Distributions
 from das.engine import proposer
 from das.engine.engine_config import WORKER
@@ -320,19 +320,3 @@ def test_a_budgets_wrong_numbers_are_named(limits: list[int], trimmed: list[int]
         draft_round.observe([request], [0], [0], [[1, 2, 3] * 4], [])
     with pytest.raises(ValueError, match=message):
         draft_round.propose(requests)
-
-
-def test_drafts_branch_while_there_are_blocks_for_every_request() -> None:
-    rng = np.random.default_rng(0)
-    text = [token for kind in rng.integers(0, 2, 40).tolist() for token in (1, 2 + kind)]
-    draft_round = DraftRound(HistoryDrafter(min_prob=0.0), Greedy(), branch_blocks=2 * BLOCKS_A_TREE)
-    requests = [LiveRequest(name, "p", 1000) for name in "abc"]
-    for request in requests:
-        draft_round.begin(request, [7, 8], earlier_tokens=[*text, 1])
-    chains, trees = draft_round.propose(requests), draft_round.propose(requests[:2])
-    assert chains is not None
-    assert trees is not None
-    assert isinstance(chains.drafts, Drafts)
-    assert isinstance(trees.drafts, TreeDrafts)
-    assert min(trees.counts) > 2
-    assert any(parent != node - 1 for node, parent in enumerate(trees.drafts[0].parents))

@@ -80,7 +80,7 @@ def sampled() -> list[bytes]:
 
 
 def drafted(remember: str) -> list[bytes]:
-    """Drafts and their probabilities, chains and trees, while the drafter learns from a text that repeats itself."""
+    """Drafts and their probabilities, while the drafter learns from a text that repeats itself."""
     rng = np.random.default_rng(1)
     drafter, found = HistoryDrafter(remember=remember), []
     drafter.vocab = 1000
@@ -96,11 +96,9 @@ def drafted(remember: str) -> list[bytes]:
             pairs[:, 0] = [token << 5 | 2 for row in tokens for token in row]
             pairs[:, 1] = rng.integers(60, 90, total).astype(np.uint32) << 5 | 8
             drafter.observe_batch(names, tokens, *([pairs] if remember == "distributions" else []))
-            chains = drafter.propose_batch(names, [12] * len(names))
-            trees = drafter.propose_tree(names, [12] * len(names), None, 0.01)
-            for drafts, names_of_parts in ((chains, ("tokens", "probs")), (trees, ("tokens", "parents", "probs"))):
-                used = np.arange(drafts.tokens.shape[1]) < drafts.counts[:, None]  # other entries are undefined
-                found += [getattr(drafts, part)[used].tobytes() for part in names_of_parts]
+            drafts = drafter.propose_batch(names, [12] * len(names))
+            used = np.arange(drafts.tokens.shape[1]) < drafts.counts[:, None]  # other entries are undefined
+            found += [drafts.tokens[used].tobytes(), drafts.probs[used].tobytes()]
         for name in names:
             drafter.end(name)
         drafter.end_step(step + 1)

@@ -16,7 +16,6 @@ from collections import deque
 from dataclasses import dataclass
 from math import inf, log2, nan
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,7 +101,6 @@ class LatencyModel:
         self._drafted: dict[int, dict[int, _Size]] = {}  # with drafts: by the bin of their tokens, of their requests
         self._known: set[int] = set()  # numbers of tokens of passes with drafts
         self._unlearned = 0  # passes in a row that were not learned because their number of tokens was new
-        self._branches: deque[float] = deque(maxlen=4 * MEMORY)  # seconds of a branch, as each pass with some showed it
         self._predictions = self._errors = 0.0  # sums with forgetting: 1, relative errors
         self._curves: dict[int, _Curve] = {}  # by live requests
         self._made_at = 0  # the pass at which curves were last dropped
@@ -116,18 +114,12 @@ class LatencyModel:
             return
         seconds, tokens, error = done.seconds, done.live + done.num_drafted, inf
         if self.seen:
-            expected = self.predict(done.live, done.num_drafted, done.branches)
+            expected = self.predict(done.live, done.num_drafted)
             error = abs(expected / seconds - 1)
             self._predictions = ERROR_MEMORY * self._predictions + 1
             self._errors = ERROR_MEMORY * self._errors + error
             if done.num_drafted and self._prepared_kernels(tokens, seconds / expected):
                 return
-            if done.branches:
-                of_branches = seconds - self.predict(done.live, done.num_drafted)
-                self._branches.append(of_branches / done.branches)
-                if self._size(done.live, done.num_drafted).weight >= FEW:  # chains show it better
-                    return
-                seconds = max(seconds - done.branches * self.branch, seconds / 2)
         self._learn(done.live, done.num_drafted, seconds, error)
 
     def _prepared_kernels(self, tokens: int, slowdown: float) -> bool:
@@ -208,11 +200,9 @@ class LatencyModel:
         seconds: Array = np.interp(np.arange(live, live + most + 1), curve.tokens, curve.seconds)
         return seconds
 
-    def predict(self, live: int, num_drafted: int = 0, branches: int = 0) -> float:
+    def predict(self, live: int, num_drafted: int = 0) -> float:
         """Returns the predicted seconds of a pass; nan before the first observed pass."""
-        if not self.seen:
-            return nan
-        return self._curve(live)(live + num_drafted) + (branches * self.branch if branches else 0.0)
+        return self._curve(live)(live + num_drafted) if self.seen else nan
 
     def line(self, live: int) -> tuple[float, float]:
         """Returns c_base and c_tok of the line c_base + c_tok tokens (paper Eq 1) through the pass without drafts and
@@ -231,11 +221,6 @@ class LatencyModel:
         """Returns the average cost of a drafted token at the number of drafted tokens where it is lowest. Unit: the
         seconds of a pass without drafts, divided by `live`."""
         return self._curve(live).cheapest
-
-    @property
-    def branch(self) -> float:
-        """The seconds that a branch of a draft adds to a pass."""
-        return max(0.0, median(self._branches)) if self._branches else 0.0
 
     @property
     def error(self) -> float:

@@ -38,7 +38,6 @@ FIRST_PLAIN = 3  # passes of a new engine that carry no drafts
 APART = 8  # time between two trials, in plain passes; it doubles after each trial that shows nothing new
 FOUND = 0.95  # a trial faster than this share of its predicted time has found lower prices
 AS_EXPECTED = 0.05  # a control shows nothing new within this relative error, or within twice the usual error
-BRANCH_RUN = 1.5  # mean accepted tokens of a branch whose first token is accepted
 CHEAP = 0.2  # emitted tokens; a drafted row that costs less time than these is cheap
 FREE_FLOOR = 0.1  # if tokens cost nothing, drafts end at this gain, or at half the lowest gain kept, if that is less
 
@@ -141,11 +140,6 @@ class Marginal(BudgetPolicy):
             floor = min(floor, FREE_FLOOR)
         return [floor] * len(live)
 
-    def branch_floor(self) -> float:
-        if not self._each or self._trial_due:
-            return 0.0  # a trial tries branches, too
-        return self.prices.branch / (self._each * BRANCH_RUN)
-
     def worth(self) -> float:
         return self._each + self._drafting_s / self._emits if self._each else float("nan")
 
@@ -206,5 +200,5 @@ class Marginal(BudgetPolicy):
         self.prices.observe(done)
         self._drafting_s = sum(seconds for _, seconds in done.draft_passes)
 
-    def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
-        return self.prices.predict(live, num_drafted, branches)
+    def predict(self, live: int, num_drafted: int, context: int) -> float:
+        return self.prices.predict(live, num_drafted)

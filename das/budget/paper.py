@@ -136,8 +136,8 @@ class ClosedForm(BudgetPolicy):
         self.latency.observe(done)
         self._age += 1
 
-    def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
-        return self.latency.predict(live, num_drafted, branches)
+    def predict(self, live: int, num_drafted: int, context: int) -> float:
+        return self.latency.predict(live, num_drafted)
 
     def end(self, request: LiveRequest) -> None:
         self.lengths.observe(request.problem, request.generated)

@@ -60,7 +60,6 @@ class TargetPass:
     num_accepted: int  # number of these that were accepted
     context: int  # number of prompt and response tokens that its requests had before it
     seconds: float  # from the end of the previous pass to the end of this one, with drafting, without `draft_passes`
-    branches: int = 0  # branches of its drafts, not counting each draft's trunk (das/drafter/draft.py)
     draft_passes: Sequence[tuple[int, float]] = ()  # (rows, seconds) of the draft model's passes before it
 
 
@@ -109,10 +108,6 @@ class BudgetPolicy:
         drafts may end there."""
         return None
 
-    def branch_floor(self) -> float:
-        """Returns a probability. A less probable branch of a draft is not worth its copies of KV blocks."""
-        return 0.0
-
     def worth(self) -> float:
         """Returns the seconds that one more emitted token saves; nan if the policy does not know."""
         return float("nan")
@@ -125,7 +120,7 @@ class BudgetPolicy:
     def observe_pass(self, done: TargetPass) -> None:
         """Note a finished target pass. `generated`, `num_drafted` and `num_accepted` of its requests include it."""
 
-    def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
+    def predict(self, live: int, num_drafted: int, context: int) -> float:
         """Returns the predicted seconds of a pass of `live` requests; nan if the policy cannot predict. context: see
         TargetPass."""
         return float("nan")

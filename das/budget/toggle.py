@@ -142,9 +142,6 @@ class RooflineToggle(BudgetPolicy):
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
         return self.over.floors(live)
 
-    def branch_floor(self) -> float:
-        return self.over.branch_floor()
-
     def worth(self) -> float:
         return self.over.worth()
 
@@ -170,8 +167,8 @@ class RooflineToggle(BudgetPolicy):
                 self._has_price = True
         self.over.observe_pass(done)
 
-    def predict(self, live: int, num_drafted: int, context: int, branches: int = 0) -> float:
-        return self.prices.predict(live, num_drafted, branches)
+    def predict(self, live: int, num_drafted: int, context: int) -> float:
+        return self.prices.predict(live, num_drafted)
 
     def end(self, request: LiveRequest) -> None:
         self.over.end(request)

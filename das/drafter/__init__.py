@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from das.drafter.draft import Draft, Drafts, TreeDraft, TreeDrafts
+from das.drafter.draft import Draft, Drafts
 from das.drafter.drafter import Drafter
 from das.drafter.history import HistoryDrafter
 from das.drafter.options import DEFAULT_UNIT, DrafterOptions, check_unit
@@ -17,8 +17,6 @@ __all__ = [
     "DrafterOptions",
     "Drafts",
     "HistoryDrafter",
-    "TreeDraft",
-    "TreeDrafts",
     "check_drafter",
     "check_unit",
     "make_drafter",

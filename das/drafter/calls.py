@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from das.drafter import checks, native
-from das.drafter.draft import Drafts, TreeDrafts
+from das.drafter.draft import Drafts
 
 # (handles, limits, floors, the highest limit, which is the length of a row)
 Arguments: TypeAlias = "tuple[array[int], array[int], array[float] | None, int]"
@@ -31,15 +31,15 @@ def arguments(
     return array("q", handles), limit_array, floor_array, stride
 
 
-def chains(
+def drafts(
     lib: ctypes.CDLL,
     core: int,
     requests: Sequence[str],
     call: Arguments,
     given: tuple[array[int], array[int]] | None = None,
 ) -> Drafts:
-    """Make chains (drafts without branches), one row for each request. given: hypothetical tokens that they continue,
-    as checks.flat_tokens returns them; None: they continue the texts themselves."""
+    """Make a draft for each request, one in each row. given: hypothetical tokens that they continue, as
+    checks.flat_tokens returns them; None: they continue the texts themselves."""
     handles, limits, floors, stride = call
     n = len(handles)
     cells = n * stride
@@ -47,9 +47,7 @@ def chains(
     of_given = (None, None) if given is None else [each.buffer_info()[0] for each in given]
     of_floors = None if floors is None else floors.buffer_info()[0]
     asked, longest, into, beside, made = [each.buffer_info()[0] for each in (handles, limits, tokens, probs, counts)]
-    code = lib.das_propose(
-        core, n, asked, *of_given, longest, of_floors, 0.0, stride, into, None, beside, None, made
-    )  # fmt: skip
+    code = lib.das_propose(core, n, asked, *of_given, longest, of_floors, stride, into, beside, made)
     if code:
         _refuse(code, requests)
     return Drafts(
@@ -57,26 +55,6 @@ def chains(
         np.frombuffer(probs, np.float64).reshape(n, stride),
         np.frombuffer(counts, np.int64),
     )
-
-
-def trees(lib: ctypes.CDLL, core: int, requests: Sequence[str], call: Arguments, branch_floor: float) -> TreeDrafts:
-    """Make trees (drafts that may branch), one row for each request. All arrays share one allocation."""
-    handles, limits, floors, stride = call
-    n = len(handles)
-    cells = n * stride
-    memory = array("q", bytes(8 * (n + 3 * cells)))
-    counts = memory.buffer_info()[0]
-    probs = counts + 8 * n
-    tokens = probs + 16 * cells
-    asked, longest = handles.buffer_info()[0], limits.buffer_info()[0]
-    of_floors = None if floors is None else floors.buffer_info()[0]
-    results = tokens, tokens + 4 * cells, probs, probs + 8 * cells, counts
-    code = lib.das_propose(core, n, asked, None, None, longest, of_floors, branch_floor, stride, *results)
-    if code:
-        _refuse(code, requests)
-    floats = np.frombuffer(memory, np.float64, 2 * cells, 8 * n).reshape(2, n, stride)
-    ints = np.frombuffer(memory, np.int32, 2 * cells, 8 * n + 16 * cells).reshape(2, n, stride)
-    return TreeDrafts(ints[0], ints[1], floats[0], floats[1], np.frombuffer(memory, np.int64, n))
 
 
 def _refuse(code: int, requests: Sequence[str]) -> None:

@@ -17,9 +17,8 @@ import numpy as np
 from das.arrays import MAX_TOKEN, token_array
 
 MAX_TICK = 2**62  # also the longest window, so that differences of ticks fit into int64
-MAX_DRAFT = 2**16  # tokens of one chain
+MAX_DRAFT = 2**16  # tokens of one draft
 WRONG_TOKENS = f"token ids must be whole numbers in 0..{MAX_TOKEN}"
-MAX_NODES = 2**10  # nodes of one tree; each takes two to six kilobytes until its tokens are emitted
 
 
 def text(value: Any, name: str) -> str:
@@ -75,14 +74,6 @@ def floors(values: Sequence[float]) -> array[float]:
         return array("d", values)
     except (TypeError, OverflowError):
         raise ValueError("floors must be numbers") from None
-
-
-def branch_floor(value: float) -> float:
-    """Convert the least probability of a branch to float64. NaN is not refused here, but in the core."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"branch_floor must be a number, got {value!r:.100}") from None
 
 
 def flat_tokens(lists: Sequence[Sequence[int] | np.ndarray]) -> tuple[array[int], array[int]]:

@@ -1,4 +1,4 @@
-/* Drafting token by token: code that chains and trees (tree.h) share, and the drafting and learning of chains. */
+/* Drafting token by token, and learning from the drafts. */
 #include "lookup.h"
 
 /* The most candidates that a drafted position can have. */
@@ -32,8 +32,7 @@ typedef struct {
     uint32_t (*pairs)[PAIRS];        /* [n_cand]: the candidates' distributions, or NULL */
     int64_t position;                /* of the draft's first token in the response */
     int64_t len, limit;              /* tokens in ctx; tokens that may be drafted */
-    double reach, floor;             /* P(the whole chain is accepted); its lower bound */
-    double branch_floor;             /* in a tree: lower bound for a node that already has a sibling */
+    double reach, floor;             /* P(the whole draft is accepted); its lower bound */
     int n_cand, needs_lookup, done;
     int sees_others;                 /* whether occurrences in texts of other problems are looked up */
     int is_traced;                   /* 0: the draft continues hypothetical tokens; nothing is learned from it */
@@ -44,17 +43,15 @@ typedef struct {
 static int knows_noise(const Trace *t) { return t->pairs && t->noisy; }
 static const Factors *factors_for(const Drafter *d, const Trace *t) { return &d->w[knows_noise(t)].f; }
 
-static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, double branch_floor,
-                       int32_t *ctx) {
+static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, int32_t *ctx) {
     const Seq *q = &d->x.seqs[seq];
-    w->seq = seq; w->ctx = ctx; w->t = q->trace; w->cand = w->t->cand; w->is_traced = 1; w->t->n = w->t->n_nodes = 0;
+    w->seq = seq; w->ctx = ctx; w->t = q->trace; w->cand = w->t->cand; w->is_traced = 1; w->t->n = 0;
     w->own.s = &d->x.stores[q->store]; w->own.cross_problem = 0;
     w->shared.s = &d->x.stores[d->shared_store]; w->shared.cross_problem = 1;
     w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
     w->pairs = w->t->pairs; w->position = (int64_t)q->len - w->t->context;
     w->limit = limit; w->reach = 1.0;
     w->floor = floor > d->c.min_prob ? floor : d->c.min_prob;
-    w->branch_floor = branch_floor > w->floor ? branch_floor : w->floor;
     w->n_cand = 0; w->done = 0;
     w->sees_others = d->c.cross_problem_candidates > 0;
 }
@@ -63,9 +60,9 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
 static void start_behind(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, const int32_t *given,
                          int64_t n_given, int32_t *ctx) {
     Trace *t = d->x.seqs[seq].trace;
-    int32_t n = t->n, n_nodes = t->n_nodes;
-    start_work(d, w, seq, limit, floor, 0.0, ctx);
-    t->n = n; t->n_nodes = n_nodes;
+    int32_t n = t->n;
+    start_work(d, w, seq, limit, floor, ctx);
+    t->n = n;
     for (int64_t i = 0; i < n_given; i++) w->ctx[w->len++] = given[i];
     w->is_traced = 0;
     w->position += n_given;
@@ -117,12 +114,12 @@ static void collect(const Drafter *d, Work *w, int64_t j) {
     w->n_cand += lookup_collect(d, &w->shared, w->seq, w->cand + w->n_cand, d->c.cross_problem_candidates);
 }
 
-/* Mixes a request's candidates for the token that comes after `depth` tokens of its draft. */
-static void mix_at(const Drafter *d, Work *w, int64_t depth, Mixed *m) {
+/* Mixes a request's candidates for token j of its draft. */
+static void mix_at(const Drafter *d, Work *w, int64_t j, Mixed *m) {
     for (int i = 0; w->pairs && i < w->n_cand; i++)
         recall_at(w->cand[i].cross_problem ? w->shared.s : w->own.s, w->cand[i].pos, w->pairs[i]);
     int known = knows_noise(w->t);
-    uint64_t key = known ? noise_key(w->t->seed, w->position + depth) : 0;
+    uint64_t key = known ? noise_key(w->t->seed, w->position + j) : 0;
     foresee(&d->w[known], w->cand, w->n_cand, w->pairs, known ? &key : NULL, m);
 }
 
@@ -134,7 +131,7 @@ static int go_on(const Drafter *d, const Work *w, const Mixed *m, const Candidat
     return leaves_nearest && n <= d->c.agreeing ? 0 : n;
 }
 
-/* Drafts token j of a request's chain from its candidates, or ends the chain. */
+/* Drafts token j of a request's draft from its candidates, or ends the draft. */
 static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, double *prob) {
     Mixed spare, *m = w->is_traced && j < TRACE ? &w->t->mixed[j] : &spare;
     if (!w->n_cand) { w->done = 1; return; }
@@ -156,8 +153,8 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     if (w->pairs) w->pairs += on;
 }
 
-/* Learns from the last chain's predictions and the emitted tokens, then drops the chain. */
-static void learn_from_chain(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
+/* Learns from the last draft's predictions and the emitted tokens, then drops the draft. */
+static void learn_from_draft(Drafter *d, Trace *t, const int32_t *toks, int64_t n) {
     Weights *w = &d->w[knows_noise(t)];
     for (int32_t i = 0; i < t->n && i < n; i++) {
         int accepted = t->drafted[i].tok == toks[i];

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from das.drafter.draft import Draft, Drafts, TreeDrafts
+from das.drafter.draft import Draft, Drafts
 
 if TYPE_CHECKING:
     from das.drafter.distributions import Distributions
@@ -121,21 +121,6 @@ class Drafter(ABC):
         if probs.size and not (probs.min() >= 0 and probs.max() <= 1):
             raise ValueError(f"{self._name}.propose: a probability is outside of 0..1")
         return Drafts(tokens.astype(np.int32), probs, counts)
-
-    def propose_tree(
-        self,
-        requests: Sequence[str],
-        nodes: Sequence[int],
-        floors: Sequence[float] | None = None,
-        branch_floor: float = 0.0,
-    ) -> TreeDrafts:
-        """Propose drafts of at most nodes[i] tokens, which may branch. The drafts of this base class do not branch.
-
-        floors: see `propose`. branch_floor: the least joint probability of a token that begins a branch.
-        """
-        drafts = self.propose_batch(requests, nodes, floors)
-        parents = np.broadcast_to(np.arange(-1, drafts.tokens.shape[1] - 1, dtype=np.int32), drafts.tokens.shape)
-        return TreeDrafts(drafts.tokens, parents, drafts.probs, np.cumprod(drafts.probs, axis=1), drafts.counts)
 
     def end_step(self, history_tick: int) -> None:
         """Note that a rollout is over. history_tick: the current tick from now on."""

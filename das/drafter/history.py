@@ -3,9 +3,9 @@
 It looks in three sources of the request's problem: past trajectories (responses) in the window, live siblings (other
 requests of the problem, visible token by token while they decode) and the request's own text. The newest texts of other
 problems are a fourth source. Each occurrence votes for its next token with a weight learned for its match length,
-source and recency. A learned model turns the votes into a probability of acceptance for each token (recall.h). A chain
-drafts the likeliest token and continues with the occurrences that agree with it. A tree drafts the continuations that
-are most likely to be accepted. All weights are updated from the emitted tokens, draft after draft.
+source and recency. A learned model turns the votes into a probability of acceptance for each token (recall.h). A draft
+takes the likeliest token and continues with the occurrences that agree with it. All weights are updated from the
+emitted tokens, draft after draft.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from das.arrays import token_array
 from das.drafter import calls, checks, distributions, native
 from das.drafter.distributions import Distributions
-from das.drafter.draft import Draft, Drafts, TreeDrafts
+from das.drafter.draft import Draft, Drafts
 from das.drafter.drafter import Drafter
 from das.drafter.options import (
     AGREEING,
@@ -46,8 +46,7 @@ class HistoryDrafter(Drafter):
 
     window          history ticks (steps or epochs) for which finished requests are kept, including the current tick;
                     0: finished requests are forgotten at once
-    min_prob        a draft ends before the estimated probability that all of it is accepted falls below this; in
-                    a tree, no path is less probable
+    min_prob        a draft ends before the estimated probability that all of it is accepted falls below this
     max_candidates  occurrences in the problem considered for each drafted token, at most 256
     cross_problem_tokens  as a fallback, problems see up to this many tokens of each other's finished texts, at most
                     eight texts per problem; 0: none. The texts are copied, so they take memory for as many tokens.
@@ -185,7 +184,7 @@ class HistoryDrafter(Drafter):
     ) -> Drafts:
         """Draft as `propose` does, and return the drafts as arrays."""
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
-        return calls.chains(self._lib, self._core, requests, call)
+        return calls.drafts(self._lib, self._core, requests, call)
 
     def propose_behind(
         self,
@@ -201,25 +200,7 @@ class HistoryDrafter(Drafter):
         call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
         if checks.size(given) != len(requests):
             raise ValueError(f"given must be {len(requests)} token lists, one for each request")
-        return calls.chains(self._lib, self._core, requests, call, checks.flat_tokens(given))
-
-    def propose_tree(
-        self,
-        requests: Sequence[str],
-        nodes: Sequence[int],
-        floors: Sequence[float] | None = None,
-        branch_floor: float = 0.0,
-    ) -> TreeDrafts:
-        """Draft a tree of tokens for each request, all in one native call.
-
-        The tree of request i has at most nodes[i] tokens: the ones that are most likely to be accepted.
-
-        floors: no drafted node has a joint probability below floors[i] or `min_prob`, whichever is higher.
-        branch_floor: a further floor for nodes that begin a branch, which are all children of a node except the first.
-        Raises ValueError for a request that is not live or named twice.
-        """
-        call = calls.arguments(self._handles(requests), nodes, floors, "nodes", checks.MAX_NODES)
-        return calls.trees(self._lib, self._core, requests, call, checks.branch_floor(branch_floor))
+        return calls.drafts(self._lib, self._core, requests, call, checks.flat_tokens(given))
 
     def remembered(self, request: str) -> Distributions | None:
         """See Drafter. Raises ValueError if the request is not live."""

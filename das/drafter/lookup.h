@@ -23,10 +23,8 @@ typedef struct {
 
 typedef struct { double prob; int32_t tok; } Drafted;  /* side by side: learning reads few cache lines */
 
-typedef struct Tree Tree;            /* tree.h */
 typedef struct Trace {
-    Tree *tree;                      /* NULL until the first draft that may branch */
-    int32_t n, n_nodes, stride;      /* positions of the last draft if it was a chain; nodes if it was a tree */
+    int32_t n, stride;               /* positions of the last draft; the most candidates of a position */
     int32_t claimed;                 /* 1 while a call drafts, so that it sees a sequence that is named twice */
     int32_t noisy, context;          /* whether `seed` is known; number of tokens before the response */
     int64_t seed;
@@ -46,7 +44,6 @@ typedef struct {
 
 static void trace_free(Trace *t) {
     if (!t) return;
-    free(t->tree);
     free(t->pairs);
     free(t);
 }

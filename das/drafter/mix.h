@@ -97,13 +97,9 @@ static void learn_votes(Factors *w, const Candidate *cand, const Mixed *m, const
     *none *= 1.0 + ((correct_weight > 0.0 ? 0.0 : VOTE_RATE) - none_before * scale);
 }
 
-/* The factor that corrects the odds of the likeliest token at a position of the draft. */
-static double late_factor(const Factors *w, int64_t position) {
-    return w->late[position < POSITIONS ? position : POSITIONS - 1];
-}
 /* Returns the likeliest token's probability at a position of the draft, with corrected odds. */
 static double corrected(const Factors *w, int64_t position, double p) {
-    double odds = p * late_factor(w, position);
+    double odds = p * w->late[position < POSITIONS ? position : POSITIONS - 1];
     return odds / (odds + (1.0 - p));
 }
 

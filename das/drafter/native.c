@@ -1,11 +1,11 @@
 /* The history drafter's core. It looks up earlier occurrences of the end of a request's context in the history of past
  * responses, siblings, the request's own text and other problems (lookup.h). It turns them into a token and its
- * probability (recall.h), and follows them token by token, as a chain (draft.h) or a tree (tree.h).
+ * probability (recall.h), and follows them token by token (draft.h).
  *
  * tests/drafter/reference.py computes the same answers by brute force: change both together. One thread at a time may
  * use a core. Functions that return int return a value >= 0, or one of the negative codes of index.h. Handles come from
  * das_seq_new and das_share. Only das_propose may be called with the handle of a sequence that was freed. */
-#include "tree.h"
+#include "draft.h"
 
 #define BATCH 16                     /* requests drafted side by side */
 
@@ -51,7 +51,6 @@ int64_t das_seq_new(Drafter *d, int32_t store, int drafts, int noisy, int64_t se
     if (!drafts) return handle_of(&d->x, i);
     Trace *t = malloc(sizeof(Trace) + sizeof(Candidate) * (TRACE + 1) * (size_t)stride);
     if (!t) { seq_free(&d->x, i); return NO_MEMORY; }
-    t->tree = NULL;
     t->pairs = NULL;
     t->noisy = noisy; t->seed = seed; t->context = context;
     if (d->c.remembers && !(t->pairs = malloc(sizeof *t->pairs * (TRACE + 1) * (size_t)stride))) {
@@ -59,7 +58,7 @@ int64_t das_seq_new(Drafter *d, int32_t store, int drafts, int noisy, int64_t se
         seq_free(&d->x, i);
         return NO_MEMORY;
     }
-    t->n = t->n_nodes = t->claimed = 0;
+    t->n = t->claimed = 0;
     t->stride = stride;
     d->x.seqs[i].trace = t;
     return handle_of(&d->x, i);
@@ -67,10 +66,7 @@ int64_t das_seq_new(Drafter *d, int32_t store, int drafts, int noisy, int64_t se
 
 static int extend(Drafter *d, int32_t seq, const int32_t *toks, const uint32_t *pairs, int64_t n, int indexed) {
     Trace *t = d->x.seqs[seq].trace;
-    if (t) {
-        learn_from_chain(d, t, toks, n);
-        learn_from_tree(d, t, toks, n);
-    }
+    if (t) learn_from_draft(d, t, toks, n);
     return append(&d->x, seq, toks, pairs, n, indexed ? 0 : N_ORDERS);
 }
 
@@ -151,7 +147,7 @@ int64_t das_bytes(Drafter *d) {
     uint64_t candidate = sizeof(Candidate) + (d->c.remembers ? sizeof(uint32_t[PAIRS]) : 0);
     uint64_t trace = sizeof(Trace) + candidate * (TRACE + 1) * (uint64_t)candidate_stride(d);
     for (int32_t i = 0; i < d->x.n_seqs; i++)
-        if (d->x.seqs[i].state != FREE && d->x.seqs[i].trace) total += trace + tree_bytes(d->x.seqs[i].trace);
+        if (d->x.seqs[i].state != FREE && d->x.seqs[i].trace) total += trace;
     return (int64_t)total;
 }
 
@@ -173,9 +169,8 @@ static int claim(Drafter *d, int32_t n, const int64_t *handles) {
     return 0;
 }
 
-/* Output of drafts: arrays [n][stride], and counts [n]. parents: NULL if drafts may not branch. branch_floor: lowest
- * probability of a node that already has a sibling. */
-typedef struct { int64_t stride; int32_t *tokens, *parents; double *probs, *joint; int64_t *counts; double branch_floor; } Rows;
+/* Output of drafts: arrays [n][stride], and counts [n]. */
+typedef struct { int64_t stride; int32_t *tokens; double *probs; int64_t *counts; } Rows;
 
 /* Hypothetical tokens after the requests' texts: tokens ends[r] to ends[r + 1] belong to request r, at most
  * `longest`. */
@@ -194,8 +189,7 @@ static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, con
         if (given)
             start_behind(d, &work[r], seq, limit, floor, given->tokens + from, given->ends[first + r + 1] - from,
                          ctx + r * ctx_stride);
-        else start_work(d, &work[r], seq, limit, floor, rows->branch_floor, ctx + r * ctx_stride);
-        if (rows->parents && work[r].limit) start_tree(&work[r]);
+        else start_work(d, &work[r], seq, limit, floor, ctx + r * ctx_stride);
         rows->counts[first + r] = 0;
     }
     for (int64_t j = 0, live = n; live; j++) {
@@ -206,9 +200,7 @@ static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, con
             if (w->done) continue;
             int64_t at = (first + r) * rows->stride + j;
             if (w->needs_lookup) collect(d, w, j);
-            if (rows->parents)
-                draft_node(d, w, j, &rows->tokens[at], &rows->parents[at], &rows->probs[at], &rows->joint[at]);
-            else draft_token(d, w, j, &rows->tokens[at], &rows->probs[at]);
+            draft_token(d, w, j, &rows->tokens[at], &rows->probs[at]);
             rows->counts[first + r] += !w->done;
             live += !w->done;
         }
@@ -218,26 +210,20 @@ static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, con
 /* Drafts for n different sequences. No limit exceeds stride.
  * given, ends: drafts are made as if request r's text continued with tokens given[ends[r]] to given[ends[r + 1]], and
  *   learning still uses the drafts of the last call without them; ends is NULL if drafts continue the texts themselves.
- * floors [n] or NULL: a chain ends before its probability falls below its floor or min_prob, whichever is higher, and
- *   no node of a tree is less likely to be accepted. branch_floor: neither is a node that already has a sibling.
- * Writes tokens and probs [n][stride], and counts [n]; for trees, which have the best nodes first, also parents
- * [n][stride], indices into the row or -1, and joint [n][stride]. Drafts are chains if parents is NULL, and behind given
- * tokens. */
+ * floors [n] or NULL: a draft ends before its probability falls below its floor or min_prob, whichever is higher.
+ * Writes tokens and probs [n][stride], and counts [n]. */
 int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int32_t *given, const int64_t *ends,
-                const int64_t *limits, const double *floors, double branch_floor, int64_t stride, int32_t *tokens,
-                int32_t *parents, double *probs, double *joint, int64_t *counts) {
-    const Rows rows = {stride, tokens, parents, probs, joint, counts, branch_floor};
+                const int64_t *limits, const double *floors, int64_t stride, int32_t *tokens, double *probs,
+                int64_t *counts) {
+    const Rows rows = {stride, tokens, probs, counts};
     Given behind = {given, ends, 0};
     for (int32_t r = 0; floors && r < n; r++) if (isnan(floors[r])) return BAD_FLOOR;
-    if (isnan(branch_floor)) return BAD_FLOOR;
     for (int32_t r = 0; ends && r < n; r++)
         if (ends[r + 1] - ends[r] > behind.longest) behind.longest = ends[r + 1] - ends[r];
     int rc = claim(d, n, handles);
     if (rc) return rc;
     int32_t *ctx = malloc(sizeof *ctx * BATCH * (size_t)(d->c.max_match + stride + 1 + behind.longest));
     if (!ctx) rc = NO_MEMORY;
-    for (int32_t r = 0; parents && !rc && r < n; r++)
-        rc = tree_reserve(d->x.seqs[(int32_t)handles[r]].trace, limits[r]);
     for (int32_t r = 0; !rc && r < n; r += BATCH)
         draft_batch(d, n - r < BATCH ? n - r : BATCH, handles, limits, floors, &rows, ends ? &behind : NULL, r, ctx);
     free(ctx);

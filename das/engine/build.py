@@ -57,8 +57,6 @@ class EngineSettings(DraftOptions):
     def das_options(self) -> DasOptions:
         """The settings that concern drafts, in the form in which das's worker takes them."""
         row = self.row
-        if self.branch_blocks and row.chains_only:
-            raise ValueError(f"branch_blocks={self.branch_blocks}: {self.method} drafts chains only; set it to 0")
         own = {**DEFAULT_SELF_DRAFT, **self.self_draft, "history": row.history} if row.self_drafts else None
         return DasOptions(**{each.name: getattr(self, each.name) for each in fields(DraftOptions)}, self_draft=own)
 
@@ -111,11 +109,10 @@ def engine_arguments(
     """Returns the arguments for a vllm.LLM that drafts by `method` and verifies with keyed noise (noise that depends
     only on seed, position and token): `das.install(); llm = LLM(model, **das.engine_arguments())`.
 
-    options: further ones of EngineSettings: speculative, branch_blocks, self_draft, exact, asynchronous. drafter,
-    budget: a string stands for {"name": string}, such as drafter="my_module:MyDrafter" (docs/drafters_and_budgets.md).
+    options: further ones of EngineSettings: speculative, self_draft, exact, asynchronous. drafter, budget: a string
+    stands for {"name": string}, such as drafter="my_module:MyDrafter" (docs/drafters_and_budgets.md).
     This only builds arguments and changes nothing. Raises EngineError for the method stock, an unknown method or a
-    missing package. Raises ValueError or TypeError for an unknown option, a bad drafter or budget, or for too few
-    branch blocks.
+    missing package. Raises ValueError or TypeError for an unknown option, and for a bad drafter or budget.
     """
     if unknown := set(options) - set(OPTIONS):
         raise TypeError(f"engine_arguments() has no option {min(unknown)}: choose {', '.join(OPTIONS)}")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from das.budget import DEFAULT_BUDGET, longest_draft
-from das.draft_round import BLOCKS_A_TREE
 from das.drafter import check_drafter
 from das.models import head_files
 from das.models.self_draft import check_options
@@ -48,10 +47,9 @@ class DraftOptions:
     drafter: Mapping[str, Any] = field(default_factory=dict)
     # name and options of the budget policy (das.budget.make_budget)
     budget: Mapping[str, Any] = field(default_factory=lambda: DEFAULT_BUDGET)
-    branch_blocks: int = 0  # KV blocks for drafts that branch, 8 for each request that may get one
     exact: str | None = None  # what drafts leave equal (EXACT); None: bits on a CPU, distribution on a GPU
     # Whether vLLM plans a pass before it knows the tokens of the one before (docs/vllm.md). None: on a GPU, if das
-    # drafts chains from texts, and a pass has room for the longest draft of every request.
+    # drafts from texts, and a pass has room for the longest draft of every request.
     asynchronous: bool | None = None
 
 
@@ -70,19 +68,9 @@ class DasOptions(DraftOptions):
         check_exact(self.exact)
         check_drafter(self.drafter)
         longest_draft(self.budget)
-        blocks = self.branch_blocks
-        if type(blocks) is not int or (blocks != 0 and blocks < BLOCKS_A_TREE):
-            raise ValueError(
-                f"branch_blocks={blocks!r}: a draft that branches needs {BLOCKS_A_TREE}; set it to a whole number of "
-                f"{BLOCKS_A_TREE} or more, or to 0 for chains"
-            )
         if self.asynchronous not in (None, False, True):
             raise ValueError(f"asynchronous={self.asynchronous!r}: give true or false")
-        if self.asynchronous and blocks:
-            raise ValueError("asynchronous=True: chains only; set branch_blocks=0")
         if self.self_draft is not None:
-            if blocks:
-                raise ValueError(f"branch_blocks={blocks}: self-drafts are chains only; set it to 0")
             if (name := self.drafter.get("name", "history")) != "history":
                 raise ValueError(f"drafter.name={name}: self-drafts are beside the history only; use method das")
             if not isinstance(self.self_draft, Mapping) or not isinstance(self.self_draft.get("history"), bool):
@@ -100,7 +88,7 @@ class DasOptions(DraftOptions):
         return {
             name: dict(value) if isinstance(value, Mapping) else value
             for name, value in values.items()
-            if value is not None and (value or name != "branch_blocks")
+            if value is not None
         }
 
 

@@ -61,11 +61,6 @@ class Method:
         other tokens than the recorded ones."""
         return self.model is None
 
-    @property
-    def chains_only(self) -> bool:
-        """True if das makes the drafts, but they cannot branch."""
-        return self.proposes and self.model is not None
-
 
 def _own(settings: "EngineSettings") -> SpeculativeConfig:
     most, planned = longest_draft(settings.budget), dict(settings.speculative).pop("num_speculative_tokens", None)

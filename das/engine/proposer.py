@@ -13,10 +13,8 @@ from das.budget import DraftWork, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.lengths import RemainingLength
 from das.draft_round import DraftRound
-from das.drafter import TreeDrafts, make_drafter
-from das.drafter.draft import num_branches
+from das.drafter import make_drafter
 from das.drafter.saved import SavedText
-from das.engine.branching.tree import in_runs, is_chain
 from das.engine.engine_config import WORKER, DasOptions, das_options
 from das.engine.patches.gpu import rows_of_graphs
 from das.engine.rollouts.alarm import Alarm, SilenceWatch
@@ -68,8 +66,7 @@ class DasProposer:
     def __init__(self, vllm_config: Any, options: DasOptions | None = None):
         if vllm_config.parallel_config.worker_cls != WORKER:
             raise NotInstalled(f'das drafts in its own worker only: add worker_cls="{WORKER}" (--worker-cls)')
-        of_engine = das_options(vllm_config)
-        options = of_engine if options is None else options
+        options = das_options(vllm_config) if options is None else options
         budget = make_budget(options.budget)
         drafter = make_drafter(options.drafter) if options.has_history else NoHistory()
         drafter.vocab = vllm_config.model_config.get_vocab_size()
@@ -83,7 +80,6 @@ class DasProposer:
             drafter,
             budget,
             int(vllm_config.speculative_config.num_speculative_tokens),
-            of_engine.branch_blocks,  # not `options`, because the KV cache of the engine has this many of these blocks
             hybrid,
             rows_of_graphs(vllm_config),
         )
@@ -95,9 +91,7 @@ class DasProposer:
         self.calibration = TokenCalibration()
         self._sample: tuple[str, list[float]] = "", []  # one draft of the pass: its request and its probabilities
         self.begin_record()
-        self.parents: dict[str, list[int]] = {}  # by request, of drafts that branch (das/engine/branching/tree.py)
         self._pending: dict[str, int] = {}  # draft tokens that the running pass verifies, by request
-        self._branches = 0  # branches of these drafts, without their trunks
         self._wanted: dict[str, deque[int]] = {}  # tokens that the budget chose in the last rounds, by request
         self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._drafting = DraftWork()  # what a draft model did for these drafts
@@ -143,7 +137,7 @@ class DasProposer:
         self._silence.observe(emitted.requests, drafted=proposal is not None and any(proposal.counts))
         if proposal is None:
             return drafts
-        tokens, counts = proposal.drafts.tokens, proposal.counts
+        counts = proposal.counts
         if any(counts):
             for request, count in zip(emitted.requests, counts, strict=True):
                 wanted = self._wanted[request.name] = before.get(request.name, deque(maxlen=PLANNED_BY))
@@ -152,20 +146,13 @@ class DasProposer:
         if planned is not None:
             most = [planned[request.name] for request in emitted.requests]
             counts = np.minimum(proposal.drafts.counts, most).tolist()
-        parents = None
-        if isinstance(proposal.drafts, TreeDrafts):
-            parents, self._branches = proposal.drafts.parents, sum(proposal.drafts.branches(counts))
-        all_tokens = tokens[:, : max(counts)].tolist()
+        all_tokens = proposal.drafts.tokens[:, : max(counts)].tolist()
         for i, count in enumerate(counts):
             if count:
-                name, draft = emitted.requests[i].name, all_tokens[i][:count]
-                if parents is not None:
-                    draft = self._branching(name, draft, parents[i, :count].tolist())
-                drafts[emitted.rows[i]][: len(draft)] = draft
-                self._pending.setdefault(name, len(draft))
-        if parents is None:
-            i = len(self._record.measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
-            self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
+                drafts[emitted.rows[i]][:count] = all_tokens[i][:count]
+                self._pending.setdefault(emitted.requests[i].name, count)
+        i = len(self._record.measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
+        self._sample = emitted.requests[i].name, proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
 
     def planned_rows(self) -> dict[str, int]:
@@ -196,7 +183,6 @@ class DasProposer:
     def _observed(self, names: list[str], sampled_token_ids: list[list[int]]) -> _Emitted | None:
         """Learn from a pass, or from passes alike. Returns what was emitted; None if no request may draft."""
         running = self._runner.requests
-        self.parents = {}
         drafting, self._drafting = self._drafting, DraftWork()
         if not self.requests.num_tracked and self.requests.are_unchanged(names, running):
             self._decoding = set()  # no request may draft, so there is nothing to read or to learn
@@ -205,30 +191,14 @@ class DasProposer:
         emitted, decoding = self._read_batch(names, sampled_token_ids)
         if not emitted.rows:  # prompts, or requests that never draft: there is nothing to learn from such a pass
             self._decoding, self._pass_ended = decoding, emitted.ended[-1]
-            self._pending, self._branches, self._sample = {}, 0, ("", [])
+            self._pending, self._sample = {}, ("", [])
             return None
         remembered = emitted.remembered(self._runner.sampler) if self.remembers else None
         target_passes = self._watch_passes(names, decoding, emitted, drafting)
         verified = emitted.num_drafted, emitted.num_accepted, emitted.tokens
         self.draft_round.observe(emitted.requests, *verified, target_passes, remembered, len(emitted.ended))
-        self._pending, self._branches = {}, 0
-        self._sample = "", []
+        self._pending, self._sample = {}, ("", [])
         return emitted
-
-    def keep(self, parents: Mapping[str, Sequence[int]]) -> None:
-        """Note which nodes of the branching drafts the engine verifies. The engine has no room for the other nodes.
-
-        parents: the attribute `parents`, cut to the first nodes of each draft, which are verified.
-        """
-        self._pending.update((name, len(kept)) for name, kept in parents.items())
-        self._branches = sum(map(num_branches, parents.values()))
-
-    def _branching(self, name: str, tokens: list[int], parents: list[int]) -> list[int]:
-        """Note how a draft branches, and return its tokens in the order in which the engine verifies them."""
-        tokens, parents = in_runs(tokens, parents)
-        if not is_chain(parents):
-            self.parents[name] = parents
-        return tokens
 
     def _read_batch(self, names: list[str], sampled_token_ids: list[list[int]]) -> tuple[_Emitted, set[str]]:
         """Find the request of every row of the batch, and begin the new requests. Returns the tokens of the requests
@@ -283,11 +253,9 @@ class DasProposer:
         for before, ended in pairwise((self._pass_ended, *emitted.ended)):
             if decodes:
                 seconds = ended - before - modelling
-                self._record.predicted_s.append(budget.predict(live, num_drafted, context, self._branches))
+                self._record.predicted_s.append(budget.predict(live, num_drafted, context))
                 self._record.measured_s.append(seconds)
-                done.append(
-                    TargetPass(live, num_drafted, num_accepted, context, seconds, self._branches, drafting.passes)
-                )
+                done.append(TargetPass(live, num_drafted, num_accepted, context, seconds, drafting.passes))
             decodes = decoding.issuperset(names)
             context += len(emitted.rows)
         self._decoding, self._pass_ended = decoding, emitted.ended[-1]

@@ -28,7 +28,6 @@ from das import stages  # noqa: E402
 from das.arrays import load_arrays, save_arrays  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import learned  # noqa: E402
-from das.engine.branching.scratch import with_scratch_blocks  # noqa: E402
 from das.engine.engine_config import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
@@ -36,7 +35,7 @@ from das.engine.proposer import DasProposer  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
 from das.engine.rollouts.report import Plain, RequestCost  # noqa: E402
 from das.engine.rollouts.totals import LinesInTheLog, add_to_totals  # noqa: E402
-from das.engine.runner.draft_passes import blocks_needed  # noqa: E402
+from das.engine.runner.draft_passes import blocks_needed, with_scratch_blocks  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
 from das.models.self_draft import QuantizedLayers, require_self_draft  # noqa: E402
 from das.verify.forced import ForcedSampler  # noqa: E402
@@ -166,34 +165,27 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self.model_runner.device.type == "cpu":  # there the user sets this size, for requests alone
             return available
         specs = self.model_runner.get_kv_cache_spec().values()
-        blocks = self._branch_blocks + self._blocks_of_draft_passes(next(iter(specs)).block_size)
+        blocks = self._scratch_blocks(next(iter(specs)).block_size)
         return available - blocks * sum(spec.page_size_bytes for spec in specs)
 
-    def _blocks_of_draft_passes(self, block_size: int) -> int:
+    def _scratch_blocks(self, block_size: int) -> int:
+        """Returns the number of KV blocks into which draft passes write."""
         if self._das_options is None or self._das_options.self_draft is None:
             return 0
         of_request = blocks_needed(self.vllm_config.speculative_config.num_speculative_tokens, block_size)
         return of_request * self.vllm_config.scheduler_config.max_num_seqs
 
-    @property
-    def _branch_blocks(self) -> int:
-        return 0 if self._das_options is None else self._das_options.branch_blocks
-
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Make the KV cache and the builders of the attention's metadata, and hook the builders."""
-        for_branches = self._branch_blocks
-        for_passes = self._blocks_of_draft_passes(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
-        if for_passes:
-            logger.info("das drafts in %d KV blocks beside the %d of requests", for_passes, kv_cache_config.num_blocks)
+        scratch = self._scratch_blocks(kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
         own = kv_cache_config.num_blocks  # number of blocks that the scheduler knows of
-        if for_branches or for_passes:
-            kv_cache_config = with_scratch_blocks(kv_cache_config, for_branches + for_passes)
+        if scratch:
+            logger.info("das drafts in %d KV blocks beside the %d of requests", scratch, own)
+            kv_cache_config = with_scratch_blocks(kv_cache_config, scratch)
         super().initialize_from_config(kv_cache_config)
         self.cache_config.num_gpu_blocks = own
         cpu.hook_attention(self.model_runner)
-        if for_branches:
-            self.das_runner.verify_branches(range(own, own + for_branches))
-        self.das_runner.draft_blocks = range(own + for_branches, own + for_branches + for_passes)
+        self.das_runner.draft_blocks = range(own, own + scratch)
 
     def compile_or_warm_up_model(self) -> Any:
         """Capture graphs, and run made-up requests so that kernels are compiled. Nothing is learned from them."""

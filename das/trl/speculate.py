@@ -72,10 +72,9 @@ def speculate(
     drafter: options of HistoryDrafter that differ from the defaults, or the `name` and options of another drafter
     (docs/drafters_and_budgets.md), and `unit`: what its window counts, "epoch" or "step" (a rollout); or a name alone.
     budget: name and options of a budget (it decides how many tokens to draft) in place of `marginal`, options alone, or
-    a name alone. engine: fields of
-    EngineSettings in place of those that follow from the trainer's arguments, such as {"branch_blocks": 64} for drafts
-    that branch. A server has its own drafter (except `unit`), budget and engine, so trainers with `vllm_mode="server"`
-    refuse them.
+    a name alone. engine: fields of EngineSettings in place of those that follow from the trainer's arguments, such as
+    {"asynchronous": True}. A server has its own drafter (except `unit`), budget and engine, so trainers with
+    `vllm_mode="server"` refuse them.
     cluster: roll out on several engines in processes of their own (docs/clusters.md): fields of ClusterSettings, such
     as {"engines": 4}. None: one engine in the trainer's process.
     lag: for GRPOTrainer: asynchronous rollouts. Step n trains on responses that the weights after n - `lag` updates

@@ -45,10 +45,10 @@ class ForcedSampler:
         """Whether a recorded response is emitted with its own noise, so that drafts may use the noise."""
         return recorded in self._distributions
 
-    def begin_pass(self, runner: RunningBatch, logits: torch.Tensor, layout: Layout | None) -> None:
+    def begin_pass(self, runner: RunningBatch, logits: torch.Tensor, layout: Layout) -> None:
         """Raise the recorded tokens' logits, and give the drafter their recorded distributions.
 
-        logits: [rows, vocab], changed in place. layout: None if each request has one row.
+        logits: [rows, vocab], changed in place.
         """
         batch = runner.input_batch
         count = batch.num_reqs
@@ -57,10 +57,8 @@ class ForcedSampler:
                 extra = runner.requests[name].sampling_params.extra_args or {}
                 self._span_of[name] = self._spans[extra[FORCED_KEY]] if FORCED_KEY in extra else [0, 0]
         begin, length = np.array([self._span_of[name] for name in batch.req_ids], np.int64).reshape(count, 2).T
-        owner = np.arange(count) if layout is None else layout.owner  # of each row
-        at = (batch.num_tokens_no_spec[:count] - batch.num_prompt_tokens[:count])[owner]
-        if layout is not None:
-            at = at + layout.offset
+        owner = layout.owner
+        at = (batch.num_tokens_no_spec[:count] - batch.num_prompt_tokens[:count])[owner] + layout.offset
         forced = (at < length[owner]).nonzero()[0]  # rows before their response's end
         if len(forced):
             tokens = self._tokens[begin[owner[forced]] + at[forced]]
@@ -70,12 +68,11 @@ class ForcedSampler:
         self.keyed.remembers = self.remembers
         self.remembered = [self._recorded(runner, layout)] if self.remembers and self._distributions else []
 
-    def _recorded(self, runner: RunningBatch, layout: Layout | None) -> Remembered:
+    def _recorded(self, runner: RunningBatch, layout: Layout) -> Remembered:
         """Returns the recorded distributions of the pass."""
         batch = runner.input_batch
-        rows_of = [1] * batch.num_reqs if layout is None else (layout.num_drafted + 1).tolist()
+        rows_of, first_rows = (layout.num_drafted + 1).tolist(), layout.first_row
         found = np.full((sum(rows_of), PAIRS), NO_PAIR, np.uint32)
-        first_rows = np.cumsum(rows_of) - rows_of
         for i, name in enumerate(batch.req_ids):
             extra = runner.requests[name].sampling_params.extra_args or {}
             position = int(batch.num_tokens_no_spec[i] - batch.num_prompt_tokens[i])
@@ -83,6 +80,6 @@ class ForcedSampler:
             found[first_rows[i] : first_rows[i] + len(own)] = own
         return Remembered(found, first_rows[:, None] + np.arange(max(rows_of)))
 
-    def remember(self, logits: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None) -> None:
+    def remember(self, logits: torch.Tensor, emitted: torch.Tensor, layout: Layout) -> None:
         """Compute the distributions, as KeyedSampler does; the drafter does not get them."""
-        self.keyed.remember(logits, emitted, cells)
+        self.keyed.remember(logits, emitted, layout)

@@ -61,32 +61,6 @@ void keyed_verify(const float *logits, int64_t vocab, int64_t stride, int64_t re
     }
 }
 
-// Does what keyed_verify does, for drafts that branch. parents: for each drafted token, the index of the token before
-// it among its request's drafted tokens, or -1. A request's tokens are sampled along one path, which ends where no
-// drafted token that follows equals the sampled one.
-// rows: requests x width, the row of each emitted token; behind the last token, the request's first row.
-void keyed_walk(const float *logits, int64_t vocab, int64_t stride, int64_t requests, const int64_t *num_drafted,
-                const int32_t *draft_tokens, const int64_t *parents, const int64_t *seeds, const int64_t *positions,
-                const uint8_t *greedy, int64_t width, int32_t *emitted, int64_t *rows) {
-    int64_t first_row = 0;
-    for (int64_t r = 0; r < requests; r++, emitted += width, rows += width) {
-        int64_t n = 0, last = num_drafted[r], node = -1, child = -1;
-        do {
-            node = child;
-            rows[n] = first_row + node + 1;
-            int64_t token = sample_row(logits + rows[n] * stride, vocab, seeds[r], positions[r] + n,
-                                       greedy && greedy[r]);
-            emitted[n++] = (int32_t)token;
-            for (child = node + 1; child < last; child++)
-                if (parents[child] == node && draft_tokens[child] == token) break;
-        } while (child < last);
-        for (; n < width; n++) emitted[n] = -1, rows[n] = first_row;
-        first_row += last + 1;
-        draft_tokens += last;
-        parents += last;
-    }
-}
-
 #define LANES 16
 
 // The best and the second best of some scores, in lanes that the compiler can hold in vector registers.

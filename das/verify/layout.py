@@ -33,15 +33,11 @@ class Layout:
     """The rows of logits in a pass. A request's rows lie together: one for its next token, then one after each of its
     drafted tokens.
 
-    num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)]. parents: for each drafted token, the index of
-    the token before it among its request's drafted tokens, or -1 (das/engine/branching/tree.py), int64
-    [sum(num_drafted)]; None if no draft branches.
+    num_drafted: of each request, int64 [requests].
     """
 
-    def __init__(self, num_drafted: np.ndarray, draft_tokens: torch.Tensor, parents: np.ndarray | None = None):
+    def __init__(self, num_drafted: np.ndarray):
         self.num_drafted = num_drafted
-        self.draft_tokens = draft_tokens
-        self.parents = parents
 
     @functools.cached_property
     def owner(self) -> np.ndarray:
@@ -56,12 +52,7 @@ class Layout:
     @functools.cached_property
     def offset(self) -> np.ndarray:
         """Number of drafted tokens that lead to each row, int64 [rows]."""
-        place = np.arange(len(self.owner)) - self.first_row[self.owner]
-        if self.parents is None:
-            return place
-        offset = np.zeros(len(place), np.int64)
-        for row, parent in zip(place.nonzero()[0].tolist(), self.parents.tolist(), strict=True):
-            offset[row] = offset[row - place[row] + parent + 1] + 1
+        offset: np.ndarray = np.arange(len(self.owner)) - self.first_row[self.owner]
         return offset
 
 

@@ -53,7 +53,6 @@ def _native() -> ctypes.CDLL:
     for name, types in {
         "keyed_argmax": [pointer, i64, i64, i64, *[pointer] * 4],
         "keyed_verify": [pointer, i64, i64, i64, *[pointer] * 5, i64, pointer],
-        "keyed_walk": [pointer, i64, i64, i64, *[pointer] * 6, i64, pointer, pointer],
         "keyed_draft": [pointer, i64, i64, i64, *[pointer] * 4, i64, pointer, pointer],
         "keyed_pairs": [pointer, i64, i64, i64, pointer, pointer],
         "keyed_noise": [u32, u32, i64, pointer],
@@ -210,8 +209,8 @@ def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:
 
 
 def emitted_cells(num_drafted: np.ndarray, width: int) -> np.ndarray:
-    """Returns the row on which each emitted token is sampled, int64 [requests, width], if no draft branches. For a
-    shorter draft, the last row of its request fills the further columns.
+    """Returns the row on which each emitted token is sampled, int64 [requests, width]. For a shorter draft, the last
+    row of its request fills the further columns.
     """
     first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)
     rows: np.ndarray = first_row[:, None] + np.minimum(np.arange(width)[None, :], num_drafted[:, None])
@@ -232,65 +231,6 @@ def device_accept(tokens: torch.Tensor, draft_tokens: torch.Tensor, inputs: Mapp
     matched = (sampled == drafted[inputs["cells"]]).cumprod(dim=1)
     sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
     return sampled
-
-
-def keyed_walk(
-    logits: torch.Tensor,
-    num_drafted: np.ndarray,
-    draft_tokens: torch.Tensor,
-    parents: np.ndarray,
-    offset: np.ndarray,
-    seeds: np.ndarray,
-    positions: np.ndarray,
-    greedy: np.ndarray | None = None,
-    width: int | None = None,
-) -> tuple[torch.Tensor, np.ndarray]:
-    """Verify drafts that branch: sample a token, walk to the child that equals it, sample the next token there, and so
-    on.
-
-    parents: for each drafted token, the index of the token before it among its request's drafted tokens, or -1; int64
-    [sum(num_drafted)]. offset: the number of drafted tokens that lead to each row, int64 [rows]. width: columns of the
-    result, at least max(offset) + 1; None: exactly that many. For the other arguments see keyed_verify.
-    Returns the emitted token ids, int32 [requests, width], with REJECTED after the last one, and the row on which each
-    was sampled, int64 of the same shape. They are on the host, because the walk needs the tokens there.
-    """
-    shape = len(num_drafted), width or int(offset.max()) + 1
-    if logits.device.type == "cpu":
-        logits = _in_rows(logits)
-        emitted, rows = torch.empty(shape, dtype=torch.int32), np.empty(shape, np.int64)
-        _call(
-            "keyed_walk", logits, logits.shape[1], logits.stride(0), shape[0], _int64(num_drafted),
-            draft_tokens.to(torch.int32), _int64(parents), _int64(seeds), _int64(positions), _flags(greedy), shape[1],
-            emitted, rows,
-        )  # fmt: skip
-        return emitted, rows
-    owner = np.repeat(np.arange(shape[0]), num_drafted + 1)  # [rows]
-    tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, None if greedy is None else greedy[owner])
-    on_host = torch.cat((tokens.to(torch.int32), draft_tokens.to(torch.int32))).cpu().numpy()  # the only wait
-    walked, rows = walk(on_host[: len(owner)], num_drafted, on_host[len(owner) :], parents, shape[1])
-    return torch.from_numpy(walked), rows
-
-
-def walk(
-    tokens: np.ndarray, num_drafted: np.ndarray, draft_tokens: np.ndarray, parents: np.ndarray, width: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Verify like keyed_walk, given the tokens that were sampled on all rows. width: columns of the results."""
-    first_rows = np.cumsum(num_drafted + 1) - (num_drafted + 1)
-    emitted = np.full((len(num_drafted), width), REJECTED, np.int32)
-    rows = np.repeat(first_rows[:, None], width, axis=1)
-    for request, first_row in enumerate(first_rows.tolist()):
-        first = first_row - request  # indices of the requests' first drafted tokens
-        children = {
-            (int(parents[first + node]), int(draft_tokens[first + node])): node
-            for node in reversed(range(int(num_drafted[request])))
-        }
-        node: int | None = -1
-        column = 0
-        while node is not None:
-            rows[request, column] = first_row + node + 1
-            emitted[request, column] = token = int(tokens[first_row + node + 1])
-            node, column = children.get((node, token)), column + 1
-    return emitted, rows
 
 
 def likeliest(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:

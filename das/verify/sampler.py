@@ -21,7 +21,6 @@ from das.verify.noise import (
     emitted_cells,
     keyed_argmax,
     keyed_verify,
-    keyed_walk,
     likeliest,
     noise_inputs,
 )
@@ -31,14 +30,12 @@ GREEDY_BELOW = 1e-5  # temperature below which a request takes the argmax; vLLM 
 
 
 def draw_inputs(
-    layout: Layout | None, seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None, width: int
+    layout: Layout, seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None, width: int
 ) -> dict[str, np.ndarray]:
     """Returns the arrays that `draw` needs on a device that is no CPU; `on_device` copies them there. For the arguments
     see `draw`."""
-    if layout is None:
+    if width == 1:
         return noise_inputs(seeds, positions, greedy)
-    if layout.parents is not None:  # keyed_walk copies what it needs
-        return {}
     owner = layout.owner
     keys = noise_inputs(seeds[owner], positions[owner] + layout.offset, None if greedy is None else greedy[owner])
     return keys | accept_inputs(layout.num_drafted, width)
@@ -46,33 +43,28 @@ def draw_inputs(
 
 def draw(
     logits: torch.Tensor,
-    layout: Layout | None,
+    layout: Layout,
+    drafted: torch.Tensor,
     seeds: np.ndarray,
     positions: np.ndarray,
     greedy: np.ndarray | None,
     width: int,
     inputs: Mapping[str, torch.Tensor],
-) -> tuple[torch.Tensor, np.ndarray | None]:
+) -> torch.Tensor:
     """Sample every row of consecutive requests, and accept each request's drafted tokens up to the first that differs.
 
-    logits: processed, float32 [rows, vocab]. layout: None if each request has one row. seeds, positions, greedy: of
-    each request; see keyed_verify. width: the most tokens that a request may emit. inputs: `draw_inputs` on the
-    logits' device; a CPU needs none.
-    Returns the emitted tokens, int32 [requests, width], with REJECTED behind them, and the row of each, int64 of the
-    same shape; None if there is one row for each request. Tokens of drafts that branch are on the host.
+    logits: processed, float32 [rows, vocab]. drafted: the drafted tokens of all requests, int32 [tokens]. seeds,
+    positions, greedy: of each request; see keyed_verify. width: the most tokens that a request may emit; 1 if nobody
+    drafted. inputs: `draw_inputs` on the logits' device; a CPU needs none.
+    Returns the emitted tokens, int32 [requests, width], with REJECTED behind them.
     """
     on_host = logits.device.type == "cpu"
-    if layout is None:
+    if width == 1:
         tokens = keyed_argmax(logits, seeds, positions, greedy) if on_host else device_argmax(logits, inputs)
-        return tokens[:, None].to(torch.int32), None
-    counts, drafted = layout.num_drafted, layout.draft_tokens
-    if layout.parents is not None:
-        return keyed_walk(logits, counts, drafted, layout.parents, layout.offset, seeds, positions, greedy, width)
+        return tokens[:, None].to(torch.int32)
     if on_host:
-        emitted = keyed_verify(logits, counts, drafted, seeds, positions, greedy, width)
-    else:
-        emitted = device_accept(device_argmax(logits, inputs), drafted, inputs)
-    return emitted, emitted_cells(counts, width)
+        return keyed_verify(logits, layout.num_drafted, drafted, seeds, positions, greedy, width)
+    return device_accept(device_argmax(logits, inputs), drafted, inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +120,13 @@ class KeyedSampler:
         """Whether a recorded response is emitted with its own noise (das/verify/forced.py). This sampler emits none."""
         return False
 
-    def begin_pass(self, runner: RunningBatch, logits: torch.Tensor, layout: Layout | None) -> None:
+    def begin_pass(self, runner: RunningBatch, logits: torch.Tensor, layout: Layout) -> None:
         """Forget the distributions of the pass before. For the arguments see ForcedSampler.begin_pass."""
         self.remembered = []
 
-    def remember(self, logits: torch.Tensor, emitted: torch.Tensor, cells: np.ndarray | None) -> None:
+    def remember(self, logits: torch.Tensor, emitted: torch.Tensor, layout: Layout) -> None:
         """Keep the distributions of a piece's emitted tokens, for the drafter. logits: processed, [rows, vocab].
-        emitted, cells: what `draw` returned."""
-        if cells is None:
-            cells = np.arange(len(emitted))[:, None]
+        emitted: what `draw` returned."""
+        cells = emitted_cells(layout.num_drafted, emitted.shape[1])
         used = cells.ravel() if emitted.device.type != "cpu" else cells[emitted.numpy() != REJECTED]
         self.remembered.append(Remembered(likeliest(logits, np.ascontiguousarray(used, np.int64)), cells))

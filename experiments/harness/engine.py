@@ -36,8 +36,6 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
     budget = config.arm.budget or config.budget
     engine = dict(config.engine.settings)
     engine["extra"] = {"load_format": "safetensors", **engine.get("extra", {})}  # vLLM would also take pickles
-    if config.arm.branch_blocks is not None:
-        engine["branch_blocks"] = config.arm.branch_blocks
     speculative = dict(config.arm.speculative)
     if config.arm.row.model == "draft model":
         speculative["model"] = draft_model_directory(config)

@@ -37,7 +37,7 @@ class PlainRunner:
     """
 
     seeds_of, processed = Runner.seeds_of, Runner.processed
-    drafter = node_parents = None
+    drafter = None
 
     def __init__(
         self,
@@ -87,12 +87,9 @@ class PlainRunner:
         sampler.sample = self.draws.sample
         self.verifier = KeyedVerifier(self.draws)
 
-    def sample(
-        self, logits: torch.Tensor, drafts: Sequence[Sequence[int]] | None, parents: np.ndarray | None = None
-    ) -> Any:
+    def sample(self, logits: torch.Tensor, drafts: Sequence[Sequence[int]] | None) -> Any:
         """Sample a pass. logits: [rows, vocab]; without drafts one row a request, with them one more for each drafted
-        token. parents: see Layout. Returns vLLM's SamplerOutput."""
-        self.node_parents = parents
+        token. Returns vLLM's SamplerOutput."""
         batch = self._batch(drafts)
         if drafts is None:
             return self.vllm.sampler(logits, batch)

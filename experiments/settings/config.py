@@ -49,7 +49,6 @@ class ArmConfig:
     method: str  # a row of das/engine/methods.py
     speculative: Settings  # further settings of vLLM's own methods
     budget: Budget | None = None  # the arm's own budget; None: the one of configs/budget
-    branch_blocks: Annotated[int, Range(0, 10**6)] | None = None  # in place of engine.branch_blocks; None: that one
     self_draft: Settings | None = None  # format of the policy's weights that draft; None: the default
     online: bool = False  # True if the head is trained during the run
 
@@ -237,7 +236,6 @@ class EngineConfig:
     gpu_memory_utilization: Annotated[float, Range(0.001, 1)]
     tensor_parallel_size: Annotated[int, Range(1, 1024)]
     exact: Literal["bits", "distribution"]
-    branch_blocks: Annotated[int, Range(0, 10**6)]  # KV blocks
     weight_check_every: Annotated[int, Range(1, 10**7)]  # syncs
     processes: Annotated[int, Range(1, 2**16)]  # processes that train together
     launch: str  # the launcher of several processes: python -m LAUNCH run.py ...

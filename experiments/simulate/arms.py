@@ -19,20 +19,12 @@ class Arm:
 
     budget: Mapping[str, Any] | None = None
     drafter: Callable[[], Drafter] = HistoryDrafter
-    branch_blocks: int = 0
 
     def engine(self, times: Times, max_num_seqs: int, max_tokens: int) -> Engine:
         """Make a simulated engine. max_tokens: tokens of the longest response."""
         if self.budget is None:
             return PlainEngine(times, max_num_seqs)
-        return TextEngine(
-            times,
-            max_num_seqs,
-            self.drafter(),
-            make_budget(self.budget),
-            max_tokens,
-            branch_blocks=self.branch_blocks,
-        )
+        return TextEngine(times, max_num_seqs, self.drafter(), make_budget(self.budget), max_tokens)
 
 
 class Simulated(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.draft_round import DraftRound
-from das.drafter import Drafter, TreeDrafts
+from das.drafter import Drafter
 from experiments.simulate.engine import Engine
 from experiments.simulate.times import Times
 from experiments.simulate.workload import Workload
@@ -26,7 +26,6 @@ class TextEngine(Engine):
     budget         the budget of this engine only
     max_tokens     the longest response allowed
     name           prefix of request names, which must differ between engines that share a drafter
-    branch_blocks  see DraftRound; attention reads a request's context once more for each branch
     """
 
     def __init__(
@@ -37,11 +36,10 @@ class TextEngine(Engine):
         budget: BudgetPolicy,
         max_tokens: int,
         name: str = "",
-        branch_blocks: int = 0,
     ) -> None:
         super().__init__(times, max_num_seqs)
         self.drafter = drafter
-        self.draft_round = DraftRound(drafter, budget, branch_blocks=branch_blocks)
+        self.draft_round = DraftRound(drafter, budget)
         self.max_tokens = max_tokens
         self._name = name
 
@@ -55,8 +53,6 @@ class TextEngine(Engine):
         self._requests: list[LiveRequest] = []  # one for each row of the arrays below
         self._num_drafts = np.empty(0, np.int64)  # draft tokens that the coming pass verifies
         self._drafts = np.empty((0, 0), np.int32)  # [requests, longest draft]
-        self._parents: np.ndarray | None = None  # [requests, longest draft], for drafts that may branch (TreeDrafts)
-        self._branches = np.empty(0, np.int64)  # number of branches of each request's draft
         self._drafting_s = 0.0  # seconds spent on making these drafts
         # Requests that finished in the last pass. In the next pass, drafter and budget learn of it.
         self._just_finished: list[LiveRequest] = []
@@ -71,8 +67,7 @@ class TextEngine(Engine):
     def advance(self) -> None:
         joined = self._join()
         live, num_drafted, context = len(self._requests), int(self._num_drafts.sum()), self._context
-        branches, read_again = int(self._branches.sum()), int(self._branches @ self._contexts())
-        seconds = self.times.target(live, num_drafted, context + read_again, branches > 0) + self._drafting_s
+        seconds = self.times.target(live, num_drafted, context) + self._drafting_s
         seconds += len(joined) * self.work.prompt * self.times.prefill
         self.now += seconds
         before = self._at
@@ -82,7 +77,7 @@ class TextEngine(Engine):
             sampling = self.work.sampling_of(i) if self.drafter.remembers else None
             self.draft_round.begin(request, self._prompt, seed=None if sampling is None else sampling.seed)
         # Budgets learn from decode passes: a pass with prompts takes longer.
-        target_pass = TargetPass(live, num_drafted, int(num_accepted.sum()), context, seconds, branches)
+        target_pass = TargetPass(live, num_drafted, int(num_accepted.sum()), context, seconds)
         self.draft_round.observe(
             self._requests,
             self._num_drafts.tolist(),
@@ -116,10 +111,7 @@ class TextEngine(Engine):
         if joined:
             self._requests += joined
             self._num_drafts = np.pad(self._num_drafts, (0, len(joined)))
-            self._branches = np.pad(self._branches, (0, len(joined)))
             self._drafts = np.pad(self._drafts, ((0, len(joined)), (0, 0)))
-            if self._parents is not None:
-                self._parents = np.pad(self._parents, ((0, len(joined)), (0, 0)))
         return joined
 
     def _verify(self, num_drafted: int) -> tuple[np.ndarray, list[list[int]]]:
@@ -130,8 +122,7 @@ class TextEngine(Engine):
         live, width = len(self._requests), int(self._num_drafts.max())
         window = self._text[self._at[:, None] + np.arange(width + 1)]
         remaining = self._end - self._at
-        accepted = self._accepted_of_trees(window) if self._parents is not None else self._accepted_of_chains(window)
-        num_emitted = np.minimum(accepted + 1, remaining)
+        num_emitted = np.minimum(self._accepted(window) + 1, remaining)
         num_accepted = num_emitted - 1  # what lies behind the response's end saves no pass
         total = int(num_emitted.sum())
         self.timeline.add(np.array([self.now]), live, live + num_drafted, total)
@@ -144,7 +135,7 @@ class TextEngine(Engine):
         self._context += total
         return num_accepted, [text[:n] for text, n in zip(window.tolist(), num_emitted.tolist(), strict=True)]
 
-    def _accepted_of_chains(self, window: np.ndarray) -> np.ndarray:
+    def _accepted(self, window: np.ndarray) -> np.ndarray:
         """Returns the number of accepted tokens of each draft, [requests]. window: the next recorded tokens [requests,
         longest draft + 1]."""
         width = window.shape[1] - 1
@@ -153,31 +144,16 @@ class TextEngine(Engine):
         wrong = (self._drafts[:, :width] != window[:, :width]) | (np.arange(width) >= self._num_drafts[:, None])
         return np.where(wrong.any(axis=1), wrong.argmax(axis=1), width)
 
-    def _accepted_of_trees(self, window: np.ndarray) -> np.ndarray:
-        """Returns the number of accepted tokens of each draft, where drafts branch. Nodes follow their parents, so one
-        look at each node is enough."""
-        assert self._parents is not None
-        rows, node, depth = np.arange(len(window)), np.full(len(window), -1), np.zeros(len(window), np.int64)
-        for i in range(window.shape[1] - 1):
-            comes_next = (self._parents[:, i] == node) & (self._drafts[:, i] == window[rows, depth])
-            comes_next &= i < self._num_drafts
-            node[comes_next] = i
-            depth += comes_next
-        return depth
-
     def _draft(self) -> None:
         """Ask for the drafts of the next pass, and note the time that they take."""
         live = len(self._requests)
         proposal = self.draft_round.propose(self._requests)
-        self._parents, self._branches, self._drafting_s = None, np.zeros(live, np.int64), 0.0
+        self._drafting_s = 0.0
         if proposal is None:
             self._num_drafts, self._drafts = np.zeros(live, np.int64), np.empty((live, 0), np.int32)
             return
         self._num_drafts = np.asarray(proposal.counts, np.int64)
         self._drafts = proposal.drafts.tokens
-        if isinstance(proposal.drafts, TreeDrafts):
-            self._parents = proposal.drafts.parents
-            self._branches = np.array(proposal.drafts.branches(proposal.counts))
         num_proposed = int(proposal.drafts.counts.sum())
         self._drafting_s = self.times.draft_request * live + self.times.draft_token * num_proposed
 
@@ -188,9 +164,6 @@ class TextEngine(Engine):
         self._requests = [request for request, stays in zip(self._requests, stay.tolist(), strict=True) if stays]
         self._num_drafts = self._num_drafts[stay]
         self._drafts = self._drafts[stay]
-        self._branches = self._branches[stay]
-        if self._parents is not None:
-            self._parents = self._parents[stay]
         self._leave(done)
 
     def _end_finished(self) -> None:

@@ -38,18 +38,16 @@ class Times:
     draft_request: float = 0.0  # for each request that is asked for a draft
     draft_token: float = 0.0  # for each drafted token, before trimming
     speculation: float = 0.0  # for each pass that verifies drafts, in addition to the form
-    branching: float = 0.0  # for each pass with a draft that branches: copies of KV blocks
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if field.name != "form" and getattr(self, field.name) < 0:
                 raise ValueError(f"cost {field.name} is negative: {getattr(self, field.name)}")
 
-    def target(self, live: int, num_drafted: int, context: int, branches: bool = False) -> float:
-        """Returns the seconds of a target pass, including the host's. branches: whether one of its drafts branches."""
+    def target(self, live: int, num_drafted: int, context: int) -> float:
+        """Returns the seconds of a target pass, including the host's."""
         b, n, x = (np.array(value, np.float64) for value in (live, live + num_drafted, context))
-        extra = (self.speculation if num_drafted else 0.0) + (self.branching if branches else 0.0)
-        return float(self.form.predict(b, n, x)) + self.host + extra
+        return float(self.form.predict(b, n, x)) + self.host + (self.speculation if num_drafted else 0.0)
 
     def plain(self, live: int, context: int, passes: int) -> Array:
         """Returns the seconds of each of `passes` target passes in a row, without drafts.

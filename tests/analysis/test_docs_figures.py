@@ -13,7 +13,7 @@ def test_the_kept_measurements_draw_every_figure(tmp_path: Path) -> None:
 
 
 def test_one_palette_for_arms_and_other_names() -> None:
-    colours = colours_of(["none", "das", "branch_blocks_64", "ngram", "x", "y"])
+    colours = colours_of(["none", "das", "window_1", "ngram", "x", "y"])
     assert [colours[name] for name in ("none", "das", "ngram")] == [COLOURS[name] for name in ("none", "das", "ngram")]
     assert len(set(colours.values())) == 6
     assert set(colours.values()) <= {*COLOURS.values(), *OTHER_COLOURS}
@@ -21,9 +21,9 @@ def test_one_palette_for_arms_and_other_names() -> None:
 
 def test_an_arm_is_named_by_what_its_run_recorded() -> None:
     """Not by the arms that there are today: an arm that is gone keeps its name."""
-    recorded = {"branch_blocks_64": "das"}
-    names = ["das_tree", "mtp_online", "branch_blocks_64"]
-    assert [label(name, recorded) for name in names] == ["das_tree", "mtp_online", "das, branch blocks 64"]
+    recorded = {"window_1": "das"}
+    names = ["gone", "mtp_online", "window_1"]
+    assert [label(name, recorded) for name in names] == ["gone", "mtp_online", "das, window 1"]
 
 
 def test_the_moving_mean_begins_with_what_there_is() -> None:

@@ -137,18 +137,6 @@ def test_sizes_grow_step_by_step() -> None:
     assert all(later <= 1.5 * earlier for earlier, later in pairwise(sizes))
 
 
-def test_what_a_branch_costs() -> None:
-    model, rng = LatencyModel(), np.random.default_rng(0)
-    assert model.branch == 0.0
-    for i in range(400):
-        drafted, branches = int(rng.integers(0, 33)) * (i % 4 > 0), 0
-        if drafted > 4:
-            branches = int(rng.integers(0, 6))
-        model.observe(TargetPass(2, drafted, 0, 0, line(2, drafted) + 3e-4 * branches, branches))
-    assert model.branch == pytest.approx(3e-4, rel=0.15)
-    assert model.predict(2, 20, 5) == pytest.approx(line(2, 20) + 1.5e-3, rel=0.1)
-
-
 def test_measured_passes_are_kept(tmp_path: Path) -> None:
     form = Drafting(base=5e-3, row=0.0, drafting=1e-3, token=5e-5)
     model = LatencyModel(measured=latency_file(tmp_path / "latency.json", form))

@@ -76,9 +76,7 @@ class Chaos:
         names = rng.sample(list(self.problem_of), rng.randint(1, 3))
         limits = [rng.randrange(40) for _ in names]
         floors = [0.0] * len(names) if rng.random() < 0.5 else None
-        propose = self.drafter.propose if rng.random() < 0.5 else self.drafter.propose_tree
-        drafts = list(propose(names, limits, floors))
-        for name, draft in zip(names, drafts, strict=True):
+        for name, draft in zip(names, self.drafter.propose(names, limits, floors), strict=True):
             strange = [token for token in draft.tokens if token // 100 != self.problem_of[name]]
             assert not strange, f"tokens of another problem: {strange}"
             assert all(0.0 < p < 1.0 + 1e-9 for p in draft.probs), "a probability outside 0..1"

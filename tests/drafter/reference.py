@@ -29,18 +29,7 @@ class _Request:
     prompt: tuple[int, ...]
     mixture: Mixture
     seed: int | None  # of its noise, if drafts are made with it
-    trace: Mixed | None = None  # the first position of the last draft, to learn from
-
-
-@dataclass(eq=False)
-class Node:
-    """A node of a tree."""
-
-    token: int
-    parent: Node | None  # None: it follows the last emitted token
-    prob: float  # P(accepted | the parent was accepted)
-    joint: float  # P(all of the path is accepted)
-    mixed: Mixed  # the position whose token it is
+    trace: list[Mixed] = field(default_factory=list)  # the positions of the last draft, to learn from
 
 
 @dataclass
@@ -99,15 +88,13 @@ class ReferenceDrafter:
 
     def observe(self, request: str, tokens: Sequence[int], remembered: Sequence[list[int]] | None = None) -> None:
         live = self._requests[request]
-        mixed = live.trace
-        for position, token in enumerate(map(int, tokens)):
-            if mixed is None or position == POSITIONS:
-                break
+        for position, (mixed, token) in enumerate(zip(live.trace[:POSITIONS], map(int, tokens), strict=False)):
             if position < TRACE:
                 live.mixture.learn(mixed, token)
             live.mixture.learn_late(position, mixed.likeliest_prob, mixed.likeliest == token)
-            mixed = mixed.after.get(token)
-        live.trace = None
+            if mixed.likeliest != token:
+                break
+        live.trace = []
         for i, token in enumerate(tokens):
             if remembered is not None and self.remembers:
                 live.text.remembered[len(live.text.tokens)] = pairs_beside(int(token), remembered[i])
@@ -187,31 +174,15 @@ class ReferenceDrafter:
             for r, tokens, limit, floor in rows
         ]
 
-    def propose_tree(
-        self,
-        requests: Sequence[str],
-        nodes: Sequence[int],
-        floors: Sequence[float] | None = None,
-        branch_floor: float = 0.0,
-    ) -> list[list[Node]]:
-        """The drafted nodes of each request."""
-        floors = [0.0] * len(requests) if floors is None else floors
-        rows = zip(requests, nodes, floors, strict=True)
-        return [
-            self._draft_tree(self._requests[r], count, max(floor, self.min_prob), branch_floor)
-            for r, count, floor in rows
-        ]
-
     # ---- drafting ----
 
     def _draft(self, request: _Request, limit: int, floor: float, given: list[int] | None = None) -> Draft:
         """given: tokens that follow the text, though nobody has emitted them; None: it ends where it ends."""
         draft = Draft([], [])
-        trace, before = request.trace, None
-        request.trace = None
+        trace, request.trace = request.trace, []
         reach = 1.0
         while len(draft.tokens) < limit:
-            mixed = self._mix(request, before, draft.tokens, given or [])
+            mixed = self._mix(request, draft.tokens, given or [])
             if mixed is None:
                 break
             reach *= mixed.likeliest_prob
@@ -219,48 +190,14 @@ class ReferenceDrafter:
                 break
             draft.tokens.append(mixed.likeliest)
             draft.probs.append(mixed.likeliest_prob)
-            before = mixed
         if given is not None:
             request.trace = trace
         return draft
 
-    def _draft_tree(self, request: _Request, limit: int, floor: float, branch_floor: float) -> list[Node]:
-        """Expand the last emitted token. Then draft and expand the likeliest child of all expanded nodes, and so on."""
-        drafted: list[Node] = []
-        possible: list[Node] = []
-        request.trace = None
-        while len(drafted) < limit:
-            possible += self._children(request, drafted[-1] if drafted else None)
-            have_children = {id(node.parent) for node in drafted}
-            likely = [
-                node
-                for node in possible
-                if node.joint >= floor and (id(node.parent) not in have_children or node.joint >= branch_floor)
-            ]
-            if not likely:
-                break
-            best = max(likely, key=lambda node: node.joint)  # of equals the one that was added first
-            possible.remove(best)
-            drafted.append(best)
-        return drafted
-
-    def _children(self, request: _Request, parent: Node | None) -> list[Node]:
-        """The possible children of a drafted node, or of the last emitted token."""
-        path: list[int] = []
-        node = parent
-        while node is not None:
-            path.insert(0, node.token)
-            node = node.parent
-        mixed = self._mix(request, parent.mixed if parent else None, path)
-        if mixed is None:
-            return []
-        joint = parent.joint if parent else 1.0
-        return [Node(token, parent, prob, joint * prob, mixed) for token, prob in mixed.children]
-
-    def _mix(self, request: _Request, before: Mixed | None, path: list[int], given: Sequence[int] = ()) -> Mixed | None:
-        """The position behind these drafted tokens; None without occurrences. before: the position of the last one.
-        given: tokens between the request's own and the drafted ones.
-        """
+    def _mix(self, request: _Request, path: list[int], given: Sequence[int] = ()) -> Mixed | None:
+        """The position behind these drafted tokens; None without occurrences. given: tokens between the request's own
+        and the drafted ones."""
+        before = request.trace[-1] if path else None
         occurrences = _follow(before.occurrences, path[-1]) if before else []
         leaves = (
             request.mixture.knows_noise
@@ -276,10 +213,7 @@ class ReferenceDrafter:
         position = request.text.length + len(given) + len(path)
         key = 0 if request.seed is None else noise_key(request.seed, position)
         mixed = request.mixture.foresee(occurrences, len(path), key)
-        if before:
-            before.after[path[-1]] = mixed
-        else:
-            request.trace = mixed
+        request.trace.append(mixed)
         return mixed
 
     def _look_up(self, request: _Request, context: list[int], is_first: bool) -> list[Occurrence]:

@@ -67,8 +67,6 @@ class Mixed:
     occurrences: list[Occurrence]
     likeliest: int
     likeliest_prob: float  # corrected
-    children: list[tuple[int, float]]  # the best tokens and their corrected probabilities, likeliest first
-    after: dict[int, Mixed] = field(default_factory=dict)  # by drafted token: the position behind it
     nearest: Occurrence | None = None  # the occurrence with the longest match
     unlisted: float = 0.0  # the log of what its distribution leaves to other tokens
     pairs: list[list[tuple[int, int]]] = field(default_factory=list)  # of each occurrence
@@ -84,16 +82,12 @@ class Votes:
         w = self._weights
         return w["match"][cross_problem][bucket] * w["source"][source] * w["rank"][rank]
 
-    def _corrected(self, position: int, probs: list[float]) -> tuple[int, list[float]]:
-        """The likeliest token's place, and the tokens' probabilities at a position of the draft.
-
-        The odds of the likeliest token against everything else are corrected.
-        """
+    def _corrected(self, position: int, probs: list[float]) -> tuple[int, float]:
+        """The likeliest token's place, and its probability at a position of the draft, with corrected odds."""
         best = max(range(len(probs)), key=lambda b: (probs[b], -b))
         late = self._weights["late"]
         odds = probs[best] * late[min(position, len(late) - 1)]
-        total = odds + (1.0 - probs[best])
-        return best, [(odds if b == best else prob) / total for b, prob in enumerate(probs)]
+        return best, odds / (odds + (1.0 - probs[best]))
 
     def learn_late(self, position: int, prob: float, accepted: bool) -> None:
         """The gradient step for a position's correction."""

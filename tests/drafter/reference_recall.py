@@ -58,10 +58,9 @@ class Mixture(Votes):
         tokens = [row[1] for row in rows]
         votes = [(o.token, int(o.cross_problem), o.bucket, o.source, o.rank) for o in occurrences]
         best, corrected = self._corrected(position, probs)
-        children = sorted(zip(tokens, corrected, strict=True), key=lambda child: -child[1])
         mixed = Mixed(
             votes, top, variety, tokens, [row[2] for row in rows], none_log, probs, none_prob, occurrences,
-            tokens[best], corrected[best], children,
+            tokens[best], corrected,
         )  # fmt: skip
         mixed.nearest, mixed.unlisted, mixed.pairs = nearest, unlisted, [o.pairs for o in occurrences]
         return mixed

@@ -48,7 +48,7 @@ def test_a_request_named_twice_is_refused() -> None:
     drafter.begin("y", "p", [1, 2, 3] * 20)
     drafter.observe("y", [1, 2, 3, 4, 1, 2, 3, 5, 6] * 50 + [1, 2, 3])
     before = drafter.propose(["y"], [16])
-    for propose in (drafter.propose, drafter.propose_batch, drafter.propose_tree):
+    for propose in (drafter.propose, drafter.propose_batch):
         with pytest.raises(ValueError, match="request 'y' is named twice"):
             propose(["y", "y"], [16, 16])
     assert drafter.propose(["y"], [16]) == before
@@ -124,7 +124,6 @@ WRONG: dict[str, tuple[Any, ...]] = {
                 (["a"], [2**40]), ([["a"]], [1]), ([7], [1]), (["a"], [1], [None]), (["a"], [1], 0.5),
                 (["a"], [1], [float("nan")]), (["a"], [1], ["x"]), (["a"], b"1"), (["a"] * 8, b"12345678"),
                 (["a"], [1], b"1")),
-    "propose_tree": ((["a"], [1], None, float("nan")), (["a"], [1], None, "high"), (["a"], [1025])),
     "end": ((7,), (["a"],), (None,)),
     "end_step": ((7.5,), ("7",), (None,), (2**63,), (-1,), (10**30,)),
     "save": ((7,), (None,)),
@@ -144,9 +143,8 @@ def test_wrong_arguments_are_one_line_and_change_nothing(method: str, arguments:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         getattr(drafter, method)(*arguments)
     if method == "propose":
-        for propose in (drafter.propose_batch, drafter.propose_tree):
-            with pytest.raises(ValueError, match=r"^[^\n]+$"):
-                propose(*arguments)
+        with pytest.raises(ValueError, match=r"^[^\n]+$"):
+            drafter.propose_batch(*arguments)
     if method != "load":
         assert state(drafter) == before
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from reference import Node, ReferenceDrafter
+from reference import ReferenceDrafter
 from reference_mix import exp_of, log_of
 
-from das.drafter import Draft, HistoryDrafter, TreeDrafts
+from das.drafter import Draft, HistoryDrafter
 from das.drafter.distributions import NO_PAIR, PAIRS
 from das.drafter.options import REMEMBERED
 
@@ -21,9 +21,8 @@ ACTIONS = {
     "begin": 0.15,
     "observe": 0.15,
     "batch": 0.2,
-    "propose": 0.15,
+    "propose": 0.3,
     "behind": 0.05,
-    "tree": 0.15,
     "end": 0.1,
     "end_step": 0.05,
 }
@@ -47,17 +46,6 @@ def assert_same(fast: list[Draft], slow: list[Draft]) -> None:
     for a, b in zip(fast, slow, strict=True):
         assert a.probs == b.probs
         assert len(a.probs) == len(a.tokens)
-
-
-def assert_same_trees(fast: TreeDrafts, slow: list[list[Node]]) -> None:
-    assert fast.counts.tolist() == [len(nodes) for nodes in slow]
-    for row, nodes in enumerate(slow):
-        place = {id(node): i for i, node in enumerate(nodes)}
-        n = len(nodes)
-        assert fast.tokens[row, :n].tolist() == [node.token for node in nodes]
-        assert fast.parents[row, :n].tolist() == [place[id(node.parent)] if node.parent else -1 for node in nodes]
-        assert fast.probs[row, :n].tolist() == [node.prob for node in nodes]
-        assert fast.joint[row, :n].tolist() == [node.joint for node in nodes]
 
 
 class Pair:
@@ -131,16 +119,6 @@ class Pair:
         drafts = self.fast.propose_behind(names, given, limits, floors)
         assert_same([drafts[row] for row in range(len(names))], self.slow.propose_behind(names, given, limits, floors))
         self.num_drafted += int(drafts.counts.sum())
-
-    def tree(self) -> None:
-        names = list(self.live)
-        limits = [int(n) for n in self.rng.integers(0, 40, len(names))]
-        floors = None if self.rng.integers(2) else (0.2 * self.rng.random(len(names))).tolist()
-        branch_floor = 0.3 * self.rng.random() if self.rng.integers(2) else 0.0
-        trees = self.fast.propose_tree(names, limits, floors, branch_floor)
-        assert_same_trees(trees, self.slow.propose_tree(names, limits, floors, branch_floor))
-        assert all(trees.counts <= limits)
-        self.num_drafted += int(trees.counts.sum())
 
     def end(self) -> None:
         request = str(self.rng.choice(list(self.live)))

@@ -31,7 +31,6 @@ ALL, *FOLDERS = os.environ.get("POLICIES", "").split(":")
 # kernels).
 METHODS: dict[str, dict[str, Any]] = {
     "das": {},
-    "das with branches": {"method": "das", "branch_blocks": 64},
     "self_draft": {},
     "das_self": {},
     "suffix": {},
@@ -152,7 +151,7 @@ def rolled_out(
 LINEAR, LATENT, SEEING = ("Qwen3NextForCausalLM",), ("DeepseekV2ForCausalLM",), ("Qwen2_5_VLForConditionalGeneration",)
 EXPERTS = ("Qwen3MoeForCausalLM", "GptOssForCausalLM", "MixtralForCausalLM")
 WINDOWS = ("Gemma3ForCausalLM", "GptOssForCausalLM", "MistralForCausalLM")
-SELF_DRAFTS, BRANCHES = ("self_draft", "das_self"), ("das with branches",)
+SELF_DRAFTS = ("self_draft", "das_self")
 ANY: tuple[str, ...] = ()
 # What is refused, by architectures, methods and circumstances, and the line that says so. ANY: all of them. The first
 # line that fits counts.
@@ -164,8 +163,7 @@ REFUSED: list[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], str]] = [
     (SEEING, ("draft_model",), ANY, "takes images: give a model of text alone"),
     (ANY, SELF_DRAFTS, (ADAPTER,), "self-drafts: not with multimodal positions or LoRA adapters"),
     (SEEING, SELF_DRAFTS, ANY, "self-drafts: not with multimodal positions or LoRA adapters"),
-    (WINDOWS, (*SELF_DRAFTS, *BRANCHES), ANY, "a model that has full attention"),
-    (SEEING, BRANCHES, ANY, "multimodal positions"),
+    (WINDOWS, SELF_DRAFTS, ANY, "a model that has full attention"),
     (WINDOWS[:2], ("draft_model",), ANY, "as a draft model, vLLM takes layers of one kind, not full_attention and"),
 ]
 

@@ -16,12 +16,10 @@ RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 PROBLEMS = [str(i % 4) for i in range(24)]
 REMEMBER = {"drafter": {"remember": "distributions"}, "budget": {"name": "fixed", "tokens": 8}}
-TREES = {"branch_blocks": 64, "extra": {"block_size": 32}}
 
 
-@pytest.mark.parametrize("settings", [TREES, {}], ids=["trees", "chains"])
 def test_recorded_distributions_draft_what_the_engine_drafted(
-    engines: Engines, repetitive_policy: str, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+    engines: Engines, repetitive_policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A drafter that gets the calls of the engine's one, with what the rollouts recorded, drafts the same tokens."""
     calls: list[tuple[str, tuple[Any, ...], Any]] = []
@@ -34,9 +32,9 @@ def test_recorded_distributions_draft_what_the_engine_drafted(
 
         return call
 
-    for name in ("begin", "observe_batch", "propose_batch", "propose_tree", "end", "end_step"):
+    for name in ("begin", "observe_batch", "propose_batch", "end", "end_step"):
         monkeypatch.setattr(HistoryDrafter, name, noted(getattr(HistoryDrafter, name)))
-    llm = engines.fresh(repetitive_policy, method="das", **REMEMBER, **settings)
+    llm = engines.fresh(repetitive_policy, method="das", **REMEMBER)
     recorded: dict[str, Any] = {}
     for step in (1, 2):
         params = [SamplingParams(temperature=1.0, max_tokens=60, seed=100 * step + i) for i in range(len(PROBLEMS))]

@@ -37,7 +37,7 @@ def test_the_first_rank_drafts_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in (0, 1):
         made: Any = Runner.__new__(Runner)
         made.meter, made.input_batch = SimpleNamespace(draft_s=0.0), Batch(["a"])
-        made.emitted, made._branches, made._lengths, made._known = [], None, SimpleNamespace(), Requests()
+        made.emitted, made._lengths, made._known = [], SimpleNamespace(), Requests()
         made.drafter = SimpleNamespace(attach=lambda runner: None, propose=lambda *args, rank=rank: [[rank]])
         monkeypatch.setattr(runner, "get_tp_group", lambda rank=rank: Group(rank))
         drafts.append(made.draft())

@@ -70,25 +70,23 @@ def test_the_plugin_is_all_that_an_engine_needs_and_one_that_asks_by_half_is_ref
     assert passes < 70, "the second response, equal to the first, was not drafted"
 
 
-@pytest.mark.parametrize("blocks", [3, 7, -8, 8.0, "16", True, None])
-def test_blocks_that_hold_no_branch_are_refused_wherever_they_are_given(
-    monkeypatch: pytest.MonkeyPatch, blocks: Any
-) -> None:
+@pytest.mark.parametrize("asked", [2, "yes", 0.5])
+def test_an_impossible_option_is_refused_wherever_it_is_given(monkeypatch: pytest.MonkeyPatch, asked: Any) -> None:
     from das.engine import worker
 
     config = SimpleNamespace(
-        additional_config={"das": {"branch_blocks": blocks}},
+        additional_config={"das": {"asynchronous": asked}},
         speculative_config=None,
         parallel_config=SimpleNamespace(worker_cls=WORKER),
     )
     monkeypatch.setattr(worker.PlatformWorker, "__init__", lambda self, config: setattr(self, "vllm_config", config))
-    line = f"branch_blocks={blocks!r}: a draft that branches needs 8; set it to a whole number of 8 or more, or to 0"
+    line = f"asynchronous={asked!r}: give true or false"
     with pytest.raises(ValueError, match=re.escape(line)):
         worker.DasWorker(config)
     with pytest.raises(ValueError, match=re.escape(line)):
         front_end._build_front_end(lambda *args: None, SimpleNamespace(), config)
     with pytest.raises(ValueError, match=re.escape(line)):
-        das.engine_arguments(branch_blocks=blocks)
+        das.engine_arguments(asynchronous=asked)
 
 
 @pytest.mark.parametrize(("version", "drafter", "outcome"), [

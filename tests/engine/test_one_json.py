@@ -17,7 +17,7 @@ CPU = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "gpu_memo
 OPTIONS: list[dict[str, Any]] = [
     {"method": "das"},
     {"method": "none"},
-    {"method": "das", "drafter": {"window": 3}, "budget": {"name": "fixed", "tokens": 8}, "branch_blocks": 64},
+    {"method": "das", "drafter": {"window": 3}, "budget": {"name": "fixed", "tokens": 8}, "asynchronous": False},
     {"method": "das_self", "self_draft": {"passes": 2}},
 ]
 

@@ -56,11 +56,6 @@ def test_impossible_drafts_are_one_line(tokens: list[int], probs: list[float], w
         drafter.propose_batch(["a", "b"], [2, 2])
 
 
-def test_chains_are_trees_that_do_not_branch() -> None:
-    (tree,) = Own([7, 8, 9], [0.5, 0.5, 0.8]).propose_tree(["a"], [3])
-    assert (tree.tokens, tree.parents, tree.joint) == ([7, 8, 9], [-1, 0, 1], [0.5, 0.25, 0.2])
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "words"),
     [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from das.budget import TargetPass
-from das.drafter import Drafts, TreeDrafts
+from das.drafter import Drafts
 from das.engine import learned
 from das.engine.engine_config import WORKER
 from das.engine.proposer import DasProposer
@@ -155,42 +155,6 @@ def test_an_engine_that_resumes_may_take_longer_texts(tmp_path: Path) -> None:
     learned.save(shorter.proposer, tmp_path)
     learned.load(longer.proposer, tmp_path)
     assert longer.proposer.draft_round.drafter.history_tokens == 1
-
-
-@pytest.fixture
-def tree(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> list[TargetPass]:
-    """One tree is drafted, for a third request. Returns the passes that the budget hears of from then on.
-
-    Nodes come in falling order of probability: 10, 11 behind it, 12 beside 11, 13 behind 11, 14 beside 10.
-    """
-    tokens = np.array([[10, 11, 12, 13, 14, 99]], np.int32)
-    parents = np.array([[-1, 0, 0, 1, -1, 99]], np.int32)
-    drafts = TreeDrafts(tokens, parents, np.ones((1, 6)), np.ones((1, 6)), np.array([6]))
-    told: list[TargetPass] = []
-    batch.add("c", limit=None)
-    draft_round = batch.proposer.draft_round
-    monkeypatch.setattr(draft_round, "propose", lambda *args: SimpleNamespace(drafts=drafts, counts=[5]))
-    assert batch.propose() == [[], [], [10, 11, 13, 12, 14]]
-    assert batch.proposer.parents == {"c": [-1, 0, 1, 0, -1]}
-    monkeypatch.setattr(draft_round.budget, "observe_pass", told.append)
-    monkeypatch.setattr(draft_round, "propose", lambda *args: None)
-    return told
-
-
-def test_a_branching_draft_is_laid_out_in_runs(batch: Batch, tree: list[TargetPass]) -> None:
-    assert batch.propose() == [[], [], []]
-    assert batch.proposer.parents == {}
-    batch.propose()
-    assert [done.branches for done in tree] == [2, 0], "the budget hears of the branches of 12 and 14, once"
-    assert [done.num_drafted for done in tree] == [5, 0]
-
-
-def test_nodes_that_the_engine_has_no_room_for_were_not_drafted(batch: Batch, tree: list[TargetPass]) -> None:
-    batch.proposer.keep({"c": [-1, 0, 1, 0]})
-    batch.propose()
-    batch.propose()
-    assert [(done.num_drafted, done.branches) for done in tree] == [(4, 1), (0, 0)]
-    assert batch.proposer.requests.live["c"].num_drafted == 4
 
 
 def test_a_pass_is_planned_from_what_the_budget_chose_in_the_last_rounds(

@@ -14,7 +14,7 @@ from vllm import SamplingParams
 
 from das.engine.build import EngineSettings
 from das.engine.engine_config import das_options
-from das.engine.runner.draft_passes import blocks_needed, pass_inputs
+from das.engine.runner.draft_passes import blocks_needed, pass_inputs, with_scratch_blocks
 from das.engine.runner.runner import Runner
 from das.errors import NotInstalled
 from das.models import quantized
@@ -190,12 +190,17 @@ def test_the_history_saves_draft_passes(engines: Engines, repetitive_policy: str
         ({"self_draft": 3}, "give weights, passes, and history"),
         ({"self_draft": {"weights": "w8a8", "passes": None}}, "give weights, passes, and history"),
         ({"self_draft": {"weights": "w8", "passes": None, "history": True}}, "one of w8a8, w4"),
-        ({"self_draft": GOOD, "branch_blocks": 8}, "chains only"),
     ],
 )
 def test_raw_settings_of_another_form_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         das_options(SimpleNamespace(additional_config={"das": settings}))
+
+
+def test_a_cache_of_another_kind_is_refused() -> None:
+    config = SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=None)] * 2, kv_cache_tensors=[None])
+    with pytest.raises(NotInstalled, match=r"^self-drafts need a model that .*: choose another method, such as das$"):
+        with_scratch_blocks(config, 8)
 
 
 def test_scratch_blocks_hold_any_draft() -> None:
@@ -229,8 +234,6 @@ def test_bad_options_are_refused_in_one_line() -> None:
     for passes in (0, -1, 1.5, "4", True):
         with pytest.raises(ValueError, match="must be 1 or more"):
             EngineSettings(model="", method="das_self", self_draft={"weights": "w8a8", "passes": passes})
-    with pytest.raises(ValueError, match="drafts chains only"):
-        EngineSettings(model="", method="das_self", branch_blocks=8)
 
 
 def test_the_host_waits_for_no_copy_of_a_draft_pass() -> None:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from cases import LIMITS, MAX_MODEL_LEN, PROBLEMS, Case, answers, cases, core_of, das_runner_of
+from cases import LIMITS, MAX_MODEL_LEN, PROBLEMS, Case, answers, cases, core_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tree_proposer import VOCAB, TreeProposer
 
 from das.budget import BudgetPolicy, LiveRequest
 from das.budget.fixed import Fixed
@@ -153,7 +152,6 @@ class Method:
 
     settings: dict[str, Any]
     limits: int = 0  # each pass draws a limit up to this for each request; 0: the budget decides
-    trees: Sequence[int] = ()  # numbers of nodes of random trees, in which what comes is hidden; none: drafts as ever
     remembered: Any = None  # what becomes of the distributions that the drafter is to remember
     accepted: int = 100  # tokens that must be accepted, or the comparison proves nothing
     preempts: bool = False
@@ -177,21 +175,7 @@ METHODS = {
     "random_distributions": Method(
         {**fixed(8), "max_num_batched_tokens": 48}, remembered=drawn_at_random, accepted=20, foreign=2**26
     ),
-    "stale_distributions_trees": Method(
-        {**fixed(16), "branch_blocks": 64, "extra": {"block_size": 32}},
-        remembered=of_other_positions,
-        accepted=20,
-        foreign=200,
-    ),
-    "trees_few_seats_chunked": Method(
-        {**FEW_SEATS, **fixed(24), "branch_blocks": 8, "extra": {"block_size": 32}},
-        trees=(0, 1, 2, 3, 8, 16, 24),
-    ),
-    "trees_preempted": Method(
-        {**SMALL_CACHE, **fixed(24), "branch_blocks": 64},
-        trees=(0, 1, 2, 3, 8, 16, 24),
-        preempts=True,
-    ),
+    "stale_distributions": Method(fixed(16), remembered=of_other_positions, accepted=20, foreign=200),
     "self_w4_few_seats_chunked": Method(
         {"method": "self_draft", "self_draft": {"weights": "w4", "passes": None}, **FEW_SEATS, **fixed(8)},
         limits=8,
@@ -201,52 +185,14 @@ METHODS = {
         limits=8,
         preempts=True,
     ),
-    # Its chains are trees that do not branch, when few requests are left.
-    "own_drafter": Method(
-        {
-            "drafter": {"name": "prompt_lookup:PromptLookup", "match": 1},
-            **fixed(4),
-            "branch_blocks": 64,
-            "extra": {"block_size": 32},
-        },
-        accepted=20,
-    ),
+    "own_drafter": Method({"drafter": {"name": "prompt_lookup:PromptLookup", "match": 1}, **fixed(4)}, accepted=20),
 }
 
 # Their kinds of drafts and of strain are those of others, together: not for the inner loop.
 SLOW = (
     *("das_asynchronous_rests", "das_tokens_no_prefixes", "das_learned_prices"),
-    *("random_distributions", "trees_few_seats_chunked", "self_w4_few_seats_chunked"),
+    *("random_distributions", "self_w4_few_seats_chunked"),
 )
-
-
-class Trees:
-    """Lets an engine draft random trees of the answers that it is about to give."""
-
-    def __init__(self, llm: Any, sizes: Sequence[int]):
-        self.runner, self.sizes = das_runner_of(llm), sizes
-        self.num_off_trunk = self.turns = 0
-
-    def know(self, batch: Sequence[Case], expected: Sequence[Any]) -> None:
-        truth: dict[str, list[Any]] = {}
-        for case, samples in zip(batch, expected, strict=True):
-            truth.setdefault(str(case.problem), []).extend(sample["tokens"] for sample in samples)
-        for texts in truth.values():
-            texts.sort(key=len, reverse=True)
-        self.count()
-        self.turns += 1
-        # Wrong tokens, also such as a grammar allows: of a draft taken for a chain, vLLM drops what it forbids.
-        grammar = [
-            token
-            for case, samples in zip(batch, expected, strict=True)
-            if "regex" in case.arguments
-            for token in samples[0]["tokens"]
-        ]
-        decoys = [*range(VOCAB), *grammar * 10]
-        self.runner.drafter = TreeProposer(truth, self.sizes, self.turns, decoys)
-
-    def count(self) -> None:
-        self.num_off_trunk += getattr(self.runner.drafter, "num_off_trunk", 0)
 
 
 def built(engines: Any, policy: str, method: Method) -> Any:

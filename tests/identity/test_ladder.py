@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from cases import answers, core_of, prompts
 from conftest import Engines, in_a_fork
-from ladder import FIXED, METHODS, SLOW, STORED, Trees, built, permuted, use_new_weights
+from ladder import FIXED, METHODS, SLOW, STORED, built, permuted, use_new_weights
 
 from das.engine import proposer
 from das.engine.patches.front_end import let_force
@@ -72,13 +72,10 @@ def test_drafts_change_nothing(
         return preempt(*args, **kwargs)
 
     monkeypatch.setattr(core_of(llm).scheduler, "_preempt_request", preempt_and_count)
-    trees = Trees(llm, method.trees) if method.trees else None
     num_accepted = undrafted_rows = launched_ahead = 0
 
     def turn(weights: str, tick: int, **how: Any) -> None:
         nonlocal num_accepted, undrafted_rows, launched_ahead
-        if trees:
-            trees.know(batch, expected[weights])
         found, report = answers(llm, batch, history_tick=tick, **how)
         num_accepted += report["accepted"]
         undrafted_rows += report["undrafted_rows"]
@@ -101,9 +98,6 @@ def test_drafts_change_nothing(
     assert len(preempted) > 20 or not method.preempts
     assert undrafted_rows > 0 or not method.settings.get("asynchronous"), "planned for drafts that nobody made"
     assert launched_ahead > 20 or not method.settings.get("asynchronous"), "each pass waited for its drafts"
-    if trees:
-        trees.count()
-        assert trees.num_off_trunk > 40, "hardly any token of a branch was accepted"
     force(llm)
 
 

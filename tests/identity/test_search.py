@@ -10,7 +10,7 @@ from cases import BATCHES, MAX_MODEL_LEN, Case, answers
 from conftest import Engines
 from hypothesis import given
 from hypothesis import strategies as st
-from ladder import METHODS, Trees, built, examples, permuted
+from ladder import METHODS, built, examples, permuted
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
@@ -31,7 +31,6 @@ def test_drafts_change_nothing(
 ) -> None:
     monkeypatch.syspath_prepend("examples")
     llm = built(engines, tiny_policy, METHODS[name])
-    trees = Trees(llm, METHODS[name].trees) if METHODS[name].trees else None
     tick = num_accepted = 0
 
     @examples(EXAMPLES)
@@ -41,8 +40,6 @@ def test_drafts_change_nothing(
         expected = in_process(undrafted, tiny_policy, batch)
         tick += 5  # the window forgets the example before: examples must not depend on each other
         for permutation in (None, None, permuted(batch, order)):
-            if trees:
-                trees.know(batch, expected)
             responses, report = answers(llm, batch, permutation, tick)
             assert responses == expected
             num_accepted += report["accepted"]

@@ -55,7 +55,7 @@ def build_trainer(policy: str, folder: Path, columns: dict[str, Any] | None = No
         ({"drafter": "generous"}, ValueError, "unknown drafter 'generous'"),
         ({"budget": {"name": "generous"}}, ValueError, "unknown budget 'generous'"),
         ({"engine": {"slots": 3}}, TypeError, "slots"),
-        ({"engine": {"branch_blocks": 3}}, ValueError, "branch_blocks=3: a draft that branches needs 8"),
+        ({"engine": {"asynchronous": 3}}, ValueError, "asynchronous=3: give true or false"),
         ({"method": "off", "budget": {"name": "fixed"}}, ValueError, "takes no options"),
         ({"method": "off", "lag": 2}, ValueError, "takes no options: leave them out"),
         ({"lag": -1}, ValueError, "lag=-1: give a whole number"),

@@ -84,12 +84,11 @@ def same(lengths, vocab):  # a pass with drafts of these lengths, drawn as on de
     seeds, positions, greedy = requests - 2, 5 * requests, requests % 3 == 2
     logits = thinned(int(counts.sum()) + len(counts), vocab)
     tokens = torch.zeros(int(counts.sum()), dtype=torch.int32)  # token 0 is likely, so some drafts are right
-    layout = Layout(counts, tokens) if counts.any() else None
-    width = int(counts.max()) + 1
-    emitted, _ = draw(logits, layout, seeds, positions, greedy, width, {})
+    layout, width = Layout(counts), int(counts.max()) + 1
+    emitted = draw(logits, layout, tokens, seeds, positions, greedy, width, {})
     inputs = on_device(CPU, draw_inputs(layout, seeds, positions, greedy, width))
     sampled = in_triton(logits, inputs)
-    triton = sampled[:, None].int() if layout is None else device_accept(sampled, tokens, inputs)
+    triton = sampled[:, None].int() if width == 1 else device_accept(sampled, tokens, inputs)
     assert torch.equal(emitted, triton), lengths
 
 

@@ -13,12 +13,10 @@ from das.verify.noise import (
     keyed_argmax,
     keyed_draft,
     keyed_verify,
-    keyed_walk,
     noise_inputs,
     row_keys,
     torch_draft,
     torch_noise,
-    walk,
 )
 from tests.made_noise import native_noise
 
@@ -104,50 +102,6 @@ def test_verifying_equals_sampling_every_row_and_accepting_the_common_prefix() -
             expected = tokens[first_row : first_row + num_accepted + 1].tolist()
             assert row == [*expected, *[-1] * (emitted.shape[1] - len(expected))]
             first_row, first_draft = first_row + n + 1, first_draft + n
-
-
-def test_walking_through_trees_equals_sampling_every_row_and_following_the_right_children() -> None:
-    # Seen to fail in keyed.c with each of: `parents[child] == node` left out, the first row's position for all rows,
-    # `draft_tokens += last` left out, `rows[n] = node + 1`.
-    rng = np.random.default_rng(0)
-    longest = 0
-    for trial in range(200):
-        requests = int(rng.integers(1, 6))
-        num_drafted = rng.integers(0, 9, requests)
-        parents = np.concatenate([[rng.integers(-1, node) for node in range(n)] for n in num_drafted]).astype(np.int64)
-        depths: list[int] = []
-        for n, own in zip(num_drafted, np.split(parents, num_drafted.cumsum()[:-1]), strict=True):
-            depth = [0]
-            for node in range(n):
-                depth.append(depth[own[node] + 1] + 1)
-            depths += depth
-        offset = np.array(depths)
-        owner = np.repeat(np.arange(requests), num_drafted + 1)
-        logits = torch.from_numpy(rng.normal(size=(len(owner), 4)).astype(np.float32))
-        seeds, positions = rng.integers(-(2**62), 2**62, requests), rng.integers(0, 1000, requests)
-        greedy = rng.random(requests) < 0.3 if trial % 2 else None
-        draft_tokens = torch.from_numpy(rng.integers(0, 4, len(parents)).astype(np.int32))
-        emitted, rows = keyed_walk(logits, num_drafted, draft_tokens, parents, offset, seeds, positions, greedy)
-        greedy_rows = None if greedy is None else greedy[owner]
-        tokens = keyed_argmax(logits, seeds[owner], positions[owner] + offset, greedy_rows)
-        expected = walk(tokens.numpy(), num_drafted, draft_tokens.numpy(), parents, emitted.shape[1])
-        assert np.array_equal(emitted.numpy(), expected[0])
-        assert np.array_equal(rows, expected[1])
-        first_row = first_draft = 0
-        for request, n in enumerate(num_drafted.tolist()):
-            own, drafted = parents[first_draft : first_draft + n].tolist(), draft_tokens[first_draft : first_draft + n]
-            node, response = -1, []
-            while True:
-                response.append(int(tokens[first_row + 1 + node]))
-                assert rows[request, len(response) - 1] == first_row + 1 + node
-                right = [i for i in range(n) if own[i] == node and drafted[i] == response[-1]]
-                if not right:
-                    break
-                node = right[0]
-            longest = max(longest, len(response))
-            assert emitted[request].tolist() == response + [-1] * (emitted.shape[1] - len(response))
-            first_row, first_draft = first_row + n + 1, first_draft + n
-    assert longest > 3
 
 
 @pytest.mark.parametrize("vocab", [2, 17, 256, 1000, 4099])

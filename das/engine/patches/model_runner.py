@@ -66,7 +66,7 @@ def _validate(original: Callable[..., None], vllm_config: Any) -> None:
 
 def _is_asynchronous(vllm_config: Any) -> bool:
     """Returns whether vLLM plans a pass before it knows the tokens of the one before. On a GPU this is the default for
-    engines that draft nothing, which never wait for the device, and for those that draft chains from texts.
+    engines that draft nothing, which never wait for the device, and for those that draft from texts.
 
     Raises ValueError if the engine asks for it, but its passes have no room: an asynchronous scheduler plans the
     longest draft for every request, and would leave some requests out of each pass."""
@@ -86,5 +86,4 @@ def _is_asynchronous(vllm_config: Any) -> bool:
         )
     if options.asynchronous is not None:
         return options.asynchronous
-    from_texts = options.self_draft is None and not options.branch_blocks
-    return from_texts and has_room and not current_platform.is_cpu()
+    return options.self_draft is None and has_room and not current_platform.is_cpu()

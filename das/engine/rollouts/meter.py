@@ -104,7 +104,6 @@ class RolloutMeter:
     step_live: list[int] = field(default_factory=list)  # requests in each pass
     step_tokens: list[int] = field(default_factory=list)  # rows of logits sampled in each pass: requests + drafted
     step_emitted: list[int] = field(default_factory=list)  # tokens that each pass emitted
-    branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
     undrafted_rows: int = 0  # rows that vLLM's scheduler planned for drafts, and nobody drafted
     launched_ahead: int = 0  # passes that were launched before their drafts were known
     draft_s: float = 0.0  # seconds of drafting and of the drafter's bookkeeping; the seconds below are part of it

@@ -84,7 +84,6 @@ class RolloutReport:
     drafted: int = 0  # draft tokens verified
     accepted: int = 0  # drafted tokens that became tokens of responses: emitted tokens, less passes
     draft_rounds: int = 0  # passes of each request that verified a draft token or more
-    branches: int = 0  # branches verified: runs of drafted tokens beside the trunk of their draft
     undrafted_rows: int = 0  # rows that vLLM's asynchronous scheduler planned for drafts, and nobody drafted
     launched_ahead: int = 0  # passes that were launched before their drafts were known
     draft_s: float = 0.0  # seconds of drafting and bookkeeping; draft_pass_s and requantize_s are part of it
@@ -158,7 +157,7 @@ def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
 
 # Numbers that are summed over engines.
 COUNTS = (
-    *("passes", "drafted", "accepted", "draft_rounds", "branches", "undrafted_rows", "launched_ahead"),
+    *("passes", "drafted", "accepted", "draft_rounds", "undrafted_rows", "launched_ahead"),
     *("draft_passes", "draft_rows", "decode_steps", "tail_steps", "history_tokens"),
 )
 

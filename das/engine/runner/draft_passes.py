@@ -1,19 +1,20 @@
 """Draft passes: the policy's own model computes the next tokens of requests, on the KV cache of the policy.
 
 A pass reads the keys and values that the policy left in a request's blocks. It writes its own into scratch blocks,
-which stand in for the request's last, partly filled block and for those behind it. So nothing that a draft pass writes,
-right or wrong, is ever read by the policy. (When draft passes wrote in place, non-finite values of a broken draft
-changed what the policy computed, although its own values overwrote them.)
+which vLLM's scheduler does not know of. They stand in for the request's last, partly filled block and for those behind
+it. So nothing that a draft pass writes, right or wrong, is ever read by the policy. (When draft passes wrote in place,
+non-finite values of a broken draft changed what the policy computed, although its own values overwrote them.)
 """
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from das.engine.branching.scratch import check_block_size, copy_blocks, refusal
+from das.errors import NotInstalled
 from das.verify.layout import on_device
 
 if TYPE_CHECKING:
@@ -24,6 +25,49 @@ def blocks_needed(max_tokens: int, block_size: int) -> int:
     """Returns the number of scratch blocks that a request needs for `max_tokens` positions, which may begin anywhere in
     a block."""
     return (max_tokens + block_size - 2) // block_size + 1
+
+
+def _refusal(what: str) -> NotInstalled:
+    """Returns the error for an engine whose KV cache or attention das cannot handle. what: names the missing
+    requirement."""
+    return NotInstalled(f"self-drafts need {what}: choose another method, such as das")
+
+
+def with_scratch_blocks(config: Any, num_blocks: int) -> Any:
+    """Returns vLLM's KVCacheConfig with this many more blocks. Raises NotInstalled if das cannot enlarge such a
+    cache."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    specs = [group.kv_cache_spec for group in config.kv_cache_groups]
+    if len(config.kv_cache_tensors) != 1 or len(specs) != 1 or type(specs[0]) is not FullAttentionSpec:
+        raise _refusal("a model that has full attention, with heads of one size, in every layer")
+    tensor, total = config.kv_cache_tensors[0], config.num_blocks + num_blocks
+    layer_stride = tensor.layer_stride
+    if layer_stride == config.num_blocks * tensor.block_stride:  # each layer's blocks lie together
+        layer_stride = total * tensor.block_stride
+    grown = replace(tensor, size=tensor.size // config.num_blocks * total, layer_stride=layer_stride)
+    return replace(config, num_blocks=total, kv_cache_tensors=[grown])
+
+
+def _block_size_of(runner: Any) -> int:
+    """Returns the number of tokens in a KV block. Raises NotInstalled if attention's blocks differ from the
+    scheduler's."""
+    block_size: int = runner.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+    if runner.kernel_block_sizes != [block_size]:
+        raise _refusal(f"an attention kernel with blocks of {block_size} tokens, as vLLM's scheduler has them")
+    return block_size
+
+
+def _copy_blocks(runner: Any, copies: Sequence[tuple[int, int]]) -> None:
+    """Copy KV blocks in every layer: keys and values of block `from` to block `to`, for each (from, to) in `copies`."""
+    if runner.device.type == "cpu":  # copying one by one takes a third of the time
+        for cache in runner.kv_caches:
+            for source, target in copies:
+                cache[target].copy_(cache[source])
+        return
+    from vllm.v1.worker.utils import copy_kv_cache_blocks_inplace
+
+    copy_kv_cache_blocks_inplace(runner.kv_caches, runner.kv_cache_config.num_blocks, list(copies))
 
 
 def pass_inputs(
@@ -94,12 +138,12 @@ class DraftPasses:
     def __init__(self, das_runner: "Runner", max_tokens: int):
         self.das_runner = das_runner
         self.runner = runner = das_runner.vllm
-        self.block_size = check_block_size(runner)
+        self.block_size = _block_size_of(runner)
         self.scratch = np.array(das_runner.draft_blocks, np.int32).reshape(
             -1, blocks_needed(max_tokens, self.block_size)
         )
         if len(runner.attn_groups[0]) != 1:
-            raise refusal("a model whose layers have one kind of attention")
+            raise _refusal("a model whose layers have one kind of attention")
         self._next = np.empty(0, np.int64)  # position of each row's next token
         self._tables = np.empty((0, 0), np.int32)  # blocks of each row
 
@@ -115,7 +159,7 @@ class DraftPasses:
                 copies.append((int(self._tables[i, column]), int(free[0])))
             width = min(len(free), self._tables.shape[1] - column)
             self._tables[i, column : column + width] = free[:width]
-        copy_blocks(self.runner, copies)
+        _copy_blocks(self.runner, copies)
 
     def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
         """Let the policy's model compute the next tokens of some of the rows that `begin` got.

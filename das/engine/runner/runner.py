@@ -39,7 +39,6 @@ from das.engine.engine_config import drafts_by_das
 from das.engine.patches.replace import patch, replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.rollouts.meter import RolloutMeter
-from das.engine.runner.branches import Branches
 from das.engine.runner.draft_passes import DraftPasses
 from das.engine.runner.in_flight import Flight, Flights
 from das.engine.runner.requests import Batch, KnownRequest, Requests
@@ -117,7 +116,6 @@ class Runner:
         self.unfinished = np.zeros(0, np.bool_)
         self._scheduled: Any = None  # vLLM's SchedulerOutput of the running pass
         self._known = Requests()
-        self._branches: Branches | None = None
         self.emitted: list[list[int]] = []
         self._lengths = TrueLengths()
         self.flights = Flights(self)
@@ -148,17 +146,6 @@ class Runner:
         """The sampler of coupled drafts (drawn with the verifier's noise) if one of vLLM's own drafters runs a model;
         else None."""
         return None if self._coupled is None else self._coupled.sampler
-
-    def verify_branches(self, scratch: range) -> None:
-        """From now on, verify branching drafts as trees. scratch: KV blocks for branches, which vLLM's scheduler does
-        not know of. Raises NotInstalled if branching drafts were not checked in such an engine."""
-        self._branches = Branches(self, scratch)
-
-    @property
-    def node_parents(self) -> np.ndarray | None:
-        """How the drafts of the running pass branch (Branches.node_parents); None if none of them does."""
-        running = self._branches is not None and self._branches.are_running
-        return self._branches.node_parents if running and self._branches is not None else None
 
     def draft_passes(self, max_tokens: int) -> DraftPasses:
         """Returns the object with which the policy drafts for itself. max_tokens: the most positions that its passes
@@ -204,8 +191,6 @@ class Runner:
         as_planned = () if planned is None else (planned,)
         own = self.drafter.propose(self.emitted, batch.num_tokens_no_spec, *as_planned) if ranks.is_first_rank else None
         drafts: list[list[int]] = ranks.broadcast_object(own)
-        if self._branches is not None:
-            drafts = self._branches.fitting(drafts)
         self._lengths.drafts = dict(zip(batch.req_ids, drafts, strict=True))
         self._known.num_drafted.update(zip(batch.req_ids, map(len, drafts), strict=True))
         self.meter.draft_s += time.perf_counter() - start
@@ -266,10 +251,9 @@ class Runner:
 
     @property
     def drafts_later(self) -> bool:
-        """Whether drafting waits for the next pass: with asynchronous scheduling, if das drafts chains from texts."""
+        """Whether drafting waits for the next pass: with asynchronous scheduling, if das drafts from texts."""
         return (
             self.vllm.scheduler_config.async_scheduling
-            and self._branches is None
             and isinstance(self.vllm.speculator, HostSpeculator)
             and isinstance(self.drafter, DasProposer)
             and self.drafter.draft_round.hybrid is None
@@ -340,8 +324,6 @@ class Runner:
                 known[name].output_token_ids += new
         if self.coupled is not None:
             self.coupled.observe(flight.batch.req_ids, self.emitted)
-        if self._branches is not None:
-            self._branches.copy_accepted(self.emitted)
         if not flight.is_counted:
             self.positions[flight.rows] += num_emitted
         flight.batch.num_tokens_no_spec += num_emitted

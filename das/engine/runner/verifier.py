@@ -53,19 +53,19 @@ class Draws:
         return keep_likeliest(logits, top_k, top_p)
 
     def draw(
-        self, logits: torch.Tensor, layout: Layout | None, requests: np.ndarray, width: int
-    ) -> tuple[torch.Tensor, Any]:
-        """Draw the tokens of a piece of the pass (das/verify/sampler.py), and let the drafter remember their
+        self, logits: torch.Tensor, layout: Layout, drafted: torch.Tensor, requests: np.ndarray, width: int
+    ) -> torch.Tensor:
+        """Returns the tokens of a piece of the pass (das/verify/sampler.py), and lets the drafter remember their
         distributions. requests: the indices of the piece's requests in vLLM's arrays, int [requests]."""
         states, das_sampler = self.vllm_sampler.sampling_states, self.das_runner.sampler
         greedy = states.temperature.np[requests] < GREEDY_BELOW
         keys = states.seeds.np[requests], self.das_runner.positions[requests], greedy if greedy.any() else None, width
         on_host = logits.device.type == "cpu"
         inputs = {} if on_host else on_device(logits.device, draw_inputs(layout, *keys))
-        emitted, cells = draw(logits, layout, *keys, inputs)
+        emitted = draw(logits, layout, drafted, *keys, inputs)
         if das_sampler.remembers:
-            das_sampler.remember(logits, emitted, cells)
-        return emitted, cells
+            das_sampler.remember(logits, emitted, layout)
+        return emitted
 
     def sample(
         self,
@@ -78,10 +78,10 @@ class Draws:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Sample a pass without drafts: one row for each request. Returns the tokens, int64 [requests], and the
         processed logits."""
-        das_sampler = self.das_runner.sampler
-        das_sampler.begin_pass(self.das_runner, logits, None)
+        layout = Layout(np.zeros(len(idx_mapping_np), np.int64))
+        self.das_runner.sampler.begin_pass(self.das_runner, logits, layout)
         logits = self.processed(logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest)
-        tokens, _ = self.draw(logits, None, idx_mapping_np, 1)
+        tokens = self.draw(logits, layout, idx_mapping[:0], idx_mapping_np, 1)
         return tokens[:, 0].to(torch.int64), logits
 
 
@@ -93,7 +93,6 @@ class KeyedVerifier(RejectionSampler):
         super().__init__(vllm.sampler, vllm.speculative_config, vllm.device)
         self.draws = draws
         self._num_drafted = np.zeros(0, np.int64)  # of each request of the pass
-        self._parents: np.ndarray | None = None  # of all drafted tokens (das/verify/layout.py); None: no draft branches
         self._verified = 0  # requests of the pass that are verified
 
     def __call__(self, logits: torch.Tensor, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -101,8 +100,7 @@ class KeyedVerifier(RejectionSampler):
         first. Returns vLLM's SamplerOutput."""
         das_runner = self.draws.das_runner
         self._num_drafted, self._verified = input_batch.num_draft_tokens_per_req.astype(np.int64), 0
-        self._parents = das_runner.node_parents
-        das_runner.sampler.begin_pass(das_runner, logits, Layout(self._num_drafted, logits[:0], self._parents))
+        das_runner.sampler.begin_pass(das_runner, logits, Layout(self._num_drafted))
         return super().__call__(logits, input_batch, *args, **kwargs)
 
     def _verify(
@@ -122,30 +120,21 @@ class KeyedVerifier(RejectionSampler):
         """Verify a piece of the pass: consecutive requests. Returns its processed logits, [rows, vocab], the emitted
         tokens, int64 [requests, longest draft + 1], and how many of them count.
 
-        vLLM reads log-probs off the first rows of each request. Where drafts branch, the rows on which its tokens were
-        sampled are moved there. verify_draft_sampled: the input token of each row; behind a request's first row, its
-        drafted tokens, or -1 where a grammar rules the token out.
+        verify_draft_sampled: the input token of each row; behind a request's first row, its drafted tokens, or -1 where
+        a grammar rules the token out.
         """
-        raw = logits
         logits = self.draws.processed(
             logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, draft_sampled, expanded_local_pos,
             seq_lens_upper_bound_np,
         )  # fmt: skip
         inputs = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
-        layout = self._next_layout(len(idx_mapping_np), inputs)
-        emitted, cells = self.draws.draw(logits, layout, idx_mapping_np, self.num_speculative_steps + 1)
-        if layout.parents is not None:
-            request, place = (emitted.numpy() != REJECTED).nonzero()
-            moved = {"to": layout.first_row[request] + place, "cells": cells[request, place]}
-            rows = on_device(logits.device, moved)
-            raw[rows["to"]] = raw[rows["cells"]]
-            if logits is not raw:
-                logits[rows["to"]] = logits[rows["cells"]]
-            emitted = emitted.to(logits.device)
+        layout, drafted = self._next_piece(len(idx_mapping_np), inputs)
+        emitted = self.draws.draw(logits, layout, drafted, idx_mapping_np, self.num_speculative_steps + 1)
         return logits, emitted.to(torch.int64), (emitted != REJECTED).sum(dim=1, dtype=torch.int32)
 
-    def _next_layout(self, num_requests: int, inputs: torch.Tensor) -> Layout:
-        """Returns the layout of the next piece. inputs: the input token of each of its rows."""
+    def _next_piece(self, num_requests: int, inputs: torch.Tensor) -> tuple[Layout, torch.Tensor]:
+        """Returns the layout of the next piece, and its drafted tokens. inputs: the input token of each of its
+        rows."""
         first, last = self._verified, self._verified + num_requests
         self._verified = last
         num_drafted = self._num_drafted[first:last]
@@ -153,6 +142,4 @@ class KeyedVerifier(RejectionSampler):
         behind_first = np.repeat(np.arange(1, num_requests + 1), num_drafted)
         behind_first += np.arange(len(behind_first))
         drafted = inputs[on_device(inputs.device, {"rows": behind_first})["rows"]]
-        start = int(self._num_drafted[:first].sum())
-        parents = None if self._parents is None else self._parents[start : start + len(behind_first)]
-        return Layout(num_drafted, drafted, parents)
+        return Layout(num_drafted), drafted

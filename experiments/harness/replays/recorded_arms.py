@@ -56,22 +56,18 @@ def simulated_arm(settings: EngineSettings) -> Arm:
         raise ValueError(f"an arm drafts with {settings.method}, which cannot be simulated")
     if not settings.row.drafts:
         return Arm()
-    return Arm(settings.budget, partial(make_drafter, settings.drafter), branch_blocks=settings.branch_blocks)
+    return Arm(settings.budget, partial(make_drafter, settings.drafter))
 
 
 def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[Step]:
     """Simulate the steps of an arm with the engine, drafter, budget and order of requests of its config."""
     drafter = plain(config.drafter)
     unit = drafter.pop("unit")
-    blocks = config.arm.get("branch_blocks")
-    if blocks is None:
-        blocks = config.engine.branch_blocks
     settings = EngineSettings(
         "recorded",
         config.arm.method,
         drafter=drafter,
         budget=plain(config.arm.get("budget") or config.budget),
-        branch_blocks=int(blocks),
     )
     engine = simulated_arm(settings).engine(
         times, int(config.engine.max_num_seqs), int(config.trainer.max_completion_length)

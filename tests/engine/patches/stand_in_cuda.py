@@ -152,20 +152,14 @@ def runner_of(config: Any, by_host: bool, support: str) -> Any:
     return runner
 
 
-def graphs_of(config: Any, by_host: bool, support: str = "ALWAYS", branching: bool = False) -> dict[str, str]:
-    """Returns the graph that each of PASSES takes. by_host, support: see runner_of. branching: whether drafts
-    branch."""
-    from das.engine.runner.branches import Branches
-
+def graphs_of(config: Any, by_host: bool, support: str = "ALWAYS") -> dict[str, str]:
+    """Returns the graph that each of PASSES takes. by_host, support: see runner_of."""
     manager = runner_of(config, by_host, support).cudagraph_manager
-    branches: Any = object.__new__(Branches)
-    branches.parents = {"name": [-1, -1] if branching else [-1, 0]}
     graphs = {}
     for name, drafted in PASSES.items():
         rows, most = sum(drafted) + len(drafted), 1 + max(drafted)
         uniform = most if rows == most * len(drafted) else None
-        found = branches._dispatch(manager.dispatch, len(drafted), rows, uniform, 0, most)
-        graphs[name] = found.cg_mode.name
+        graphs[name] = manager.dispatch(len(drafted), rows, uniform, 0, most).cg_mode.name
     return graphs
 
 
@@ -197,7 +191,6 @@ def row(policy: Path, method: str) -> dict[str, Any]:
     return found | {
         "graphs": graphs_of(config, by_host),
         "uniform graphs": graphs_of(config, by_host, support="UNIFORM_BATCH"),
-        "branching graphs": graphs_of(config, by_host, branching=True),
     }
 
 

@@ -4,9 +4,11 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from conftest import Engines, roll
+from vllm import SamplingParams
 
-import das
 from das.engine.engine_config import WORKER
 from das.engine.patches import model_runner
 from das.engine.patches.model_runner import check_model_runner, is_of_das
@@ -45,11 +47,6 @@ def test_what_cannot_run_is_one_line(asked: dict[str, Any], line: str) -> None:
         check_model_runner(config(**asked))
 
 
-def test_drafts_that_branch_wait_for_tokens() -> None:
-    with pytest.raises(ValueError, match=r"^asynchronous=True: chains only; set branch_blocks=0$"):
-        das.engine_arguments(asynchronous=True, branch_blocks=8)
-
-
 def test_an_asynchronous_scheduler_has_room_for_the_longest_drafts() -> None:
     def asynchronous(asked: bool | None, tokens: int) -> bool:
         drafts = SimpleNamespace(model="das.engine.proposer.DasProposer", num_speculative_tokens=32)
@@ -61,3 +58,16 @@ def test_an_asynchronous_scheduler_has_room_for_the_longest_drafts() -> None:
     assert not asynchronous(None, 8448), "a CPU has nothing to overlap"
     with pytest.raises(ValueError, match=r"set max_num_batched_tokens to 8448 or more \(it is 8192\)"):
         asynchronous(True, 8192)
+
+
+def test_a_prompt_that_is_cached_has_no_rows_of_drafts(engines: Engines, repetitive_policy: str) -> None:
+    """vLLM plans a draft for a new request of which all but one token is cached."""
+    prompt = np.random.default_rng(0).integers(6, 250, size=65).tolist()  # two blocks and a token
+    drafter, budget = {"min_prob": 0.0}, {"name": "fixed", "tokens": 32}
+    llm = engines.fresh(repetitive_policy, method="das", drafter=drafter, budget=budget, extra={"block_size": 32})
+    for tick in range(2):
+        params = [SamplingParams(temperature=1.0, max_tokens=20, seed=9 * tick + i) for i in range(4)]
+        *_, report = roll(llm, [prompt] * 4, params, ["0"] * 4, tick)
+    assert report["undrafted_rows"] > 0, "vLLM planned none: the test would prove nothing"
+    assert report["step_live"][0] == report["step_tokens"][0] == 4
+    assert report["drafted"] > 0

@@ -3,10 +3,9 @@
 from dataclasses import FrozenInstanceError
 
 import pytest
-from composed import composed, composed_arm, composed_run
+from composed import composed, composed_run
 from omegaconf import OmegaConf
 
-from experiments.harness.engine import engine_settings
 from experiments.settings.config import run_config, steps_per_epoch
 
 
@@ -16,12 +15,6 @@ def test_the_record_is_the_resolved_config() -> None:
     assert OmegaConf.to_yaml(config.resolved) == OmegaConf.to_yaml(hydra_config, resolve=True)
     assert config.arm.budget == {"name": "fixed", "tokens": 8}
     assert config.trainer.arguments["max_steps"] == config.trainer.max_steps
-
-
-def test_an_arm_may_have_branches_of_its_own() -> None:
-    assert engine_settings(composed_arm("das_tree"), "policy").branch_blocks == 64
-    assert engine_settings(composed_arm("das"), "policy").branch_blocks == 0
-    assert engine_settings(composed_arm("das", "engine.branch_blocks=16"), "policy").branch_blocks == 16
 
 
 def test_the_number_of_problems_makes_a_new_config() -> None:

@@ -23,7 +23,7 @@ from experiments.settings.typed import leaves
 BASES = (
     ["task=train"],
     ["task=train", "arm=das_self"],
-    ["task=train", "arm=das_tree", "budget=classes"],
+    ["task=train", "arm=das", "budget=classes"],
     ["task=compare"],
     ["task=rollout", "budget=ladder"],
     ["task=train", "data=puzzles", "eval.every=2"],

@@ -1,7 +1,9 @@
 """Simulated engines against a slow, obvious simulation: a loop over requests and tokens, one pass at a time."""
 
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +11,6 @@ import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.fixed import Fixed
-from das.draft_round import BLOCKS_A_TREE
 from das.drafter import HistoryDrafter
 from experiments.simulate.cluster import simulate_rollout
 from experiments.simulate.engine import PlainEngine
@@ -42,22 +43,9 @@ def made(seed: int, problems: int = 3, group: int = 4) -> Workload:
     return workload(names, texts, prompt=int(random.integers(0, 30)))
 
 
-def accepted_path(tokens: list[int], parents: list[int], text: list[int]) -> int:
-    """How many nodes of a draft lead along the text."""
-    count = 0
-    children: dict[int, dict[int, int]] = {}
-    for i, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
-        children.setdefault(parent, {})[token] = i
-    node = -1
-    while count < len(text) and text[count] in children.get(node, {}):
-        node = children[node][text[count]]
-        count += 1
-    return count
-
-
-def num_branches(parents: list[int]) -> int:
-    """A node whose parent has an earlier child begins a branch."""
-    return sum(parent in parents[:i] for i, parent in enumerate(parents))
+def common_start(draft: list[int], text: list[int]) -> int:
+    """How many tokens of a draft are those of the text."""
+    return sum(takewhile(bool, map(operator.eq, draft, text)))
 
 
 class ForFew(BudgetPolicy):
@@ -82,19 +70,14 @@ def slow_text(
     drafter: HistoryDrafter,
     budget: BudgetPolicy,
     max_tokens: int,
-    trees_for: int = 0,
 ) -> SlowRollout:
-    """A rollout, one request and one token after the other. The caller ends the drafter's step.
-
-    trees_for: drafts branch while at most so many requests are live.
-    """
+    """A rollout, one request and one token after the other. The caller ends the drafter's step."""
     budget.begin_step(len(work))
     waiting = deque(range(len(work)))
     live: list[tuple[int, LiveRequest]] = []
     finished: list[LiveRequest] = []
     finished_at: dict[int, float] = {}
     drafts: dict[int, list[int]] = {}
-    parents: dict[int, list[int]] = {}
     now = drafting_s = 0.0
     passes = drafted = accepted = 0
     prompt = np.arange(min(work.prompt, 128)) + PROMPT
@@ -106,15 +89,13 @@ def slow_text(
             live.append(admitted[-1])
         pass_drafted, pass_accepted = sum(len(drafts.get(i, ())) for i, _ in live), 0
         context = sum(work.prompt + r.generated for _, r in live)
-        branches = {i: num_branches(parents.get(i, [])) for i, _ in live}
-        read_again = sum(branches[i] * (work.prompt + r.generated) for i, r in live)
-        seconds = times.target(len(live), pass_drafted, context + read_again, any(branches.values())) + drafting_s
+        seconds = times.target(len(live), pass_drafted, context) + drafting_s
         seconds += len(admitted) * work.prompt * times.prefill
         now += seconds
         emitted: list[list[int]] = []
         for i, request in live:
             text, draft = work.response(i).tolist()[request.generated :], drafts.get(i, [])
-            emitted.append(text[: accepted_path(draft, parents.get(i, []), text) + 1])
+            emitted.append(text[: common_start(draft, text) + 1])
             count = len(emitted[-1]) - 1
             request.generated += len(emitted[-1])
             request.num_drafted += len(draft)
@@ -129,27 +110,18 @@ def slow_text(
             drafter.begin(request.name, request.problem, prompt)
             budget.begin(request)
         if not admitted:
-            budget.observe_pass(
-                TargetPass(len(live), pass_drafted, pass_accepted, context, seconds, sum(branches.values()))
-            )
+            budget.observe_pass(TargetPass(len(live), pass_drafted, pass_accepted, context, seconds))
         requests = [request for _, request in live]
         drafter.observe_batch([r.name for r in requests], emitted)
         limits = [
             max(0, min(budget.max_draft_tokens, max_tokens - r.generated - 1, limit))
             for r, limit in zip(requests, budget.limits(requests), strict=True)
         ]
-        drafts, parents, drafting_s = {}, {}, 0.0
+        drafts, drafting_s = {}, 0.0
         if any(limits):
             names, floors = [r.name for r in requests], budget.floors(requests)
-            if len(live) <= trees_for:
-                trees = drafter.propose_tree(names, limits, floors, budget.branch_floor())
-                proposed = trees.as_chains()
-                of_rows = [trees[row].parents for row in range(len(live))]
-            else:
-                proposed = drafter.propose_batch(names, limits, floors)
-                of_rows = [list(range(-1, limit - 1)) for limit in limits]
+            proposed = drafter.propose_batch(names, limits, floors)
             counts = budget.trim(requests, proposed)
-            parents = {i: of_rows[row][: counts[row]] for row, (i, _) in enumerate(live)}
             drafts = {i: proposed[row].tokens[: counts[row]] for row, (i, _) in enumerate(live)}
             drafting_s = times.draft_request * len(live) + times.draft_token * int(proposed.counts.sum())
         finished = [r for i, r in live if r.generated == work.lengths[i]]
@@ -174,17 +146,15 @@ def test_plain_engine_is_the_loop(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("make", [lambda: Fixed(5), ForFew])
-@pytest.mark.parametrize("trees_for", [0, 3])
-def test_text_engine_is_the_loop(seed: int, make: Callable[[], BudgetPolicy], trees_for: int) -> None:
+def test_text_engine_is_the_loop(seed: int, make: Callable[[], BudgetPolicy]) -> None:
     max_num_seqs = 1 + seed % 7
-    times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5, draft_request=1e-5, draft_token=1e-6, branching=1e-4)
+    times = Times(FORMS[seed % 3], host=1e-3, prefill=1e-5, draft_request=1e-5, draft_token=1e-6)
     fast, slow = HistoryDrafter(min_prob=0.05), HistoryDrafter(min_prob=0.05)
-    branch_blocks = BLOCKS_A_TREE * trees_for
-    engine = TextEngine(times, max_num_seqs, fast, make(), 400, branch_blocks=branch_blocks)
+    engine = TextEngine(times, max_num_seqs, fast, make(), 400)
     for tick in (1, 2):  # the second step drafts from the history of the first
         work = made(seed)
         step = simulate_rollout(work, [engine], [range(len(work))], tick)
-        expected = slow_text(work, times, max_num_seqs, slow, make(), 400, trees_for)
+        expected = slow_text(work, times, max_num_seqs, slow, make(), 400)
         slow.end_step(tick)
         assert (step.passes, step.num_drafted, step.num_accepted) == expected.counts
         assert step.rollout_s == pytest.approx(expected.seconds)

@@ -101,9 +101,9 @@ def arms_of(shape: str, *overrides: str) -> dict[str, Any]:
 
 
 def test_arms() -> None:
-    varied = arms_of("30m", "+vary.engine.branch_blocks=[0,16]")
-    assert list(varied) == ["none", "stock", "branch_blocks_0", "branch_blocks_16"]
-    assert varied["branch_blocks_16"].engine.branch_blocks == 16
+    varied = arms_of("30m", "+vary.drafter.window=[1,16]")
+    assert list(varied) == ["none", "stock", "window_1", "window_16"]
+    assert varied["window_1"].drafter.window == 1
 
 
 def result_of(arm_s: dict[str, float]) -> dict[str, Any]:
