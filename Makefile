@@ -24,13 +24,14 @@ reproduce: env
 smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
 
-# What CI leaves out, in four jobs: every experiment, and the tasks that kill runs and engines again and again; further
+# What CI leaves out, in four jobs: every experiment, and a script that kills runs and engines in all ways; further
 # cases of what CI shows, and longer searches for settings that end in a traceback and for a folder in which runs mix;
 # longer searches for a request that drafts change; verl.
 nightly: nightly-runs nightly-tests nightly-searches nightly-verl
 
 nightly-runs: smoke
-	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache kill_test fault_test every_arm
+	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache every_arm
+	$(BIN)/python tests/nightly/strikes.py
 
 nightly-tests: deepspeed env-test
 	test -e .dev/skyrl || $(BIN)/python -m pip install --quiet --no-deps --target .dev skyrl==0.3.0 skyrl-gym==0.4.0

@@ -67,7 +67,5 @@ TASKS = {
         Task("bench_self_draft", "experiments.bench.budgets.task"),
         # Robustness.
         Task("check_gpu", "experiments.tasks.check_gpu"),
-        Task("kill_test", "experiments.tasks.strikes"),
-        Task("fault_test", "experiments.tasks.strikes"),
     )
 }

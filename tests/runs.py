@@ -17,6 +17,7 @@ from unittest.mock import patch
 import psutil
 import pytest
 from composed import composed_arm
+from equal_runs import differing_files
 from faults import planted
 from scripts import SIZES
 
@@ -24,7 +25,6 @@ from analysis import read
 from analysis.evaluations import evaluations
 from analysis.metrics import timeless
 from experiments.harness import resume
-from experiments.harness.runs.equal_runs import differing_files
 from experiments.settings.config import RunConfig
 from experiments.training.barrier import Barrier
 

@@ -26,7 +26,6 @@ NOT_WHOLE = {
     "experiments/gpu/child.py", "experiments/tasks/train.py",
     "das/cluster/rollout_engine.py",  # a checkpoint's files, into an engine's own folder
     "experiments/harness/resume.py", "das/engine/self_test.py",  # a lock
-    "experiments/tasks/strikes.py",  # damage, on purpose
     "rewards/forkserver.py", "rewards/isolation.py",  # the kernel's files
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Start commands in child processes, which are killed when this process ends."""
+"""Run commands in child processes, which are killed when this process ends."""
 
 import signal
 import subprocess
@@ -8,32 +8,16 @@ from typing import IO, Any
 from das.process import die_with_parent
 
 
-def start(
-    command: Sequence[str], errors: int | IO[str] = subprocess.PIPE, environment: dict[str, str] | None = None
-) -> "subprocess.Popen[str]":
-    """Start a command whose output can be read as text.
-
-    errors: receives its stderr. environment: its environment variables; None: those of this process.
-
-    The child has a session of its own, so an interrupt at the terminal does not reach it.
-    """
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        start_new_session=True,
-        preexec_fn=die_with_parent,
-        env=environment,
-    )
-
-
 def run(command: Sequence[str], on_line: Callable[[str], Any], errors: int | IO[str] = subprocess.STDOUT) -> int:
     """Run a command and return its exit code. An interrupt is passed on to it.
 
     on_line: called with each line of its output. errors: receives its stderr.
+
+    The child has a session of its own, so an interrupt at the terminal does not reach it.
     """
-    with start(command, errors) as child:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, preexec_fn=die_with_parent
+    ) as child:
         assert child.stdout is not None
         try:
             for line in child.stdout:

@@ -11,7 +11,7 @@ from typing import Any
 from experiments.run.errors import UserError
 from experiments.settings.typed import shown
 
-RUNS = "kill_test|fault_test|experiment|reproduce"  # tasks that pass their settings on to runs of other tasks
+RUNS = "experiment|reproduce"  # tasks that pass their settings on to runs of other tasks
 TRAINING = f"compare|train|{RUNS}"  # tasks that train
 AHEAD = "trainer.lag engine.own_process"
 STOCK = "arm.method=stock"
@@ -34,13 +34,11 @@ CONFLICTS = (
         "several processes cannot evaluate yet; set eval.every=0, and measure the final policy with task=evaluate",
     ),
     ("cluster=ray", f"task!=rollout|{TRAINING}", "task={task} starts no cluster; set cluster=none"),
-    ("cluster=none", "task=fault_test", "task=fault_test strikes engines of a cluster; set cluster=ray"),
     ("cluster=ray", STOCK, "arm=stock is vLLM without das, which a cluster does not start; leave it out"),
     ("cluster=ray", "drafter.warm", "engines of a cluster begin without a history; set drafter.warm=null"),
     ("drafter.warm", "arm.method=self_draft", "self_draft drafts without a history; use arm=das_self"),
     ("arm.online", "arm.method!=eagle3", "only an EAGLE-3 head learns in the run, and arm {arm} has none"),
     ("arm.online", "engine.processes!=1", "what drafts is trained in one process: set engine.processes=1"),
-    ("engine.exact!=bits", "task=kill_test|fault_test", "task={task} compares tokens: set engine.exact=bits"),
     ("task.lock_step", "engine.processes!=1", "all arms run at once, a process each; set task.lock_step=false"),
     (
         "task.train_once",

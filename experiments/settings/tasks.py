@@ -56,7 +56,6 @@ TASKS: dict[str, Mapping[Any, str]] = {
     "compare": {bool: "lock_step train_once derived"},
     "evaluate": {Count | None: "problems", Count: "samples", list[Annotated[int, Range(1, 2**16)]] | None: "k"},
     "experiment": {str: "folder"},
-    "fault_test": {Count: "faults", Texts: "kinds run"},
     "force": {
         str | None: "rollouts",
         str: "shape",
@@ -66,7 +65,6 @@ TASKS: dict[str, Mapping[Any, str]] = {
         Texts: "arms",
         float | None: "kv_gib",
     },
-    "kill_test": {Count: "runs", float: "minutes", Texts: "kinds run"},
     "recordings": {str: "folder source", Texts | None: "only"},
     "replay": {
         str | None: "run latency",

@@ -107,16 +107,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
     ),
     # Two parts of sixteen; tests/experiments/tasks/test_check_gpu.py runs most.
     "check_gpu": ("task.device=cpu", "task.parts=[sampler,pass_times]", "task.folder={made}/check_gpu"),
-    # Two stops of seven; the settings of the run that is killed go before the user's, which win.
-    "kill_test": ("task.runs=1", "task.kinds=[run,damage]", TINY, "trainer.max_steps=4", "checkpoint.every=1"),
-    # Eight faults of nine kinds, in random order.
-    "fault_test": (
-        "task.faults=8",
-        "cluster=ray",
-        TINY,
-        "trainer.max_steps=3",
-        "checkpoint.every=1",
-    ),
     # Beside the tasks: what chooses one is among the settings.
     "every_arm": ("task=compare", TINY, f"arms=[{ARMS}]"),
 }
@@ -131,12 +121,12 @@ TESTED = {
 # smoke` runs. That what `make run` installs is enough for the arms is shown by importing everything. Tests that hold
 # what the others show: tests/trl/test_survival.py, tests/cluster/test_cluster_training.py and
 # tests/experiments/harness/test_planned_runs.py.
-NIGHTLY = ("kill_test", "fault_test", "experiment", "every_arm")
+NIGHTLY = ("experiment", "every_arm")
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
 # before the tasks that read its run.
 ALONE = ("every_arm", "compare")
 COLD = ("compare",)
-LONG = ("experiment", "kill_test", "fault_test", "bench_budgets")
+LONG = ("experiment", "bench_budgets")
 
 
 def with_needed(names: list[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """A run that meets a full disk, is resumed, killed and resumed again equals, bit for bit, a run without trouble.
 
-task=kill_test tries more ways to die, with two arms in lock step and the default policy.
+nightly/strikes.py tries more ways to die, with two arms in lock step and the default policy.
 """
 
 import ctypes
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from equal_runs import differing_files
 from runs import SETTINGS, STEPS, outcome
 from scripts import as_script, output_into, run_script
 
 from analysis import read
 from analysis.metrics import timeless
-from experiments.harness.runs.equal_runs import differing_files
 
 pytestmark = pytest.mark.slow
 

@@ -26,6 +26,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from conftest import random_policy
+from equal_runs import differing_files
 from scripts import ROOT, SIZES
 
 from analysis import read
@@ -34,7 +35,6 @@ from das.engine.learned import HISTORY
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from experiments.harness.resume import LOCK
-from experiments.harness.runs.equal_runs import differing_files
 from experiments.training.stock import StockEngine
 
 STEPS, SEEDS = 5, (0, 1)

@@ -1,6 +1,6 @@
 """Rewinding a run to a checkpoint: which one, of which run, and what the folder holds then.
 
-Runs that are really killed: tests/trl/test_survival.py and task=kill_test.
+Runs that are really killed: tests/trl/test_survival.py and tests/nightly/strikes.py.
 """
 
 import fcntl

@@ -13,7 +13,6 @@ CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONFIGS.glob("*/
 
 NEEDED = {
     "engine=gpu": ["task.lock_step=false"],
-    "task=fault_test": ["cluster=ray"],
     "drafter=own": ["drafter.name=history"],
     "budget=own": ["budget.name=fixed", "+budget.tokens=8"],
     "reward=own": ["reward.function=operator:length_hint"],

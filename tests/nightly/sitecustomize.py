@@ -1,5 +1,4 @@
-"""Faults for task=kill_test and task=fault_test. The tasks put this folder on PYTHONPATH, so every process imports this
-file.
+"""Faults for strikes.py, which puts this folder on PYTHONPATH, so that every process of a struck run imports this file.
 
 DAS_FAULT=KIND:N:FILE: call number N of the kind's function (FAULTS) causes the fault, in the first process that gets so
 far, which creates FILE. A fault of EVERYWHERE happens in every process.
