@@ -20,6 +20,7 @@ from analysis.distribution import compare_distributions, distribution_verdict, i
 from analysis.identity import FINAL, differing, first_differences
 from analysis.metrics import summarised, summary
 
+WEIGHTS = {"first": "weights: trained once", "none": "nobody trained"}
 WIDEST_TABLE = 400  # characters; so wide that no table is cut to the width of the terminal
 
 
@@ -28,14 +29,17 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
     baseline = names[0]
     stock = next((name for name in names if is_stock(folder / "arms" / name)), None)
-    once = trained_once(folder)
+    task = read.config(folder).get("task", {}) if (folder / "config.yaml").exists() else {}
+    training = who_trained(task)
+    once = training != "all"
     result: dict[str, Any] = {"baseline": baseline, "arms": {}, "ratio_to_none": {}, "identical": {}}
     if once:
-        result["trained_once"] = True
+        result["trained"] = training
     if stock is not None:
         result["ratio_to_stock"] = {}
     bits = {name: keeps_bits(folder / "arms" / name) for name in names}
-    if not all(bits.values()):
+    sampled = not task.get("recorded")  # else unmodified vLLM has no text to compare
+    if not all(bits.values()) and sampled:
         result["distribution"] = {}
     for name in names:
         result["arms"][name] = summarised(rows[name])
@@ -43,20 +47,21 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
             if against not in (None, name):
                 compared = ("rollout_s",) if once else ("rollout_s", "step_s")  # only the first arm has whole steps
                 result[ratios][name] = {key: time_ratios(rows[name], rows[against], key) for key in compared}
-        if name != baseline and not bits[name]:
+        if name != baseline and not bits[name] and sampled:
             base_folder, own_folder = folder / "arms" / baseline, folder / "arms" / name
             result["distribution"][name] = compare_distributions(base_folder, own_folder, rows[baseline], rows[name])
-        elif name != baseline:
+        elif name != baseline and bits[name]:
             result["identical"][name] = identity_checks(folder, baseline, name, rows[baseline], rows[name], once)
     curves = {name: evaluations.curves(rows[name]) for name in names if evaluations.evaluations(rows[name])}
     result |= cluster_result([row for name in names for row in rows[name]])
     return {**result, "eval": curves} if curves else result
 
 
-def trained_once(folder: Path) -> bool:
-    """Return whether only the first arm of the comparison in `folder` trained, and the others took its weights."""
-    path = folder / "config.yaml"
-    return path.exists() and bool(read.config(folder).get("task", {}).get("train_once"))
+def who_trained(task: Mapping[str, Any]) -> str:
+    """Return which arms of a comparison trained: "all", only the "first", or "none". task: its settings."""
+    if task.get("recorded") or not task.get("train", True):
+        return "none"
+    return "first" if task.get("train_once") else "all"
 
 
 def time_ratios(arm_rows: list[dict[str, Any]], baseline_rows: list[dict[str, Any]], key: str) -> dict[str, Any]:
@@ -167,8 +172,8 @@ def identity_verdict(result: dict[str, Any]) -> str:
             answer = f"NO: {', '.join(names)} differ{first}"
         evaluated = ", evaluations" if "eval" in checks else ""
         what = f"completions, rewards, losses, gradient norms, final weights, optimizer state{evaluated}"
-        if result.get("trained_once"):
-            what = f"completions, rewards{evaluated}; weights: trained once"
+        if trained := result.get("trained"):
+            what = f"completions, rewards{evaluated}; {WEIGHTS[trained]}"
         lines.append(f"identical: {answer}  ({name} against {result['baseline']}: {what})")
     for name, found in result.get("distribution", {}).items():
         lines.append(distribution_verdict(name, result["baseline"], found))

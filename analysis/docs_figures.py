@@ -8,7 +8,6 @@ from pathlib import Path
 
 from analysis.figures import draw_live_requests, draw_time_and_reward
 from analysis.panels import Panel, draw
-from analysis.task_figures import force_figure
 from das.files import replacing
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -20,7 +19,7 @@ IN_WANDB = tuple(
 
 
 def main(to: Path = DOCS) -> None:
-    """Draw rollout_and_reward.png, live_requests.png, forced.png and wandb_panel.png into the folder `to`."""
+    """Draw rollout_and_reward.png, live_requests.png and wandb_panel.png into the folder `to`."""
     data = DOCS / "benchmarks" / "data"
     kept = json.loads((data / "default_experiment.json").read_text())
     draw_time_and_reward(kept["rows"], to / "rollout_and_reward.png")
@@ -28,7 +27,6 @@ def main(to: Path = DOCS) -> None:
     draw_live_requests(lines, kept["live_step"], to / "live_requests.png")
     with replacing(to / "wandb_panel.png") as file:
         draw(json.loads((data / "wandb_panel.json").read_text())["runs"], IN_WANDB, file)
-    force_figure(json.loads((data / "forced.json").read_text()), to / "forced.png")
 
 
 if __name__ == "__main__":

@@ -39,14 +39,6 @@ STYLE = {
 SMOOTH = 4  # steps of a moving mean
 
 
-def label(name: str, variant_of: Mapping[str, str]) -> str:
-    """Return the name of an arm for a legend. A variant, such as window_1 of das, says that it is one.
-
-    variant_of: variant -> its arm, as the run recorded it.
-    """
-    return f"{variant_of[name]}, {name.replace('_', ' ')}" if name in variant_of else name
-
-
 def colour(name: str) -> str:
     """Return the colour of an arm, which is the same in every figure."""
     return COLOURS.get(name, OTHER_COLOURS[sum(map(ord, name)) % len(OTHER_COLOURS)])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
+from analysis.arms import WEIGHTS
 from analysis.identity import differing
 
 Rows = list[dict[str, Any]]
@@ -58,8 +59,8 @@ class Record:
             return "not compared: no arm has to be identical"
         if found := [f"{name}: {what}" for name, checks in compared.items() for what in differing(checks)]:
             return "differ: " + ", ".join(found)
-        if self.result.get("trained_once"):
-            return "equal completions and rewards; weights: trained once"
+        if trained := self.result.get("trained"):
+            return f"equal completions and rewards; {WEIGHTS[trained]}"
         return "equal in every bit, also the optimizer's state"
 
     @property

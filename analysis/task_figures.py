@@ -8,30 +8,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.figures import COLOURS, colour, colours_of, figure, label
+from analysis.figures import COLOURS, colour, figure
 
 Array = NDArray[np.float64]
 BELOW: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15), "fontsize": 9}  # where no curve is
 DRAFTERS = {"das": "das", "arctic": "suffix"}  # drafter of task=bench_drafter -> the arm whose colour it has
-
-
-def budgets_figure(result: dict[str, Any], path: Path) -> None:
-    """Draw rollout times of task=bench_budgets relative to no speculation: a panel for each workload, a bar for each
-    budget policy.
-
-    Black lines are the quartiles over rollouts. result: workload -> policy -> {ratio, quartiles}.
-    """
-    with figure(path, len(result), (3.4 * len(result), 3.6)) as panels:
-        for panel, (name, measured) in zip(np.ravel(panels), result.items(), strict=True):
-            order = sorted(measured, key=lambda label: -measured[label]["ratio"])
-            ratios = [measured[label]["ratio"] for label in order]
-            colours = [COLOURS["das"] if label.startswith("marginal") else COLOURS["stock"] for label in order]
-            panel.barh(order, ratios, color=colours)
-            for position, label in enumerate(order):
-                panel.plot(measured[label]["quartiles"], [position, position], color="black", linewidth=1)
-                panel.text(0.02, position, f"{measured[label]['ratio']:.3f}", va="center", fontsize=7, color="white")
-            panel.axvline(1.0, color="black", linewidth=0.6)
-            panel.set(title=name.replace("_", " "), xlabel="rollout time / that of none")
 
 
 def drafter_figure(result: dict[str, Any], path: Path) -> None:
@@ -90,29 +71,6 @@ def evaluate_figure(result: Mapping[str, Any], path: Path) -> None:
         samples = result["samples"]
         histogram.hist(counts, bins=[right - 0.5 for right in range(samples + 2)], color=COLOURS["das"])
         histogram.set(xlabel=f"right responses of {samples}", ylabel="problems", title=f"{len(counts)} problems")
-
-
-def force_figure(result: dict[str, Any], path: Path) -> None:
-    """Draw, for each arm of task=force, the ratio of its rollout time to that of `none`, and its tokens per pass.
-    result: content of result.json."""
-    arms = [arm for arm in result["ratio_to_none"] if arm != "none"]
-    if not arms:
-        return
-    live = list(result["ratio_to_none"][arms[0]]["rollout_s"]["by_live"])
-    colours = colours_of(arms)
-    places, width = np.arange(len(live)), 0.8 / len(arms)
-    with figure(path, 2, (10, 3.6)) as (ratios, passes):
-        for i, arm in enumerate(arms):
-            at = places + (i - (len(arms) - 1) / 2) * width
-            shown = {"width": width, "color": colours[arm], "label": label(arm, result.get("variant_of", {}))}
-            ratios.bar(at, [result["ratio_to_none"][arm]["rollout_s"]["by_live"][n] for n in live], **shown)
-            passes.bar(at, [result["arms"][arm]["by_live"][n] for n in live], **shown)
-        ratios.axhline(1.0, color="0.4", linewidth=1, linestyle="--")
-        ratios.set(title="Rollout time / none", xlabel="live requests")
-        passes.set(title="Tokens per target pass", xlabel="live requests")
-        for axes in (ratios, passes):
-            axes.set_xticks(places, live)
-        ratios.figure.legend(*ratios.get_legend_handles_labels(), loc="outside right upper")
 
 
 def calibration_figure(

@@ -1,6 +1,6 @@
 """Words of EfficientRollout's figures: when its toggle turned drafting on in a rollout, and the lengths of its ladder.
 
-Their run is one of task=bench_self_draft, which has a folder for each workload (live_1, live_96 ...) and budget policy.
+Their runs are comparisons in which nobody trains.
 """
 
 from collections.abc import Sequence
@@ -10,35 +10,20 @@ import numpy as np
 
 from analysis.record import Record
 
-__all__ = [
-    "accepted_shares",
-    "count",
-    "drafting",
-    "follows_rule",
-    "ladder",
-    "stays_on",
-    "switch",
-    "traces",
-    "workloads",
-]
+__all__ = ["accepted_shares", "drafting", "follows_rule", "ladder", "live_of", "stays_on", "switch", "traces"]
 
+LADDER = "self_draft_adaptive"  # the arm with the ladder
 Trace = dict[str, Any]
 
 
-def workloads(result: dict[str, Any]) -> list[str]:
-    """Return the names of the workloads, sorted by their numbers of live requests."""
-    return sorted((name for name in result if name.startswith("live_")), key=count)
+def live_of(run: Record) -> int:
+    """Return the number of responses in a step."""
+    return int(run.config["trainer"]["per_device_train_batch_size"])
 
 
-def count(workload: str) -> int:
-    """Return the number of live requests that the name of a workload contains."""
-    return int(workload.removeprefix("live_"))
-
-
-def traces(run: Record, workload: str, policy: str) -> list[Trace]:
-    """Return the timeline of each rollout of a budget policy."""
-    steps = sorted(row["step"] for row in run.rows if (row["workload"], row["arm"]) == (workload, policy))
-    return [run.timeline(f"{workload}/{policy}", step) for step in steps]
+def traces(run: Record, arm: str) -> list[Trace]:
+    """Return the timeline of each rollout of an arm."""
+    return [run.timeline(f"arms/{arm}", row["step"]) for row in run[arm]]
 
 
 def drafting(trace: Trace) -> np.ndarray:
@@ -67,19 +52,18 @@ def stays_on(trace: Trace) -> bool:
     return bool(not on.any() or np.count_nonzero(~behind) <= len(on) * 0.05)
 
 
-def ladder(run: Record, workload: str) -> list[int]:
-    """Return the ladder's draft length (its rung) in each rollout of the budget policy `adaptive`; 0 without drafts."""
+def ladder(run: Record) -> list[int]:
+    """Return the ladder's draft length (its rung) in each rollout; 0 without drafts."""
     lengths = []
-    for trace in traces(run, workload, "adaptive"):
+    for trace in traces(run, LADDER):
         live, tokens = np.array(trace["step_live"]), np.array(trace["step_tokens"])
         lengths.append(int(np.ceil(((tokens - live) / np.maximum(live, 1)).max(initial=0))))
     return lengths
 
 
-def accepted_shares(run: Record, workload: str) -> list[float]:
-    """Return accepted / drafted tokens of each rollout of the budget policy `adaptive`; nan without drafts."""
-    found = [row for row in run.rows if (row["workload"], row["arm"]) == (workload, "adaptive")]
-    return [row["accepted"] / row["drafted"] if row["drafted"] else float("nan") for row in found]
+def accepted_shares(run: Record) -> list[float]:
+    """Return accepted / drafted tokens of each rollout with the ladder; nan without drafts."""
+    return [row["accepted"] / row["drafted"] if row["drafted"] else float("nan") for row in run[LADDER]]
 
 
 def follows_rule(lengths: Sequence[int], accepted: Sequence[float], up: float = 0.94) -> bool:

@@ -67,7 +67,7 @@ def _sameness(result: Mapping[str, Any], name: str) -> str:
         return "Other tokens, as this arm samples its own"
     if not all(equal for what, equal in result["identical"][name].items() if what != "first_difference"):
         return f"NOT the same results as {result['baseline']}"
-    return "Same tokens" if result.get("trained_once") else "Same tokens, same weights"
+    return "Same tokens" if "trained" in result else "Same tokens, same weights"
 
 
 def duration(seconds: float) -> str:

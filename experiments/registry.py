@@ -51,7 +51,6 @@ TASKS = {
         Task("train", "experiments.tasks.train"),
         Task("rollout", "experiments.tasks.rollout"),
         Task("evaluate", "experiments.tasks.evaluate"),
-        Task("force", "experiments.tasks.force"),
         # Reproduce the papers.
         Task("reproduce", "experiments.tasks.reproduce"),
         Task("experiment", "experiments.tasks.experiment"),
@@ -61,10 +60,8 @@ TASKS = {
         Task("advise", "experiments.tasks.advise.task"),
         Task("calibrate", "experiments.tasks.calibrate"),
         # Benchmarks.
-        Task("bench_budgets", "experiments.bench.budgets.task"),
         Task("bench_drafter", "experiments.bench.drafter"),
         Task("bench_model_drafters", "experiments.bench.model_drafters"),
-        Task("bench_self_draft", "experiments.bench.budgets.task"),
         # Robustness.
         Task("check_gpu", "experiments.tasks.check_gpu"),
     )

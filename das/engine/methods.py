@@ -57,8 +57,8 @@ class Method:
 
     @property
     def forced(self) -> bool:
-        """True if the method drafts well for recorded responses (task=force). A draft model does not: it would predict
-        other tokens than the recorded ones."""
+        """True if the method drafts well for recorded responses (task.recorded). A draft model does not: it would
+        predict other tokens than the recorded ones."""
         return self.model is None
 
 

@@ -27,12 +27,13 @@ from experiments.harness.evaluation.evaluation import TrainingEvaluation
 from experiments.harness.evaluation.held_out import held_out
 from experiments.harness.heads import online_head, with_head
 from experiments.harness.policies import policy_directory
+from experiments.harness.recorded_text import by_problem, check_vocabulary, is_recorded
 from experiments.harness.reward import make_reward
 from experiments.harness.tracking import Tracker
 from experiments.harness.validate_memory import check_memory
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.run_folder import RunFolder
-from experiments.settings.config import RunConfig
+from experiments.settings.config import RunConfig, steps_per_epoch
 from experiments.training import checkpoint
 from experiments.training.barrier import Barrier
 from rewards.conversations import ConversationReward
@@ -56,7 +57,7 @@ class ArmRun:
     callbacks: Sequence[Any] = ()  # further callbacks of transformers' Trainer
     start: int = 0  # steps already done. resume.py has verified their checkpoint and reset the folder to it
     weights: Path | None = None  # task.train_once: the file through which the first arm gives its weights to the others
-    trains: bool = True  # False: the arm takes its weights from this file
+    trains: bool = True  # False: the arm takes its weights from this file, or keeps its first ones
 
 
 def make_parts(arms: Sequence[RunConfig], note: Callable[[str], None]) -> str:
@@ -70,6 +71,8 @@ def make_parts(arms: Sequence[RunConfig], note: Callable[[str], None]) -> str:
     policies = [policy_directory(arm, note) for arm in arms]
     check_memory(arms, policies[0])
     rows = dataset(first, policies[0], note)
+    if is_recorded(first):
+        check_vocabulary(first, policies[0])
     for arm in arms:
         with_head(arm, policies[0], note)
         if line := without_distributions(arm):
@@ -190,13 +193,19 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
     """Build the trainer of the arm. parts: arguments of the trainer that do not follow from `run`."""
     from transformers import AutoTokenizer, PrinterCallback
 
+    from experiments.training.recorded_engine import Recording
     from experiments.training.train_once import GiveWeights, RolloutTrainer, TakeWeights, WeightsFile
     from experiments.training.trainer import SpeculativeGRPOTrainer
 
     config = run.config
     kind = SpeculativeGRPOTrainer if run.trains else RolloutTrainer
+    tokenizer = AutoTokenizer.from_pretrained(run.policy, trust_remote_code=False)
+    rows, recording = parts["train_dataset"], None
+    if is_recorded(config):
+        per_epoch = steps_per_epoch(len(rows), config.problems_per_step)
+        recording = Recording(by_problem(config, tokenizer, rows), config.trainer.num_generations, per_epoch)
     trainer = kind(
-        processing_class=AutoTokenizer.from_pretrained(run.policy, trust_remote_code=False),
+        processing_class=tokenizer,
         barrier=run.barrier,
         schedule=make_schedule(config.schedule),
         history_unit=config.drafter.unit,
@@ -204,6 +213,7 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
         own_process=config.engine.own_process,
         cluster=config.cluster,
         callbacks=list(run.callbacks),
+        recording=recording,
         **parts,
     )
     if run.weights is not None:

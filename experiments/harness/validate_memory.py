@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from experiments.harness.recorded_text import is_recorded
 from experiments.run.errors import UserError
 from experiments.settings.config import RunConfig
 
@@ -36,6 +37,8 @@ def check_memory(arms: Sequence[RunConfig], policy: str) -> None:
     if "intermediate_size" not in shape:
         return
     held = len(arms) if getattr(first.task, "lock_step", False) else 1
+    if is_recorded(first) or not getattr(first.task, "train", True):
+        return
     trained = 1 if getattr(first.task, "train_once", False) else held
     at_once = min(trained, os.cpu_count() or 1)  # arms that train at the same time
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))

@@ -1,4 +1,4 @@
-"""Choose recorded responses for task=force, and cut them to the wanted number of tokens."""
+"""Choose recorded responses for forced rollouts, and cut them to the wanted number of tokens."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -71,12 +71,13 @@ class PolicyConfig:
     """The settings of configs/policy."""
 
     name: str
-    path: str | None  # directory or hub id; None: the small policy that fits the data, or SmolLM2
+    path: str | None  # directory or hub id; None: the policy that the name says
     chat_template_kwargs: Settings
     cold_start: Literal["words"] | None = None  # smollm2 only: the texts on which it is fine-tuned; None: as it comes
+    shape: str | None = None  # random only: the sizes of its weights
 
     def __post_init__(self) -> None:
-        if self.path is None and self.name not in ("small", "smollm2"):
+        if self.path is None and self.name not in ("small", "smollm2", "random"):
             raise UserError(f"policy.name={self.name}: choose with policy=NAME, or name a folder by policy.path")
 
 

@@ -15,6 +15,7 @@ RUNS = "experiment|reproduce"  # tasks that pass their settings on to runs of ot
 TRAINING = f"compare|train|{RUNS}"  # tasks that train
 AHEAD = "trainer.lag engine.own_process"
 STOCK = "arm.method=stock"
+UNTRAINED = "task.recorded task.train=false"  # comparisons in which nobody trains
 
 # (conditions, conditions, what to do): the line begins with the setting of the first condition that holds. {KEY} stands
 # for the value of KEY.
@@ -44,6 +45,13 @@ CONFLICTS = (
         "task.train_once",
         "task.lock_step=false",
         "arms need the first one's weights of each step; set task.lock_step=true",
+    ),
+    (UNTRAINED, "task.train_once eval.every", "nobody trains; leave the other setting out"),
+    (UNTRAINED, "task.lock_step=false", "arms that do not train roll out in turns; set task.lock_step=true"),
+    (
+        "task.recorded",
+        f"{AHEAD} cluster=ray drafter.warm",
+        "an engine emits the recorded text step by step; leave the other setting out",
     ),
     ("task.step_ms", "task.latency", "both are measured times: give one of task.step_ms and task.latency"),
 )

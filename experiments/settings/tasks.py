@@ -10,16 +10,6 @@ Share = Annotated[float, Range(0, 1)]
 Counts = list[Count]
 Texts = list[str]
 
-BENCH_BUDGETS = {
-    Counts: "live",
-    Count: "problems steps hopeless_live",
-    Annotated[float, Range(0.01, 1)]: "tail",
-    bool: "hopeless",
-    str | None: "shape",
-    Texts: "only",
-    dict[str, Texts]: "policies",
-}
-
 TASKS: dict[str, Mapping[Any, str]] = {
     "advise": {
         str | None: "rollouts latency",
@@ -30,7 +20,6 @@ TASKS: dict[str, Mapping[Any, str]] = {
         float: "draft_us",
         float | None: "rest_s visits",
     },
-    "bench_budgets": BENCH_BUDGETS,
     "bench_drafter": {
         Texts: "traces",
         Annotated[int, Range(1, 1024)]: "group",
@@ -45,7 +34,6 @@ TASKS: dict[str, Mapping[Any, str]] = {
         list[Literal["w8", "w4", "draft_model", "eagle3"]]: "drafters",
         str | None: "trained",
     },
-    "bench_self_draft": BENCH_BUDGETS,
     "calibrate": {Counts: "live contexts", list[int]: "drafts", Count: "passes rounds", str | None: "shape"},
     "check_gpu": {
         str: "folder",
@@ -53,18 +41,9 @@ TASKS: dict[str, Mapping[Any, str]] = {
         Literal["auto", "cuda", "cpu"]: "device",
         float: "seconds",
     },
-    "compare": {bool: "lock_step train_once derived"},
+    "compare": {bool: "lock_step train train_once derived", str | None: "recorded"},
     "evaluate": {Count | None: "problems", Count: "samples", list[Annotated[int, Range(1, 2**16)]] | None: "k"},
     "experiment": {str: "folder"},
-    "force": {
-        str | None: "rollouts",
-        str: "shape",
-        Counts: "live",
-        Count: "siblings tokens prompt",
-        Annotated[int, Range(2)]: "epochs",
-        Texts: "arms",
-        float | None: "kv_gib",
-    },
     "recordings": {str: "folder source", Texts | None: "only"},
     "replay": {
         str | None: "run latency",

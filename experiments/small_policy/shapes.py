@@ -44,7 +44,7 @@ SHAPES = {
 def shape_of(name: str) -> Shape:
     """Return the shape of this name. Raises UserError if the name is unknown."""
     if name not in SHAPES:
-        raise UserError(f"task.shape={name}: choose one of {', '.join(SHAPES)}")
+        raise UserError(f"shape={name}: choose one of {', '.join(SHAPES)}")
     return SHAPES[name]
 
 

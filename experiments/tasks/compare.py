@@ -8,9 +8,11 @@ from analysis import compare_page, figures, read
 from analysis.regime import regime
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 from das.engine.engine_config import BITS, EXACT
+from das.engine.methods import METHODS
 from das.side_output import side_output
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
+from experiments.harness.recorded_text import is_recorded
 from experiments.harness.replays.recorded_arms import derived_ratios
 from experiments.harness.runs import lock_step, one_by_one
 from experiments.harness.train_arm import make_parts
@@ -32,11 +34,11 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         check(arm)
     check_stock(arms)
     in_lock_step, train_once = config.task.lock_step, config.task.train_once
-    if train_once:
-        check_train_once(arms)
+    train = config.task.train and not is_recorded(config)
+    check_who_trains(arms, train_once, train)
     steps = config.trainer.max_steps
     other_tokens = [name for name, arm in arms.items() if not arm.arm.row.keyed or arm.engine.exact != BITS]
-    so_far = SoFar(list(arms), other_tokens, config.responses_per_step, train_once)
+    so_far = SoFar(list(arms), other_tokens, config.responses_per_step, train_once or not train)
     progress = Progress(steps, len(arms), verdict=so_far.add)
     start = 0
     if config.resume is not None and in_lock_step:
@@ -47,7 +49,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     progress.note(EXACT[config.engine.exact])
     progress.note(f"starting {len(arms)} arms ({', '.join(arms)}), {steps} steps each; logs and results in {folder}")
     if in_lock_step:
-        lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder, start, train_once), progress)
+        lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder, start, train_once, train), progress)
     else:
         one_by_one.run_arms(arms, overrides_of_arms, path, progress)
     result = arm_analysis.compare_arms(path, list(arms))
@@ -79,11 +81,19 @@ def check_stock(arms: Mapping[str, RunConfig]) -> None:
         raise UserError(f"arms={list(arms)}: {stock[0]} samples other tokens, so it cannot be the baseline")
 
 
-def check_train_once(arms: Mapping[str, RunConfig]) -> None:
-    """Refuse task.train_once if an arm would have to learn from the training. Raises UserError."""
-    learning = [name for name, arm in list(arms.items())[1:] if arm.arm.online]
-    if learning:
-        raise UserError(
-            f"task.train_once=true: {' and '.join(learning)} would learn from the training's forward passes, and only "
-            "the first arm trains; leave it out, or put it first"
-        )
+def check_who_trains(arms: Mapping[str, RunConfig], train_once: bool, train: bool) -> None:
+    """Refuse an arm that would have to learn from a training in which it takes no part, or that cannot emit recorded
+    text. Raises UserError.
+
+    train_once: only the first arm trains. train: False if nobody does.
+    """
+    learning = [name for name, arm in list(arms.items())[1 if train else 0 :] if arm.arm.online]
+    if learning and (train_once or not train):
+        who = "only the first arm trains; leave it out, or put it first" if train else "nobody trains; leave it out"
+        raise UserError(f"arms={list(arms)}: {' and '.join(learning)} would learn from forward passes, and {who}")
+    for name, arm in arms.items():
+        if is_recorded(arm) and not arm.arm.row.forced:
+            raise UserError(
+                f"task.recorded: {name} drafts with a model, which cannot foresee recorded text; choose arms of the "
+                f"methods {', '.join(row.name for row in METHODS.values() if row.forced)}"
+            )

@@ -1,4 +1,5 @@
-"""The generation backend of experiments: it can have an engine of vLLM as it comes, and evaluates the policy."""
+"""The generation backend of experiments: it can have an engine of vLLM as it comes, emits recordings, and evaluates the
+policy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,18 +13,23 @@ from das.trl.engines.in_process import DasEngine
 from das.trl.generation import SpeculativeGeneration
 from das.weights.weight_check import WeightSample
 from experiments.training.history_file import save_history
+from experiments.training.recorded_engine import Recording, build_recorded
 from experiments.training.stock import build_in_process
 
 
 class HarnessGeneration(SpeculativeGeneration):
     """See SpeculativeGeneration."""
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, recording: Recording | None = None, **kwargs: Any):
+        """recording: the responses that the engine emits; None: it samples."""
+        self.recording = recording
         self.evaluation_sample = WeightSample(kwargs["engine"].weight_check_every)  # for the syncs before evaluations
         super().__init__(*args, **kwargs)
 
     def build_engine(self, **overrides: Any) -> DasEngine:
         """Build an engine of das, or stock as the settings say."""
+        if self.recording is not None:
+            return build_recorded(self.engine, self.recording, **overrides)
         return build_in_process(self.engine, trained=True, **overrides)
 
     def save_history(self, path: Path) -> None:

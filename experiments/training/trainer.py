@@ -31,6 +31,7 @@ from experiments.training.barrier import Barrier
 from experiments.training.checkpoint_writer import Checkpoints
 from experiments.training.generation import HarnessGeneration
 from experiments.training.merge import merged
+from experiments.training.recorded_engine import Recording
 from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
 from experiments.training.trimmed import without_padding
 
@@ -69,6 +70,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         evaluate: Evaluate | None = None,
         head: OnlineHead | None = None,
         cluster: ClusterSettings | None = None,
+        recording: Recording | None = None,
         **kwargs: Any,
     ):
         """Build the trainer and its engine. history_unit: the unit of the drafter's window, "epoch" or "step". barrier:
@@ -79,7 +81,8 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         policy; the engine must draft with it. trim_padding: leave padding out of forward passes; False gives the same
         bits as TRL. lag: training steps between the weights that sample and the update that uses the responses.
         own_process: the engine has its own process, and rolls out while the policy trains. cluster: engines in other
-        processes (das/cluster); None: one engine. kwargs: further arguments of GRPOTrainer."""
+        processes (das/cluster); None: one engine. recording: responses that the engine emits in place of what it
+        samples. kwargs: further arguments of GRPOTrainer."""
         self.barrier = barrier
         self.on_step = on_step
         self.trim_padding = trim_padding
@@ -99,6 +102,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
             history_unit=history_unit,
             cluster=cluster or (BESIDE if own_process else None),
             schedule=schedule,
+            recording=recording,
         )
         with generation_backend(backend, self), checkpoints_accepted(args, kwargs["model"]):
             super().__init__(args=args, reward_funcs=self._scored, **kwargs)

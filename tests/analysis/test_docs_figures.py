@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from analysis import docs_figures
-from analysis.figures import COLOURS, OTHER_COLOURS, colours_of, label, smoothed
+from analysis.figures import COLOURS, OTHER_COLOURS, colours_of, smoothed
 
 
 def test_the_kept_measurements_draw_every_figure(tmp_path: Path) -> None:
@@ -17,13 +17,6 @@ def test_one_palette_for_arms_and_other_names() -> None:
     assert [colours[name] for name in ("none", "das", "ngram")] == [COLOURS[name] for name in ("none", "das", "ngram")]
     assert len(set(colours.values())) == 6
     assert set(colours.values()) <= {*COLOURS.values(), *OTHER_COLOURS}
-
-
-def test_an_arm_is_named_by_what_its_run_recorded() -> None:
-    """Not by the arms that there are today: an arm that is gone keeps its name."""
-    recorded = {"window_1": "das"}
-    names = ["gone", "mtp_online", "window_1"]
-    assert [label(name, recorded) for name in names] == ["gone", "mtp_online", "das, window 1"]
 
 
 def test_the_moving_mean_begins_with_what_there_is() -> None:

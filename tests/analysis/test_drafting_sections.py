@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from steps_on_disk import json_lines
 
 from analysis.quantities import over, speedup
 from analysis.record import Record
@@ -109,31 +108,33 @@ def test_draft_length(tmp_path: Path) -> None:
     assert section.table.rows[1] == ["3", "3.32 / 1.77 / 1.88", "2.77 / 1.53 / 1.81", "2.00 / 1.43 / 1.40"]
 
 
-def large(folder: Path, rungs: list[int], on_from: int) -> Path:
-    """Write a run of task=bench_self_draft: 4 requests, of which one ends in each pass from the second on."""
-    live = [4, 3, 2, 1]
-    rows = []
-    for step, rung in enumerate(rungs, start=1):
-        for policy in ("none", "always", "toggle", "adaptive"):
-            rows.append({"workload": "live_4", "arm": policy, "step": step, "drafted": 50, "accepted": 49})
-            drafted = rung if policy == "adaptive" else 7
-            tokens = [n * (1 + drafted) if n <= on_from and policy != "none" else n for n in live]
-            trace = {"step_live": live, "step_tokens": tokens, "step_emitted": live, "pass_speedup": [0.9, 1.2, 1.3]}
-            (folder / "live_4" / policy / "rollouts").mkdir(parents=True, exist_ok=True)
-            write_timeline(folder / "live_4" / policy, step, trace)
-    (folder / "metrics.jsonl").write_text(json_lines(rows))
-    result = {"always": {"ratio": 0.8}, "toggle": {"ratio": 0.75}, "adaptive": {"ratio": 0.7}}
-    (folder / "result.json").write_text(json.dumps({"live_4": result}))
-    return folder
+SELF_DRAFTS = {"none": 1.0, "self_draft": 0.8, "self_draft_toggle": 0.75, "self_draft_adaptive": 0.7}
+
+
+def untrained(folder: Path, rungs: list[int], on_from: int) -> dict[str, Path]:
+    """Write comparisons of 2 and 4 requests without training. One request ends in each pass from the second on."""
+    runs = {"few": folder / "few", "many": folder / "many"}
+    for size, run in zip((2, 4), runs.values(), strict=True):
+        live = list(range(size, 0, -1))
+        for arm, seconds in SELF_DRAFTS.items():
+            write_rows(run / "arms" / arm, [row(step, seconds, 49, 50) for step in range(1, len(rungs) + 1)])
+            for step, rung in enumerate(rungs, start=1):
+                drafted = rung if arm == "self_draft_adaptive" else 7
+                tokens = [n * (1 + drafted) if n <= on_from and arm != "none" else n for n in live]
+                trace = {"step_live": live, "step_tokens": tokens, "step_emitted": live, "pass_speedup": [0.9] * size}
+                write_timeline(run / "arms" / arm, step, trace)
+        write_result(run, SELF_DRAFTS)
+        (run / "config.yaml").write_text(json.dumps({"trainer": {"per_device_train_batch_size": size}}))
+    return runs
 
 
 def test_toggle_and_ladder(tmp_path: Path) -> None:
-    run = large(tmp_path / "large", [5, 5, 7, 7, 9], on_from=3)
-    section = made("efficient_rollout_toggle", {"large": run}, tmp_path)
+    runs = untrained(tmp_path / "late", [5, 5, 7, 7, 9], on_from=3)
+    section = made("efficient_rollout_toggle", runs, tmp_path)
     assert verdicts(section) == [True, True, True]
     assert section.lines[0].engine == ", ".join(["25.0 %"] * 5)
     assert section.lines[2].engine == "5, 5, 7, 7, 9; " + ", ".join(["0.98"] * 5)
-    early = made("efficient_rollout_toggle", {"large": large(tmp_path / "early", [5, 7], 4)}, tmp_path)
+    early = made("efficient_rollout_toggle", untrained(tmp_path / "early", [5, 7], on_from=4), tmp_path)
     assert verdicts(early) == [False, True, False]  # on from the start; and the ladder climbs after one rollout
 
 
@@ -155,7 +156,7 @@ def test_main_table(heads: Path, tmp_path: Path) -> None:
         "self_draft_adaptive": (1.9, 80, 82, 12),
     }
     drafts = comparison(tmp_path / "self", arms, requantize_s=0.02)
-    runs = {"self_drafts": drafts, "heads": heads, "large": large(tmp_path / "large", [5], 3)}
+    runs = {"self_drafts": drafts, "heads": heads, **untrained(tmp_path / "untrained", [5], on_from=3)}
     section = made("efficient_rollout_main", runs, tmp_path)
     assert verdicts(section) == [False, True, True, True, True, True, True, True]
     assert section.lines[0].claimed == "-8.2 / +6.7 / -5.9"

@@ -76,7 +76,7 @@ def test_the_verdict_begins_with_times_and_with_what_is_the_same() -> None:
     assert stock.endswith("Other tokens, as this arm samples its own.")
     result["identical"]["das"] = equal | {"completions": False, "first_difference": 3}
     assert verdict_lines(result)[0].endswith("NOT the same results as none.")
-    result |= {"trained_once": True, "identical": {"das": equal}, "ratio_to_none": {"das": {"rollout_s": {}}}}
+    result |= {"trained": "first", "identical": {"das": equal}, "ratio_to_none": {"das": {"rollout_s": {}}}}
     assert verdict_lines(result)[0] == "Rollouts: 4 min 48 s → 1 min 38 s. Same tokens."
 
 

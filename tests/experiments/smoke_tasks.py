@@ -1,7 +1,7 @@
 """Run tasks of the registry once, for seconds: does each work in the environment of `make run`?
 
     python tests/experiments/smoke_tasks.py                  all but TESTED and NIGHTLY, some minutes on 2 cores
-    python tests/experiments/smoke_tasks.py replay force     these two, and the tasks whose runs they need
+    python tests/experiments/smoke_tasks.py replay advise    these two, and the tasks whose runs they need
     python tests/experiments/smoke_tasks.py --cache outputs/cache     use draft heads that were made before
     python tests/experiments/smoke_tasks.py --pages outputs/pages     keep the HTML pages of the runs there
 
@@ -49,15 +49,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
     "train": (TINY,),
     "rollout": (TINY, "task.steps=2"),
     "evaluate": (TINY, "task.problems=4", "task.samples=2", "trainer.temperature=0"),
-    "force": (
-        "task.rollouts={made}/traces/rg_llama3b_rl.jsonl.gz",
-        "task.shape=tiny",
-        "task.live=[4,2]",
-        "task.siblings=2",
-        "task.epochs=2",
-        "task.tokens=400",
-        "task.arms=[none,stock,das]",
-    ),
     # One paper's replay. `make smoke` runs all experiments, with profile=smoke.
     "reproduce": (
         "paper=das",
@@ -73,14 +64,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
     "replay": ("task.run={compare}",),
     "advise": ("task.rollouts={compare}",),
     "calibrate": (TINY, "task.live=[1,4]", "task.drafts=[0,2,4]", "task.passes=4", "task.rounds=1"),
-    "bench_budgets": (
-        TINY,
-        "task.live=[4]",
-        "task.problems=1",
-        "task.steps=2",
-        "task.only=[marginal,fixed_2]",
-        "task.hopeless=false",
-    ),
     # On generated text. arctic-inference joins where it is installed (make peers).
     "bench_drafter": (
         "task.problems=2",
@@ -97,25 +80,26 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.temperatures=[1.0]",
         "task.drafters=[w8,w4]",
     ),
-    "bench_self_draft": (
-        TINY,
-        "task.shape=tiny",
-        "task.live=[1,2]",
-        "task.steps=2",
-        "trainer.num_generations=1",
-        "trainer.max_completion_length=24",
-    ),
     # Two parts of sixteen; tests/experiments/tasks/test_check_gpu.py runs most.
     "check_gpu": ("task.device=cpu", "task.parts=[sampler,pass_times]", "task.folder={made}/check_gpu"),
     # Beside the tasks: what chooses one is among the settings.
     "every_arm": ("task=compare", TINY, f"arms=[{ARMS}]"),
+    "recorded": (
+        "task=compare",
+        TINY,
+        "policy=random",
+        "policy.shape=tiny",
+        "task.recorded={made}/traces/rg_llama3b_rl.jsonl.gz",
+        "arms=[none,stock,das]",
+    ),
 }
 # Their whole runs are tests of their own, so they run here only if they are named.
 TESTED = {
+    "recorded": "tests/experiments/tasks/test_compare_run.py",
     "train": "tests/trl/test_survival.py",
     "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
     "recordings": "tests/experiments/recorded/test_recordings.py",
-    **{name: f"tests/experiments/tasks/test_{name}.py" for name in ("force", "check_gpu", "replay")},
+    **{name: f"tests/experiments/tasks/test_{name}.py" for name in ("check_gpu", "replay")},
 }
 # `make nightly` runs them: repeated kills, a comparison of 14 arms, and one of the experiments, all of which `make
 # smoke` runs. That what `make run` installs is enough for the arms is shown by importing everything. Tests that hold
@@ -126,7 +110,7 @@ NIGHTLY = ("experiment", "every_arm")
 # before the tasks that read its run.
 ALONE = ("every_arm", "compare")
 COLD = ("compare",)
-LONG = ("experiment", "bench_budgets")
+LONG = ("experiment",)
 
 
 def with_needed(names: list[str]) -> list[str]:

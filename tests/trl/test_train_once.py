@@ -71,7 +71,7 @@ def test_stock_samples_other_tokens_with_the_same_weights(once: tuple[Path, str]
 def test_the_verdict_says_that_there_was_one_training(once: tuple[Path, str], tmp_path: Path) -> None:
     folder, printed = once
     result = read.result(folder)
-    assert result["trained_once"] is True
+    assert result["trained"] == "first"
     same = {"completions": True, "rewards": True, "eval": True, "final_weights": True, "first_difference": None}
     assert result["identical"] == {"das": same}
     assert set(result["ratio_to_none"]["das"]) == {"rollout_s"}

@@ -29,7 +29,7 @@ def set_seats(llm: Any, live: int) -> None:
         if hasattr(scheduler, name):
             setattr(scheduler, name, live)
             return
-    raise EngineError("task=force needs vLLM's Scheduler.max_num_active_reqs: install a newer vLLM")
+    raise EngineError("forced rollouts need vLLM's Scheduler.max_num_active_reqs: install a newer vLLM")
 
 
 def as_recorded(responses: Sequence[Sequence[int]], work: Workload, only_lengths: bool = False) -> bool:

@@ -7,7 +7,7 @@ after each step it sends ("step", row), and at the end ("done", None). The paren
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -18,7 +18,6 @@ from typing import Any
 
 from das import stages
 from experiments.harness.failures import expect, log_of, reporting, tell
-from experiments.harness.replays.timed import in_turn
 from experiments.harness.train_arm import ArmRun, train_arm
 from experiments.run.output import quiet_into
 from experiments.run.processes import spawned
@@ -40,6 +39,7 @@ class Comparison:
     run_folder: RunFolder  # each arm writes into the folder arms/NAME in it
     start: int = 0  # steps that are already done; the arms resume from their checkpoints of this step
     train_once: bool = False  # the first arm trains, and the other arms take its weights after each step
+    train: bool = True  # False: nobody trains
 
     @property
     def folder(self) -> Path:
@@ -84,6 +84,12 @@ def run_arms(comparison: Comparison, progress: Progress) -> None:
         (folder / WEIGHTS).unlink(missing_ok=True)
 
 
+def in_turn(names: Sequence[str], step: int) -> list[str]:
+    """Return the names in the order of a step: another one begins in each."""
+    first = step % len(names)
+    return [*names[first:], *names[:first]]
+
+
 def _start(comparison: Comparison) -> tuple[dict[str, Connection], list[BaseProcess]]:
     """Start every arm's process. Returns the parent's end of each arm's pipe, and the processes."""
     pipes: dict[str, Connection] = {}
@@ -120,7 +126,7 @@ def _arm_process(name: str, comparison: Comparison, pipe: Connection) -> None:
         PipeBarrier(pipe),
         start=comparison.start,
         weights=comparison.folder / WEIGHTS if comparison.train_once else None,
-        trains=not comparison.train_once or name == next(iter(comparison.arms)),
+        trains=comparison.train and (not comparison.train_once or name == next(iter(comparison.arms))),
     )
     with reporting(pipe, log):
         stages.listen(lambda what: pipe.send(("now", what)))  # until it may roll out (PipeBarrier)

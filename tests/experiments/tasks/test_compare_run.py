@@ -1,10 +1,17 @@
 """What a comparison refuses before any arm starts."""
 
+from pathlib import Path
+
+import numpy as np
+import pytest
 from composed import composed_arm
 from refusals import one_line
+from scripts import run_script
+from steps_on_disk import json_lines
 
+from analysis import read
 from experiments.settings.config import RunConfig
-from experiments.tasks.compare import check_train_once
+from experiments.tasks.compare import check_who_trains
 
 
 def arms(*names: str) -> dict[str, RunConfig]:
@@ -12,6 +19,55 @@ def arms(*names: str) -> dict[str, RunConfig]:
 
 
 def test_arms_that_cannot_take_the_first_arms_weights() -> None:
-    with one_line("task.train_once=true: eagle3_online would learn from the training's forward passes"):
-        check_train_once(arms("none", "eagle3_online", "das"))
-    check_train_once(arms("eagle3_online", "none", "das", "stock", "das_self", "eagle3_frozen"))
+    with one_line(
+        "eagle3_online would learn from forward passes, and only the first arm trains; leave it out, or put it"
+    ):
+        check_who_trains(arms("none", "eagle3_online", "das"), train_once=True, train=True)
+    first = arms("eagle3_online", "none", "das", "stock", "das_self", "eagle3_frozen")
+    check_who_trains(first, train_once=True, train=True)
+    with one_line("eagle3_online would learn from forward passes, and nobody trains; leave it out"):
+        check_who_trains(first, train_once=False, train=False)
+
+
+def test_recorded_text_is_not_for_models() -> None:
+    arm = composed_arm("self_draft", "task.recorded=somewhere")
+    with one_line("task.recorded: self_draft drafts with a model, which cannot foresee recorded text"):
+        check_who_trains({"none": composed_arm("none"), "self_draft": arm}, train_once=False, train=False)
+
+
+@pytest.mark.slow
+def test_arms_emit_a_recording(tmp_path: Path, given_prices: str) -> None:
+    """Each second response repeats the one before."""
+    rng = np.random.default_rng(0)
+    rows = [
+        {"problem_id": problem, "response_ids": rng.integers(0, 1000, 20 + i).tolist() * 2}
+        for problem in ("a", "b")
+        for i in range(4)
+    ]
+    (tmp_path / "r.jsonl").write_text(json_lines(rows))
+    arms = ["none", "stock", "ngram", "das"]
+    printed = run_script(
+        "run.py", f"task.recorded={tmp_path / 'r.jsonl'}", "policy=random", "policy.shape=tiny", f"cache={tmp_path}",
+        f"arms=[{','.join(arms)}]", "data.problems=2", "trainer.max_steps=2", "trainer.num_generations=2",
+        "trainer.per_device_train_batch_size=4", "trainer.max_completion_length=64", "engine.max_num_seqs=1",
+        "wandb=off", f"budget.latency={given_prices}", f"hydra.run.dir={tmp_path / 'run'}",
+    )  # fmt: skip
+    assert "identical: yes (das against none: completions, rewards; nobody trained)" in " ".join(printed.split())
+    result = read.result(tmp_path / "run")
+    assert result["trained"] == "none"
+    assert "distribution" not in result, "stock emits text of its own"
+    assert result["ratio_to_none"].keys() == {"stock", "ngram", "das"}
+    texts = {
+        arm: [[row["response_ids"] for row in read.rollout(tmp_path / "run" / "arms" / arm, step)] for step in (1, 2)]
+        for arm in arms
+    }
+    assert texts["none"] == texts["ngram"] == texts["das"] != texts["stock"]
+    assert [[len(text) for text in step] for step in texts["stock"]] == [
+        [len(text) for text in step] for step in texts["none"]
+    ]
+    assert sorted(len(text) for step in texts["none"] for text in step) == sorted([41, 43, 45, 47] * 2)
+    passes = {arm: result["arms"][arm]["tokens_per_pass"]["overall"] for arm in arms}
+    assert passes["none"] == passes["stock"] == 1
+    assert passes["das"] > 1.2
+    rows_of_none = read.metrics(tmp_path / "run" / "arms" / "none")
+    assert all(row["decode_steps"] == row["tokens"] for row in rows_of_none), "one request at a time: the others wait"

@@ -1,0 +1,76 @@
+"""Recorded responses that arms emit in place of what they sample (task.recorded), so that they are timed on real text.
+
+Tokens are numbered anew without gaps, so any policy with enough tokens can emit them.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.recorded.rollouts import sampled_responses_of
+from experiments.run.errors import UserError
+from experiments.settings.config import RunConfig, steps_per_epoch
+
+Text = list[int]  # the token ids of a response
+
+
+def is_recorded(config: RunConfig) -> bool:
+    """Return whether the arms of this run emit recorded responses."""
+    return getattr(config.task, "recorded", None) is not None
+
+
+def recorded_texts(config: RunConfig, end: int) -> list[list[Text]]:
+    """Return the responses to each problem of the data: to its first visit, then to its next, and so on.
+
+    end: the token that ends a response, and occurs nowhere else. All responses are cut to the same fraction of their
+    length, so that the longest has trainer.max_completion_length tokens. Raises UserError if the recording has too few
+    problems with enough responses.
+    """
+    path, trainer, problems = Path(config.task.recorded), config.trainer, config.data.problems
+    if problems is None:
+        raise UserError("data.problems=null: say how many problems of task.recorded are rolled out")
+    visits = -(-trainer.max_steps // steps_per_epoch(problems, config.problems_per_step))
+    wanted = trainer.num_generations * visits
+    enough = [[text for text, _ in texts] for texts in sampled_responses_of(path).values() if len(texts) >= wanted]
+    if len(enough) < problems:
+        raise UserError(
+            f"task.recorded={path}: {len(enough)} problems have {wanted} responses, and {problems} are needed: lower "
+            "data.problems, trainer.num_generations or trainer.max_steps"
+        )
+    chosen = [texts[:wanted] for texts in enough[:problems]]
+    fraction = min(1.0, (trainer.max_completion_length - 1) / max(len(text) for texts in chosen for text in texts))
+    cut = [[text[: max(1, round(len(text) * fraction))] for text in texts] for texts in chosen]
+    used = np.unique(np.concatenate([text for texts in cut for text in texts]))
+    numbers = np.arange(len(used)) + (np.arange(len(used)) >= end)
+    return [[[*numbers[np.searchsorted(used, text)].tolist(), end] for text in texts] for texts in cut]
+
+
+def vocabulary_of(texts: list[list[Text]]) -> int:
+    """Return how many tokens a policy must have to emit these texts."""
+    return 1 + max(max(text) for of_problem in texts for text in of_problem)
+
+
+def check_vocabulary(config: RunConfig, policy: str) -> None:
+    """Refuse a policy that knows fewer tokens than the recorded text has. Raises UserError. policy: a hub id is not
+    checked."""
+    from transformers import AutoTokenizer
+
+    path = Path(policy) / "config.json"
+    if not path.exists():
+        return
+    known = json.loads(path.read_text())["vocab_size"]
+    end = AutoTokenizer.from_pretrained(policy, trust_remote_code=False).eos_token_id
+    needed = vocabulary_of(recorded_texts(config, end))
+    if needed > known:
+        raise UserError(
+            f"task.recorded={config.task.recorded}: its text has {needed} different tokens, the policy knows {known}; "
+            "set policy=random, which makes weights for them"
+        )
+
+
+def by_problem(config: RunConfig, tokenizer: Any, rows: Any) -> dict[str, list[Text]]:
+    """Return problem id -> its recorded responses, for the rows of the data."""
+    ids = list(dict.fromkeys(row["problem_id"] for row in rows))
+    return dict(zip(ids, recorded_texts(config, tokenizer.eos_token_id), strict=True))
