@@ -18,9 +18,9 @@ from das.engine.engine_config import WORKER
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost
 from das.verify.sampler import Remembered
-from experiments.recorded.drafter_replay import made_up_problems
 from experiments.simulate.cluster import simulate_rollout
 from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.made_up import made_up_problems
 from experiments.simulate.text_engine import PROMPT, TextEngine
 from experiments.simulate.times import Times
 from experiments.simulate.workload import Sampling, Workload, workload

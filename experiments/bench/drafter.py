@@ -1,263 +1,241 @@
-"""task=bench_drafter: compare the history drafter with the suffix trees of arctic-inference, in one process.
+"""task=bench_drafter: compare the history drafter with the suffix trees of arctic-inference, and with a suffix array.
 
 result.json: traces.NAME.{das,arctic}.{tokens_per_pass, by_epoch, drafted_per_pass, accept_rate, query_us_per_request,
-update_us_per_token, build_us_per_token, evict_us_per_trajectory, bytes_per_token, ...}, traces.NAME.ratio.*;
-traces.NAME.distributions: as das, with a history that remembers distributions, if a run of das recorded the trace with
-them; batches: cost of a query by batch size; sizes: cost and memory by indexed tokens; array: comparison to a suffix
-array.
+update_us_per_token}, traces.NAME.ratio.* (das / arctic); array: ms of a query and of an insertion, by indexed tokens
+(DAS Fig 5). Times of traces are processor times of this thread.
 """
 
-import resource
+import bisect
 import time
-from collections.abc import Callable
-from functools import partial
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from analysis.task_figures import drafter_figure
-from das.drafter import HistoryDrafter
-from experiments.recorded.drafter_replay import (
-    Arctic,
-    Das,
-    DasDistributions,
-    Problems,
-    Recorded,
-    ReplayedDrafter,
-    Tally,
-    has_arctic,
-    made_up_problems,
-    replay_problem,
-    request_name,
-)
-from experiments.recorded.suffix_array import against_array
+from das.drafter import Draft, HistoryDrafter
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig
+from experiments.simulate.made_up import Problems, made_up_problems
 from experiments.simulate.rollouts import sampled_responses_of
 
-# Times are medians over repeated runs. Everything else does not depend on the clock and is equal in every run.
-TIMES = ("query_us_per_request", "update_us_per_token", "build_us_per_token", "evict_us_per_trajectory")
-MIN_PROB = 0.005  # for the measurements without a trace; earlier records were measured with this value
+MIN_PROB, WINDOW = 0.005, 1000  # of the history drafter; arctic forgets nothing
+DEPTH = 64  # of arctic: the longest match, in tokens
+PROMPT = np.arange(100, dtype=np.int32) + 10**6  # stands for all prompts, which traces do not hold
 
 
 def run(config: RunConfig, overrides: list[str], folder: str) -> None:
-    """Measure costs by size and batch, and replay every trace with both drafters. Writes result.json and a figure."""
-    task = config.task
-    for path in task.traces:
-        if not Path(path).exists():  # checked now, because traces are read after minutes of measurements
-            raise UserError(f"task.traces: {path} does not exist")
-    progress = Progress(0)
+    """Replay every trace with both drafters, then time the index against the array. Writes result.json."""
+    task, progress = config.task, Progress(0)
     run_folder = RunFolder(Path(folder), config.resolved)
-    result: dict[str, Any] = {"arctic": has_arctic(), "traces": {}}
-    # This comes first, because the index could take memory that other measurements have freed, and so look too small.
-    result["sizes"] = [cost_by_size(int(tokens)) for tokens in task.sizes]
-    for row in result["sizes"]:
-        progress.note("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
-    if not result["arctic"]:
-        progress.note("arctic-inference is not installed (make peers): only das is measured")
     traces: dict[str, Problems] = {}
-    recorded: dict[str, Recorded] = {}
-    for path in task.traces:
-        name = Path(path).name.split(".")[0]
-        responses = dict(list(sampled_responses_of(Path(path)).items())[: task.problems])
-        traces[name] = [(problem, [tokens for tokens, _ in rows]) for problem, rows in responses.items()]
-        recorded[name] = {
-            request_name(problem, int(task.group), i): (tokens, sampling)
-            for problem, rows in responses.items()
-            for i, (tokens, sampling) in enumerate(rows)
-            if sampling is not None
-        }
+    for path in map(Path, task.traces):
+        if not path.exists():
+            raise UserError(f"task.traces: {path} does not exist")
+        read = list(sampled_responses_of(path).items())[: task.problems]
+        traces[path.name.split(".")[0]] = [(problem, [text for text, _ in rows]) for problem, rows in read]
+    traces = traces or {"generated": made_up_problems(min(task.problems, 6), 4 * task.group, 1000, config.seed)}
+    drafters: dict[str, Callable[[], Any]] = {"das": Das}
+    if find_spec("arctic_inference") is None:
+        progress.note("arctic-inference is not installed (make peers): only das is measured")
+    else:
+        drafters["arctic"] = Arctic
+    result: dict[str, Any] = {"traces": {}}
     for name, problems in traces.items():
         if max(len(responses) for _, responses in problems) < task.group:
             raise UserError(f"task.traces: no problem of {name} has task.group={task.group} responses: lower it")
-    traces = traces or {"generated": made_up_problems(min(task.problems, 6), 4 * task.group, 1000, config.seed)}
-    for name, problems in traces.items():
-        result["traces"][name] = bench_trace(problems, task, progress, name, recorded.get(name, {}))
-    result["batches"] = cost_by_batch(next(iter(traces.values())), task)
-    progress.note(
-        "query, us per request, by batch: " + ", ".join(f"{b}: {u:.1f}" for b, u in result["batches"].items())
-    )
-    result["array"] = [against_array(int(tokens)) for tokens in task.array_sizes]
-    drafter_figure(result, Path(folder) / "drafter.png")
-    progress.note(f"figure: {folder}/drafter.png")
+        row = {which: replay(problems, new(), task.group, task.tokens) for which, new in drafters.items()}
+        if "arctic" in row:
+            numbers = [key for key, value in row["das"].items() if isinstance(value, float)]
+            row["ratio"] = {key: row["das"][key] / row["arctic"][key] for key in numbers}
+        for which, found in row.items():
+            progress.note(f"{name} {which}: " + "  ".join(f"{k} {v:.4g}" for k, v in found.items() if k != "by_epoch"))
+        result["traces"][name] = row
+    result["array"] = [against_array(tokens) for tokens in task.array_sizes]
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
-def arms_of(task: Any, problems: Problems, recorded: Recorded) -> dict[str, Callable[[], ReplayedDrafter]]:
-    """Return the drafters that take turns, problem by problem: name -> what makes a new one.
+class Das:
+    """This project's drafter. Its history remembers tokens only."""
 
-    Arctic is among them only if it is installed, and the drafter that remembers distributions only if all responses
-    were recorded with theirs.
-    """
-    options = {"min_prob": task.min_prob, "window": task.window}
-    arms: dict[str, Callable[[], ReplayedDrafter]] = {"das": partial(Das, **options)}
-    if len(recorded) == sum(len(responses) for _, responses in problems):
-        arms["distributions"] = partial(DasDistributions, recorded, **options)
-    if has_arctic():
-        arms["arctic"] = partial(Arctic, task.depth)
-    return arms
+    def __init__(self) -> None:
+        self.drafter = HistoryDrafter(remember="tokens", min_prob=MIN_PROB, window=WINDOW)
+
+    def begin(self, request: str, problem: str) -> None:
+        self.drafter.begin(request, problem, PROMPT)
+
+    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> Iterable[Draft]:
+        return self.drafter.propose(requests, [limit] * len(requests))
+
+    def observe(self, requests: list[str], tokens: list[np.ndarray]) -> None:
+        self.drafter.observe_batch(requests, tokens)
+
+    def end(self, request: str) -> None:
+        self.drafter.end(request)
+
+    def end_epoch(self) -> None:
+        self.drafter.end_step(self.drafter.history_tick + 1)
 
 
-def replay(problems: Problems, task: Any, arms: dict[str, Callable[[], ReplayedDrafter]]) -> dict[str, dict[str, Any]]:
-    """Replay a trace with a new drafter of each arm; they take turns, problem by problem. Returns arm -> summary."""
-    drafters = {name: make() for name, make in arms.items()}
-    tallies = {name: Tally() for name in arms}
+class Arctic:
+    """arctic-inference's suffix trees, with its defaults: one tree for each problem, shared by siblings."""
+
+    def __init__(self) -> None:
+        from arctic_inference.suffix_decoding import SuffixDecodingCache
+
+        self.of_problem: dict[str, Any] = defaultdict(lambda: SuffixDecodingCache(max_tree_depth=DEPTH))
+        self.of_request: dict[str, Any] = {}
+
+    def begin(self, request: str, problem: str) -> None:
+        self.of_request[request] = self.of_problem[problem]
+        self.of_request[request].start_request(request, PROMPT)
+
+    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> Iterable[Draft]:
+        options = {"max_spec_tokens": limit, "max_spec_factor": 2.0, "min_token_prob": 0.1}
+        for request, context in zip(requests, contexts, strict=True):
+            draft = self.of_request[request].speculate(request, context[-DEPTH:], **options)
+            yield Draft(draft.token_ids, draft.probs)
+
+    def observe(self, requests: list[str], tokens: list[np.ndarray]) -> None:
+        for request, new in zip(requests, tokens, strict=True):
+            self.of_request[request].add_active_response(request, new)
+
+    def end(self, request: str) -> None:
+        self.of_request[request].stop_request(request)
+
+    def end_epoch(self) -> None:
+        """Forget nothing."""
+
+
+def replay(problems: Problems, drafter: Any, group: int, limit: int) -> dict[str, Any]:
+    """Decode recorded responses with a drafter. Each epoch of a problem decodes its next `group` responses in lock
+    step; a drafted token is accepted if it is the recorded one. limit: tokens of the longest draft."""
+    by_epoch: dict[int, list[int]] = defaultdict(lambda: [0, 0])  # tokens, passes
+    drafted = accepted = queries = 0
+    query_s = update_s = 0.0
     for problem, responses in problems:
-        for name, drafter in drafters.items():
-            replay_problem(problem, responses, drafter, task.group, task.tokens, tallies[name])
-    return {name: tally.summary() for name, tally in tallies.items()}
-
-
-def bench_trace(problems: Problems, task: Any, progress: Progress, name: str, recorded: Recorded) -> dict[str, Any]:
-    """Measure one trace: replays with all drafters, and the cost of building a history and of evicting it."""
-    arms = arms_of(task, problems, recorded)
-    runs: dict[str, list[dict[str, Any]]] = {which: [] for which in arms}
-    for _ in range(task.runs):
-        for which, summary in replay(problems, task, arms).items():
-            costs = HISTORY_COSTS[which](problems, task) if which in HISTORY_COSTS else {}
-            runs[which].append({**summary, **costs})
-    row: dict[str, Any] = {
-        w: {**r[0], **{k: median(x[k] for x in r) for k in TIMES if k in r[0]}} for w, r in runs.items()
-    }
-    if "arctic" in row:
-        row["ratio"] = {
-            key: row["das"][key] / row["arctic"][key]
-            for key in ("tokens_per_pass", "drafted_per_pass", "bytes_per_token", *TIMES)
-        }
-    for which, values in row.items():
-        numbers = "  ".join(f"{k} {v:.4g}" for k, v in values.items() if isinstance(v, float))
-        progress.note(f"{name} {which}: {numbers}")
-    return row
-
-
-# ---- cost of history ----
-
-
-def das_history_costs(problems: Problems, task: Any) -> dict[str, float]:
-    """Measure the cost of indexing all responses, and of evicting them later. Nothing is copied for other problems."""
-    drafter = HistoryDrafter(cross_problem_tokens=0, window=1, remember="tokens")
-    tokens = trajectories = 0
-    start = time.perf_counter()
-    for problem, responses in problems:
-        for response in responses:
-            drafter.begin("r", problem, [])
-            drafter.observe("r", response)
-            drafter.end("r")
-            tokens += len(response)
-            trajectories += 1
-    built = time.perf_counter()
-    index_bytes = drafter.index_bytes
-    drafter.end_step(1)
-    evicted = time.perf_counter()
+        for epoch in range(len(responses) // group):
+            texts = [np.concatenate([PROMPT, r]) for r in responses[epoch * group : (epoch + 1) * group]]
+            names = [f"{problem}/{epoch}/{i}" for i in range(group)]
+            at = [len(PROMPT)] * group  # how many tokens of each text are decoded
+            for name in names:
+                drafter.begin(name, problem)
+            live, drafts = list(range(group)), [Draft([], [])] * group  # the first pass of a response has no draft
+            while live:
+                emitted = []
+                for i, draft in zip(live, drafts, strict=True):
+                    coming = texts[i][at[i] : at[i] + len(draft.tokens) + 1]
+                    right = num_right(draft.tokens, coming.tolist())
+                    emitted.append(coming[: right + 1])
+                    at[i] += len(emitted[-1])
+                    by_epoch[epoch][0] += len(emitted[-1])
+                    by_epoch[epoch][1] += 1
+                    drafted, accepted = drafted + len(draft.tokens), accepted + right
+                start = time.thread_time()
+                drafter.observe([names[i] for i in live], emitted)
+                update_s += time.thread_time() - start
+                for i in [i for i in live if at[i] == len(texts[i])]:
+                    drafter.end(names[i])
+                    live.remove(i)
+                requests, contexts = [names[i] for i in live], [texts[i][: at[i]] for i in live]
+                start = time.thread_time()
+                drafts = list(drafter.propose(requests, contexts, limit)) if live else []
+                query_s += time.thread_time() - start
+                queries += len(live)
+            drafter.end_epoch()
+    tokens, passes = np.sum(list(by_epoch.values()), axis=0).tolist()
     return {
-        "build_us_per_token": (built - start) / tokens * 1e6,
-        "evict_us_per_trajectory": (evicted - built) / trajectories * 1e6,
-        "bytes_per_token": index_bytes / tokens,
+        "tokens_per_pass": tokens / passes,
+        "by_epoch": [t / p for _, (t, p) in sorted(by_epoch.items())],
+        "drafted_per_pass": drafted / passes,
+        "accept_rate": accepted / max(drafted, 1),
+        "query_us_per_request": query_s / max(queries, 1) * 1e6,
+        "update_us_per_token": update_s / tokens * 1e6,
     }
 
 
-def arctic_history_costs(problems: Problems, task: Any) -> dict[str, float]:
-    """Measure the same for arctic's suffix trees as das_history_costs. The memory is an estimate by arctic itself."""
-    from arctic_inference.suffix_decoding._C import SuffixTree
+def num_right(drafted: Sequence[int], coming: Sequence[int]) -> int:
+    """Return how many drafted tokens equal the recorded ones that come, up to the first wrong one."""
+    same = [mine == its for mine, its in zip(drafted, coming, strict=False)]
+    return same.index(False) if False in same else len(same)
 
-    tokens = trajectories = tree_bytes = 0
-    build = evict = 0.0
-    for _, responses in problems:
+
+# ---- a suffix array, with which Fig 5 of the DAS paper compares its suffix tree ----
+
+
+def against_array(tokens: int) -> dict[str, float]:
+    """Time a query and the insertion of 100 tokens, in our drafter's index and in a suffix array, which cannot grow, so
+    an insertion sorts it anew. Returns milliseconds, and the size of the corpus."""
+    (_, texts), *_ = made_up_problems(1, max(2, tokens // 1000), min(1000, tokens // 2), 1)
+    corpus = np.concatenate(texts)
+    drafter = HistoryDrafter(cross_problem_tokens=0, min_prob=MIN_PROB, remember="tokens")
+    drafter.begin("past", "p", [])
+    drafter.observe("past", corpus)
+    drafter.begin("live", "p", [])
+
+    def ms(times: int, action: Callable[[int], object]) -> float:
         start = time.perf_counter()
-        tree = SuffixTree(task.depth)
-        for i, response in enumerate(responses):
-            tree.extend_ndarray(i, response)
-            tokens += len(response)
-            trajectories += 1
-        build += time.perf_counter() - start
-        tree_bytes += tree.estimate_memory()
-        start = time.perf_counter()
-        for i in range(len(responses)):
-            tree.remove(i)
-        evict += time.perf_counter() - start
+        for i in range(times):
+            action(i)
+        return (time.perf_counter() - start) * 1e3
+
+    inserted = ms(20, lambda i: drafter.observe("live", texts[0][5 * i : 5 * i + 5]))
+    query = ms(100, lambda i: drafter.propose(["live"], [16])) / 100
+    sort = ms(1, lambda i: suffix_array(corpus))
+    order = suffix_array(corpus)
+    array_query = ms(100, lambda i: array_draft(corpus, order, texts[0][: 100 + i], 16)) / 100
     return {
-        "build_us_per_token": build / tokens * 1e6,
-        "evict_us_per_trajectory": evict / trajectories * 1e6,
-        "bytes_per_token": tree_bytes / tokens,
+        "tokens": len(corpus),
+        "query_ms": query,
+        "insert_100_ms": inserted,
+        "array_query_ms": array_query,
+        "array_sort_ms": sort,
     }
 
 
-HISTORY_COSTS: dict[str, Callable[[Problems, Any], dict[str, float]]] = {
-    "das": das_history_costs,
-    "arctic": arctic_history_costs,
-}
+def array_draft(text: np.ndarray, order: np.ndarray, context: np.ndarray, tokens: int) -> np.ndarray:
+    """Make a draft: find the longest suffix of the context that occurs in the text, and append the token that most
+    often follows it there, again and again. order: the suffix array of `text`. tokens: the most tokens of a draft."""
+    longest, shortest = 24, 0
+    while shortest < longest:  # bisection works because every suffix of a match is a match too
+        middle = (shortest + longest + 1) // 2
+        first, last = matches(text, order, context[len(context) - middle :])
+        shortest, longest = (middle, longest) if last > first else (shortest, middle - 1)
+    pattern = context[len(context) - shortest :]
+    draft: list[int] = []
+    for _ in range(tokens):
+        first, last = matches(text, order, np.append(pattern, draft).astype(text.dtype))
+        after = order[first:last] + len(pattern) + len(draft)
+        after = text[after[after < len(text)]]
+        if not len(after):
+            break
+        values, counts = np.unique(after, return_counts=True)
+        draft.append(int(values[counts.argmax()]))
+    return np.array(draft, text.dtype)
 
 
-def cost_by_batch(problems: Problems, task: Any) -> dict[str, float]:
-    """Return batch size -> processor time per request, in us of this thread, for the query that the engine makes.
-
-    Requests of all problems decode at once. Each problem has one group of responses as its history.
-    """
-    costs = {}
-    for batch in task.batches:
-        drafter = HistoryDrafter(min_prob=task.min_prob, remember="tokens")
-        texts: dict[str, np.ndarray] = {}
-        for i in range(batch):
-            problem, responses = problems[i % len(problems)]
-            if i < len(problems):
-                for past in responses[-task.group :]:
-                    drafter.begin("past", problem, [])
-                    drafter.observe("past", past)
-                    drafter.end("past")
-            texts[f"{i}"] = responses[i // len(problems) % max(1, len(responses) - task.group)]
-        drafter.end_step(1)
-        names = list(texts)
-        for name in names:
-            drafter.begin(name, problems[int(name) % len(problems)][0], [])
-        rounds = min(400, max(40, 6400 // batch))
-        spent = 0.0
-        for step in range(rounds):
-            drafter.observe_batch(names, [texts[name][3 * step : 3 * step + 3] for name in names])
-            start = time.thread_time()
-            drafter.propose_batch(names, [task.tokens] * batch)
-            spent += time.thread_time() - start
-        costs[str(batch)] = spent / rounds / batch * 1e6
-    return costs
+def matches(text: np.ndarray, order: np.ndarray, pattern: np.ndarray) -> tuple[int, int]:
+    """Return the range (first, last + 1) of the suffix array in which suffixes begin with the pattern."""
+    tokens, length = pattern.tolist(), len(pattern)
+    first = bisect.bisect_left(order, tokens, key=lambda at: text[at : at + length].tolist())
+    last = bisect.bisect_right(order, tokens, lo=first, key=lambda at: text[at : at + length].tolist())
+    return first, last
 
 
-def cost_by_size(tokens: int) -> dict[str, float]:
-    """Return the costs and the memory of an index of `tokens` made-up tokens. Each problem has 100 responses of 1000
-    tokens."""
-    (_, texts), *_ = made_up_problems(1, 100, min(1000, tokens // 100), 0)
-    drafter = HistoryDrafter(window=2, min_prob=MIN_PROB, remember="tokens")
-    resident_before = resident_bytes()
-    start = time.perf_counter()
-    for problem in range(tokens // (100 * len(texts[0]))):
-        for text in texts:
-            drafter.begin("r", f"{problem}", [])
-            drafter.observe("r", text)
-            drafter.end("r")
-    build = time.perf_counter() - start
-    drafter.begin("live", "0", [])
-    query = update = 0.0
-    for at in range(0, 900, 3):
-        start = time.perf_counter()
-        drafter.observe("live", texts[0][at : at + 3])
-        middle = time.perf_counter()
-        drafter.propose(["live"], [16])
-        update += middle - start
-        query += time.perf_counter() - middle
-    indexed = drafter.history_tokens
-    return {
-        "tokens": indexed,
-        "build_us_per_token": build / indexed * 1e6,
-        "update_us_per_token": update / 900 * 1e6,
-        "query_us_per_request": query / 300 * 1e6,
-        "bytes_per_token": drafter.index_bytes / indexed,
-        "resident_bytes_per_token": max(0.0, resident_bytes() - resident_before) / indexed,
-    }
-
-
-def resident_bytes() -> float:
-    """Return the bytes of memory that this process holds now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return float(pages * resource.getpagesize())
+def suffix_array(text: np.ndarray) -> np.ndarray:
+    """Return the positions at which the suffixes of a text begin, sorted by suffix, by prefix doubling."""
+    rank = np.unique(text, return_inverse=True)[1].astype(np.int64)
+    n, k = len(text), 1
+    while True:
+        after = np.full(n, -1, np.int64)
+        after[:-k] = rank[k:]
+        order = np.lexsort((after, rank))
+        new_rank = np.zeros(n, np.int64)
+        new_rank[order[1:]] = np.cumsum((np.diff(rank[order]) != 0) | (np.diff(after[order]) != 0))
+        rank, k = new_rank, 2 * k
+        if rank.max() == n - 1 or k >= n:
+            return order

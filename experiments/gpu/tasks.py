@@ -31,7 +31,7 @@ def run_task(name: str, overrides: list[str], scale: Scale) -> dict[str, Any]:
 def write_recording(path: Path, problems: int, responses: int, tokens: int, vocabulary: int) -> None:
     """Write synthetic responses that share phrases, in the format of experiments/simulate/rollouts.py. vocabulary:
     their token ids are smaller."""
-    from experiments.recorded.drafter_replay import made_up_problems
+    from experiments.simulate.made_up import made_up_problems
 
     rows = [
         {"problem_id": problem, "run": "one", "response_ids": (text % vocabulary).tolist()}

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.recorded.rollouts import sampled_responses_of
 from experiments.run.errors import UserError
 from experiments.settings.config import RunConfig, steps_per_epoch
+from experiments.simulate.rollouts import sampled_responses_of
 
 Text = list[int]  # the token ids of a response
 

@@ -23,10 +23,8 @@ TASKS: dict[str, Mapping[Any, str]] = {
     "bench_drafter": {
         Texts: "traces",
         Annotated[int, Range(1, 1024)]: "group",
-        Count: "problems tokens depth runs",
-        Counts: "batches sizes array_sizes",
-        Share: "min_prob",
-        int: "window",
+        Count: "problems tokens",
+        Counts: "array_sizes",
     },
     "bench_model_drafters": {
         Count: "problems samples max_tokens tokens",

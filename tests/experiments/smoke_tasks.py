@@ -68,9 +68,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
     "bench_drafter": (
         "task.problems=2",
         "task.group=2",
-        "task.sizes=[20000]",
         "task.array_sizes=[2000]",
-        "task.batches=[1,4]",
     ),
     "bench_model_drafters": (
         TINY,

@@ -226,7 +226,7 @@ def test_a_run_started_again_in_its_folder_goes_on(tmp_path: Path) -> None:
 
 def test_a_task_that_cannot_be_resumed_does_not_add_to_a_run(tmp_path: Path) -> None:
     (tmp_path / "meta.json").touch()
-    for task in ("rollout", "replay", "force", "evaluate", "bench_drafter"):
+    for task in ("rollout", "evaluate", "bench_drafter"):
         with pytest.raises(UserError, match=f"already holds a run, and task={task} cannot be resumed"):
             resume.goes_on(tmp_path, composed(f"task={task}"), [f"task={task}"])
     assert not resume.goes_on(tmp_path, composed("task=reproduce"), ["task=reproduce"]), "a store of several runs"

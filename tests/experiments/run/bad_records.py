@@ -189,7 +189,7 @@ def rollouts(label: str, name: str, content: bytes) -> None:
     def bench(tmp: Path, policy: Path) -> Made:
         path = tmp / f"{name.removesuffix('.gz')}.gz"
         path.write_bytes(content if name.endswith(".gz") else gzip.compress(content))
-        return ["task=bench_drafter", "task.sizes=[]", f"task.traces=[{path}]"], path.name
+        return ["task=bench_drafter", f"task.traces=[{path}]"], path.name
 
 
 for each, files in ROLLOUTS.items():

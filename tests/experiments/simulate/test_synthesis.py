@@ -5,8 +5,8 @@ import pytest
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from experiments.recorded.drafter_replay import made_up_problems
 from experiments.simulate.cluster import simulate_rollout
+from experiments.simulate.made_up import made_up_problems
 from experiments.simulate.rollouts import grouped
 from experiments.simulate.synthesis import Synthesis, _source, _walk, run_ends
 from experiments.simulate.tables import Table
