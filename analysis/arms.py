@@ -122,21 +122,8 @@ def short_table(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def full_table(result: Mapping[str, Any]) -> list[list[str]]:
-    """Return the table of a comparison's page, the header first. result: the result of compare_arms, perhaps with
-    `derived`.
-
-    The column of `derived` has two ratios that are computed with pass times of another machine. In the second, drafts
-    cost more.
-    """
-    header, *lines = _table("comparison", result)
-    ((machine, derived),) = result.get("derived", {}).items() or [("", {})]
-    if derived:
-        header.append(f"{machine.replace('_', ' ')} ratio, derived")
-        for line in lines:
-            both = [derived[key].get(line[0]) for key in ("ratio_to_none", "ratio_to_none_dearer")]
-            of_baseline = line[0] not in result["ratio_to_none"]
-            line.append("1" if of_baseline else "-" if None in both else " to ".join(f"{n:.3f}" for n in both))
-    return [header, *lines]
+    """Return the table of a comparison's page, the header first. result: the result of compare_arms."""
+    return _table("comparison", result)
 
 
 def _table(name: str, result: Mapping[str, Any]) -> list[list[str]]:

@@ -16,8 +16,7 @@ WIDE = "body{max-width:75rem}.wide svg{min-width:48rem}"  # on a phone the panel
 MEANINGS = (  # of the columns of the long table; docs/reference.md has the rest
     "drafted, accepted: tokens that a drafter proposed, and those of them that equalled the policy's own. tokens/pass: "
     "emitted tokens of a request per pass of the policy. draft share: the part of the rollout time that drafting took. "
-    "tail passes: passes with at most 4 live requests. The derived column computes the ratio to none with the pass "
-    "times that a 7B policy would have on one H100; nothing of it was measured."
+    "tail passes: passes with at most 4 live requests."
 )
 
 
@@ -28,7 +27,7 @@ FILES = {  # of a comparison's folder -> what they are
     "live_requests.png": "how many requests still run, over the longest rollout",
     "budget_*.png": "the drafted tokens of that rollout, pass by pass, for each arm that drafts",
     "config.yaml": "all settings; meta.json: commit, versions, machine and command; overrides.json: what was typed",
-    "arms/*/rollouts": "every response of an arm with its times: what task=replay reads",
+    "arms/*/rollouts": "every response of an arm with its times",
     "arms/*/checkpoints": "the last policy of each arm, for policy.path=",
 }
 
@@ -66,6 +65,7 @@ def write_comparison(
         "<h2>All numbers</h2>",
         page.table(header, rows),
         f"<p>{MEANINGS}</p>",
+        *_replayed(result.get("replay_error", {})),
         "<h2>How long and how predictable the responses are</h2>",
         page.table(["epoch", *COLUMNS], regime_lines(result["regime"])),
         f"<p>{html.escape(regime_note(result['regime']))}. longest/mean: the longest response to a problem over the "
@@ -78,6 +78,13 @@ def write_comparison(
         ),
     ]
     write_text(path, page.document(f"Comparison of {', '.join(runs)}", body, WIDE))
+
+
+def _replayed(errors: Mapping[str, float]) -> list[str]:
+    if not errors:
+        return []
+    each = ", ".join(f"{name} {error:+.1%}" for name, error in errors.items())
+    return [f"<p>How far rollout times are off when the simulator replays this run: {html.escape(each)}.</p>"]
 
 
 def _panels(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:

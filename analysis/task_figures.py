@@ -1,6 +1,6 @@
 """The figures that single tasks draw from their results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,22 +57,3 @@ def calibration_figure(
             title=f"Decode passes; dashed: fit, mean error {100 * relative_error:.0f} %",
         )
         axes.legend(fontsize=7)
-
-
-def validation_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], path: Path) -> None:
-    """Draw, for task=replay, each step's measured and replayed rollout time as a point, and the line where both agree.
-
-    curves: arm -> (measured seconds, replayed seconds), one value per step.
-    """
-    with figure(path, size=(5, 4.4)) as axes:
-        for name, (measured, predicted) in curves.items():
-            axes.plot(measured, predicted, "o", markersize=4, alpha=0.7, label=name)
-        axes.axline((0, 0), slope=1, color="0.6", linewidth=1)
-        axes.set(
-            xlabel="measured rollout time (s)",
-            ylabel="replayed rollout time (s)",
-            title="Replayed against measured, one point per step",
-            xlim=(0, None),
-            ylim=(0, None),
-        )
-        axes.legend()

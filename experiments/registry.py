@@ -56,7 +56,6 @@ TASKS = {
         Task("experiment", "experiments.tasks.experiment"),
         Task("recordings", "experiments.tasks.recordings"),
         # Simulate rollouts at any scale.
-        Task("replay", "experiments.tasks.replay"),
         Task("advise", "experiments.tasks.advise.task"),
         Task("calibrate", "experiments.tasks.calibrate"),
         # Benchmarks.

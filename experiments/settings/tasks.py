@@ -39,15 +39,10 @@ TASKS: dict[str, Mapping[Any, str]] = {
         Literal["auto", "cuda", "cpu"]: "device",
         float: "seconds",
     },
-    "compare": {bool: "lock_step train train_once derived", str | None: "recorded"},
+    "compare": {bool: "lock_step train train_once", str | None: "recorded"},
     "evaluate": {Count | None: "problems", Count: "samples", list[Annotated[int, Range(1, 2**16)]] | None: "k"},
     "experiment": {str: "folder"},
     "recordings": {str: "folder source", Texts | None: "only"},
-    "replay": {
-        str | None: "run latency",
-        Literal["drafting", "affine", "two_segment", "roofline"]: "form",
-        int: "prompt",
-    },
     "reproduce": {
         str: "folder traces",
         Annotated[float, Range(1)]: "run_length",

@@ -13,7 +13,7 @@ from das.side_output import side_output
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
 from experiments.harness.recorded_text import is_recorded
-from experiments.harness.replays.recorded_arms import derived_ratios
+from experiments.harness.replays.recorded_arms import replay_errors
 from experiments.harness.runs import lock_step, one_by_one
 from experiments.harness.train_arm import make_parts
 from experiments.harness.validate import check, refuse_one_arm
@@ -55,8 +55,8 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     result = arm_analysis.compare_arms(path, list(arms))
     run_folder.write_result(result)  # written now, because an error in the lines below must not lose hours of work
     result["regime"] = regime(path, list(arms))
-    if config.task.derived:
-        result["derived"] = derived_ratios({name: path / "arms" / name for name in arms})
+    with side_output("the error of replaying this run", progress.note):
+        result["replay_error"] = replay_errors({name: path / "arms" / name for name in arms})
     drawn: list[Path] = []
     with side_output("the pictures of the comparison", progress.note):
         drawn = figures.compare_figures(path, list(arms))

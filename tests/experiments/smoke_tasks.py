@@ -61,7 +61,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
     ),
     "experiment": ("experiment=das_fig12", "profile=smoke"),
     "recordings": ("task.only=[]", "task.folder={made}/recordings"),
-    "replay": ("task.run={compare}",),
     "advise": ("task.rollouts={compare}",),
     "calibrate": (TINY, "task.live=[1,4]", "task.drafts=[0,2,4]", "task.passes=4", "task.rounds=1"),
     # On generated text. arctic-inference joins where it is installed (make peers).
@@ -97,7 +96,7 @@ TESTED = {
     "train": "tests/trl/test_survival.py",
     "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
     "recordings": "tests/experiments/recorded/test_recordings.py",
-    **{name: f"tests/experiments/tasks/test_{name}.py" for name in ("check_gpu", "replay")},
+    **{name: f"tests/experiments/tasks/test_{name}.py" for name in ("check_gpu",)},
 }
 # `make nightly` runs them: repeated kills, a comparison of 14 arms, and one of the experiments, all of which `make
 # smoke` runs. That what `make run` installs is enough for the arms is shown by importing everything. Tests that hold

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from analysis import read
@@ -20,15 +21,15 @@ from experiments.run.plain import plain
 from experiments.settings.config import problems_per_step
 from experiments.simulate.arms import Arm
 from experiments.simulate.cluster import Step, simulate_rollout
-from experiments.simulate.latency_files import chosen_form
+from experiments.simulate.latency_forms import Passes, fit_drafting
 from experiments.simulate.rollouts import read_rollouts
-from experiments.simulate.scale import CostScaled
-from experiments.simulate.times import Form, Times
+from experiments.simulate.times import Times
 from experiments.simulate.workload import Workload
 
-GPU, MODEL = "H100", "7B"
-MOST_TOKENS = 500_000  # tokens of all responses; to simulate 100,000 of them with drafts takes some seconds
-DOUBT = 1.3  # in the pessimistic case a drafted token takes this many times as long
+MOST_TOKENS = 1_000_000  # tokens of all responses; to simulate 100,000 of them with drafts takes some seconds
+FEWEST = 10  # passes to which times are fitted
+PROMPT = 32  # tokens that every prompt is taken to have; rows of responses do not hold the prompts
+COUNTS = ("step_live", "step_tokens")  # of a pass
 
 
 def arm_config_of(path: Path) -> DictConfig:
@@ -100,41 +101,32 @@ def tokens_only(works: Sequence[Workload], drafter: Mapping[str, Any]) -> str:
     )
 
 
-def derived_ratios(arms: dict[str, Path]) -> dict[str, Any]:
-    """Simulate the arms as if the policy were a 7B on an H100 that gave the same responses. Returns each arm's rollout
-    time divided by that of the first arm.
+def replay_errors(arms: Mapping[str, Path]) -> dict[str, float]:
+    """Simulate the rollouts of a run, at times of passes that are fitted to every second step. Returns arm -> simulated
+    / measured time of the other steps, minus 1.
 
-    arms: name -> folder. Arms that cannot be replayed are left out. The result is empty if the first arm drafts
-    or cannot be simulated, if several processes rolled out, or if responses have more than MOST_TOKENS tokens. The
-    times of passes are not measured but derived from the GPU's data sheet. Drafting takes the time that the run
-    measured. In `ratio_to_none_dearer` drafted tokens are as slow as is plausible.
+    arms: name -> folder. Arms that cannot be replayed are left out. The result is empty if several processes rolled
+    out, if responses have more than MOST_TOKENS tokens, and for fewer than FEWEST passes.
     """
     configs = {name: arm_config_of(path) for name, path in arms.items()}
-    baseline = next(iter(arms))
-    rows = read.metrics(arms[baseline])
-    method = find_method(configs[baseline].arm.method)
-    if method.drafts or not can_be_replayed(configs[baseline]) or configs[baseline].engine.processes > 1:
+    configs = {name: config for name, config in configs.items() if can_be_replayed(config)}
+    rows = {name: read.metrics(arms[name]) for name in configs}
+    every_row = [row for of_arm in rows.values() for row in of_arm]
+    if sum(row["tokens"] for row in every_row) > MOST_TOKENS:
         return {}
-    if sum(row["tokens"] for row in rows) > MOST_TOKENS:
+    if any(config.engine.processes > 1 or len(rows[name]) < 2 for name, config in configs.items()):
         return {}
-    form, source = chosen_form(None, GPU, MODEL)
-    dear = CostScaled(form, DOUBT)
-    baseline_s = replayed_seconds(read_rollouts(arms[baseline]), form, configs[baseline], arms[baseline])
-    ratios: dict[str, dict[str, float]] = {"ratio_to_none": {}, "ratio_to_none_dearer": {}}
+    lines = [read.timeline(arms[name], row["step"]) for name in configs for row in rows[name][::2]]
+    seconds = np.concatenate([[], *(np.diff(line["step_time_s"]) for line in lines)])
+    if len(seconds) < FEWEST:
+        return {}
+    live, tokens = (np.concatenate([np.array(line[key][1:], float) for line in lines]) for key in COUNTS)
+    form = fit_drafting(Passes(live, tokens, np.zeros(len(live)), seconds))
+    first, beginning = (np.array([line[key][0] for line in lines], float) for key in ("step_time_s", "step_live"))
+    prompts_s = np.maximum(0, first - form.predict(beginning, beginning, beginning)).mean() / beginning.mean()
+    times = Times(form, prefill=float(prompts_s) / PROMPT)
+    errors = {}
     for name, config in configs.items():
-        if name != baseline and can_be_replayed(config):
-            works = read_rollouts(arms[name])  # all arms have the same responses, but not the same distributions
-            for key, prices in (("ratio_to_none", form), ("ratio_to_none_dearer", dear)):
-                ratios[key][name] = replayed_seconds(works, prices, config, arms[name]) / baseline_s
-    return {f"{GPU.lower()}_{MODEL.lower()}": {**ratios, "source": source}}
-
-
-def replayed_seconds(works: list[Workload], form: Form, config: DictConfig, folder: Path) -> float:
-    """Simulate all rollouts of an arm. Returns their seconds.
-
-    form: predicts the time of a pass. folder: the arm's folder, with the measured time of drafting.
-    """
-    rows = read.metrics(folder)
-    drafting = sum(row["draft_s"] for row in rows) / sum(row["passes"] for row in rows)
-    steps = replay_arm(works, Times(form, draft_request=drafting), config)
-    return sum(step.rollout_s for step in steps)
+        steps = replay_arm(read_rollouts(arms[name], prompt=PROMPT), times, config)[1::2]
+        errors[name] = sum(step.rollout_s for step in steps) / sum(row["rollout_s"] for row in rows[name][1::2]) - 1
+    return errors

@@ -143,7 +143,7 @@ def test_other_modules_are_the_users(name: str, project: Path) -> None:
 def test_a_recorded_config_reads_no_environment_and_loads_no_class(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What task=replay reads from a run's folder."""
+    """What a replay reads from a run's folder."""
     monkeypatch.setenv("MYSECRET", "s3cret")
     config = OmegaConf.create(plain(composed()))
     folder = project / "run"

@@ -66,7 +66,7 @@ def test_three_steps_are_equal_in_every_bit(tmp_path: Path) -> None:
         *("trainer.max_steps=3", "trainer.num_generations=4", "trainer.per_device_train_batch_size=2"),
         *("+trainer.gradient_accumulation_steps=2", "trainer.max_completion_length=32", "trainer.learning_rate=1e-4"),
         *("engine.max_num_seqs=4", "engine.max_model_len=256", "+engine.extra.num_gpu_blocks_override=16"),
-        *("reward=brevity", "checkpoint.every=0", "task.derived=false", "wandb=off", f"hydra.run.dir={tmp_path}"),
+        *("reward=brevity", "checkpoint.every=0", "wandb=off", f"hydra.run.dir={tmp_path}"),
     )
     result = json.loads((tmp_path / "result.json").read_text())
     identical = result["identical"]["das"]

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 from composed import composed_arm
-from damages import Damage, halve, halved, linked, removed, written
-from steps_on_disk import json_lines, write_arm, write_steps
+from damages import Damage, halve, linked, removed, written
+from steps_on_disk import json_lines, write_steps
 
 from das.drafter import HistoryDrafter
 from das.drafter.distributions import NO_PAIR
 from experiments.harness import resume
-from experiments.run.run_folder import write_timeline
 from experiments.training import checkpoint
 from tests.experiments.run.bad_inputs import SHORT, WEIGHTS, Made, Opened, kind
 
@@ -195,42 +194,6 @@ def rollouts(label: str, name: str, content: bytes) -> None:
 for each, files in ROLLOUTS.items():
     for one in files:
         rollouts(each, *one)
-
-
-def recorded_run(tmp: Path) -> tuple[list[str], Path]:
-    """A run of two steps that can be replayed, to be damaged, and the command line that replays it."""
-    run = tmp / "run"
-    rows = [{"rollout_s": 2.0, "tokens": 20, "passes": 20}] * 2
-    responses = [[{**ROW, "response_ids": list(range(20))}]] * 2
-    write_arm(run, rows, responses, [timeline([0.1 * (n + 1) for n in range(20)])] * 2)
-    (run / "config.yaml").write_text(
-        "arm: {method: none}\nengine: {max_num_seqs: 4}\ndata: {problems: 1}\ndrafter: {unit: epoch}\n"
-        "trainer: {per_device_train_batch_size: 1, num_generations: 1}\n"
-    )
-    return ["task=replay", f"task.run={run}"], run
-
-
-def timeline(step_time_s: list[float]) -> dict[str, Any]:
-    """The timeline of a step of one request."""
-    ones = [1] * len(step_time_s)
-    return {"step_time_s": step_time_s, "step_live": ones, "step_tokens": ones}
-
-
-def run_case(words: str, damage: Damage) -> None:
-    """Add a case: the replay of a run that is damaged so."""
-
-    @kind("recorded run with a damaged file")
-    def make(tmp: Path, policy: Path) -> Made:
-        arguments, run = recorded_run(tmp)
-        damage(run)
-        return arguments, words
-
-
-FALLING = timeline([0.2, 0.1, float("nan")])
-run_case("step_00002.timeline.json.gz cannot be read", halved("rollouts/step_00002.timeline.json.gz"))
-run_case("json.gz cannot be read: ValueError: times must rise", lambda run: write_timeline(run, 1, FALLING))
-run_case("config.yaml cannot be read", written("config.yaml", b"arm: ["))
-run_case("metrics.jsonl cannot be read: KeyError", written("metrics.jsonl", of_rows({"tokens": 20}, {"tokens": 20})))
 
 
 # ---- checkpoints ----

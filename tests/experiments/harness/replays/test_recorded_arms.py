@@ -1,56 +1,73 @@
-"""Recorded arms at the prices of another machine."""
+"""The error of replaying a run, on made-up runs whose times come from a replay."""
 
+import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from composed import composed
 from made_inputs import write_run
 from omegaconf import OmegaConf
 
-from analysis.arms import full_table
-from experiments.harness.replays.recorded_arms import derived_ratios
+from experiments.harness.replays.recorded_arms import replay_arm, replay_errors
+from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.rollouts import read_rollouts
+from experiments.simulate.times import Times
+from experiments.simulate.workload import workload
+
+FORM = Drafting(base=3e-3, row=1e-4, drafting=1e-3, token=6e-5)
 
 
-def arms_of(folder: Path, *names: str, **metrics: float) -> dict[str, Path]:
-    """Six steps of every arm. metrics: of every step, where they differ from the usual ones."""
-    row = {"tokens": 1000, "passes": 500, "draft_s": 0.0, **metrics}
-    arms = {name: folder / "arms" / name for name in names}
-    for name, path in arms.items():
-        write_run(path, 6)
-        OmegaConf.save(composed(f"arm={name}", "data.problems=2"), path / "config.yaml")
-        (path / "metrics.jsonl").write_text((json.dumps(row) + "\n") * 6)
-    return arms
+@pytest.fixture
+def arms(tmp_path: Path) -> dict[str, Path]:
+    """The folders of two arms whose times come from a replay with FORM, plus noise, and of a third that has none."""
+    random = np.random.default_rng(1)
+    folders = {name: tmp_path / "arms" / name for name in ("none", "das", "ngram")}
+    for name, arm in folders.items():
+        write_run(arm, 6)
+        config = composed(f"arm={name}", "data.problems=2", "trainer.per_device_train_batch_size=16")
+        OmegaConf.save(config, arm / "config.yaml")
+        if name == "ngram":
+            continue
+        steps = replay_arm(read_rollouts(arm, prompt=32), Times(FORM, prefill=1e-5), config)
+        with (arm / "metrics.jsonl").open("w") as file:
+            for number, step in enumerate(steps, 1):
+                line = step.timelines[0]
+                seconds = np.diff(line["time_s"], prepend=0.0) * random.normal(1, 0.05, len(line["time_s"]))
+                timeline = {"step_time_s": np.cumsum(seconds), "step_live": line["live"], "step_tokens": line["tokens"]}
+                with gzip.open(arm / "rollouts" / f"step_{number:05d}.timeline.json.gz", "wt") as out:
+                    json.dump({key: value.tolist() for key, value in timeline.items()}, out)
+                row = {"step": number, "rollout_s": float(seconds.sum()), "tokens": step.tokens}
+                file.write(json.dumps(row) + "\n")
+    return folders
 
 
-def test_ratios_of_what_can_be_replayed(tmp_path: Path) -> None:
-    derived = derived_ratios(arms_of(tmp_path / "free", "none", "das", "ngram"))["h100_7b"]
-    cheap, dear = derived["ratio_to_none"], derived["ratio_to_none_dearer"]
-    assert cheap.keys() == dear.keys() == {"das"}
-    assert 0.2 < cheap["das"] < dear["das"] < 1
-    assert derived["source"].endswith("derived, not measured")
-    slow = derived_ratios(arms_of(tmp_path / "slow", "none", "das", draft_s=2.0))["h100_7b"]
-    assert slow["ratio_to_none"]["das"] > cheap["das"]  # what drafting took in the run counts
+def test_times_of_every_second_step_predict_the_others(arms: dict[str, Path]) -> None:
+    errors = replay_errors(arms)
+    assert errors.keys() == {"none", "das"}, "vLLM's own drafters are not simulated"
+    assert errors == pytest.approx({"none": 0.0, "das": 0.0}, abs=0.1)
+    metrics = arms["das"] / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    metrics.write_text("".join(json.dumps({**row, "rollout_s": 2 * row["rollout_s"]}) + "\n" for row in rows))
+    assert replay_errors(arms)["das"] == pytest.approx(-0.5, abs=0.05)
 
 
-@pytest.mark.parametrize(("names", "tokens"), [(("das", "none"), 1000), (("none", "das"), 10**6)])
-def test_no_ratios_against_drafts_and_of_huge_runs(tmp_path: Path, names: tuple[str, ...], tokens: int) -> None:
-    assert derived_ratios(arms_of(tmp_path, *names, tokens=tokens)) == {}
+def test_what_is_not_replayed(arms: dict[str, Path]) -> None:
+    assert replay_errors({"ngram": arms["ngram"]}) == {}
+    metrics = arms["das"] / "metrics.jsonl"
+    first, *others = metrics.read_text().splitlines()
+    metrics.write_text("\n".join([json.dumps({**json.loads(first), "tokens": 10**7}), *others]))
+    assert replay_errors(arms) == {}, "more tokens than there is time for"
+    metrics.write_text(first)
+    assert replay_errors(arms) == {}, "no step is left to be judged"
 
 
-def test_the_table_marks_them_as_derived() -> None:
-    numbers = {"mean": 1.0, "std": 0.0, "n": 1, "overall": 0.5, "first_quarter": 0.0, "last_quarter": 1.0}
-    keys = ("rollout_s", "tokens", "tokens_per_pass", "drafted", "accepted", "draft_share", "reward", "tail_share")
-    arm = {key: numbers for key in keys}
-    times = {"overall": 0.7, "from_second_epoch": 0.6}
-    ratios = {"ratio_to_none": {"das": 0.4}, "ratio_to_none_dearer": {"das": 0.55}, "source": "a data sheet"}
-    result = {
-        "arms": {name: arm for name in ("none", "das", "ngram")},
-        "ratio_to_none": {name: {"rollout_s": times, "step_s": {"overall": 0.8}} for name in ("das", "ngram")},
-        "derived": {"h100_7b": ratios},
-    }
-    header, none, das, ngram = full_table(result)
-    assert header[-1] == "h100 7b ratio, derived"
-    assert (none[-1], das[-1], ngram[-1]) == ("1", "0.400 to 0.550", "-")
-    assert not any("derived" in name for name in full_table({**result, "derived": {}})[0])
-    assert "50%" in das
+def test_a_replay_sends_the_longest_first_as_the_run_did() -> None:
+    """An engine that decodes one request at a time finishes first what is sent first."""
+    short, long = np.zeros(5, int), np.zeros(50, int)
+    works = [workload(["short", "long"], [short, long], 4)] * 2
+    one_at_a_time = composed("arm=none", "engine.max_num_seqs=1")
+    lines = [step.timelines[0]["time_s"] for step in replay_arm(works, Times(FORM, prefill=1.0), one_at_a_time)]
+    assert np.flatnonzero(np.diff(lines[0]) > 1) + 1 == [5]  # the second request's prompt
+    assert np.flatnonzero(np.diff(lines[1]) > 1) + 1 == [50]
