@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from analysis import page, panels
+from analysis import page, panels, time_spent
 from analysis.arms import full_table
-from analysis.regime import COLUMNS, regime_lines, regime_note
 from analysis.verdict import verdict_lines
 from das.files import write_text
 
@@ -25,6 +24,7 @@ FILES = {  # of a comparison's folder -> what they are
     "metrics.jsonl": "a row for each step and arm",
     "rollout_and_reward.png": "rollout time and reward, the first picture above",
     "live_requests.png": "how many requests still run, over the longest rollout",
+    "time_spent.png": "where the seconds of a step go, arm by arm",
     "budget_*.png": "the drafted tokens of that rollout, pass by pass, for each arm that drafts",
     "config.yaml": "all settings; meta.json: commit, versions, machine and command; overrides.json: what was typed",
     "arms/*/rollouts": "every response of an arm with its times",
@@ -66,11 +66,7 @@ def write_comparison(
         page.table(header, rows),
         f"<p>{MEANINGS}</p>",
         *_replayed(result.get("replay_error", {})),
-        "<h2>How long and how predictable the responses are</h2>",
-        page.table(["epoch", *COLUMNS], regime_lines(result["regime"])),
-        f"<p>{html.escape(regime_note(result['regime']))}. longest/mean: the longest response to a problem over the "
-        "mean of its responses, the median over problems: where it is large, one response keeps an engine busy alone."
-        "</p>",
+        *_spent(result.get("time_spent", {})),
         *_panels(runs),
         "<h2>Files of this folder</h2>",
         page.table(
@@ -85,6 +81,14 @@ def _replayed(errors: Mapping[str, float]) -> list[str]:
         return []
     each = ", ".join(f"{name} {error:+.1%}" for name, error in errors.items())
     return [f"<p>How far rollout times are off when the simulator replays this run: {html.escape(each)}.</p>"]
+
+
+def _spent(found: Mapping[str, Mapping[str, float]]) -> list[str]:
+    if not found:
+        return []
+    header, *rows = time_spent.table(found)
+    words = "The floors: what rollouts would take if drafting were free, and if every drafted token had been right."
+    return ["<h2>Where the time goes</h2>", page.table(header, rows), f"<p>{words}</p>"]
 
 
 def _panels(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:

@@ -1,22 +1,18 @@
-"""Where does the time of a comparison's steps go? `python -m analysis.time_spent FOLDER [--from-step N]`.
+"""Where does the time of a comparison's steps go?
 
-FOLDER holds a finished comparison. Prints seconds a step of each arm, part by part, and the *floors* of arms that
-drafted: what their rollouts would take if drafting were free, and if every drafted token had been right, so that each
-pass emitted as many tokens as it has rows, and there were fewer of them. Writes time_spent.png into the folder.
+Seconds a step of each arm, part by part, and the *floors* of arms that drafted: what their rollouts would take if
+drafting were free, and if every drafted token had been right, so that each pass emitted as many tokens as it has rows,
+and there were fewer of them.
 """
 
-import sys
-from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from analysis import read
-from analysis.arms import aligned
 from analysis.figures import OTHER_COLOURS, figure
-from das.side_output import keep_printing
 
 LIVE = {"passes, 9+ live": (9, 2**31), "5 to 8 live": (5, 8), "3 or 4": (3, 4), "1 or 2": (1, 2)}  # of requests
 DRAFTING, AROUND, WEIGHTS, TRAINING = "drafting", "around passes", "weights, notes", "training"
@@ -40,17 +36,11 @@ def spent(row: Mapping[str, Any], passes: Mapping[str, Any]) -> dict[str, float]
     return found
 
 
-def of_arms(folder: Path, first: int) -> dict[str, dict[str, float]]:
-    """Returns the mean of `spent` over the steps from `first` on, by arm. Raises SystemExit for a folder without a
-    finished comparison, or without such steps."""
-    if not (folder / "result.json").is_file():
-        raise SystemExit(f"error: {folder}: no finished comparison; python run.py makes one")
+def of_arms(arms: Mapping[str, Path]) -> dict[str, dict[str, float]]:
+    """Return the mean of `spent` over the steps of each arm. arms: name -> folder."""
     found = {}
-    for name in read.result(folder)["arms"]:
-        arm = folder / "arms" / name
-        steps = [spent(row, read.timeline(arm, row["step"])) for row in read.metrics(arm) if row["step"] >= first]
-        if not steps:
-            raise SystemExit(f"error: {folder}: {name} has no step {first} or later; choose an earlier --from-step")
+    for name, arm in arms.items():
+        steps = [spent(row, read.timeline(arm, row["step"])) for row in read.metrics(arm)]
         found[name] = {key: float(np.mean([step[key] for step in steps if key in step])) for key in steps[-1]}
     return found
 
@@ -62,8 +52,8 @@ def table(found: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
     return [["seconds a step", *found], *cells]
 
 
-def draw(found: Mapping[str, Mapping[str, float]], path: Path) -> None:
-    """Draw a bar of PARTS for each arm, and its floors as marks."""
+def draw(found: Mapping[str, Mapping[str, float]], path: Path) -> Path:
+    """Draw a bar of PARTS for each arm, and its floors as marks. Returns the path."""
     colours = dict(zip(PARTS, (*SHADES, *OTHER_COLOURS), strict=False))
     with figure(path, size=(9, 1.4 + 0.5 * len(found))) as axes:
         for place, parts in enumerate(found.values()):
@@ -82,21 +72,4 @@ def draw(found: Mapping[str, Mapping[str, float]], path: Path) -> None:
         )
         axes.invert_yaxis()
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.34), ncols=5, fontsize=8)
-
-
-def main(words: Sequence[str]) -> None:
-    """Print the table, and draw it."""
-    parser = ArgumentParser(prog="python -m analysis.time_spent", description=__doc__, allow_abbrev=False)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--from-step", type=int, default=1, help="the first step that counts; with 9 in the default "
-                        "experiment, steps in which each problem has a history")  # fmt: skip
-    given = parser.parse_args(words)
-    found = of_arms(given.folder, given.from_step)
-    print(aligned(table(found)))
-    draw(found, given.folder / "time_spent.png")
-    print(f"picture: {given.folder / 'time_spent.png'}")
-
-
-if __name__ == "__main__":
-    keep_printing()
-    main(sys.argv[1:])
+    return path

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from analysis import arms as arm_analysis
-from analysis import compare_page, figures, read
-from analysis.regime import regime
+from analysis import compare_page, figures, read, time_spent
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 from das.engine.engine_config import BITS, EXACT
 from das.engine.methods import METHODS
@@ -54,16 +53,18 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         one_by_one.run_arms(arms, overrides_of_arms, path, progress)
     result = arm_analysis.compare_arms(path, list(arms))
     run_folder.write_result(result)  # written now, because an error in the lines below must not lose hours of work
-    result["regime"] = regime(path, list(arms))
+    folders = {name: path / "arms" / name for name in arms}
     with side_output("the error of replaying this run", progress.note):
-        result["replay_error"] = replay_errors({name: path / "arms" / name for name in arms})
+        result["replay_error"] = replay_errors(folders)
     drawn: list[Path] = []
     with side_output("the pictures of the comparison", progress.note):
+        result["time_spent"] = time_spent.of_arms(folders)
         drawn = figures.compare_figures(path, list(arms))
+        drawn.append(time_spent.draw(result["time_spent"], path / "time_spent.png"))
     result_path = run_folder.write_result(result)
     page = path / "comparison.html"
     with side_output("the page of the comparison", progress.note):
-        compare_page.write_comparison(page, result, drawn, {name: read.metrics(path / "arms" / name) for name in arms})
+        compare_page.write_comparison(page, result, drawn, {name: read.metrics(arm) for name, arm in folders.items()})
     for name in arms:
         checkpoint.keep_policy(path / "arms" / name / resume.CHECKPOINTS)
     progress.note(f"\n{arm_analysis.aligned(arm_analysis.short_table(result), WIDTH)}\n{arm_analysis.SHORT_KEY}\n")

@@ -1,12 +1,11 @@
 """Where the time of a step goes, and what it could not fall below."""
 
-import json
 from pathlib import Path
 
 import pytest
 from steps_on_disk import write_arm
 
-from analysis.time_spent import FREE, PARTS, RIGHT, TRAINING, main, spent
+from analysis.time_spent import FREE, PARTS, RIGHT, TRAINING, draw, of_arms, spent, table
 
 # 16 requests, 6, then 1: passes of 1, 2, 3 and 4 s, of which the drafter took 1 s in all.
 PASSES: dict[str, list[float]] = {
@@ -37,18 +36,12 @@ def test_an_arm_that_does_not_train_has_no_training() -> None:
     assert TRAINING not in spent(row, PASSES)
 
 
-def test_a_comparison_is_summed_up_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, drafted in (("none", 0), ("das", 25)):
-        rows = [{**ROW, "step": step, "drafted": drafted} for step in (1, 2)]
-        write_arm(tmp_path / "arms" / name, rows, timelines=[PASSES] * 2)
-    (tmp_path / "result.json").write_text(json.dumps({"arms": {"none": {}, "das": {}}}))
-    main([str(tmp_path), "--from-step", "2"])
-    assert ["training", "7.000", "7.000"] in [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert (tmp_path / "time_spent.png").stat().st_size > 5000
-    with pytest.raises(SystemExit, match="none has no step 3 or later"):
-        main([str(tmp_path), "--from-step", "3"])
-
-
-def test_a_folder_without_a_comparison_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="no finished comparison"):
-        main([str(tmp_path)])
+def test_a_comparison_is_summed_up_and_drawn(tmp_path: Path) -> None:
+    folders = {name: tmp_path / name for name in ("none", "das")}
+    for (name, folder), drafted in zip(folders.items(), (0, 25), strict=True):
+        rows = [{**ROW, "arm": name, "step": step, "step_s": 20.0 + step, "drafted": drafted} for step in (1, 3)]
+        write_arm(folder, rows, timelines=[PASSES] * 3)
+    found = of_arms(folders)
+    assert ["training", "9.000", "9.000"] in table(found)
+    assert table(found)[-1][1] == "-", "no floor without drafts"
+    assert draw(found, tmp_path / "time_spent.png").stat().st_size > 5000
