@@ -11,8 +11,6 @@ scale           factor on the logits at which the drafter is right most often, w
                 below are measured at this scale.
 tau             tokens per pass by draft length: {"1": ..., "2": ...}; tau_likeliest: for drafts of likeliest tokens
 by_depth        for each token of a draft, the share that is right if the tokens before it are
-by_position     by the position at which drafts begin: [first position, drafts, tokens per pass]
-reliability     error, and bins: [tokens, mean probability, accepted share] (experiments/harness/draft_counts.py)
 
 experiments.heads is imported inside functions, because it loads transformers' trainer.
 """
@@ -219,7 +217,7 @@ def measured(
 ) -> dict[str, dict[str, Any]]:
     """Return for each drafter the numbers that this module's docstring explains. tokens: length of a draft."""
     counts = {name: Counts(tokens) for name in drafters}
-    shared, places, firsts = dict.fromkeys(drafters, 0.0), dict.fromkeys(drafters, 0), dict.fromkeys(drafters, 0)
+    shared, places = dict.fromkeys(drafters, 0.0), dict.fromkeys(drafters, 0)
     for text in texts:
         probs = (logits_of(policy, text) / temperature).double().softmax(-1)
         for name, drafter in drafters.items():
@@ -230,14 +228,12 @@ def measured(
                 of_drafter = drafts.by_depth[0].double().softmax(-1)
                 shared[name] += float(torch.minimum(probs[drafts.first :], of_drafter).sum())
                 places[name] += len(of_drafter)
-            firsts[name] = drafts.first
-    return {name: summary(counts[name], firsts[name], shared[name] / places[name]) for name in drafters}
+    return {name: summary(counts[name], shared[name] / places[name]) for name in drafters}
 
 
-def summary(counts: Counts, first: int, one_minus_tv: float) -> dict[str, Any]:
-    """Return a drafter's entry of result.json. first: the position at which a response's first draft begins."""
+def summary(counts: Counts, one_minus_tv: float) -> dict[str, Any]:
+    """Return a drafter's entry of result.json."""
     best, lengths = counts.best, range(1, counts.tokens + 1)
-    error, bins = counts.reliability(best)
     return {
         "argmax": counts.share(LIKELIEST),
         "coupled": counts.share(0),
@@ -248,8 +244,6 @@ def summary(counts: Counts, first: int, one_minus_tv: float) -> dict[str, Any]:
         "tau": {str(tokens): counts.tokens_per_pass(best, tokens) for tokens in lengths},
         "tau_likeliest": {str(tokens): counts.tokens_per_pass(LIKELIEST, tokens) for tokens in lengths},
         "by_depth": counts.by_depth(best),
-        "by_position": counts.by_position(best, first),
-        "reliability": {"error": error, "bins": bins},
     }
 
 

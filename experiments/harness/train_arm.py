@@ -30,7 +30,6 @@ from experiments.harness.policies import policy_directory
 from experiments.harness.recorded_text import by_problem, check_vocabulary, is_recorded
 from experiments.harness.reward import make_reward
 from experiments.harness.tracking import Tracker
-from experiments.harness.validate_memory import check_memory
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig, steps_per_epoch
@@ -64,12 +63,10 @@ def make_parts(arms: Sequence[RunConfig], note: Callable[[str], None]) -> str:
     """Make the policy, draft models and heads of these arms if the cache lacks them, and check their data.
 
     This is done before the arms start, so that the user sees progress and errors. note: called with a line about each
-    thing that is made or left out. Returns the policy: a directory or hub id. Raises UserError for impossible data, and
-    for micro-batches that do not fit into memory.
+    thing that is made or left out. Returns the policy: a directory or hub id. Raises UserError for impossible data.
     """
     first = arms[0]  # all arms share policy and data
     policies = [policy_directory(arm, note) for arm in arms]
-    check_memory(arms, policies[0])
     rows = dataset(first, policies[0], note)
     if is_recorded(first):
         check_vocabulary(first, policies[0])

@@ -6,11 +6,11 @@ from math import lcm
 from das import ranks
 from das.cluster.connection import require_listener
 from das.cluster.messages import ClusterError
-from das.engine.build import EngineSettings, check_draft_model
+from das.engine.build import EngineSettings
 from das.engine.model_code import refuse_model_code
 from das.engine.versions import require_supported
 from das.trl.lag import ahead_problem
-from das.trl.support import QUANTIZED, unsupported
+from das.trl.support import unsupported
 from experiments.harness import heads
 from experiments.harness.data import MADE, frequencies
 from experiments.harness.engine import engine_settings
@@ -37,8 +37,6 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
         raise UserError(f"data.problems={problems}: a step takes {config.problems_per_step}; ask for at least as many")
     if config.policy.path is not None:
         check_policy(config.policy.path, config.engine.max_model_len)
-    if "quantization_config" in (config.trainer.arguments.get("model_init_kwargs") or {}):
-        raise UserError(f"trainer.model_init_kwargs: {QUANTIZED}")
     refuse_model_code(config.resolved)
     check_checkpoints(config)
     check_rollouts(config)
@@ -51,8 +49,6 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
         heads.check_head(config)
     elif settings.row.keyed:
         settings.row.speculative(settings)
-    if settings.row.model == "draft model" and config.arm.speculative["model"] is not None:
-        check_draft_model(settings.speculative, settings.model)
     check_data(config)
     check_cluster(config)
     held_out.check(config)
@@ -61,11 +57,8 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
 def check_sizes(config: RunConfig) -> None:
     """Refuse numbers of responses, problems and tokens that contradict each other. Raises UserError."""
     responses, siblings = config.responses_per_step, config.trainer.num_generations
-    if siblings < 2 or responses % siblings:
-        raise UserError(
-            f"responses a step, {responses} (trainer.per_device_train_batch_size x gradient_accumulation_steps x "
-            f"engine.processes), must be a multiple of trainer.num_generations={siblings}, which must be 2 or more"
-        )
+    if responses % siblings:
+        raise UserError(f"a step has {responses} responses: no multiple of trainer.num_generations={siblings}")
     if config.trainer.max_completion_length >= config.engine.max_model_len:
         raise UserError(
             f"trainer.max_completion_length={config.trainer.max_completion_length} leaves no room for a prompt: "

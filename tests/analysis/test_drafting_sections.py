@@ -183,8 +183,6 @@ def test_what_drafts(tmp_path: Path) -> None:
         return {
             **{"argmax": right - 0.1, "coupled": right, "one_minus_tv": right, "tau_argmax": 1.0, "tau_coupled": 2.0},
             **{"scale": "1.0", "tau": taus, "tau_likeliest": likeliest, "by_depth": [right] * 7},
-            "by_position": [[0, 9, 3.0], [32, 9, 2.0 + right]],
-            "reliability": {"error": 0.01, "bins": [[9, 0.5, 0.5]]},
         }
 
     rights = {"w8": 0.99, "w4": 0.9, "eagle3": 0.6, "w8, older": 0.9, "w4, older": 0.8, "eagle3, older": 0.61}
@@ -192,8 +190,8 @@ def test_what_drafts(tmp_path: Path) -> None:
     (tmp_path / "counts").mkdir()
     (tmp_path / "counts" / "result.json").write_text(json.dumps({**found, "by_temperature": {"1": found}}))
     section = made("efficient_rollout_weights", {"counts": tmp_path / "counts"}, tmp_path)
-    assert verdicts(section) == [True, True, True, False, True, True, True, True, True]
+    assert verdicts(section) == [True, True, True, False, True, True, True]
     assert "EAGLE-3 -0.0100" in section.orderings[3].evidence
     assert section.table is not None
     assert section.table.rows[0][:3] == ["W8", "3.94 / 5.87 / 7.79", "3.97 / 5.95 / 7.93"]
-    assert len(section.tables()) == 5
+    assert len(section.tables()) == 4

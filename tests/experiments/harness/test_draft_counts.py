@@ -58,23 +58,5 @@ def test_counts_are_those_of_single_drafts(first: int, alike: bool) -> None:
             assert counts.tokens_per_pass(index, k) == np.minimum(np.minimum(right, k) + 1, room).mean()
         depths = [(right[(right >= d) & (room > d)] > d).mean() for d in range(tokens)]
         assert counts.by_depth(index) == pytest.approx(depths)
-        late = [min(r + 1, left) for start, r, left in reference[scale] if 32 <= start < 64]
-        assert (32, len(late), np.mean(late)) in counts.by_position(index, first)
     assert counts.best == int(np.argmax([counts.share(i) for i in range(len(SCALES))]))
     assert counts.share(LIKELIEST) == (np.array([r for _, r, _ in reference[math.inf]]) > 0).mean()
-
-
-def test_probabilities_that_are_learned_are_reliable() -> None:
-    """The text is drawn from the drafter's logits with small errors, so its margins say how sure a token is."""
-    rng, counts = np.random.default_rng(0), Counts(1)
-    for seed in range(40):
-        logits = torch.from_numpy(rng.normal(size=(400, VOCABULARY)).astype(np.float32)) * 2
-        policy = logits + torch.from_numpy(rng.normal(size=logits.shape).astype(np.float32))
-        places = np.arange(400, dtype=np.int64)
-        text = keyed_argmax(policy, np.full(400, seed, np.int64), places).tolist()
-        counts.add(Drafts(0, [logits]), text, seed)
-    error, bins = counts.reliability(0)
-    assert 0 < error < 0.03
-    assert sum(n for n, _, _ in bins) == 8000
-    assert [p for _, p, _ in bins] == sorted(p for _, p, _ in bins)
-    assert bins[-1][1] - bins[0][1] > 0.2  # some tokens are surer than others
