@@ -47,7 +47,7 @@ def grpo(scale: Scale) -> Verdict:
     bits = ["engine.exact=bits", "engine.enforce_eager=true"]
     sizes = scale.pick(
         ["engine=gpu", "engine.processes=1", "engine.max_model_len=1024", "engine.gpu_memory_utilization=0.3", *bits],
-        ["setting=maths_smoke"],
+        ["setting=smoke"],
     )
     common = ["arms=[none,das]", "task.lock_step=false", "checkpoint.every=0", "budget=fixed"]
     result = run_task("compare", [*sizes, *common, f"trainer.max_steps={scale.pick(3, 2)}"], scale)

@@ -84,7 +84,7 @@ def everything(config: RunConfig, overrides: list[str], store: Path) -> None:
     failed = planned_runs.make([*runs, *replays.values()], store, progress)
     chapters = {
         "Figures of DAS, real engine": sections_of(experiments, "das_", store, profile, failed),
-        "Ablations, real engine": sections_of(experiments, "ablation_", store, profile, failed),
+        "Ablations, real engine": sections_of(experiments, planned_runs.ABLATION, store, profile, failed),
         "EfficientRollout, real engine": sections_of(experiments, "efficient_rollout_", store, profile, failed),
         "NeMo RL, real engine": sections_of(experiments, "nemo_rl_", store, profile, failed),
     }
@@ -126,7 +126,7 @@ def sections_of(
             sections.append(Section(experiment.title, f"FAILED: {reasons[0]}"))
             continue
         section = planned_runs.write_section(experiment, store, profile)
-        command = f"Command: python run.py experiment={experiment.name}"
+        command = f"Command: python run.py {experiment.command}"
         command += f" profile={profile}" * (profile != "small")
         folder = planned_runs.section_folder(experiment, profile)
         figures = [f"{folder}/{figure}" for figure in section.figures]

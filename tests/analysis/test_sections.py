@@ -28,7 +28,7 @@ trainer: {per_device_train_batch_size: 4, num_generations: 2, max_completion_len
 def made(name: str, runs: dict[str, Path], folder: Path) -> Section:
     """The section that configs/experiment/NAME.yaml declares, of these runs."""
     experiment = yaml.safe_load((ROOT / "configs" / "experiment" / f"{name}.yaml").read_text())["experiment"]
-    return renderer.section(experiment["title"], experiment["figure"], runs, PUBLISHED, folder)
+    return renderer.section(experiment.get("title", name), experiment["figure"], runs, PUBLISHED, folder)
 
 
 def row(step: int, rollout_s: float, num_accepted: int, num_drafted: int) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def test_a_difference_in_one_bit_is_not_met(maths: Path, tmp_path: Path) -> None
     section = made("das_fig10", {"maths": maths}, tmp_path)
     assert verdicts(section) == [True, False]
     assert section.orderings[1].evidence == "differ: das: losses"
-    table = made("ablation_batch", {"maths": maths}, tmp_path).table
+    table = made("ablation", {"maths": maths}, tmp_path).table
     assert table is not None
     assert [cells[-1] for cells in table.rows] == ["NO", "yes", "yes"]
 
@@ -203,7 +203,7 @@ def test_structures_and_latency(tmp_path: Path) -> None:
 
 
 def test_ablation(maths: Path, tmp_path: Path) -> None:
-    table = made("ablation_batch", {"a": maths, "b": maths}, tmp_path).table
+    table = made("ablation", {"a": maths, "b": maths}, tmp_path).table
     assert table is not None
     assert len(table.rows) == 6
     assert table.rows[0][:5] == ["a, das", "0.500", "0.500", "1.33", "0.80"]  # 400 tokens in 300 passes, 240 drafted

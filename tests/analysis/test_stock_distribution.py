@@ -108,11 +108,11 @@ def test_ablations_have_a_column_of_stock_only_where_it_was_run(tmp_path: Path) 
     with_stock, without = tmp_path / "a", tmp_path / "b"
     for folder, names in ((with_stock, ("none", "stock", "das")), (without, ("none", "das"))):
         write_result(write_comparison(folder, *names), names)
-    both = made("ablation_batch", {"a": with_stock, "b": without}, tmp_path).table
+    both = made("ablation", {"a": with_stock, "b": without}, tmp_path).table
     assert both is not None
     assert both.header[-1] == "of stock"
     assert [(row[0], *row[-2:]) for row in both.rows] == [("a", "yes", "0.667"), ("b", "yes", "")]
-    alone = made("ablation_batch", {"b": without}, tmp_path).table
+    alone = made("ablation", {"b": without}, tmp_path).table
     assert alone is not None
     assert [alone.header[-1], alone.rows[0][0], alone.rows[0][-1]] == ["identical to none", "das", "yes"]
 

@@ -40,7 +40,7 @@ from experiments.run import processes  # noqa: E402
 
 LEFT_OUT = ("none", "suffix", "mtp", "eagle3_frozen")  # baseline; a package, a policy and a trained head of their own
 ARMS = ",".join(["none", *sorted({path.stem for path in (ROOT / "configs" / "arm").glob("*.yaml")} - set(LEFT_OUT))])
-TINY = "setting=maths_smoke"  # two training steps of one problem x 4 short responses
+TINY = "setting=smoke"  # two training steps of one problem x 4 short responses
 # Settings of a run of seconds that shows that a task works. Two names in braces are filled in: {compare} is the folder
 # of the run of task=compare, which therefore comes first; {made} is a folder with made-up recorded rollouts (traces/)
 # and problem sets (problems/).

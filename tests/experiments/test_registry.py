@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_every_task_has_a_config_and_a_module() -> None:
     assert sorted(TASKS) == sorted(path.stem for path in (CONFIGS / "task").glob("*.yaml"))
-    assert SMOKE.keys() - TASKS.keys() == {"every_arm"}
+    assert SMOKE.keys() - TASKS.keys() == {"every_arm", "recorded"}
     for name, task in TASKS.items():
         assert task.name == name
         assert find_spec(task.module) is not None

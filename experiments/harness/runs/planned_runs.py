@@ -30,6 +30,8 @@ from experiments.settings.compose import compose_config
 from experiments.settings.config import run_config
 
 SMOKE_MINUTES = 0.6  # of a run in profile smoke: two steps, and the start of its engines
+ABLATION = "ablation"  # file of all ablations, whose names begin so
+SMOKE = {"maths": ["setting=smoke"], "code": ["setting=smoke", "data=programs", "reward=code"]}
 RUN = re.compile(r"run:(\w+)")  # in an override: the folder of another run
 OURS = ("task", "experiment", "profile", "paper", "hydra", "out", "resume")  # keys that are not passed on to the runs
 
@@ -66,9 +68,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of a file of configs/experiment, with the runs of one profile (small, for example)."""
+    """The content of a file of configs/experiment, or a row of its ablations, with the runs of one profile (small, for
+    example)."""
 
     name: str
+    command: str  # what chooses it
     title: str
     about: str  # what is compared; empty if the figure's own text says so
     figure: Mapping[str, Any] | str  # its declaration (analysis/renderer.py)
@@ -79,22 +83,38 @@ def names() -> list[str]:
     """List the names of all experiments of the report: figures of DAS, ablations, the other papers."""
     stems = [path.stem for path in (CONFIGS / "experiment").glob("*.yaml")]
     figures = sorted((n for n in stems if n.startswith("das_fig")), key=lambda name: int(name.removeprefix("das_fig")))
-    others = (
-        sorted(n for n in stems if n.startswith(prefix)) for prefix in ("ablation_", "efficient_rollout_", "nemo_rl_")
-    )
-    return [*figures, *itertools.chain(*others)]
+    others = (sorted(n for n in stems if n.startswith(prefix)) for prefix in ("efficient_rollout_", "nemo_rl_"))
+    return [*figures, *ablations(), *itertools.chain(*others)]
+
+
+def ablations() -> list[str]:
+    """List the names of the ablations."""
+    return [f"{ABLATION}_{name}" for name in _file(ABLATION)["ablations"]]
+
+
+def _file(name: str) -> dict[str, Any]:
+    """Return the content of a file of configs/experiment. Raises UserError if there is none."""
+    path = CONFIGS / "experiment" / f"{name}.yaml"
+    if not path.exists():
+        raise UserError(f"experiment={name} is not in configs/experiment")
+    config: Any = OmegaConf.to_container(OmegaConf.load(path))
+    return dict(config["experiment"])
 
 
 def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
     """Read the experiment `name`. overrides: the user's overrides, for each of its runs. Raises UserError with a
     one-line message."""
-    path = CONFIGS / "experiment" / f"{name}.yaml"
-    if not path.exists():
-        raise UserError(f"experiment={name} is not in configs/experiment")
-    config = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(config, dict)
-    body: dict[str, Any] = config["experiment"]
+    command, row = f"experiment={name}", name.removeprefix(f"{ABLATION}_")
+    if row != name:
+        body = _file(ABLATION)
+        if row not in body["ablations"]:
+            raise UserError(f"experiment.only={row}: choose one of {', '.join(body['ablations'])}")
+        body, command = body | body["ablations"][row], f"experiment={ABLATION} experiment.only={row}"
+    else:
+        body = _file(name)
     setting = [f"setting={body['setting']}_{profile}"] if body["setting"] else []
+    if profile == "smoke" and setting:
+        setting = SMOKE[body["setting"]]
     share = body.get("minutes", 0.0) / len(body["runs"])  # minutes of a run whose plan names none
     runs: dict[str, Run] = {}
     for label, planned in body["runs"].items():
@@ -102,7 +122,7 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
         reads = dict.fromkeys(found for override in own for found in RUN.findall(override))
         minutes = SMOKE_MINUTES if profile == "smoke" else planned.get("minutes", share)
         runs[str(label)] = Run(own, minutes, tuple((name, runs[name]) for name in reads))
-    return Experiment(name, body["title"], body.get("about", ""), body["figure"], runs)
+    return Experiment(name, command, body["title"], body.get("about", ""), body["figure"], runs)
 
 
 def passed_on(overrides: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ def config_of(*overrides: str) -> RunConfig:
         ((), "puzzles"),
         (("data=math500",), "puzzles"),
         (("data=programs", "reward=code"), "programs"),
-        (("setting=code_smoke",), "programs"),
+        (("setting=smoke", "data=programs", "reward=code"), "programs"),
     ],
 )
 def test_the_small_policy_that_fits_the_data_is_there(overrides: tuple[str, ...], kind: str) -> None:

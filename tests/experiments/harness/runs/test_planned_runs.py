@@ -28,7 +28,7 @@ def test_every_figure_of_the_paper_has_a_file() -> None:
 @pytest.mark.parametrize(
     "profile", ["small", *(pytest.param(name, marks=pytest.mark.slow) for name in ("smoke", "paper"))]
 )
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", planned_runs.names())
 def test_experiment_composes(name: str, profile: str) -> None:
     experiment = planned_runs.load(name, profile, [])
     with initialize_config_dir(str(CONFIGS), version_base=None):
@@ -42,8 +42,9 @@ def test_head_names_claim_paper_minutes_and_command(name: str) -> None:
     assert any(re.match(r"# (DAS Fig|Ablation|EfficientRollout|NeMo RL)", line) for line in head)
     assert any(line.startswith("# Paper") for line in head)
     assert any(re.match(r"# smoke: \d+ min\. paper: ", line) for line in head)
-    assert all(run.minutes > 0 for run in planned_runs.load(name, "small", []).runs.values())
-    assert f"# python run.py experiment={name}" in head
+    rows = planned_runs.ablations() if name == "ablation" else [name]
+    assert all(run.minutes > 0 for row in rows for run in planned_runs.load(row, "small", []).runs.values())
+    assert any(line.startswith(f"# python run.py experiment={name}") for line in head)
     assert f"\n  name: {name}\n" in text
 
 
@@ -99,6 +100,9 @@ def test_a_run_that_failed_is_a_line_of_the_report(tmp_path: Path) -> None:
 def test_unknown_experiment() -> None:
     with pytest.raises(UserError, match="not in configs/experiment"):
         planned_runs.load("das_fig99", "small", [])
+    with pytest.raises(UserError, match=r"experiment.only=seeds: choose one of batch, budget"):
+        planned_runs.load("ablation_seeds", "small", [])
+    assert planned_runs.load("ablation_batch", "small", []).command == "experiment=ablation experiment.only=batch"
 
 
 @pytest.fixture
@@ -134,7 +138,7 @@ def test_runs_are_made_once_and_failures_do_not_stop_the_rest(quick: Path, capsy
 
 def test_readers_come_after_what_they_read() -> None:
     """Labels of an experiment that a run reads come before it, so runs are made in their order."""
-    for name in NAMES:
+    for name in planned_runs.names():
         made: list[Run] = []
         for run in planned_runs.load(name, "small", []).runs.values():
             assert {read for _, read in run.reads} <= set(made)
