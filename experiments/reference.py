@@ -19,7 +19,7 @@ from experiments.settings.conflicts import table
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 PAGE = CONFIGS.parent / "docs" / "reference.md"
-GROUPS = ("trainer", "engine", "drafter", "budget", "head", "cluster", "reward")  # whose keys the page lists
+GROUPS = ("trainer", "engine", "drafter", "budget", "cluster", "reward")  # whose keys the page lists
 PART = re.compile(r"(<!-- made: (\w+) -->).*?(<!-- end -->)", re.DOTALL)
 EVALUATED = f"| {ACCURACY.title} | `eval/pass_at_1`, and `eval/pass_at_K` of the largest K |"
 KEY = re.compile(r"^( *)(\w+):(?: +([^#\s].*?))?(?:\s+# (.*))?$")

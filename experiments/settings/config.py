@@ -288,7 +288,7 @@ CLUSTER = Named("cluster", {"none": _no_cluster, "ray": ClusterSettings})
 
 @dataclass(frozen=True)
 class HeadConfig:
-    """The settings of configs/head."""
+    """The settings of EAGLE-3 heads."""
 
     path: str | None
     tokens: Drafted  # of a request and pass

@@ -155,8 +155,10 @@ def _unknown(name: str, kind: Kind, prefix: str, named: Named | None) -> str:
     if advice is not None and (line := advice(name)):
         return str(line)
     close = get_close_matches(name, [*arguments(kind)[0], *getattr(kind, "FURTHER", ())], n=1)
-    where = f"look at configs/{named.group if named else prefix.split('.')[0] or 'config.yaml'}"
-    return f"there is no such setting; {f'did you mean {prefix}{close[0]}?' if close else where}"
+    group = named.group if named else prefix.split(".")[0]
+    where = group if group and (CONFIGS / group).is_dir() else "config.yaml"
+    hint = f"did you mean {prefix}{close[0]}?" if close else f"look at configs/{where}"
+    return f"there is no such setting; {hint}"
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
