@@ -243,9 +243,11 @@ def sampled_again(policy: str, found: Sequence[tuple[Path, int]]) -> list[list[l
 def train_script(method: str, policy: str, folder: Path, start: int = 0) -> dict[str, Any]:
     """A script of TRL at lag 1, with evaluations, that trains what `config_of` describes, from the checkpoint of
     `start`. Returns the steps' tokens, the losses, the final weights and the number of accepted tokens."""
+    from transformers import TrainerCallback
     from trl import GRPOTrainer
 
     import das
+    from das.errors import EngineError
     from experiments.digests import weights_digest
     from experiments.harness.data import dataset
     from experiments.harness.train_arm import grpo_arguments
@@ -259,13 +261,28 @@ def train_script(method: str, policy: str, folder: Path, start: int = 0) -> dict
             tokens.append([list(ids) for ids in completion_ids])
         return brevity_reward([completion[-1]["content"] for completion in completions])
 
+    class Asks(TrainerCallback):
+        """Asks the engine while it rolls out for later steps."""
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            refused = pytest.raises(EngineError, match=r"llm\.generate: engines in processes of their own")
+            with refused:
+                generation.llm.generate(["p"])
+            with refused:
+                generation.generate([[5, 6, 7]], None, 1)
+
     engine = {"max_model_len": 160, "max_num_seqs": 8, "extra": {"num_gpu_blocks_override": 256}}
     das.speculate(method, budget={"name": "fixed", "tokens": 8}, engine=engine, lag=1)
     args = grpo_arguments(config, folder)
     args.output_dir, args.eval_strategy, args.eval_steps = str(folder), "steps", 2
     rows = dataset(config, policy)
     trainer = GRPOTrainer(
-        model=policy, reward_funcs=reward, args=args, train_dataset=rows, eval_dataset=rows.select(range(4))
+        model=policy,
+        reward_funcs=reward,
+        args=args,
+        train_dataset=rows,
+        eval_dataset=rows.select(range(4)),
+        callbacks=[Asks()],
     )
     das.speculate("off")
     generation: Any = trainer.vllm_generation

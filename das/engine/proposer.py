@@ -351,8 +351,11 @@ class DasProposer:
         """End an unannounced rollout, because the weights are new or because it has gone on for long. (A rollout is
         unannounced if nobody called `begin_step` for it.)
 
-        Requests may still run. The window moves by the number of response tokens, not by steps. Returns the alarms.
+        Requests may still run. The window moves by the number of response tokens, not by steps. Returns the alarms. It
+        was no rollout if the drafter knew none of its requests.
         """
+        if not self.requests.num_tracked and not self._record.requests:
+            return []
         self._decoding = set()
         alarms = self._judge(judged=True)
         passed = self.clock.unannounced(self._record.requests, self._record.tokens)

@@ -7,7 +7,7 @@ It is the platform's own worker with the hooks of das/engine/patches/ on its obj
 import json
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -262,10 +262,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Call one of the methods below. Returns its result as Python's JSON, because a server's JSON has no NaN."""
         return json.dumps(getattr(self, method)(*args))
 
-    def das_policy(self) -> tuple[str, bool, bool]:
+    def das_policy(self) -> tuple[Any, ...]:
         """Returns the fields of das.weights.agreement.Policy."""
-        policy = policy_of(self.model_config, self._das_bits)
-        return policy.dtype, policy.tied, policy.keeps_bits
+        return astuple(policy_of(self.model_config, self._das_bits))
 
     def das_meet_trainer(self) -> None:
         """Prepare for a new trainer of the server: end an evaluation or rollout that the last trainer left open."""

@@ -104,14 +104,14 @@ class RepeatWatch:
 # ---- prompts that do not fit ----
 
 
-def require_fitting(trainer: Any, room: int | None) -> None:
+def require_fitting(trainer: Any, room: int) -> None:
     """Raise EngineError with a one-line message if a prompt of the trainer's datasets does not fit into the engine, and
     warn if one leaves no room for a whole response.
 
-    room: the most tokens of a prompt and its response together; None: not known, nothing is checked. Datasets without a
-    length, with images, and with prompts that environments write are not checked; see `require_fitting_batch`.
+    room: the most tokens of a prompt and its response together. Datasets without a length, with images, and with
+    prompts that environments write are not checked; see `require_fitting_batch`.
     """
-    if room is None or getattr(trainer, "environment_factories", None):
+    if getattr(trainer, "environment_factories", None):
         return
     evaluated = trainer.eval_dataset if isinstance(trainer.eval_dataset, dict) else {"": trainer.eval_dataset}
     named = {"train_dataset": trainer.train_dataset}
@@ -171,12 +171,12 @@ def _more(rows: Sequence[int]) -> str:
     return f" ({len(rows)} rows are so long)" if len(rows) > 1 else ""
 
 
-def require_fitting_batch(prompts: Sequence[Any], problems: Sequence[str], room: int | None, step: int) -> None:
+def require_fitting_batch(prompts: Sequence[Any], problems: Sequence[str], room: int, step: int) -> None:
     """Raise EngineError with a one-line message if a prompt of a batch does not fit into the engine. prompts: as vLLM
     takes them. room: see `require_fitting`."""
     for place, prompt in enumerate(prompts):
         length = len(prompt.get("prompt_token_ids", ())) if isinstance(prompt, Mapping) else 0
-        if room is not None and length >= room:
+        if length >= room:
             raise EngineError(
                 f"step {step}: the prompt of response {place} (problem {problems[place]}) has {length:,} tokens, and "
                 f"the engine takes {room - 1:,}: leave its row out, or raise vllm_max_model_length"

@@ -5,9 +5,11 @@ file in das/trl/engines: in this process, on a cluster, on a server.
 
 Of a rollout the trainer calls `announce`, then TRL calls `sync_weights` and `generate`. TRL's own `generate` makes
 prompts and sampling parameters, and calls `llm.generate`, which arrives in `answer`. It lets the engines roll out.
+All other calls of the engine, such as those of a user's callback, reach vLLM as they are.
 """
 
 import copy
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,6 +87,7 @@ class SpeculativeGeneration(VLLMGeneration):
         Raises EngineError for arguments of TRL that das does not support (see `refuse`).
         """
         refuse(kwargs)
+        self._here = threading.local()  # of each thread: whether a rollout is announced, and whether TRL generates it
         self.engine = engine
         self.history_unit = history_unit
         self.cluster = cluster
@@ -120,16 +123,26 @@ class SpeculativeGeneration(VLLMGeneration):
             self.engines = ServerEngine(self)
         else:
             self.engines = start_in_process(self)
-        self.llm = self.engines.llm  # TRL's name
         if problem := embedding_problem(self.model, self.engines.policy):
             raise EngineError(problem)
         if note := dtype_note(self.accelerator.mixed_precision, self.engines.policy):
             warnings.warn(note, RuntimeWarning, stacklevel=2)
 
+    @property
+    def llm(self) -> Any:
+        """The engine, by TRL's name. While TRL generates an announced rollout, it sees one that calls `answer`."""
+        return self.engines.seen_by_trl(self) if getattr(self._here, "generates", False) else self.engines.llm
+
+    @property
+    def vllm_client(self) -> Any:
+        """The client of a server, by TRL's name; on the main rank alone. See `llm`."""
+        if self.mode != "server":
+            raise AttributeError(f"vllm_mode={self.mode!r} has no vllm_client")
+        return self.llm
+
     def build_engine(self, **overrides: Any) -> DasEngine:
         """Build this rank's engine, in this process. overrides: further arguments of vllm.LLM."""
-        llm = build_engine(self.engine, **overrides)
-        return DasEngine(llm, llm.generate)
+        return DasEngine(build_engine(self.engine, **overrides))
 
     def announce(self, trainer: Any, rows: Sequence[Mapping[str, Any]], step: int | None = None) -> None:
         """Note that the trainer is about to generate a response for each of `rows`, which TRL does not tell its
@@ -139,6 +152,7 @@ class SpeculativeGeneration(VLLMGeneration):
         moves the drafter's window. The rows tell the problem ids. step: the step that will train on the responses;
         None: the trainer's current step.
         """
+        self._here.announced = True
         self.run_seed = trainer.args.seed
         self.step = trainer.state.global_step if step is None else step
         self.evaluation = step is None and not trainer.model.training
@@ -209,9 +223,17 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def generate(self, prompts: Any, images: Any, num_generations: int, profiler: Any = None) -> Any:
         """Generate for the announced rows, as TRL's VLLMGeneration does. Returns prompt ids, completion ids, log-probs
-        and their token ids, each as a list with one entry for each row."""
+        and their token ids, each as a list with one entry for each row. What was not announced is no rollout: vLLM
+        answers it."""
+        if not getattr(self._here, "announced", False):
+            return super().generate(prompts, images, num_generations, profiler)
         self._asked = self._problems_asked()
-        return self.engines.completed(self, super().generate(prompts, images, num_generations, profiler))
+        self._here.generates = True
+        try:
+            generated = super().generate(prompts, images, num_generations, profiler)
+        finally:
+            self._here.generates, self._here.announced = False, self.several_turns
+        return self.engines.completed(self, generated)
 
     def _problems_asked(self) -> Sequence[str]:
         """Returns the problem ids of all ranks whose prompts TRL gathers with this rank's, in TRL's order of
@@ -222,7 +244,7 @@ class SpeculativeGeneration(VLLMGeneration):
         torch.distributed.all_gather_object(of_ranks, self.problems, group=self.tp_group)
         return [problem for problems in of_ranks for problem in problems]
 
-    def _generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
+    def generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
         """Takes the place of llm.generate. TRL passes one `sampling_params` for all prompts, and no problem ids."""
         with algorithms_of_the_engine():
             return self.answer(prompts, sampling_params)
@@ -266,7 +288,7 @@ class SpeculativeGeneration(VLLMGeneration):
     def finish_turns(self) -> None:
         """End the announced rollout, because its last turn is over. Only for rollouts of several turns."""
         rollout = joined(self._turns, self.engines.end_turns(self.step, self.history_tick, self.evaluation))
-        self._turns = []
+        self._turns, self._here.announced = [], False
         self._finish(rollout)
 
     def _finish(self, rollout: Rollout) -> None:

@@ -13,17 +13,19 @@ OWN_HEAD = (
 @dataclass(frozen=True)
 class Policy:
     """What an engine knows of its policy. dtype: in which it computes, such as "float32". tied: whether its lm_head is
-    its input embedding. keeps_bits: whether drafts change no token, or keep the distribution alone."""
+    its input embedding. room: the most tokens of a prompt and its response together. keeps_bits: whether drafts change
+    no token, or keep the distribution alone."""
 
     dtype: str
     tied: bool
+    room: int
     keeps_bits: bool
 
 
 def policy_of(model_config: Any, keeps_bits: bool) -> Policy:
     """Returns what this ModelConfig of vLLM says."""
     tied = bool(getattr(model_config.hf_text_config, "tie_word_embeddings", False))
-    return Policy(str(model_config.dtype).removeprefix("torch."), tied, keeps_bits)
+    return Policy(str(model_config.dtype).removeprefix("torch."), tied, int(model_config.max_model_len), keeps_bits)
 
 
 def embedding_problem(model: Any, policy: Policy) -> str:

@@ -92,6 +92,6 @@ def _lengths(responses: Sequence[Sequence[int]]) -> list[int]:
 def build_recorded(settings: EngineSettings, recording: Recording, **overrides: Any) -> RecordedEngine:
     """Build an engine that emits a recording, in this process. overrides: further arguments of vllm.LLM."""
     engine = build_in_process(settings, trained=True, **overrides)
-    emitting = (RecordedEngine if settings.row.keyed else RecordedStockEngine)(engine.llm, engine.llm_generate)
+    emitting = (RecordedEngine if settings.row.keyed else RecordedStockEngine)(engine.llm)
     emitting.recording = recording
     return emitting

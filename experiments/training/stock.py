@@ -5,7 +5,7 @@ other tokens than engines of das, but from the same distribution.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,9 +67,7 @@ def build_stock(settings: EngineSettings, trained: bool = False, **overrides: An
     return llm
 
 
-def roll_out_stock(
-    llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None, seats: int | None = None
-) -> tuple[list[Any], Rollout]:
+def roll_out_stock(llm: Any, request: RolloutRequest, seats: int | None = None) -> tuple[list[Any], Rollout]:
     """Roll out with a stock engine.
 
     Requests have neither seeds nor problem ids, because users of plain vLLM pass none: per-request seeds slow vLLM's
@@ -83,7 +81,7 @@ def roll_out_stock(
         params.seed = None
         params.extra_args = None
     with _clocked(llm.llm_engine) as clock:
-        outputs = (generate or llm.generate)(list(request.prompts), parameters, use_tqdm=False)
+        outputs = llm.generate(list(request.prompts), parameters, use_tqdm=False)
         rollout_s = time.perf_counter() - clock.meter.began
     responses = [list(output.outputs[0].token_ids) for output in outputs]
     names = [output.request_id for output in outputs]
@@ -138,7 +136,7 @@ class StockEngine(DasEngine):
 
     def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """See Engines."""
-        return roll_out_stock(self.llm, request, self.llm_generate)
+        return roll_out_stock(self.llm, request)
 
     def _tell(self, method: str, *args: Any) -> None:
         """Do nothing: there is no DasWorker."""
@@ -149,7 +147,5 @@ def build_in_process(settings: EngineSettings, trained: bool = False, **override
     new weights. overrides: further arguments of vllm.LLM. Raises the errors of build_engine.
     """
     if settings.row.keyed:
-        llm = build_engine(settings, **overrides)
-        return DasEngine(llm, llm.generate)
-    llm = build_stock(settings, trained, **overrides)
-    return StockEngine(llm, llm.generate)
+        return DasEngine(build_engine(settings, **overrides))
+    return StockEngine(build_stock(settings, trained, **overrides))

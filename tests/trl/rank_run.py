@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
-from trl_runs import ON_CPU
+from trl_runs import ON_CPU, ask
 
 import das
 from das import ranks
@@ -34,10 +34,11 @@ def unpadded(values_B_T: torch.Tensor, mask_B_T: torch.Tensor) -> list[list[floa
 
 
 class Recorder(GRPOTrainer):
-    """Takes down the tokens, drafts and losses of this rank."""
+    """Takes down the tokens, drafts and losses of this rank. asks: whether it asks the engine in each step, too."""
 
-    def __init__(self, *args: Any, **kwargs: Any):
+    def __init__(self, *args: Any, asks: bool, **kwargs: Any):
         self.steps: list[dict[str, Any]] = []
+        self.asks = asks
         super().__init__(*args, **kwargs)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -60,6 +61,8 @@ class Recorder(GRPOTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         loss = super().training_step(*args, **kwargs)
         self.steps[-1]["losses"].append(float(loss))
+        if self.asks:
+            assert all(ask(self.vllm_generation))
         return loss
 
 
@@ -72,9 +75,10 @@ def train(
     cluster: dict[str, Any] | None = None,
     callbacks: Sequence[Any] = (),
     resume: Path | None = None,
+    asks: bool = False,
 ) -> dict[str, Any]:
     """What this rank did. after: called with the trainer in the end; what it returns is the `result`. resume: the
-    checkpoint from which it goes on."""
+    checkpoint from which it goes on. asks: see Recorder."""
     on_server = further.get("vllm_mode") == "server"  # it has the options of drafter and budget
     # Other drafts on each rank: those who share an engine must take the drafts of one of them all the same.
     options: dict[str, Any] = {}
@@ -98,6 +102,7 @@ def train(
         train_dataset=Dataset.from_list([{"prompt": question} for question in QUESTIONS]),
         args=GRPOConfig(**arguments),
         callbacks=list(callbacks),
+        asks=asks,
     )
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     return {"steps": trainer.steps, "weights": weights_digest(trainer.model), "result": after(trainer)}
@@ -108,5 +113,5 @@ if __name__ == "__main__":
     Path(folder).mkdir(parents=True, exist_ok=True)
     further = {name: json.loads(value) for name, value in (setting.split("=", 1) for setting in settings)}
     for method in methods.split(","):
-        result = train(method, policy, Path(folder), further)
+        result = train(method, policy, Path(folder), further, asks=method == "das")
         (Path(folder) / f"{method}_rank{ranks.rank()}.json").write_text(json.dumps(result))

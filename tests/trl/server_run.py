@@ -14,5 +14,6 @@ if __name__ == "__main__":
     folder = Path(out)
     results = {"colocated": train("none", policy, folder, {})}
     for name, method, url in (("das", "das", das_url), ("none", "none", none_url), ("again", "das", das_url)):
-        results[name] = train(method, policy, folder, {"vllm_mode": "server", "vllm_server_base_url": url})
+        further = {"vllm_mode": "server", "vllm_server_base_url": url}
+        results[name] = train(method, policy, folder, further, asks=name == "das")
     (folder / "results.json").write_text(json.dumps(results))

@@ -31,6 +31,7 @@ def backend(unit: str = "epoch", **attributes: Any) -> Any:
         "_is_current": True,
         "several_turns": False,
         "_turns": [],
+        "_here": SimpleNamespace(announced=True),
     }
     vars(without_engine).update(history_unit=unit, **counters, **usual | attributes)
     return without_engine
@@ -58,7 +59,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
         return [], SimpleNamespace(responses=[[1]], accepted=0, report=RolloutReport(passes=1))
 
     def generate(backend: Any, prompts: Any, *rest: Any) -> Any:
-        backend._generate_keyed(prompts, None)
+        backend.generate_keyed(prompts, None)
         return None, None, [], None
 
     monkeypatch.setattr(DasEngine, "roll_out", roll_out)
@@ -66,10 +67,10 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
     return requested
 
 
-def ready_backend(process: int, processes: int, share: int = 1, room: int | None = None, **attributes: Any) -> Any:
+def ready_backend(process: int, processes: int, share: int = 1, room: int = 2**20, **attributes: Any) -> Any:
     """A backend of this process, for `generate`. share: so many ranks share an engine."""
     accelerator = SimpleNamespace(process_index=process, num_processes=processes)
-    engines = DasEngine(None, id)
+    engines = DasEngine(None)
     engines.ranks_together, engines.room = share, room
     nothing: dict[str, Any] = {
         "engines": engines,
@@ -89,6 +90,7 @@ def test_calls_of_one_step_get_different_seeds(requests: list[RolloutRequest]) -
     """An evaluation generates several batches in one step. With equal seeds all of them would draw the same noise."""
     calls = ready_backend(process=1, processes=2, problems=["p", "q"])
     for calls.step, calls.evaluation in [(3, False), (3, True), (3, True), (4, False)]:
+        calls._here.announced = True
         calls.generate([{}, {}], None, 1)
     places = [(3, 2, False), (3, 3, False), (3, 2, True), (3, 3, True), (3, 6, True), (3, 7, True), (4, 2, False)]
     seeds = [seed for request in requests for seed in request.seeds]
@@ -109,6 +111,7 @@ def test_ranks_that_share_an_engine_ask_it_for_the_same(
     for process, own in [(2, ["p"]), (3, ["q"])]:
         calls = ready_backend(process, processes=4, share=2, tp_group="2 and 3", problems=own)
         for calls.step, calls.evaluation in [(3, True), (3, True)]:
+            calls._here.announced = True
             calls.generate([{}, {}], None, 1)
     assert all(request.problems == ["p", "q"] for request in requests)
     of_rank_2, of_rank_3 = ([list(request.seeds) for request in requests[at : at + 2]] for at in (0, 2))
@@ -254,7 +257,6 @@ def test_a_prompt_that_does_not_fit_is_named_before_the_start() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         require_fitting(asks([10] * 300 + [92]), 100)
-        require_fitting(asks([200]), None)
         require_fitting(asks([200], image=["i"]), 100)
     with pytest.raises(EngineError) as refused:
         require_fitting(asks([10] * 300 + [4000, 99, 100, 10]), 100)
@@ -295,7 +297,8 @@ class Loads(DasEngine):
     """An engine that notes which weights it gets."""
 
     def __init__(self) -> None:
-        super().__init__(None, id)
+        super().__init__(None)
+        self.room = 2**20
         self.got: list[float] = []
 
     def load_weights(self, generation: Any, copies: None) -> str:

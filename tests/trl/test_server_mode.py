@@ -14,6 +14,7 @@ import requests
 import torch
 from engine.servers import running
 from scripts import exact, run_script
+from trl.generation.vllm_client import VLLMClient
 
 from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.errors import EngineError
@@ -120,6 +121,23 @@ class FailingServer:
         if url.endswith(f"/{self.path}"):
             raise RuntimeError("Request failed: 500,\nno memory")
         return {}
+
+
+def test_only_requests_of_rollouts_join_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, sent = client_of(monkeypatch), []
+    monkeypatch.setattr(VLLMClient, "_post", lambda client, url, **kwargs: sent.append(kwargs["json"]))
+    for path in ("v1/completions", "v1/chat/completions"):
+        client._post(f"{client.base_url}/{path}", json={"prompt": "p"})
+    client._post(f"{client.base_url}/inference/v1/generate", json={"sampling_params": {"n": 2}})
+    client._post(f"{client.base_url}/v1/completions", json={"vllm_xargs": {"das_problem": "q"}})
+    client._post(f"{client.base_url}/collective_rpc", json={"method": "das_call"})
+    no_history = {"das_limit": 0}
+    assert sent == [
+        *[{"prompt": "p", "vllm_xargs": no_history}] * 2,
+        {"sampling_params": {"n": 2, "extra_args": no_history}},
+        {"vllm_xargs": {"das_problem": "q"}},
+        {"method": "das_call"},
+    ]
 
 
 def test_a_server_that_fails_before_it_meets_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:

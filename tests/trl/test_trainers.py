@@ -21,7 +21,8 @@ def runs(repetitive_policy: str, tiny_policy: str, tmp_path_factory: pytest.Temp
         for method, of_method in found.items():
             speculate(method)
             for name in trl_runs.RUNS:
-                of_method[name] = trl_runs.train(trl_runs.trainer(name, repetitive_policy, tiny_policy, folder))
+                built = trl_runs.trainer(name, repetitive_policy, tiny_policy, folder)
+                of_method[name] = trl_runs.train(built, asks=method == "das")
         with patch.object(weights, "repack_linear_layers", lambda model: None):
             lost = trl_runs.trainer("GRPO with LoRA", repetitive_policy, tiny_policy, folder)
             with pytest.raises(WeightSyncError) as error:
@@ -70,6 +71,16 @@ def test_drafts_change_no_bit(runs: dict[str, Any], name: str) -> None:
         assert with_drafts[what] == without[what]
     assert with_drafts["accepted"] > 0
     assert without["drafted"] == 0
+
+
+@pytest.mark.parametrize("name", trl_runs.RUNS)
+def test_what_a_callback_asks_is_no_rollout(runs: dict[str, Any], name: str) -> None:
+    """It joins no history. It changes no bit either: the runs above ask with drafts only."""
+    for tokens, before, after in runs["das"][name]["asked"]:
+        assert [len(each) > 0 for each in tokens] == [True] * 9
+        assert before == after
+    (_, (first, *_), _), (_, (second, *_), _) = runs["das"][name]["asked"]
+    assert second > first  # rollouts do join it
 
 
 def test_the_runs_were_worth_comparing(runs: dict[str, Any]) -> None:

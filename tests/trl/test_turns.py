@@ -48,14 +48,14 @@ class Recorded:
         self.requests: list[RolloutRequest] = []
         self.ends: list[tuple[Any, ...]] = []
         engines: Any = SimpleNamespace(
-            roll_out=self._turn, end_turns=self._end, ranks_together=1, of_all_ranks=False, room=None
+            roll_out=self._turn, end_turns=self._end, ranks_together=1, of_all_ranks=False, room=2**20
         )
         backend: Any = object.__new__(SpeculativeGeneration)
         self.backend, self.finished = backend, 0
         vars(backend).update(
             history_unit="step", rollouts=0, history_tick=0, num_drafted=0, num_accepted=0, schedule=None,
             engines=engines, _counted_in=(0, False), _requests=0, after_rollout=self._finish,
-            model=Identity(), _held=(),
+            model=Identity(), _held=(), _here=SimpleNamespace(announced=False),
             accelerator=SimpleNamespace(process_index=process, num_processes=processes),
         )  # fmt: skip
 

@@ -13,7 +13,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer
-from trl_runs import ON_CPU
+from trl_runs import ON_CPU, ask_llm
 
 import das
 from experiments.digests import weights_digest
@@ -33,6 +33,7 @@ CHAT_TEMPLATE = (
     "{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"
 )
 RESPONSE_TEMPLATE = {"defaults": {"role": "assistant"}, "fields": {"content": {"close_pattern": r"<\|end\|>"}}}
+asked: list[Any] = []  # the engines that a button asks, too
 
 
 def press(button: int) -> str:
@@ -41,6 +42,7 @@ def press(button: int) -> str:
     Args:
         button: its number.
     """
+    assert all(len(ask_llm(llm)) == 8 for llm in asked)
     return f"button {button} is {'red' if button % 2 else 'blue'}"
 
 
@@ -131,6 +133,7 @@ def train(policy: str, kind: str, method: str, out: Path) -> None:
         finish_turns()
 
     generation._finish, generation.finish_turns = finished, finished_turns
+    asked[:] = [generation.llm] if method == "das" else []
     trainer.train()
     out.mkdir(parents=True, exist_ok=True)
     save_history(generation.engines, out / f"{method}.npz")

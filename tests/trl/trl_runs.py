@@ -76,24 +76,67 @@ def trainer(run: str, policy: str, teacher: str, folder: str) -> Any:
     return getattr(found, f"{name}Trainer")(model=policy, args=config, train_dataset=rows("images" in more), **further)
 
 
-def train(built: Any) -> dict[str, Any]:
-    """Train, and return the responses, what was logged, and the final weights."""
+QUESTION = "what is 3 + 4?"
+
+
+def ask(generation: Any) -> list[list[int]]:
+    """What a user's callback may ask for between rollouts: vLLM's generate and chat, or those of a server's client, and
+    TRL's own generate. Returns the tokens."""
+    prompt = generation.processing_class(QUESTION)["input_ids"]
+    if generation.mode != "server":
+        found = ask_llm(generation.llm)
+        assert any(each.text for each in found)  # rollouts have none
+        tokens = [list(each.token_ids) for each in found]
+    elif generation.accelerator.is_main_process:
+        client = generation.vllm_client
+        tokens = client.generate([QUESTION] * 3, n=2, max_tokens=8)["completion_ids"]
+        tokens += client.chat([[{"role": "user", "content": QUESTION}]], n=2, max_tokens=8)["completion_ids"]
+    else:
+        tokens = []
+    return tokens + generation.generate([prompt], None, 1)[1]
+
+
+def ask_llm(llm: Any) -> list[Any]:
+    """Returns two responses of vLLM's LLM to each of four prompts."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(n=2, max_tokens=8, temperature=1.0)
+    outputs = llm.generate([QUESTION] * 3, params, use_tqdm=False)
+    outputs += llm.chat([{"role": "user", "content": QUESTION}], params, use_tqdm=False)
+    return [each for output in outputs for each in output.outputs]
+
+
+def learned(worker: Any) -> tuple[int, int]:
+    """How much a worker's drafter remembers, and its tick."""
+    drafter = worker._das_proposer.draft_round.drafter
+    return drafter.history_tokens, drafter.history_tick
+
+
+def train(built: Any, asks: bool = False) -> dict[str, Any]:
+    """Train, and return the responses, what was logged, and the final weights. asks: a callback asks the engine after
+    each step."""
     from transformers import TrainerCallback
 
     from experiments.digests import weights_digest
 
     responses: list[list[list[int]]] = []
+    asked: list[Any] = []
 
     class Notes(TrainerCallback):
         def on_step_end(self, *args: Any, **kwargs: Any) -> None:
             last = built.vllm_generation.last
             responses.append([] if last is None else last.responses)
+            if asks:
+                llm = built.vllm_generation.llm
+                before = llm.collective_rpc(learned)
+                asked.append((ask(built.vllm_generation), before, llm.collective_rpc(learned)))
 
     built.add_callback(Notes())
     built.train()
     logs = [log for log in built.state.log_history if "grad_norm" in log]
     return {
         "responses": responses,
+        "asked": asked,
         "losses": [(log["loss"], log["grad_norm"]) for log in logs],
         "weights": weights_digest(built.model),
         "drafted": sum(log.get("das/drafted", 0) for log in logs),
@@ -120,7 +163,6 @@ def one_engine() -> Iterator[Callable[..., None]]:
             close()
             built[settings.method] = build_engine(settings, **overrides)
         llm = built[settings.method]
-        vars(llm).pop("generate", None)  # the backend before put its own there
         llm.collective_rpc("das_begin_evaluation")  # a new drafter, as a new engine would have
         return llm
 

@@ -21,7 +21,7 @@ from das.weights.weight_check import WeightSample, check_together, problem_of
 from experiments.run.errors import TrainingDiverged
 from experiments.training.step_row import require_finite
 
-ENGINE = Policy("float32", tied=True, keeps_bits=True)
+ENGINE = Policy("float32", tied=True, room=256, keeps_bits=True)
 
 
 def names_of(sample: WeightSample, count: int) -> list[str]:

@@ -4,7 +4,8 @@
   one method of a shared class that is replaced for good: the front end checks requests, and may run in another process
   than the worker. The replacement does nothing for engines with another worker class. For engines of das it refuses
   requests that the worker could only answer by stopping, and accepts min_p and logit_bias, which vLLM refuses with
-  drafts. Nobody drafts for a request with a `cache_salt`, nor, with vLLM 0.31, for one with stop strings.
+  drafts. Nobody drafts for a request with a `cache_salt`, nor, in a trainer's engine, for one that is no rollout's,
+  nor, with vLLM 0.31, for one with stop strings.
 """
 
 from collections.abc import Callable
@@ -59,14 +60,19 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
     if drafts_by_das(vllm_config):
         front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
         front_end.das_refuses_stops = False
-    front_end.das_may_force = False
+    front_end.das_may_force = front_end.das_rollouts_alone = False
     patch(front_end, "_validate_params", partial(_validate_params, front_end))
-    patch(front_end, "process_inputs", partial(_undrafted, keeps_behind_stops))
+    patch(front_end, "process_inputs", partial(_undrafted, front_end, keeps_behind_stops))
 
 
 def let_force(llm: Any) -> None:
     """Let requests of this LLM emit recorded responses (das/verify/forced.py). Clients of a server never may."""
     llm.llm_engine.input_processor.das_may_force = True
+
+
+def learn_from_rollouts_alone(llm: Any) -> None:
+    """Let requests of this LLM that name no problem get no drafts and join no history."""
+    llm.llm_engine.input_processor.das_rollouts_alone = True
 
 
 def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,12 +84,18 @@ def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, 
     return resolved
 
 
-def _undrafted(keeps_behind_stops: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Let nobody draft for requests that a draft would harm, or would tell of others."""
+def _undrafted(
+    front_end: Any, keeps_behind_stops: bool, original: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Let nobody draft for requests that a draft would harm, or would tell of others, or that are no rollout's."""
     request = original(*args, **kwargs)
     params, salted = request.sampling_params, bool(request.cache_salt)
-    if params is not None and (salted or (params.stop and keeps_behind_stops)):
-        own = {**(params.extra_args or {}), LIMIT_KEY: 0}
+    if params is None:
+        return request
+    extra = params.extra_args or {}
+    stranger = front_end.das_rollouts_alone and PROBLEM_KEY not in extra
+    if salted or stranger or (params.stop and keeps_behind_stops):
+        own = {**extra, LIMIT_KEY: 0}
         if salted:
             own.pop(PROBLEM_KEY, None)  # without it the request joins no history either
         params.extra_args = own

@@ -4,7 +4,7 @@ measured."""
 import hashlib
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,31 +118,26 @@ def _mixed(run_seed: int, *parts: int) -> int:
     return int(mixed >> np.uint64(2))
 
 
-def roll_out(
-    llm: Any, request: RolloutRequest, generate: Callable[..., list[Any]] | None = None
-) -> tuple[list[Any], Rollout]:
+def roll_out(llm: Any, request: RolloutRequest) -> tuple[list[Any], Rollout]:
     """Generate one response for each prompt of `request`.
 
-    llm: vLLM's LLM, built with das. generate: the function to call instead of llm.generate, if the caller replaced it.
-    Returns vLLM's outputs, in the order of the prompts, and the measured rollout. Warns of each alarm by a
-    RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
+    llm: vLLM's LLM, built with das. Returns vLLM's outputs, in the order of the prompts, and the measured rollout.
+    Warns of each alarm by a RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
     """
-    outputs, rollout_s = _generate(llm, request, "das_begin_rollout", generate)
+    outputs, rollout_s = _generate(llm, request, "das_begin_rollout")
     answer = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick, not request.evaluation))[0]
     rollout = _measured(request, outputs, answer, rollout_s)
     warn_of(rollout.report, request.step)
     return outputs, rollout
 
 
-def roll_out_turn(
-    llm: Any, request: RolloutRequest, turn: int, generate: Callable[..., list[Any]] | None = None
-) -> tuple[list[Any], Rollout]:
+def roll_out_turn(llm: Any, request: RolloutRequest, turn: int) -> tuple[list[Any], Rollout]:
     """Do one turn of a rollout that has several turns: generate one response for each prompt of `request`.
 
     turn: counted from 0. For the other arguments and the result see `roll_out`. The responses join the history, but the
     drafter's window does not move. After the last turn, call `end_turns`, which also warns of alarms.
     """
-    outputs, rollout_s = _generate(llm, request, "das_begin_turn" if turn else "das_begin_rollout", generate)
+    outputs, rollout_s = _generate(llm, request, "das_begin_turn" if turn else "das_begin_rollout")
     return outputs, _measured(request, outputs, llm.collective_rpc("das_end_turn")[0], rollout_s)
 
 
@@ -161,18 +156,15 @@ def warn_of(report: RolloutReport, step: int) -> None:
         warnings.warn(f"speculation, step {step}: {alarm}", RuntimeWarning, stacklevel=3)
 
 
-def _generate(
-    llm: Any, request: RolloutRequest, begin: str, generate: Callable[..., list[Any]] | None
-) -> tuple[list[Any], float]:
+def _generate(llm: Any, request: RolloutRequest, begin: str) -> tuple[list[Any], float]:
     """Returns vLLM's outputs, in the order of the prompts, and the seconds that they took. begin: the worker's method
     to call first.
     """
     parameters = request.parameters()
     order = request.order()
-    generate = generate or llm.generate
     llm.collective_rpc(begin, args=(len(parameters),))
     start = time.perf_counter()
-    ordered_outputs = generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
+    ordered_outputs = llm.generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
     rollout_s = time.perf_counter() - start
     by_prompt = sorted(zip(order, ordered_outputs, strict=True), key=lambda pair: pair[0])
     return [output for _, output in by_prompt], rollout_s

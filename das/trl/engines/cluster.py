@@ -28,7 +28,7 @@ from das.cluster.weights import WeightsPart, packed
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError
-from das.trl.engines.engines import Result
+from das.trl.engines.engines import Result, SeenByTRL
 from das.weights.agreement import Policy
 from das.weights.sharding import whole
 from das.weights.weight_check import WeightSample, problem_of
@@ -38,6 +38,22 @@ if TYPE_CHECKING:
 
 # One engine beside the trainer. Nothing else rolls out, so it may be silent for longer.
 BESIDE = ClusterSettings(engines=1, silent_s=600.0)
+
+
+class Elsewhere:
+    """What a trainer has as `llm` where engines run in processes of their own."""
+
+    def __init__(self, max_model_len: int):
+        # TRL asks for the length between two turns.
+        self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=max_model_len))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # Python asks for these
+            raise AttributeError(name)
+        raise EngineError(
+            f"llm.{name}: engines in processes of their own answer rollouts alone, and the trainer's process has "
+            "none: leave out cluster= and lag=, or build an LLM of your own"
+        )
 
 
 class ClusterEngines:
@@ -63,12 +79,16 @@ class ClusterEngines:
         ):
             if unwanted:
                 raise EngineError(f"engines in processes of their own {why}")
-        self.llm: Any = SimpleNamespace(generate=partial(self._answered, generation.answer))
-        self.room = generation.engine.max_model_len
         self.cluster: Cluster  # on the main rank
         self._responses: list[Response] = []  # those that TRL's own code has now
         self._jobs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
         self.policy: Policy = ranks.from_main(lambda: self._start(settings, generation))
+        self.room = self.policy.room
+        self.llm = Elsewhere(self.room)
+
+    def seen_by_trl(self, generation: "SpeculativeGeneration") -> SeenByTRL:
+        """See Engines."""
+        return SeenByTRL(self.llm, partial(self._answered, generation.answer))
 
     def _start(self, settings: ClusterSettings, generation: "SpeculativeGeneration") -> Policy:
         """Start the engines. Returns what they know of their policy."""

@@ -17,14 +17,24 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+class SeenByTRL:
+    """Stands for an engine while TRL generates a rollout: `generate` is das's, and all else is the engine's."""
+
+    def __init__(self, llm: Any, generate: Callable[..., Any]):
+        self._llm, self.generate = llm, generate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+
 class Engines(Protocol):
     """One engine or several engines. They get the trainer's weights, roll out, and their drafters learn from rollouts.
 
     generation: the trainer's, for which the engines were built.
     """
 
-    llm: Any  # what TRL calls `llm`: its own `generate` calls that of `llm`, which calls `generation.answer`
-    room: int | None  # the most tokens of a prompt and its response together; None if the trainer does not know it
+    llm: Any  # vLLM's own LLM, or TRL's client of a server, or what says that this process has neither
+    room: int  # the most tokens of a prompt and its response together
     ranks_together: int  # so many ranks ask in one request: TRL gathers their prompts
     of_all_ranks: bool  # whether all ranks share the engines, and so must roll out together
     keeps_history: bool  # whether `save_state` keeps the drafter's history; False: a server keeps it
@@ -33,6 +43,9 @@ class Engines(Protocol):
     @property
     def policy(self) -> Policy:
         """What the engines know of their policy."""
+
+    def seen_by_trl(self, generation: "SpeculativeGeneration") -> Any:
+        """Returns what TRL's own `generate` takes for `llm`. Its `generate` leads to `generation.answer`."""
 
     def copied(self, generation: "SpeculativeGeneration") -> Any:
         """Returns copies of the trainer's weights, which engines may load later; None if they take the trainer's own.

@@ -15,11 +15,12 @@ from das import ranks
 from das.drafter import window_of
 from das.drafter.saved import SavedText
 from das.engine.environment import nccl_variables_kept
+from das.engine.patches.front_end import learn_from_rollouts_alone
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
 from das.errors import EngineError
 from das.trl.determinism import random_states_kept
-from das.trl.engines.engines import Result
+from das.trl.engines.engines import Result, SeenByTRL
 from das.trl.lag import done
 from das.trl.shared_history import SharedHistory
 from das.trl.support import invariance_problem
@@ -34,16 +35,19 @@ if TYPE_CHECKING:
 class DasEngine:
     """An engine of das in the trainer's process. Implements das.trl.engines.engines.Engines."""
 
-    room: int | None = None
+    room: int
     ranks_together = 1
     of_all_ranks = False
     keeps_history = True
     compares_tensors = True
 
-    def __init__(self, llm: Any, llm_generate: Callable[..., Any]):
-        """llm_generate: vLLM's original llm.generate, which the trainer replaces in `llm`."""
+    def __init__(self, llm: Any):
+        """llm: vLLM's LLM."""
         self.llm = llm
-        self.llm_generate = llm_generate
+
+    def seen_by_trl(self, generation: "SpeculativeGeneration") -> SeenByTRL:
+        """See Engines."""
+        return SeenByTRL(self.llm, generation.generate_keyed)
 
     @property
     def policy(self) -> Policy:
@@ -90,8 +94,8 @@ class DasEngine:
     def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """See Engines."""
         if turn is None:
-            return roll_out(self.llm, request, self.llm_generate)
-        return roll_out_turn(self.llm, request, turn, self.llm_generate)
+            return roll_out(self.llm, request)
+        return roll_out_turn(self.llm, request, turn)
 
     def completed(self, generation: "SpeculativeGeneration", generated: Any) -> Any:
         """See Engines. Nothing is missing."""
@@ -133,9 +137,9 @@ class DasEngine:
 class SharingEngine(DasEngine):
     """An engine of one of several ranks, which give each other what they finished (das/trl/shared_history.py)."""
 
-    def __init__(self, llm: Any, llm_generate: Callable[..., Any], window: int, gives: bool):
+    def __init__(self, llm: Any, window: int, gives: bool):
         """See DasEngine, and SharedHistory for `window` and `gives`. All ranks must call it."""
-        super().__init__(llm, llm_generate)
+        super().__init__(llm)
         self._shared = SharedHistory(window, self.add_history, ranks.gather_beside(), gives)
 
     def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
@@ -209,9 +213,10 @@ def start_in_process(generation: "SpeculativeGeneration") -> DasEngine:
         raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")
     if accelerator.num_processes > size and settings.row.proposes and settings.row.history:
         first = accelerator.process_index % size == 0  # of the ranks that share this engine
-        engine = SharingEngine(llm, engine.llm_generate, window_of(settings.drafter), gives=first)
-    engine.ranks_together, engine.room = size, int(llm.llm_engine.model_config.max_model_len)
-    llm.generate = generation._generate_keyed
+        engine = SharingEngine(llm, window_of(settings.drafter), gives=first)
+    engine.ranks_together, engine.room = size, engine.policy.room
+    if settings.row.keyed:
+        learn_from_rollouts_alone(llm)
     if generation.enable_sleep_mode:
         llm.sleep(level=2)
     # Sleep of level 2 drops the weights. With this flag TRL loads them before it rolls out.

@@ -4,12 +4,15 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from trl.generation.vllm_client import parse_logprobs
 
 from das import ranks
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, roll_out
 from das.errors import EngineError
+from das.trl.engines.engines import SeenByTRL
 from das.trl.engines.in_process import DasEngine
 from das.trl.engines.server_client import Completion, ServerClient, warn_if_exposed
 from das.weights.agreement import Policy
@@ -34,11 +37,10 @@ class ServerEngine(DasEngine):
         generation.enable_sleep_mode = False  # TRL ignores it here
         self.ranks_together = generation.accelerator.num_processes
         client: Any = None
-        generate: Any = None
         policy: Any = None
         if generation.accelerator.is_main_process:
             url = generation.server_base_url or f"http://{generation.server_host}:{generation.server_port}"
-            client = generation.vllm_client = ServerClient(
+            client = ServerClient(
                 base_url=url, group_port=generation.group_port, connection_timeout=generation.server_timeout
             )
             warn_if_exposed(url)
@@ -46,15 +48,24 @@ class ServerEngine(DasEngine):
             client.collective_rpc("das_meet_trainer")
             policy = Policy(*client.collective_rpc("das_policy")[0])
             client.init_communicator(device=generation.accelerator.device)
-            client.generate, generate = partial(_generate_for_trl, generation), client.generate_rows
-        super().__init__(client, generate)
+        super().__init__(client)
         self._policy: Policy = ranks.from_main(lambda: policy)
+        self.room = self._policy.room
         generation.accelerator.wait_for_everyone()
 
     @property
     def policy(self) -> Policy:
         """See Engines."""
         return self._policy
+
+    def seen_by_trl(self, generation: "SpeculativeGeneration") -> SeenByTRL:
+        """See Engines. TRL calls it `vllm_client`."""
+        return SeenByTRL(self.llm, partial(_generate_for_trl, generation))
+
+    def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
+        """See Engines. There is one turn only."""
+        rows = SimpleNamespace(generate=self.llm.generate_rows, collective_rpc=self.llm.collective_rpc)
+        return roll_out(rows, request)
 
     def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
         """See Engines. TRL's own code sends the weights by `update_named_params` of the client. The server's workers
@@ -73,7 +84,7 @@ class ServerEngine(DasEngine):
         return problem
 
     def completed(self, generation: "SpeculativeGeneration", generated: Any) -> Any:
-        """See Engines. On the main rank alone TRL's own code called `generate` of the client, `_generate_for_trl`."""
+        """See Engines. On the main rank alone TRL's own code called `_generate_for_trl`."""
         generation.last = ranks.from_main(lambda: generation.last)
         if self.llm is None:
             assert generation.last is not None
@@ -109,7 +120,7 @@ def _generate_for_trl(
     if structured_outputs_regex is not None:
         sampling["structured_outputs"] = {"regex": structured_outputs_regex}
     rows = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
-    outputs = generation._generate_keyed(rows, Completion({**sampling, **generation_kwargs}))
+    outputs = generation.generate_keyed(rows, Completion({**sampling, **generation_kwargs}))
     logprobs, logprob_token_ids = parse_logprobs([output.outputs[0].logprobs for output in outputs])
     return {
         "prompt_ids": [output.prompt_token_ids for output in outputs[::n]],

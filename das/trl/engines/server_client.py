@@ -25,10 +25,13 @@ from das.engine.one_json import OF_DAS
 from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.engine.versions import installed
 from das.errors import EngineError, reason_of
+from das.verify.admission import LIMIT_KEY
 from das.weights.gloo_transfer import PATIENCE_S, TRAINER, join
 
 KNOCK_S = 5.0  # seconds that a server has to accept a connection before the user hears of it
 CONNECTIONS = 256  # requests that are sent at once
+GENERATES = ("/v1/completions", "/v1/chat/completions")  # paths that answer with tokens
+GENERATES_FROM_FEATURES = "/inference/v1/generate"
 ONCE = ("init_weight_transfer_engine", "update_weights", "collective_rpc")  # paths whose requests are never repeated
 LOGPROBS_MODE = "processed_logprobs"  # what TRL's importance-sampling correction expects
 
@@ -57,12 +60,21 @@ class Completion:
 
 
 class ServerClient(VLLMClient):
-    """TRL's client. Without a GPU it sends weights over gloo. `roll_out` accepts it in place of vLLM's LLM."""
+    """TRL's client. Without a GPU it sends weights over gloo. Only requests of rollouts join the history."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         for path in ONCE:  # TRL repeats failed requests, and the server would do these twice
             self.session.mount(f"{self.base_url}/{path}", HTTPAdapter())
+
+    def _post(self, url: str, **kwargs: Any) -> Any:
+        """Send a request. One for tokens that says nothing to das is no rollout's: it gets no drafts."""
+        body = kwargs.get("json") or {}
+        if url.endswith(GENERATES):
+            body = {"vllm_xargs": {LIMIT_KEY: 0}, **body}
+        elif url.endswith(GENERATES_FROM_FEATURES):
+            body = {**body, "sampling_params": {"extra_args": {LIMIT_KEY: 0}, **body["sampling_params"]}}
+        return super()._post(url, **{**kwargs, "json": body} if body else kwargs)
 
     def check_server(self, total_timeout: float = 0.0, retry_interval: float = 2.0) -> None:
         """Wait for the server as TRL does, but say at once that nothing answers there."""
@@ -180,8 +192,7 @@ class ServerClient(VLLMClient):
     def generate_rows(
         self, prompts: Sequence[Any], completions: Sequence[Completion], use_tqdm: bool = False
     ) -> list[Any]:
-        """Takes the place of llm.generate: sends one request for each prompt. Returns objects with those fields of
-        vLLM's RequestOutput that das reads."""
+        """Send one request for each prompt. Returns objects with the fields of vLLM's RequestOutput that das reads."""
         with ThreadPoolExecutor(max_workers=min(len(prompts), CONNECTIONS)) as executor:
             return list(executor.map(self._complete, prompts, completions))
 

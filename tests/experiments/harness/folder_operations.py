@@ -34,6 +34,7 @@ from analysis.metrics import timeless
 from das.engine.learned import HISTORY
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
+from das.weights.agreement import Policy
 from experiments.harness.resume import LOCK
 from experiments.training.stock import StockEngine
 
@@ -55,6 +56,7 @@ class Engine(StockEngine):
         self.seen = 0
         inner = SimpleNamespace(
             engine_core=SimpleNamespace(engine_core=None),
+            input_processor=SimpleNamespace(),
             model_config=SimpleNamespace(max_model_len=4096),
             model_executor=SimpleNamespace(
                 driver_worker=SimpleNamespace(
@@ -63,7 +65,11 @@ class Engine(StockEngine):
             ),
         )
         llm = SimpleNamespace(llm_engine=inner, reset_prefix_cache=lambda: None, generate=None)
-        super().__init__(llm, id)
+        super().__init__(llm)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy("float32", tied=True, room=4096, keeps_bits=False)
 
     def take_weights(self, sample: Any) -> str:
         sample.take()
