@@ -34,6 +34,7 @@ FREE_KEYS = (  # the same, for single keys of other groups
     *("engine.weight_check_every", "engine.own_process"),
     *("cluster.engines", "cluster.address", "cluster.silent_s", "cluster.start_s"),
 )
+WHO_TRAINS = {"train": True, "train_once": False, "recorded": None}  # settings of a comparison, and their defaults
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written
 # Files of a step's rollout.
@@ -205,8 +206,9 @@ def identity(config: RunConfig) -> dict[str, Any]:
     """
     named = json.loads(json.dumps({key: value for key, value in config.resolved.items() if key not in FREE}))
     settings = {key: value for key, value in leaves(named) if key not in FREE_KEYS and value != {}}
-    if getattr(config.task, "train_once", False):
-        settings["task.train_once"] = True  # the checkpoints of arms that do not train have no optimizer state
+    for name, usual in WHO_TRAINS.items():  # the checkpoints of arms that do not train have no optimizer state
+        if (value := getattr(config.task, name, usual)) != usual:
+            settings[f"task.{name}"] = value
     return {"config": settings}
 
 

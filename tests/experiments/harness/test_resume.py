@@ -74,12 +74,13 @@ def test_checkpoints_of_another_run_are_refused_by_name(tmp_path: Path) -> None:
         resume.newest({tmp_path: config("engine.processes=2", "task.lock_step=false")}, print)
 
 
-def test_an_arm_that_does_not_train_cannot_go_on_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["train_once=true", "train=false", "recorded=r.jsonl"])
+def test_an_arm_that_does_not_train_cannot_go_on_training(setting: str, tmp_path: Path) -> None:
     write_steps(tmp_path, 8)
-    save(tmp_path, 8, config("task.train_once=true"))
-    with pytest.raises(UserError, match=r"these differ: task\.train_once \(True there, absent here\)"):
+    save(tmp_path, 8, config(f"task.{setting}"))
+    with pytest.raises(UserError, match=rf"these differ: task\.{setting.split('=')[0]} \(.* there, absent here\)"):
         resume.newest({tmp_path: config()}, print)
-    assert resume.newest({tmp_path: config("task.train_once=true")}, print) == 8
+    assert resume.newest({tmp_path: config(f"task.{setting}")}, print) == 8
 
 
 def test_the_folder_goes_back_to_the_step(tmp_path: Path) -> None:
