@@ -17,6 +17,8 @@ def set_environment(threads: int | None = 1) -> None:
     if threads is not None:
         torch.set_num_threads(threads)  # torch is loaded already, so it no longer reads OMP_NUM_THREADS
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        # Numba refuses another number once its threads run, and vLLM's ngram drafter compiles amid rollouts, too.
+        os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))
     for name, value in {
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_NO_USAGE_STATS": "1",
