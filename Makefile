@@ -34,7 +34,6 @@ nightly-runs: smoke
 	$(BIN)/python tests/nightly/strikes.py
 
 nightly-tests: deepspeed env-test
-	test -e .dev/skyrl || $(BIN)/python -m pip install --quiet --no-deps --target .dev skyrl==0.3.0 skyrl-gym==0.4.0
 	$(PYTEST) $(PARALLEL) -m nightly --ignore=tests/identity/test_search.py
 	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/experiments/harness/folder_operations.py 500
 

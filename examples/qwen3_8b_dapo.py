@@ -2,7 +2,8 @@
 
 accelerate launch --config_file launch/fsdp.yaml --num_processes 8 examples/qwen3_8b_dapo.py
 
-Any argument of TRL's GRPOConfig may follow. --method none: without drafts; --model, --data: others, hub id or folder.
+Any argument of TRL's GRPOConfig may follow. --method none: without drafts; --model, --data: others, hub id or folder;
+--subset, --columns: of other data, its part and its columns with problem and answer.
 """
 
 from argparse import ArgumentParser
@@ -13,6 +14,8 @@ own = ArgumentParser(allow_abbrev=False, add_help=False)
 own.add_argument("--method", default="das")
 own.add_argument("--model", default="Qwen/Qwen3-8B")
 own.add_argument("--data", default="open-r1/DAPO-Math-17k-Processed")
+own.add_argument("--subset", default="all")
+own.add_argument("--columns", nargs=2, default=["prompt", "solution"])
 options, arguments = own.parse_known_args()
 das.speculate(options.method)  # the line that makes rollouts draft
 
@@ -52,12 +55,12 @@ parser.set_defaults(
 
 
 def row(example: dict) -> dict:
-    """A problem as GRPOTrainer takes it. Drafts come from earlier responses to the same problem_id."""
-    prompt = [{"role": "user", "content": example["prompt"] + ASK}]
-    return {"prompt": prompt, "solution": example["solution"], "problem_id": example["extra_info"]["index"]}
+    """A problem as GRPOTrainer takes it. Drafts come from earlier responses to the same prompt."""
+    problem, answer = (example[name] for name in options.columns)
+    return {"prompt": [{"role": "user", "content": problem + ASK}], "solution": f"${answer}$"}
 
 
-problems = load_dataset(options.data, "all", split="train")
+problems = load_dataset(options.data, options.subset, split="train")
 too_long = get_soft_overlong_punishment(args.max_completion_length, args.max_completion_length // 4)
 trainer = GRPOTrainer(
     model=options.model,

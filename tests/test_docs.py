@@ -76,7 +76,7 @@ def test_links_resolve(page: Path) -> None:
 
 
 def test_code_and_configs_name_pages_and_anchors_that_exist() -> None:
-    suffixes = {".py", ".yaml", ".yml", ".sh", ".ipynb", ".md", ".toml"}
+    suffixes = {".py", ".yaml", ".yml", ".sh", ".md", ".toml"}
     ours = ("das", "experiments", "analysis", "rewards", "tests", "configs", "launch", "examples", "requirements")
     files = [path for folder in ours for path in (ROOT / folder).rglob("*") if path.suffix in suffixes]
     named = {

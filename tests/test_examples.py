@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from engine.servers import running
-from safetensors.torch import load_file
-from scripts import SIZES, TWO_RANKS, Ended, run_script, scripts
+from scripts import TWO_RANKS, Ended, run_script, scripts
 
 from das.engine.patches.weights import WEIGHT_TRANSFER
 
@@ -28,7 +27,7 @@ def run_example(*arguments: str | Path) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize("example", ["vllm_rollouts", "prompt_lookup", "trl_grpo"])
+@pytest.mark.parametrize("example", ["vllm_rollouts", "prompt_lookup"])
 def test_an_example_without_a_model_says_what_it_needs(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process: one import of vLLM and TRL serves all. A message as exit code goes to stderr, with 1."""
     path = f"examples/{example}.py"
@@ -54,34 +53,6 @@ def test_vllm_rollouts(tiny_policy: str) -> None:
     assert sum(int(words[-2]) for words in steps) > 0
 
 
-def test_trl_grpo(repetitive_policy: str, tmp_path: Path) -> None:
-    """das.speculate() changes nothing but the drafts."""
-    none, drafted = (tmp_path / method for method in METHODS)
-    none_output, output = (
-        run_example("examples/trl_grpo.py", repetitive_policy, tmp_path / method, method).out for method in METHODS
-    )
-    for name in ("model.safetensors", "optimizer.pt"):
-        assert (none / "checkpoint-4" / name).read_bytes() == (drafted / "checkpoint-4" / name).read_bytes(), name
-    first = load_file(Path(repetitive_policy) / "model.safetensors")["model.embed_tokens.weight"]
-    last = load_file(drafted / "checkpoint-4" / "model.safetensors")["model.embed_tokens.weight"]
-    assert (last != first).any()
-
-    def logs(folder: Path) -> list[dict[str, Any]]:
-        state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())
-        rows: list[dict[str, Any]] = state["log_history"]
-        return rows
-
-    for row, none_row in zip(logs(drafted), logs(none), strict=True):
-        differing = {key for key in row | none_row if row.get(key) != none_row.get(key)}
-        assert all(key == "step_time" or key.startswith("das/") for key in differing)
-        assert none_row["das/tokens_per_pass"] == 1
-        assert {"loss", "reward", "grad_norm", "entropy", "completions/mean_length"} <= row.keys() - differing
-    assert sum(row["das/accepted"] for row in logs(drafted)) > 0
-    assert all(row["das/drafted"] >= row["das/accepted"] for row in logs(drafted))
-    assert none_output.count("1.00 tokens a pass, 0 of 0 drafted tokens accepted") == 4
-    assert output.count("drafted tokens accepted") == 4
-
-
 TINY = (  # the sizes of a training of two ranks in which eight GPUs would train 8B
     *("--max_completion_length", "24", "--vllm_max_model_length", "128", "--gradient_accumulation_steps", "4"),
     *("--per_device_train_batch_size", "2", "--num_generations", "4", "--max_steps", "3", "--learning_rate", "0.01"),
@@ -92,10 +63,10 @@ TINY = (  # the sizes of a training of two ranks in which eight GPUs would train
 CALCULATIONS = (("what is 3 + 4?", 7), ("what is 12 - 5?", 7), ("add 7 to 15", 22), ("take 2 from 9", 7))
 
 
-def of_two_ranks(example: str, policy: str, data: Path, out: Path, *arguments: str) -> list[dict[str, Any]]:
-    """Run an example for eight GPUs on two ranks, and return TRL's logs of its steps."""
+def of_two_ranks(policy: str, data: Path, out: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Run the example for eight GPUs on two ranks, and return TRL's logs of its steps."""
     given = ("--model", policy, "--data", data, "--output_dir", out, *TINY, *arguments)
-    run_script(*TWO_RANKS, FIXED, f"examples/{example}.py", *given)
+    run_script(*TWO_RANKS, FIXED, "examples/qwen3_8b_dapo.py", *given)
     state = json.loads((out / "checkpoint-3" / "trainer_state.json").read_text())
     rows: list[dict[str, Any]] = state["log_history"]
     assert [row["step"] for row in rows] == [1, 2, 3]
@@ -109,12 +80,9 @@ def test_qwen3_8b_dapo(repetitive_policy: str, tmp_path: Path) -> None:
     data.mkdir()
     head = {"configs": [{"config_name": "all", "data_files": "train.jsonl"}]}
     (data / "README.md").write_text(f"---\n{json.dumps(head)}\n---\n")
-    rows = [{"prompt": q, "solution": str(a), "extra_info": {"index": q}} for q, a in CALCULATIONS]
+    rows = [{"prompt": q, "solution": str(a)} for q, a in CALCULATIONS]
     (data / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    none, das = (
-        of_two_ranks("qwen3_8b_dapo", repetitive_policy, data, tmp_path / method, "--method", method)
-        for method in METHODS
-    )
+    none, das = (of_two_ranks(repetitive_policy, data, tmp_path / method, "--method", method) for method in METHODS)
     assert sum(row["das/accepted"] for row in das) > 0
     assert das[-1]["das/exchange_mb"] > 0
     assert all(row["das/tokens_per_pass"] == 1 for row in none)
@@ -124,8 +92,8 @@ def test_qwen3_8b_dapo(repetitive_policy: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_qwen3_8b_deepscaler(repetitive_policy: str, tmp_path: Path) -> None:
-    """Two ranks, and a server of their own, as docs/eight_gpus.md places it."""
+def test_other_problems_and_a_server(repetitive_policy: str, tmp_path: Path) -> None:
+    """Two ranks, DeepScaleR's columns, and a server, as docs/eight_gpus.md has them."""
     data = tmp_path / "data"
     data.mkdir()
     rows = [{"problem": q, "answer": str(a)} for q, a in CALCULATIONS]
@@ -134,7 +102,8 @@ def test_qwen3_8b_deepscaler(repetitive_policy: str, tmp_path: Path) -> None:
     options = {"budget": {"name": "fixed"}}
     with running(repetitive_policy, tmp_path, "das", further=transfer, options=options, cold=True) as servers:
         server = ("--vllm_mode", "server", "--vllm_server_base_url", servers["das"].url)
-        das = of_two_ranks("qwen3_8b_deepscaler", repetitive_policy, data, tmp_path / "das", *server)
+        columns = ("--subset", "default", "--columns", "problem", "answer")
+        das = of_two_ranks(repetitive_policy, data, tmp_path / "das", *columns, *server)
     assert sum(row["das/accepted"] for row in das) > 0
     assert all(row["das/tokens_per_pass"] >= 1 for row in das)
 
@@ -167,47 +136,8 @@ def test_advise_own_rollouts(tmp_path: Path) -> None:
     assert (result.parent / "advice.html").stat().st_size > 0
 
 
-# A cell behind the first run, which starts as a user's. The others start as forks of a process that has imported vLLM.
-WARM = """
-sys.path.insert(0, "tests")
-from scripts import run_script
-
-def run(name, *settings):
-    print(run_script("run.py", *settings, *SETTINGS, f"hydra.run.dir={folders / name}"))
-    return folders / name
-"""
-
-
-@pytest.mark.slow
-def test_first_rollouts(repetitive_policy: str, tmp_path: Path) -> None:
-    """The notebook, in Jupyter's kernel, with a tiny policy."""
-    import nbformat
-    from nbclient import NotebookClient
-
-    notebook = nbformat.read(ROOT / "examples" / "first_rollouts.ipynb", as_version=4)
-    settings = [*SIZES, f"policy.path={repetitive_policy}", f"cache={tmp_path}"]
-    setup = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    for written, here in {"SETTINGS = []": f"SETTINGS = {settings}", '"outputs/notebook"': f'"{tmp_path}"'}.items():
-        assert written in setup.source
-        setup.source = setup.source.replace(written, here)
-    first = next(n for n, cell in enumerate(notebook.cells) if cell.source.startswith("none = run("))
-    notebook.cells.insert(first + 1, nbformat.v4.new_code_cell(WARM))
-    folder = {"metadata": {"path": str(ROOT / "examples")}}
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=folder).execute()
-    shown = nbformat.writes(notebook)
-    assert "equal: True (" in shown
-    assert len(re.findall(r"^(?:none|das|at most 2) +yes ", "\n".join(texts_of(notebook)), re.MULTILINE)) == 3
-    assert "identical: yes" in shown
-
-
-def texts_of(notebook: Any) -> list[str]:
-    """What the cells of an executed notebook printed."""
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    return [output.text for output in outputs if output.output_type == "stream"]
-
-
 def test_no_example_is_left_out() -> None:
     tests: dict[str, Callable[..., None] | Any] = globals()
     examples = ROOT / "examples"
-    for example in (*examples.glob("*.py"), *examples.glob("*.ipynb")):
+    for example in examples.glob("*.py"):
         assert f"test_{example.stem}" in tests, example

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from scripts import run_script
+from test_guides import PROGRAMS
 
 import das.run
 from das import __main__
@@ -180,18 +181,19 @@ def test_summary_of_verl_without_rollouts() -> None:
 
 @pytest.mark.slow
 def test_weights_are_those_of_speculate_in_the_script(repetitive_policy: str, tmp_path: Path) -> None:
-    """The example calls das.speculate(); without these lines it knows nothing of das."""
-    script = (ROOT / "examples" / "trl_grpo.py").read_text()
-    call = next(line for line in script.splitlines() if line.strip().startswith("das.speculate("))
-    plain = script.replace(call, call.split("das.")[0] + "pass")
-    assert "das.speculate(" not in plain.split('"""', 2)[2]
-    (tmp_path / "plain.py").write_text(plain)
-    told, run_by = tmp_path / "told", tmp_path / "run_by"
-    run_script("examples/trl_grpo.py", repetitive_policy, told, "das")
-    run = das_run(*FIXED, "--", sys.executable, tmp_path / "plain.py", repetitive_policy, run_by)
+    """README's program calls das.speculate(); without two lines it knows nothing of das."""
+    visibly = "max_steps=4, temperature=0.3, learning_rate=0.01, disable_tqdm=True"  # so the weights change
+    lines = PROGRAMS[0].values[0].replace("max_steps=2", visibly).splitlines()
+    plain = [line for line in lines if not line.startswith(("import das", "das.speculate("))]
+    assert len(plain) == len(lines) - 2
+    folders = [tmp_path / name for name in ("told", "run_by")]
+    for folder, program in zip(folders, (lines, plain), strict=True):
+        folder.with_suffix(".py").write_text("\n".join(program).replace("outputs/trl", str(folder)))
+    run_script("tests/fixed_budget.py", tmp_path / "told.py", repetitive_policy)
+    run = das_run(*FIXED, "--", sys.executable, tmp_path / "run_by.py", repetitive_policy)
     assert run.returncode == 0, run.stderr[-3000:]
-    told_weights, weights = (folder / "checkpoint-4" / "model.safetensors" for folder in (told, run_by))
-    assert weights.read_bytes() == told_weights.read_bytes()
+    told, weights = (next(folder.glob("checkpoint-*/model.safetensors")) for folder in folders)
+    assert weights.read_bytes() == told.read_bytes()
     said, total = run.stderr.splitlines()  # nobody says anything of which the user has no use
     assert said == "das: exact=bits: drafts change no token"
     assert "drafted tokens were accepted" in total

@@ -58,15 +58,11 @@ def policy(repetitive_policy: str, made_once: Callable[..., Path]) -> Path:
     return made_once("policy_for_verl", make)
 
 
-def start(*command: str | Path, log: Path, **variables: str | Path) -> subprocess.Popen[bytes]:
-    """Start a program in verl's environment. All that it prints goes to a file."""
-    environment = ENVIRONMENT | {name: str(value) for name, value in variables.items()}
+def ended(*command: str | Path, log: Path, record: Path) -> str:
+    """What a program printed in verl's environment, once it has ended well. record: see recording_loop.py."""
     with log.open("wb") as file:
-        return subprocess.Popen([PYTHON, *command], cwd=ROOT, env=environment, stdout=file, stderr=file)
-
-
-def ended(run: subprocess.Popen[bytes], log: Path) -> str:
-    """What a program printed, once it has ended well."""
+        environment = ENVIRONMENT | {"RECORD": str(record)}
+        run = subprocess.Popen([PYTHON, *command], cwd=ROOT, env=environment, stdout=file, stderr=file)
     try:
         assert run.wait(LIMIT_S) == 0, log.read_text(errors="replace")[-6000:]
     finally:
@@ -74,38 +70,6 @@ def ended(run: subprocess.Popen[bytes], log: Path) -> str:
             for process in (*psutil.Process(run.pid).children(recursive=True), run):
                 process.kill()
     return log.read_text(errors="replace")
-
-
-def test_server(policy: Path, tmp_path: Path) -> None:
-    """verl's server and its transfer of weights, four versions: equal tokens and log-probs, in whichever order requests
-    arrive; accepted drafts from siblings, and more than half of all drafts from the second version on."""
-    logs = {method: tmp_path / f"{method}.log" for method in ("none", "das")}
-    outs = {method: tmp_path / f"{method}.json" for method in logs}
-    code = "import sys, server; server.run(*sys.argv[1:])"
-    runs = {method: start("-c", code, method, policy, outs[method], log=log) for method, log in logs.items()}
-    printed = {method: ended(run, logs[method]) for method, run in runs.items()}
-    none, das = (json.loads(outs[method].read_text()) for method in logs)
-    assert len(das["responses"]) == 64
-    assert das["responses"] == none["responses"]
-    assert len({tuple(tokens) for tokens, _ in das["responses"].values()}) > 32
-    assert das["counts"][0]["accepted"] > 0
-    assert all(step["accepted"] > step["drafted"] / 2 > 0 for step in das["counts"][1:]), das["counts"]
-    assert "drafted tokens were accepted" in printed["das"]
-    assert "das: " not in printed["none"]
-
-
-def test_requests_and_routes(tmp_path: Path) -> None:
-    """Seeds differ by sample and turn, aborted requests are asked again without one, and all keep their problem."""
-    log = tmp_path / "log"
-    found = json.loads(ended(start(HERE / "clients.py", log=log), log).splitlines()[-1])
-    assert found["sync"] == found["again"]
-    seeds = [seed for name in ("sync", "sibling") for _, seed, _ in found[name]]
-    assert len({*seeds}) == 4
-    assert None not in seeds
-    assert [asked for asked, _, _ in found["aborted"]][:2] == [[1, 2, 3], [1, 2, 3, 7, 8]]
-    assert {seed for _, seed, _ in found["aborted"]} == {None}
-    assert len({problem for name in ("sync", "sibling", "aborted") for _, _, problem in found[name]}) == 1
-    assert found["placed"] == ["0", "1", "0", "2", "1", "1"]
 
 
 E = "actor_rollout_ref.rollout.engine_kwargs.vllm"
@@ -158,7 +122,7 @@ def train(method: str, policy: Path, folder: Path) -> tuple[dict[str, Any], str]
     files = [f"data.{kind}_files={folder / 'train.parquet'}" for kind in ("train", "val")]
     own = [*TRAINER, *files, f"actor_rollout_ref.model.path={policy}"]
     command = [*das_run, "--", PYTHON, "-m", "verl.trainer.main_ppo", *own]
-    printed = ended(start(*command, log=log, RECORD=record), log)
+    printed = ended(*command, log=log, record=record)
     recorded = [json.loads(line) for line in record.read_text().splitlines()]
     return {str(row["sample"]): row["tokens"] for row in recorded}, printed.splitlines()[-1]
 

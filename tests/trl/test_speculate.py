@@ -1,4 +1,4 @@
-"""`das.speculate()`: what it refuses, what it warns of, and that it can be ended. examples/trl_grpo.py runs it."""
+"""`das.speculate()`: what it refuses and warns of, and that it can be ended. test_wheel.py runs README's program."""
 
 import importlib
 import warnings
