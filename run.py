@@ -22,7 +22,7 @@ from das import ranks
 from das.side_output import keep_printing
 from experiments import rank_folders
 from experiments.commands import usage
-from experiments.harness import foreign, resume
+from experiments.harness import resume
 from experiments.registry import TASKS
 from experiments.run.errors import UserError, one_line_errors
 from experiments.settings.compose import explain_config_error
@@ -63,10 +63,7 @@ def main(config: DictConfig) -> None:
             if ranks.is_main():
                 stack.callback(remove_unused, folder)
                 stack.enter_context(resume.hold(folder))
-                foreign.refuse_links(folder)
                 again = config.resume is None and resume.goes_on(folder, config, overrides)
-                if config.resume is not None:
-                    resume.require_own(folder, overrides)
         if ranks.gather(again)[0]:
             config.resume = str(folder)
         if config.resume is not None:
@@ -75,7 +72,6 @@ def main(config: DictConfig) -> None:
             settings = run_config(config)
             if ranks.count() > 1 and settings.task.name != "train":
                 raise UserError(f"task={settings.task.name} runs in one process: start it with python run.py")
-        foreign.refuse_modules(settings, folder)
         TASKS[settings.task.name].load()(settings, overrides, str(folder))
 
 

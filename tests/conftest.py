@@ -25,7 +25,7 @@ from experiments.run.processes import warm_context
 from experiments.simulate.latency_forms import Drafting
 
 set_environment(int(os.environ.get("OMP_NUM_THREADS") or 1))
-# The key with which runs sign their settings (experiments/harness/foreign.py): tests leave the user's own alone.
+# Where das keeps what it compared (das/engine/self_test.py): tests leave the user's own alone.
 os.environ.setdefault("XDG_STATE_HOME", str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "state"))
 settings.register_profile("untimed", deadline=None)  # a first example compiles C; no test is timed
 settings.register_profile("long", deadline=None, max_examples=20_000)  # --hypothesis-profile=long, by hand

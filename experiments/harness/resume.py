@@ -1,11 +1,9 @@
 """Continue a run that was stopped, as if it had never stopped (resume=FOLDER on the command line)."""
 
-import errno
 import fcntl
 import json
 import os
 import re
-import shlex
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +16,8 @@ from omegaconf import DictConfig
 from analysis import read
 from das import ranks
 from das.files import write_text
-from experiments.harness import foreign
 from experiments.run.errors import CONFIGS, CheckpointError, UserError, reading
+from experiments.run.plain import plain
 from experiments.run.progress import Progress
 from experiments.run.run_folder import ENGINES, versions
 from experiments.settings.compose import compose_config
@@ -41,6 +39,8 @@ SCRATCH = "trainer"  # folder where an arm's next checkpoint is written
 ROLLOUT = re.compile(r"step_(?P<step>\d+)\.(timeline\.json|jsonl)\.gz(?P<partial>\.\d+\.tmp)?")
 SHOWN = 5  # number of differences that a message names
 LOCK = "lock"  # file that a run in its folder holds locked until it ends
+WANDB = "wandb"  # W&B's folder in a run's folder
+CODE = re.compile(r"[^\W\d]\w*(\.\w+)*:[^\W\d]\w*")  # the name of a class or function, module:name
 RECORDS = ("overrides.json", "meta.json", "metrics.jsonl", "result.json")  # a folder with one of them holds a run
 
 
@@ -48,11 +48,9 @@ RECORDS = ("overrides.json", "meta.json", "metrics.jsonl", "result.json")  # a f
 
 
 def remember(folder: Path, overrides: list[str]) -> None:
-    """Write the command line's overrides into a run's folder, signed by the user, so that `recall` can read them."""
+    """Write the command line's overrides into a run's folder, so that `recall` can read them."""
     folder.mkdir(parents=True, exist_ok=True)
-    settings = _settings(overrides)
-    record = {"overrides": settings, "signature": foreign.signature(settings)}
-    write_text(folder / "overrides.json", json.dumps(record))
+    write_text(folder / "overrides.json", json.dumps(_settings(overrides)))
 
 
 def goes_on(folder: Path, config: DictConfig, overrides: Sequence[str]) -> bool:
@@ -67,7 +65,7 @@ def goes_on(folder: Path, config: DictConfig, overrides: Sequence[str]) -> bool:
     held, elsewhere = f"{folder} already holds a run", "name another folder with hydra.run.dir=FOLDER"
     if config.task.name not in TASKS:
         raise UserError(f"{held}, and task={config.task.name} cannot be resumed: move it away, or {elsewhere}")
-    first, now = set(_recorded(folder)[0]), set(_settings(overrides))
+    first, now = set(_recorded(folder)), set(_settings(overrides))
     if first != now:
         differing = sorted(first ^ now)
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
@@ -82,34 +80,21 @@ def _settings(overrides: Sequence[str]) -> list[str]:
     return [override for override in overrides if not override.startswith("resume=")]
 
 
-def _recorded(folder: Path) -> tuple[list[str], str]:
-    """The overrides that `remember` wrote, and their signature. Raises UserError if there are none."""
+def _recorded(folder: Path) -> list[str]:
+    """The overrides that `remember` wrote. Raises UserError if there are none."""
     try:
-        record = json.loads((folder / "overrides.json").read_text())
-        return [str(override) for override in record["overrides"]], str(record["signature"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return [str(override) for override in json.loads((folder / "overrides.json").read_text())]
+    except (OSError, ValueError, TypeError, RecursionError):
         raise UserError(f"resume={folder}: it holds no run of task=train or task=compare (overrides.json)") from None
-
-
-def require_own(folder: Path, overrides: Sequence[str]) -> None:
-    """Refuse the settings that a folder brings unless this user signed them, or gives them again in `overrides`: they
-    may name code, files, secrets and machines. Raises UserError, which shows them."""
-    recorded, signed = _recorded(folder)
-    given_now = {_key(override) for override in overrides}
-    lacking = [override for override in recorded if _key(override) not in given_now]
-    if lacking and not foreign.is_own(recorded, signed):
-        raise UserError(
-            f"resume={folder}: its settings have no signature of yours, so they may be somebody else's, and name code "
-            f"or machines. Read them, and give those that you want yourself: resume={folder} {shlex.join(lacking)}"
-        )
 
 
 def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
     """Return the config and the overrides of the run in `folder`: those of its command line, changed by `overrides`.
 
-    Raises UserError if there is no such run, or if its task cannot be resumed.
+    Raises UserError if there is no such run, if its task cannot be resumed, or if somebody else may have made it
+    (_refuse_foreign).
     """
-    first, _ = _recorded(folder)
+    first = _recorded(folder)
     given_now = {_key(override) for override in overrides}
     combined = [override for override in first if _key(override) not in given_now] + overrides
     if "resume" not in given_now:  # the run is started again in its folder
@@ -121,7 +106,24 @@ def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
         raise UserError(
             f"resume={folder}: it holds a run of task={task}, which task={config.task.name} cannot continue"
         )
+    _refuse_foreign(folder, config, overrides)
     return config, combined
+
+
+def _refuse_foreign(folder: Path, config: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse a folder that names a class or function of its own, unless `overrides` name it too, and one that holds a
+    link, through which a run would write or delete elsewhere. Raises UserError."""
+    given = " ".join(overrides)
+    for key, value in leaves(plain(config)):
+        for name in value if isinstance(value, list) else [value]:
+            if CODE.fullmatch(str(name)) and name not in given:
+                raise UserError(f"resume={folder}: it asks to run {key}={name}; if you trust it, repeat this setting")
+    for parent, folders, files in os.walk(folder):
+        for path in (Path(parent, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                raise UserError(f"resume={folder}: {path} is a link; put a file or folder in its place")
+        if WANDB in folders:
+            folders.remove(WANDB)  # its own links lead to its logs
 
 
 def _key(override: str) -> str:
@@ -149,13 +151,9 @@ def _locked(path: Path) -> IO[str]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)  # empties nothing
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # empties nothing
         except FileNotFoundError:  # another process was refused, and has removed its empty folder meanwhile
             continue
-        except OSError as error:
-            if error.errno != errno.ELOOP:
-                raise
-            raise UserError(f"{path} is a link: remove it, a run's lock is a file in its folder") from None
         file = os.fdopen(handle, "w")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

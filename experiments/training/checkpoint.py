@@ -72,17 +72,15 @@ def verify(folder: Path, step: int, ended: bool = False) -> None:
     ended: the run ends with this step, so the optimizer's state may be gone (`keep_policy`).
     """
     path = step_folder(folder, step)
-    if path.is_symlink():
-        raise CheckpointError(f"{path} is a link: a checkpoint must be in the folder of its run")
     files = _manifest(folder, step)["files"]
     if ended and not (path / OPTIMIZER).exists():
         files.pop(OPTIMIZER, None)
-    present = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_symlink() or not file.is_dir()}
+    present = {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir()}
     for name in sorted(present ^ {*files, MANIFEST}):
         raise CheckpointError(f"{path / name} is {'not part of the checkpoint' if name in present else 'missing'}")
     for name, expected in files.items():
         file = path / name
-        if file.is_symlink() or not file.is_file():
+        if not file.is_file():
             raise CheckpointError(f"{file} is not a plain file")
         if file.stat().st_size != expected["bytes"]:
             raise CheckpointError(f"{file} has {file.stat().st_size} of {expected['bytes']} bytes")

@@ -15,7 +15,6 @@ from das.engine.build import EngineSettings
 from das.engine.methods import find_method
 from das.trl.dataset_rows import history_tick
 from experiments.harness.engine import make_schedule
-from experiments.harness.foreign import own_classes, refuse_environment
 from experiments.run.errors import reading
 from experiments.run.plain import plain
 from experiments.settings.config import problems_per_step
@@ -33,11 +32,9 @@ COUNTS = ("step_live", "step_tokens")  # of a pass
 
 
 def arm_config_of(path: Path) -> DictConfig:
-    """Read the config that the arm in this folder recorded. Raises UserError for a config without an arm, or one that
-    asks for more than settings, such as the environment."""
+    """Read the config that the arm in this folder recorded. Raises UserError for a config without an arm."""
     with reading(path / "config.yaml"):
         config = OmegaConf.load(path / "config.yaml")
-        refuse_environment(config)
         if config.arm.method is None:  # also raises if there is no arm
             raise ValueError("arm.method is empty")
         assert isinstance(config, DictConfig)
@@ -45,9 +42,8 @@ def arm_config_of(path: Path) -> DictConfig:
 
 
 def can_be_replayed(config: DictConfig) -> bool:
-    """Return whether experiments/simulate can simulate an arm with this recorded config. Classes of the user's that
-    only the config names are not loaded."""
-    return find_method(config.arm.method).simulated and not own_classes(config)
+    """Return whether experiments/simulate can simulate an arm with this recorded config."""
+    return find_method(config.arm.method).simulated
 
 
 def simulated_arm(settings: EngineSettings) -> Arm:

@@ -266,3 +266,32 @@ def test_a_run_without_a_checkpoint_is_emptied_while_it_is_locked(tmp_path: Path
     assert (tmp_path / "metrics.jsonl").exists()
     with resume.hold(tmp_path), pytest.raises(UserError, match="still running"):
         resume.start_again(tmp_path, unless=lambda: False)
+
+
+def test_code_that_a_folder_names_is_named_again(tmp_path: Path) -> None:
+    """Otherwise a folder of somebody else could run it. The reward is no setting that its run may change."""
+    mine = ["task=train", "reward=own", "reward.function=mine:f", "cluster=ray", "cluster.address=host:6379"]
+    resume.remember(tmp_path, mine)
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        with pytest.raises(UserError, match=r"it asks to run reward\.function=mine:f; if you trust it, repeat"):
+            resume.recall(tmp_path, [f"resume={tmp_path}", "wandb=off"])
+        again, _ = resume.recall(tmp_path, [f"resume={tmp_path}", "reward.function=mine:f"])
+        assert again.reward.function == "mine:f"
+        resume.recall(tmp_path, mine)  # the command itself, started again in its folder
+        resume.remember(tmp_path, ["+vary.budget.name=[none,'mine.own:B']"])
+        with pytest.raises(UserError, match=r"vary\.budget\.name=mine\.own:B"):
+            resume.recall(tmp_path, [f"resume={tmp_path}"])
+
+
+def test_no_run_goes_on_through_a_link(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    logs = run / "arms" / "das" / "wandb" / "offline-run-1"
+    logs.mkdir(parents=True)
+    (logs / "debug.log").symlink_to("/root/.cache/wandb/logs/core-debug.log")
+    (tmp_path / "link").symlink_to(run)
+    resume.remember(run, ["task=train"])
+    with initialize_config_dir(str(CONFIGS), version_base=None):
+        resume.recall(tmp_path / "link", [])
+        (run / "arms" / "none").symlink_to(tmp_path)
+        with pytest.raises(UserError, match="arms/none is a link; put a file or folder in its place"):
+            resume.recall(run, [f"resume={run}"])

@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,32 +92,17 @@ def not_resumable(tmp: Path, policy: Path) -> Made:
 
 
 @kind("run folder of somebody else")
-def others_settings(tmp: Path, policy: Path) -> Made:
+def others_code(tmp: Path, policy: Path) -> Made:
     (tmp / "evil.py").write_text("import os\nos._exit(77)\n")
-    settings = ["task=train", "reward=own", "reward.function=evil:f", "data.system=\x1b[2J"]
-    (tmp / "overrides.json").write_text(json.dumps({"overrides": settings, "signature": ""}))
-    return [f"resume={tmp}"], "no signature of yours"
+    resume.remember(tmp, ["task=train", "reward=own", "reward.function=evil:f"])
+    return [f"resume={tmp}"], "it asks to run reward.function=evil:f; if you trust it, repeat this setting"
 
 
 @kind("run folder of somebody else")
-def link_out(tmp: Path, policy: Path) -> Made:
-    (tmp / "run").mkdir()
+def link(tmp: Path, policy: Path) -> Made:
+    resume.remember(tmp / "run", ["task=train"])
     (tmp / "run" / "metrics.jsonl").symlink_to(tmp / "precious.txt")
-    return [f"resume={tmp / 'run'}"], "metrics.jsonl is a link that leads out of the run folder"
-
-
-@kind("run folder of somebody else")
-def link_for_a_lock(tmp: Path, policy: Path) -> Made:
-    (tmp / "run").mkdir()
-    (tmp / "run" / "lock").symlink_to(tmp / "precious.txt")
-    return [f"resume={tmp / 'run'}"], "lock is a link: remove it"
-
-
-@kind("run folder of somebody else")
-def module_beside_the_run(tmp: Path, policy: Path) -> Made:
-    (tmp / "beside.py").write_text("import os\nos._exit(77)\n")
-    sys.path.append(str(tmp))
-    return ["reward=own", "reward.function=beside:f", f"out={tmp}"], "from which no code is run"
+    return [f"resume={tmp / 'run'}"], "metrics.jsonl is a link; put a file or folder in its place"
 
 
 # ---- policies ----

@@ -256,7 +256,7 @@ checkpoint_case("checkpoint of another number of processes", "engine.processes=2
 checkpoint_case("checkpoint with an altered byte", "no checkpoint can be used", written(WEIGHTS, b"weightz"))
 checkpoint_case("checkpoint without its manifest", "manifest.json is missing or damaged", removed(checkpoint.MANIFEST))
 checkpoint_case("checkpoint whose manifest names a path outside", "../outside is missing", *OUTSIDE)
-checkpoint_case(ELSEWHERE, "model.safetensors is not a plain file", lambda place: linked(place / WEIGHTS))
+checkpoint_case(ELSEWHERE, "model.safetensors is a link", lambda place: linked(place / WEIGHTS))
 checkpoint_case(ELSEWHERE, "step_00002 is a link", linked)
 checkpoint_case(RESUMED, "metrics.jsonl line 1 is not JSON", written(METRICS, b'{"step": 1\n{"step": 2}\n'))
 checkpoint_case(RESUMED, "has no row of step 1", written(METRICS, b'{"step": 2}\n'))

@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 import threading
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from das import stages
 from experiments.run import progress as of_run
+from experiments.run.errors import stop
 from experiments.run.progress import Progress
 
 ROW = {"arm": "das", "rollout_s": 1.5, "tokens_per_pass": 2.0, "length_max": 70, "reward": 0.25}
@@ -83,3 +85,12 @@ def test_a_long_start_says_what_it_does_now(monkeypatch: pytest.MonkeyPatch) -> 
     assert "trains" not in terminal.getvalue()
     assert any(line.startswith("step   1/2") for line in lines)
     assert len([thread for thread in threading.enumerate() if thread.name == "start"]) == 0
+
+
+def test_control_characters_do_not_reach_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        stop("data.path=\x1b[2J\x1b[31mfake\x07 \u202ex\x9b\ud800: größer", 2)
+    Progress(0, terminal=sys.stdout).note("first\nmeta.json says \x1b]0;title\x07 └")
+    printed = capfd.readouterr()
+    assert printed.err == "error: data.path=\\x1b[2J\\x1b[31mfake\\x07 \\u202ex\\x9b\\ud800: größer\n"
+    assert printed.out == "first\nmeta.json says \\x1b]0;title\\x07 └\n"
