@@ -12,7 +12,7 @@ PYTEST := $(DEV) -m pytest
 PARALLEL := --numprocesses 2 --dist loadfile
 
 .PHONY: run reproduce smoke nightly nightly-runs nightly-tests nightly-searches nightly-verl smoke-tasks check test \
-	pytest lint env env-test peers verl real-policy deepspeed docs look wheel gpu-requirements check-gpu-requirements check-gpu rehearse-gpu clean
+	pytest lint env env-test peers verl real-policy deepspeed docs look wheel check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -158,14 +158,6 @@ look: .look/.look-env
 wheel: env
 	rm -rf build
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
-
-# Resolve requirements/gpu.in into gpu.txt for CUDA machines, or check that every pin and dependency is to be had. Both
-# need the package index, and download metadata only.
-gpu-requirements:
-	"$(PYTHON)" requirements/resolve.py --write
-
-check-gpu-requirements:
-	"$(PYTHON)" requirements/resolve.py
 
 clean:
 	rm -rf .venv .dev .docs .look .peers .real .deepspeed .verl site build dist das/_build das/*/_build

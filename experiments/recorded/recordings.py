@@ -1,7 +1,7 @@
 """Fetch public recordings of real models' rollouts from the repositories that published them, at fixed commits.
 
-recordings.json lists them: repository, licence, model, sampling temperature, and for each file its run, commit, path,
-git's digest of its content, and its size. They are written as the rows that experiments/simulate/rollouts.py reads.
+recordings.json lists them: repository, licence, model, sampling temperature, and for each file its run, commit, path
+and git's digest of its content. They are written as the rows that experiments/simulate/rollouts.py reads.
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ import gzip
 import hashlib
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -27,7 +24,6 @@ from experiments.run.errors import UserError
 
 LIST = Path(__file__).with_name("recordings.json")
 PATIENCE_S = 30.0  # seconds to wait for a server's next bytes
-ANSWER_S = 120.0  # seconds for a whole file
 CONNECTIONS = 8
 
 Response = tuple[str, int, float, str | list[int]]  # prompt, sample, reward, text or token ids
@@ -35,13 +31,12 @@ Response = tuple[str, int, float, str | list[int]]  # prompt, sample, reward, te
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file of a public repository. blob: git's digest of its content, SHA-1 in hexadecimal. size: in bytes."""
+    """A file of a public repository. blob: git's digest of its content, SHA-1 in hexadecimal."""
 
     run: str
     commit: str
     path: str
     blob: str
-    size: int
 
 
 @dataclass(frozen=True)
@@ -70,9 +65,10 @@ def fetch(recording: Recording, source: str, folder: Path) -> int:
     """Fetch a recording's files and write them as `NAME.jsonl.gz` into the folder. Returns the number of responses.
 
     source: address under which REPOSITORY/COMMIT/PATH is found, http(s)://... or file:///... Raises UserError for a
-    file that cannot be fetched, or whose content has another size or digest.
+    file that cannot be fetched, or whose content has another digest.
     """
-    contents = _contents(recording, source)
+    with ThreadPoolExecutor(CONNECTIONS) as threads:
+        contents = list(threads.map(partial(_content, source, recording.repository), recording.files))
     rows = [
         {
             "problem_id": hashlib.md5(prompt.strip().encode(), usedforsecurity=False).hexdigest()[:10],
@@ -91,48 +87,17 @@ def fetch(recording: Recording, source: str, folder: Path) -> int:
     return len(rows)
 
 
-def _contents(recording: Recording, source: str) -> list[bytes]:
-    """Fetch all files at once. A server may send its answer, or the head of it, so slowly that no single wait is too
-    long; so the threads that wait for it are given up after a time."""
-    todo: SimpleQueue[tuple[RawFile, Future[bytes]]] = SimpleQueue()
-    answers = [Future[bytes]() for _ in recording.files]
-    for asked in zip(recording.files, answers, strict=True):
-        todo.put(asked)
-
-    def work() -> None:
-        with suppress(Empty):
-            while True:
-                file, answer = todo.get_nowait()
-                try:
-                    answer.set_result(_content(recording.repository, file, source))
-                except BaseException as error:
-                    answer.set_exception(error)
-
-    for _ in range(CONNECTIONS):
-        Thread(target=work, daemon=True).start()
-    patience = ANSWER_S * -(-len(answers) // CONNECTIONS)
-    end = time.monotonic() + patience
-    try:
-        return [answer.result(max(0.0, end - time.monotonic())) for answer in answers]
-    except TimeoutError:
-        raise UserError(f"{source} has not sent the files of {recording.name} in {patience:.0f} s: try again") from None
-
-
-def _content(repository: str, file: RawFile, source: str) -> bytes:
+def _content(source: str, repository: str, file: RawFile) -> bytes:
     address = f"{source.rstrip('/')}/{repository}/{file.commit}/{quote(file.path)}"
     try:
         with urlopen(address, timeout=PATIENCE_S) as answer:
-            content: bytes = answer.read(file.size + 1)  # no more, however much is sent
+            content: bytes = answer.read()
     except (OSError, ValueError, HTTPException) as error:
-        reason = str(getattr(error, "reason", error))[:200] or type(error).__name__
         raise UserError(
-            f"{address} cannot be fetched ({reason}): where the network is reached, save all "
-            f"files of experiments/recorded/{LIST.name} as FOLDER/REPOSITORY/COMMIT/PATH, and give task.source=file:///FOLDER"
+            f"{address} cannot be fetched ({str(error)[:200] or type(error).__name__}): where the network is reached, "
+            f"save all files of experiments/recorded/{LIST.name} as FOLDER/REPOSITORY/COMMIT/PATH, and give "
+            "task.source=file:///FOLDER"
         ) from None
-    if len(content) < file.size:
-        raise UserError(f"{address} broke off after {len(content)} of {file.size} bytes: try again")
-    if len(content) > file.size:
-        raise UserError(f"{address} has more than the {file.size} bytes that {LIST.name} names: it is another file")
     if hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() != file.blob:
         raise UserError(f"{address} has not the digest that {LIST.name} names, {file.blob}: it is another file")
     return content

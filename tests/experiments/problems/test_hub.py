@@ -1,10 +1,8 @@
-"""The hub when it answers, cannot be reached or is silent, and its cache. A local server acts as the hub."""
+"""A set of the hub. A local server acts as the hub."""
 
 import hashlib
 import json
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,8 +12,7 @@ import huggingface_hub
 import pytest
 from refusals import one_line
 
-from experiments.problems import hub
-from experiments.run.errors import UserError
+from experiments.problems import load
 
 COMMIT = "a" * 40
 CARD = b"---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: train.jsonl}\n---\n"
@@ -81,33 +78,18 @@ def server() -> Iterator[ThreadingHTTPServer]:
 
 
 @pytest.mark.usefixtures("cache")
-def test_a_set_is_read_from_the_hub_and_then_from_the_cache(
-    server: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_set_is_read_from_the_hub(server: ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, f"http://127.0.0.1:{server.server_port}")
-    hub.check("somebody/set", "main")
-    rows = list(hub.rows("somebody/set", ["main"], "train", "main"))
-    assert rows == [{"question": "1+1?", "answer": "#### 2"}] * 3
-    for subset, split, says in (("other", "train", "'other' not found"), ("main", "test", 'Unknown split "test"')):
-        with pytest.raises(UserError, match=says):
-            list(hub.rows("somebody/set", [subset], split, "main"))
-    with pytest.raises(UserError, match="scripts are no longer supported"):
-        list(hub.rows("somebody/script", ["main"], "train", "main"))
-    use(monkeypatch, "http://127.0.0.1:9")  # no server listens there
-    hub.check("somebody/set", "main")
-    assert list(hub.rows("somebody/set", ["main"], "train", "main")) == rows
-    assert not huggingface_hub.constants.HF_HUB_OFFLINE
 
+    def rows(name: str = "somebody/set", subset: str = "main", split: str = "train") -> list[dict[str, str]]:
+        hub = {"id": name, "subsets": [subset], "split": split, "revision": "main"}
+        return list(load._rows({"path": None, "hub": hub}))
 
-@pytest.mark.usefixtures("cache")
-def test_an_unreachable_hub_is_reported_soon_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "_PATIENCE_S", 0.2)
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)  # called by the hub's client between its tries
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never answers
-        for port in (9, silent.getsockname()[1]):
-            use(monkeypatch, f"http://127.0.0.1:{port}")
-            for call in (lambda: hub.check("a/b", "main"), lambda: list(hub.rows("a/b", ["main"], "train", "main"))):
-                with one_line(r"a/b cannot be loaded: .* cannot be reached.*set data"):
-                    call()
-    assert not slept
+    assert rows() == [{"question": "1+1?", "answer": "#### 2"}] * 3
+    for wrong, says in (
+        ({"subset": "other"}, "'other' not found"),
+        ({"split": "test"}, 'Unknown split "test"'),
+        ({"name": "somebody/script"}, "scripts are no longer supported"),
+    ):
+        with one_line(rf"^somebody/\w+ cannot be loaded: .*{says}.*set data.path=FILE"):
+            rows(**wrong)

@@ -3,14 +3,11 @@
 import gzip
 import hashlib
 import json
-import re
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 from composed import composed_run
@@ -49,7 +46,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file.write_text(content)
         blob = hashlib.sha1(f"blob {len(content)}\0{content}".encode()).hexdigest()
         about = {"repository": "owner/name", "licence": "MIT", "form": form, "model": "M", "temperature": 0.7}
-        listed[f"a_{form}"] = {**about, "files": [["run", COMMIT, path, blob, len(content)]]}
+        listed[f"a_{form}"] = {**about, "files": [["run", COMMIT, path, blob]]}
     (tmp_path / "list.json").write_text(json.dumps(listed))
     monkeypatch.setattr(recorded, "LIST", tmp_path / "list.json")
     return folder
@@ -103,61 +100,6 @@ def test_the_list_is_well_formed() -> None:
         assert recording.form in recorded.FORMS
         assert len({file.path for file in recording.files}) == len(recording.files)
         assert all(len(file.commit) == len(file.blob) == 40 for file in recording.files)
-        assert all(0 < file.size < 10**7 for file in recording.files)
-
-
-OK = b"HTTP/1.1 200 OK\r\n"
-AREAL_SIZE = len(FILES["areal"][1])
-# What a server answers, piece by piece, and words of the line. `...`: the pieces are sent without end.
-ANSWERS_OF_SERVERS: dict[str, tuple[list[bytes], str]] = {
-    "breaks off": ([OK + b"Content-Length: 1000\r\n\r\n0123456789"], f"broke off after 10 of {AREAL_SIZE} bytes"),
-    "breaks off in a chunk": ([OK + b"Transfer-Encoding: chunked\r\n\r\nff\r\n0123"], "IncompleteRead"),
-    "a bad chunk": ([OK + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n0123"], "cannot be fetched"),
-    "no HTTP": ([b"\x00\x1b[2Jgarbage\r\n\r\n"], "cannot be fetched"),
-    "nothing": ([b""], "cannot be fetched (Remote end closed"),
-    "half a head": ([b"HTTP/1.1 20"], "cannot be fetched"),
-    "a long head": ([OK + b"X: " + b"a" * 70_000 + b"\r\n\r\n"], "got more than 65536 bytes"),
-    "many heads": ([OK + b"X: a\r\n" * 200 + b"\r\n"], "got more than 100 headers"),
-    "a number that is none": ([b"HTTP/1.1 999999 OK\r\n\r\n"], "cannot be fetched"),
-    "nothing to be found": ([b"HTTP/1.1 404 Not Found\r\n\r\n"], "cannot be fetched (Not Found"),
-    "a circle": ([b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n"], "cannot be fetched"),
-    "a file of this machine": ([b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n"], "cannot be fetched"),
-    "one byte more": ([OK + b"\r\n" + b"a" * (AREAL_SIZE + 1)], f"has more than the {AREAL_SIZE} bytes that"),
-    "an endless body": ([OK + b"\r\n", *[b"a" * 4096] * 100_000], f"has more than the {AREAL_SIZE} bytes that"),
-    "a slow head": ([OK, *[b"X"] * 100_000], "has not sent the files of a_areal in 1 s"),
-    "a slow body": ([OK + b"\r\n", *[b"X"] * 100_000], "has not sent the files of a_areal in 1 s"),
-}
-
-
-@pytest.mark.parametrize("answer", ANSWERS_OF_SERVERS)
-def test_whatever_a_server_answers_is_one_line(
-    answer: str, published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pieces, words = ANSWERS_OF_SERVERS[answer]
-    monkeypatch.setattr(recorded, "ANSWER_S", 1.0 if "slow" in answer else 120.0)
-    sent, done = [0], threading.Event()
-
-    class Answers(BaseRequestHandler):
-        def handle(self) -> None:
-            self.request.recv(65536)
-            with suppress(OSError):
-                for piece in pieces:
-                    self.request.sendall(piece)
-                    sent[0] += len(piece)
-                    if len(piece) == 1 and done.wait(0.02):
-                        break
-
-    with ThreadingTCPServer(("127.0.0.1", 0), Answers) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            with pytest.raises(UserError, match=re.escape(words)) as refused:
-                fetched(f"http://127.0.0.1:{server.server_address[1]}", tmp_path / "out", "task.only=[a_areal]")
-        finally:
-            done.set()
-            server.shutdown()
-    assert len(str(refused.value)) < 700
-    assert sent[0] < 10**8, "it is refused while it streams"
-    assert not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize("source", ["http://127.0.0.1:xx", "http://127.0.0.1:80 0", "nowhere", "http://[::1", "x://y"])
