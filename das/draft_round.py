@@ -13,7 +13,6 @@ import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.drafter import Drafter, Drafts
-from das.models.hybrid import Hybrid
 
 UNLIMITED = 2**31
 
@@ -35,7 +34,6 @@ class DraftRound:
     max_draft_tokens  the longest draft that the caller can verify; None: the budget's maximum
     max_rows          the most rows (requests and drafted tokens) of a pass; drafts are the shorter the more requests
                       there are; None: no such limit
-    hybrid            lets a model extend the drafter's drafts; None: no model drafts
 
     begin_step and end_step enclose a rollout. Where nobody announces rollouts, as in a server, they end between two
     passes, and requests that still run belong to the next one.
@@ -50,13 +48,11 @@ class DraftRound:
         drafter: Drafter,
         budget: BudgetPolicy,
         max_draft_tokens: int | None = None,
-        hybrid: Hybrid | None = None,
         max_rows: int | None = None,
     ) -> None:
         self.drafter = drafter
         self.budget = budget
         self.max_draft_tokens = budget.max_draft_tokens if max_draft_tokens is None else max_draft_tokens
-        self.hybrid = hybrid
         self.max_rows = UNLIMITED if max_rows is None else max_rows
 
     def begin_step(self, num_requests: int) -> None:
@@ -106,8 +102,6 @@ class DraftRound:
         for target_pass in target_passes:
             self.budget.observe_pass(target_pass)
         names = [request.name for request in requests]
-        if names and self.hybrid is not None:
-            self.hybrid.observe(names, tokens)
         if names:
             self.drafter.observe_batch(names, tokens, remembered)
 
@@ -126,7 +120,7 @@ class DraftRound:
             return None
         names = [request.name for request in requests]
         floors = self.budget.floors(requests)
-        drafts = self._drafts(names, limits, floors)
+        drafts = self.drafter.propose_batch(names, limits, floors)
         return Proposal(drafts, self._trimmed(requests, drafts))
 
     @property
@@ -139,11 +133,6 @@ class DraftRound:
         if len(counts) != len(most) or min(counts) < 0 or any(map(gt, counts, most)):
             raise ValueError(f"{self._budget}.trim returned {counts} for drafts of {most} tokens")
         return counts
-
-    def _drafts(self, names: list[str], limits: list[int], floors: Sequence[float] | None) -> Drafts:
-        if self.hybrid is None:
-            return self.drafter.propose_batch(names, limits, floors)
-        return self.hybrid.extend(self.drafter, names, limits, floors)
 
     def rest(self) -> None:
         """Take the place of `propose` where the budget rests: nobody drafts for the next pass."""
@@ -181,8 +170,6 @@ class DraftRound:
         history_tick: the tick (step or epoch) that the drafter's window moves to; None: the drafter is shared, and its
         owner moves the window.
         """
-        if self.hybrid is not None:
-            self.hybrid.observe((), ())
         if history_tick is not None:
             self.drafter.end_step(history_tick)
         self.budget.end_step()

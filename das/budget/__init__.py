@@ -17,11 +17,12 @@ __all__ = [
     "DraftWork",
     "LiveRequest",
     "TargetPass",
+    "checked_budget",
     "longest_draft",
     "make_budget",
 ]
 
-_longest: dict[str, int] = {}  # by the settings' text
+_checked: dict[str, BudgetPolicy] = {}  # by the settings' text
 DEFAULT_BUDGET: Mapping[str, Any] = {"name": "marginal"}  # used if no budget is named
 
 POLICIES: dict[str, type[BudgetPolicy]] = {
@@ -67,10 +68,16 @@ def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
     return built
 
 
-def longest_draft(settings: Mapping[str, Any]) -> int:
-    """Returns the most draft tokens that the policy with these settings gives a request. A process builds the policy
-    for this once. Raises the errors of make_budget."""
+def checked_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
+    """Returns a policy with these settings to look at, which a process builds once. Raises the errors of
+    make_budget."""
     text = repr(settings)
-    if text not in _longest:
-        _longest[text] = make_budget(settings).max_draft_tokens
-    return _longest[text]
+    if text not in _checked:
+        _checked[text] = make_budget(settings)
+    return _checked[text]
+
+
+def longest_draft(settings: Mapping[str, Any]) -> int:
+    """Returns the most draft tokens that the policy with these settings gives a request. Raises the errors of
+    make_budget."""
+    return checked_budget(settings).max_draft_tokens

@@ -86,6 +86,8 @@ class Marginal(BudgetPolicy):
     Raises ValueError for values out of range.
     """
 
+    reads_probabilities = True
+
     def __init__(self, tokens: int = 32, ratio: float = 64.0, latency: str | None = None):
         _native()  # compile now, not in the first pass
         self.max_draft_tokens = drafted_tokens(tokens)
@@ -97,10 +99,8 @@ class Marginal(BudgetPolicy):
         # Where passes are planned ahead, the pass of a trial comes a round later.
         self._running: deque[tuple[int, float, float] | None] = deque((None, None), maxlen=2)
         self._saves = 0.0  # seconds that the last drafts were expected to save
-        self._each = 0.0  # expected seconds per emitted token of the last pass, without its draft passes
+        self._each = 0.0  # expected seconds per emitted token of the last pass
         self._row = 0.0  # seconds that a drafted token of the last pass cost on average
-        self._emits = 1.0  # tokens that the last pass was expected to emit
-        self._drafting_s = 0.0  # seconds of the draft passes before the last pass
         self._lowest = 0.0  # the lowest gain that was verified in the last pass with drafts
         self._unpaid = 0  # passes in a row whose drafts did not pay
         self._wait, self._next_wait = 0, FIRST_WAIT  # passes until the drafter is called again, this time and next time
@@ -140,14 +140,10 @@ class Marginal(BudgetPolicy):
             floor = min(floor, FREE_FLOOR)
         return [floor] * len(live)
 
-    def worth(self) -> float:
-        return self._each + self._drafting_s / self._emits if self._each else float("nan")
-
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         seconds = self.prices.table(len(live), int(drafts.counts.sum()))
         chosen, counts, gains, self._lowest = best_tokens(drafts, seconds)
-        self._emits = float(len(live) + gains[chosen])
-        each = self._each = float(seconds[chosen]) / self._emits
+        each = self._each = float(seconds[chosen]) / float(len(live) + gains[chosen])
         self._saves = float(seconds[0]) - len(live) * each
         self._row = float(seconds[chosen] - seconds[0]) / max(1, chosen)
         self._count_unpaid(chosen)
@@ -198,7 +194,6 @@ class Marginal(BudgetPolicy):
             self._trials.spent(self._now, done.seconds < FOUND * expected, APART * plain)
             self._running.extend((None, None))
         self.prices.observe(done)
-        self._drafting_s = sum(seconds for _, seconds in done.draft_passes)
 
     def predict(self, live: int, num_drafted: int, context: int) -> float:
         return self.prices.predict(live, num_drafted)

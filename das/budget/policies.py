@@ -80,6 +80,7 @@ class BudgetPolicy:
     """
 
     max_draft_tokens: int  # the most draft tokens that any request can ever get
+    reads_probabilities: bool = False  # whether `trim` looks at the probabilities of drafted tokens
 
     def begin_step(self, requests: int) -> None:
         """Note that a rollout of this many requests begins. Requests without a slot wait."""
@@ -107,10 +108,6 @@ class BudgetPolicy:
         """Returns a probability for each request; None: no such limits. `trim` keeps no token that is less probable, so
         drafts may end there."""
         return None
-
-    def worth(self) -> float:
-        """Returns the seconds that one more emitted token saves; nan if the policy does not know."""
-        return float("nan")
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         """Returns how many tokens of each draft to verify. The drafts come with an estimated probability of each token,

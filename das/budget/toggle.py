@@ -54,6 +54,7 @@ class RooflineToggle(BudgetPolicy):
             raise ValueError(f"budget=roofline_toggle needs margin >= 0 and ratio > 0, got {margin}, {ratio}")
         self.over = Fixed(DEFAULT_TOKENS) if over is None else over
         self.max_draft_tokens = self.over.max_draft_tokens
+        self.reads_probabilities = self.over.reads_probabilities
         self.margin = margin
         self.on = False
         self.prices = LatencyModel(ratio)
@@ -141,9 +142,6 @@ class RooflineToggle(BudgetPolicy):
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
         return self.over.floors(live)
-
-    def worth(self) -> float:
-        return self.over.worth()
 
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         return self.over.trim(live, drafts)

@@ -55,16 +55,15 @@ def size(values: Any) -> int | None:
         return None
 
 
-def limits(values: Sequence[int], name: str, largest: int) -> tuple[array[int], int]:
-    """Check the limits of drafts, in tokens. Returns them as int64, and the highest of them. name: what errors call
-    them. largest: the largest limit allowed."""
+def limits(values: Sequence[int]) -> tuple[array[int], int]:
+    """Check the limits of drafts, in tokens. Returns them as int64, and the highest of them."""
     try:
         numbers = array("q", values)
     except (TypeError, OverflowError):
-        raise ValueError(f"{name} must be whole numbers in 0..{largest}") from None
+        raise ValueError(f"limits must be whole numbers in 0..{MAX_DRAFT}") from None
     highest = max(numbers, default=0)
-    if highest > largest or min(numbers, default=0) < 0:
-        raise ValueError(f"{name} must be in 0..{largest}, got {min(numbers)}..{highest}")
+    if highest > MAX_DRAFT or min(numbers, default=0) < 0:
+        raise ValueError(f"limits must be in 0..{MAX_DRAFT}, got {min(numbers)}..{highest}")
     return numbers, highest
 
 

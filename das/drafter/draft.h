@@ -35,7 +35,6 @@ typedef struct {
     double reach, floor;             /* P(the whole draft is accepted); its lower bound */
     int n_cand, needs_lookup, done;
     int sees_others;                 /* whether occurrences in texts of other problems are looked up */
-    int is_traced;                   /* 0: the draft continues hypothetical tokens; nothing is learned from it */
     Lookup own, shared;              /* lookups in the problem's store, and in that of all problems' newest texts */
 } Work;
 
@@ -45,7 +44,7 @@ static const Factors *factors_for(const Drafter *d, const Trace *t) { return &d-
 
 static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, int32_t *ctx) {
     const Seq *q = &d->x.seqs[seq];
-    w->seq = seq; w->ctx = ctx; w->t = q->trace; w->cand = w->t->cand; w->is_traced = 1; w->t->n = 0;
+    w->seq = seq; w->ctx = ctx; w->t = q->trace; w->cand = w->t->cand; w->t->n = 0;
     w->own.s = &d->x.stores[q->store]; w->own.cross_problem = 0;
     w->shared.s = &d->x.stores[d->shared_store]; w->shared.cross_problem = 1;
     w->len = tail(w->own.s, q, d->c.max_match, w->ctx);
@@ -54,20 +53,6 @@ static void start_work(const Drafter *d, Work *w, int32_t seq, int64_t limit, do
     w->floor = floor > d->c.min_prob ? floor : d->c.min_prob;
     w->n_cand = 0; w->done = 0;
     w->sees_others = d->c.cross_problem_candidates > 0;
-}
-
-/* Does what start_work does, for a draft that continues `given` hypothetical tokens. */
-static void start_behind(const Drafter *d, Work *w, int32_t seq, int64_t limit, double floor, const int32_t *given,
-                         int64_t n_given, int32_t *ctx) {
-    Trace *t = d->x.seqs[seq].trace;
-    int32_t n = t->n;
-    start_work(d, w, seq, limit, floor, ctx);
-    t->n = n;
-    for (int64_t i = 0; i < n_given; i++) w->ctx[w->len++] = given[i];
-    w->is_traced = 0;
-    w->position += n_given;
-    w->cand = t->cand + (size_t)TRACE * (size_t)t->stride;
-    if (w->pairs) w->pairs += (size_t)TRACE * (size_t)t->stride;
 }
 
 /* Runs the lookups of token j, stage by stage, for all requests that have no candidates left. */
@@ -133,13 +118,13 @@ static int go_on(const Drafter *d, const Work *w, const Mixed *m, const Candidat
 
 /* Drafts token j of a request's draft from its candidates, or ends the draft. */
 static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, double *prob) {
-    Mixed spare, *m = w->is_traced && j < TRACE ? &w->t->mixed[j] : &spare;
+    Mixed spare, *m = j < TRACE ? &w->t->mixed[j] : &spare;
     if (!w->n_cand) { w->done = 1; return; }
     mix_at(d, w, j, m);
     int b = likeliest(m);
     int32_t tok = m->best[b];
     double p = corrected(factors_for(d, w->t), j, m->p[b]);
-    if (w->is_traced && j < POSITIONS) {
+    if (j < POSITIONS) {
         w->t->drafted[j] = (Drafted){p, tok};
         w->t->n = (int32_t)j + 1;
     }
@@ -147,7 +132,7 @@ static void draft_token(const Drafter *d, Work *w, int64_t j, int32_t *token, do
     if (w->reach < w->floor) { w->done = 1; return; }
     *token = w->ctx[w->len++] = tok;
     *prob = p;
-    int32_t on = w->is_traced && j < TRACE ? w->t->stride : 0;   /* traced candidates must not be overwritten */
+    int32_t on = j < TRACE ? w->t->stride : 0;         /* traced candidates must not be overwritten */
     w->n_cand = go_on(d, w, m, w->cand, tok, w->cand + on);
     w->cand += on;
     if (w->pairs) w->pairs += on;

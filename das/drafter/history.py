@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from das.arrays import token_array
-from das.drafter import calls, checks, distributions, native
+from das.drafter import checks, distributions, native
 from das.drafter.distributions import Distributions
 from das.drafter.draft import Draft, Drafts
 from das.drafter.drafter import Drafter
@@ -183,24 +183,27 @@ class HistoryDrafter(Drafter):
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """Draft as `propose` does, and return the drafts as arrays."""
-        call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
-        return calls.drafts(self._lib, self._core, requests, call)
-
-    def propose_behind(
-        self,
-        requests: Sequence[str],
-        given: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        floors: Sequence[float] | None = None,
-    ) -> Drafts:
-        """Draft as `propose_batch` does, as if the text of request i continued with the tokens given[i].
-
-        The drafter learns nothing from these drafts. It still learns from the drafts before them.
-        """
-        call = calls.arguments(self._handles(requests), limits, floors, "limits", checks.MAX_DRAFT)
-        if checks.size(given) != len(requests):
-            raise ValueError(f"given must be {len(requests)} token lists, one for each request")
-        return calls.drafts(self._lib, self._core, requests, call, checks.flat_tokens(given))
+        handles = array("q", [r.handle for r in self._live(requests)])
+        longest, stride = checks.limits(limits)
+        least = None if floors is None else checks.floors(floors)
+        n = len(handles)
+        if len(longest) != n or (least is not None and len(least) != n):
+            given = "" if least is None else f", {len(least)} floors"
+            raise ValueError(f"{n} requests but {len(longest)} limits{given}")
+        tokens, probs = array("i", bytes(4 * n * stride)), array("d", bytes(8 * n * stride))
+        counts = array("q", bytes(8 * n))
+        asked = [None if each is None else each.buffer_info()[0] for each in (handles, longest, least)]
+        into = [each.buffer_info()[0] for each in (tokens, probs, counts)]
+        code = self._lib.das_propose(self._core, n, *asked, stride, *into)
+        if code == native.BUSY:
+            twice = next(r for i, r in enumerate(requests) if r in requests[:i])
+            raise ValueError(f"request {twice!r} is named twice: name each request once")
+        native.check(code)
+        return Drafts(
+            np.frombuffer(tokens, np.int32).reshape(n, stride),
+            np.frombuffer(probs, np.float64).reshape(n, stride),
+            np.frombuffer(counts, np.int64),
+        )
 
     def remembered(self, request: str) -> Distributions | None:
         """See Drafter. Raises ValueError if the request is not live."""
@@ -324,9 +327,6 @@ class HistoryDrafter(Drafter):
             raise ValueError(f"request {error.args[0]!r:.100} is not live") from None
         except TypeError:
             raise ValueError("requests must be a list of strings") from None
-
-    def _handles(self, requests: Sequence[str]) -> list[int]:
-        return [r.handle for r in self._live(requests)]
 
     def _remember(self, finished: IndexedRequest, history_tick: int) -> None:
         """Add a finished response to the history of a tick, and make its copy for other problems."""

@@ -172,24 +172,15 @@ static int claim(Drafter *d, int32_t n, const int64_t *handles) {
 /* Output of drafts: arrays [n][stride], and counts [n]. */
 typedef struct { int64_t stride; int32_t *tokens; double *probs; int64_t *counts; } Rows;
 
-/* Hypothetical tokens after the requests' texts: tokens ends[r] to ends[r + 1] belong to request r, at most
- * `longest`. */
-typedef struct { const int32_t *tokens; const int64_t *ends; int64_t longest; } Given;
-
 /* Drafts for at most BATCH sequences side by side, token by token, into the rows from `first` on.
- * given: NULL if drafts continue the texts themselves. ctx: [n][max_match + given + stride + 1]. */
+ * ctx: [n][max_match + stride + 1]. */
 static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
-                        const Rows *rows, const Given *given, int32_t first, int32_t *ctx) {
+                        const Rows *rows, int32_t first, int32_t *ctx) {
     Work work[BATCH];
-    int64_t ctx_stride = d->c.max_match + rows->stride + 1 + (given ? given->longest : 0);
+    int64_t ctx_stride = d->c.max_match + rows->stride + 1;
     for (int32_t r = 0; r < n; r++) {
         double floor = floors ? floors[first + r] : 0.0;
-        int32_t seq = (int32_t)handles[first + r];
-        int64_t limit = limits[first + r], from = given ? given->ends[first + r] : 0;
-        if (given)
-            start_behind(d, &work[r], seq, limit, floor, given->tokens + from, given->ends[first + r + 1] - from,
-                         ctx + r * ctx_stride);
-        else start_work(d, &work[r], seq, limit, floor, ctx + r * ctx_stride);
+        start_work(d, &work[r], (int32_t)handles[first + r], limits[first + r], floor, ctx + r * ctx_stride);
         rows->counts[first + r] = 0;
     }
     for (int64_t j = 0, live = n; live; j++) {
@@ -208,24 +199,18 @@ static void draft_batch(const Drafter *d, int32_t n, const int64_t *handles, con
 }
 
 /* Drafts for n different sequences. No limit exceeds stride.
- * given, ends: drafts are made as if request r's text continued with tokens given[ends[r]] to given[ends[r + 1]], and
- *   learning still uses the drafts of the last call without them; ends is NULL if drafts continue the texts themselves.
  * floors [n] or NULL: a draft ends before its probability falls below its floor or min_prob, whichever is higher.
  * Writes tokens and probs [n][stride], and counts [n]. */
-int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int32_t *given, const int64_t *ends,
-                const int64_t *limits, const double *floors, int64_t stride, int32_t *tokens, double *probs,
-                int64_t *counts) {
+int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *limits, const double *floors,
+                int64_t stride, int32_t *tokens, double *probs, int64_t *counts) {
     const Rows rows = {stride, tokens, probs, counts};
-    Given behind = {given, ends, 0};
     for (int32_t r = 0; floors && r < n; r++) if (isnan(floors[r])) return BAD_FLOOR;
-    for (int32_t r = 0; ends && r < n; r++)
-        if (ends[r + 1] - ends[r] > behind.longest) behind.longest = ends[r + 1] - ends[r];
     int rc = claim(d, n, handles);
     if (rc) return rc;
-    int32_t *ctx = malloc(sizeof *ctx * BATCH * (size_t)(d->c.max_match + stride + 1 + behind.longest));
+    int32_t *ctx = malloc(sizeof *ctx * BATCH * (size_t)(d->c.max_match + stride + 1));
     if (!ctx) rc = NO_MEMORY;
     for (int32_t r = 0; !rc && r < n; r += BATCH)
-        draft_batch(d, n - r < BATCH ? n - r : BATCH, handles, limits, floors, &rows, ends ? &behind : NULL, r, ctx);
+        draft_batch(d, n - r < BATCH ? n - r : BATCH, handles, limits, floors, &rows, r, ctx);
     free(ctx);
     release(d, n, handles);
     return rc;

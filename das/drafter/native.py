@@ -62,7 +62,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_read": (None, [_PTR, _I64, _PTR, _PTR]),
     "das_end": (_I32, [_PTR, _I64, _I32, _I64]),
     "das_set_tick": (_I32, [_PTR, _I64]),
-    "das_propose": (_I32, [_PTR, _I32, *[_PTR] * 5, _I64, *[_PTR] * 3]),
+    "das_propose": (_I32, [_PTR, _I32, *[_PTR] * 3, _I64, *[_PTR] * 3]),
     "das_bytes": (_I64, [_PTR]),
 }
 

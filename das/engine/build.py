@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from vllm import LLM
 
 
-DEFAULT_SELF_DRAFT = {"weights": "w8a8", "passes": None}
-
-
 @dataclass(frozen=True)
 class EngineSettings(DraftOptions):
     """The settings of an engine. Sizes are in tokens unless the comment gives another unit."""
@@ -42,8 +39,7 @@ class EngineSettings(DraftOptions):
     weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
     kv_cache_gib: int = 1  # KV cache on a CPU; on a GPU vLLM takes what gpu_memory_utilization leaves
     seed: int = 0
-    # weights: w8a8 or w4. passes: the most passes of the quantized weights before a target pass; None: any number.
-    self_draft: Mapping[str, Any] = field(default_factory=dict)
+    self_draft: str = "w8a8"  # or w4: the format of the policy's own weights that draft, with method self_draft
     # Of vLLM's speculative_config, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}. das takes this number
     # alone: its longest draft, by default the budget's, and 8 on a GPU with exact=distribution.
     speculative: Mapping[str, Any] = field(default_factory=dict)
@@ -56,8 +52,7 @@ class EngineSettings(DraftOptions):
     @property
     def das_options(self) -> DasOptions:
         """The settings that concern drafts, in the form in which das's worker takes them."""
-        row = self.row
-        own = {**DEFAULT_SELF_DRAFT, **self.self_draft, "history": row.history} if row.self_drafts else None
+        own = self.self_draft if self.row.self_drafts else None
         return DasOptions(**{each.name: getattr(self, each.name) for each in fields(DraftOptions)}, self_draft=own)
 
     @property

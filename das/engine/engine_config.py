@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from das.budget import DEFAULT_BUDGET, longest_draft
+from das.budget import DEFAULT_BUDGET, checked_budget
 from das.drafter import check_drafter
 from das.models import head_files
-from das.models.self_draft import check_options
+from das.models.quantized import FORMATS
 
 WORKER = "das.engine.worker.DasWorker"
 BITS = "bits"
@@ -59,28 +59,27 @@ class DasOptions(DraftOptions):
 
     Raises ValueError or TypeError with a one-line message if no engine can have these options.
 
-    self_draft: `weights`, `passes` and `history` of drafts by the policy's own quantized weights; None: no such drafts.
+    self_draft: the format of the policy's own quantized weights that draft, one of FORMATS; None: no such drafts.
     """
 
-    self_draft: Mapping[str, Any] | None = None
+    self_draft: str | None = None
 
     def __post_init__(self) -> None:
         check_exact(self.exact)
         check_drafter(self.drafter)
-        longest_draft(self.budget)
+        budget = checked_budget(self.budget)
         if self.asynchronous not in (None, False, True):
             raise ValueError(f"asynchronous={self.asynchronous!r}: give true or false")
         if self.self_draft is not None:
             if (name := self.drafter.get("name", "history")) != "history":
-                raise ValueError(f"drafter.name={name}: self-drafts are beside the history only; use method das")
-            if not isinstance(self.self_draft, Mapping) or not isinstance(self.self_draft.get("history"), bool):
-                raise ValueError(f"self_draft={self.self_draft!r}: give weights, passes, and history, true or false")
-            check_options({key: value for key, value in self.self_draft.items() if key != "history"})
-
-    @property
-    def has_history(self) -> bool:
-        """True if a drafter drafts from past texts, alone or together with a model."""
-        return self.self_draft is None or bool(self.self_draft["history"])
+                raise ValueError(f"drafter.name={name}: with self-drafts no other drafter drafts; use method das")
+            if self.self_draft not in FORMATS:
+                raise ValueError(f"self_draft={self.self_draft!r}: choose {' or '.join(FORMATS)}")
+            if budget.reads_probabilities:
+                raise ValueError(
+                    "budget=marginal cannot cut self-drafts, whose tokens come without probabilities: choose fixed, "
+                    "ladder or roofline_toggle"
+                )
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the options that are set, as the dict that stands in additional_config."""

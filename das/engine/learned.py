@@ -35,10 +35,8 @@ def save(proposer: "DasProposer", folder: Path) -> None:
         "told_tick": np.array(proposer.clock.told),
     }
     save_arrays(folder / LEARNED, {"kind": np.array(KIND), **learned})
-    hybrid = proposer.draft_round.hybrid
-    if proposer.drafting_model is not None and hybrid is not None:
-        state = {**proposer.drafting_model.sampler.state(), **hybrid.state()}
-        save_arrays(folder / COUPLED, {"kind": np.array(COUPLED), **state})
+    if proposer.drafting_model is not None:
+        save_arrays(folder / COUPLED, {"kind": np.array(COUPLED), **proposer.drafting_model.sampler.state()})
 
 
 def load(proposer: "DasProposer", folder: Path) -> None:
@@ -48,10 +46,7 @@ def load(proposer: "DasProposer", folder: Path) -> None:
     proposer.clock.told = int(learned["told_tick"])
     proposer.lengths.restore(learned)
     proposer.calibration.counts = learned["calibration"]
-    hybrid = proposer.draft_round.hybrid
-    if proposer.drafting_model is not None and hybrid is not None:
-        state = load_arrays(folder / COUPLED, COUPLED)
-        proposer.drafting_model.sampler.restore(state)
-        hybrid.restore(state)
+    if proposer.drafting_model is not None:
+        proposer.drafting_model.sampler.restore(load_arrays(folder / COUPLED, COUPLED))
     proposer.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
     proposer.begin_record()

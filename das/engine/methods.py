@@ -117,7 +117,6 @@ _ROWS = (
     Method("none", lambda settings: None, simulated=True),
     Method("das", _own, history=True, proposes=True, simulated=True),
     Method("self_draft", _own, proposes=True, model="policy"),
-    Method("das_self", _own, history=True, proposes=True, model="policy"),
     Method("ngram", lambda settings: {"method": "ngram", **settings.speculative}),
     Method("suffix", _suffix, history=True),
     Method("draft_model", _draft_model, model="draft model"),
@@ -147,7 +146,4 @@ def method_in(speculative_config: Mapping[str, Any] | None, das: Mapping[str, An
         return "none"
     if speculative_config["model"] != PROPOSER:
         return str(speculative_config["method"])
-    model = "policy" if "self_draft" in das else None
-    history = das.get("self_draft", {}).get("history", True)
-    rows = (row for row in METHODS.values() if row.proposes)
-    return next(row.name for row in rows if (row.model, row.history) == (model, history))
+    return "self_draft" if "self_draft" in das else "das"

@@ -23,7 +23,6 @@ from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout_record import HistoryClock, RolloutRecord
 from das.errors import NotInstalled
-from das.models.hybrid import Hybrid, NoHistory
 from das.models.self_draft import SelfDraft
 from das.verify.admission import FORCED_KEY, PROBLEM_KEY
 from das.verify.sampler import GREEDY_BELOW, remembered_of
@@ -68,19 +67,14 @@ class DasProposer:
             raise NotInstalled(f'das drafts in its own worker only: add worker_cls="{WORKER}" (--worker-cls)')
         options = das_options(vllm_config) if options is None else options
         budget = make_budget(options.budget)
-        drafter = make_drafter(options.drafter) if options.has_history else NoHistory()
-        drafter.vocab = vllm_config.model_config.get_vocab_size()
-        hybrid: Hybrid | None = None
         # vLLM takes an attribute `model` for a torch module with buffers, which sleep mode saves.
-        self.drafting_model: SelfDraft | None = None
-        if options.self_draft is not None:
-            self.drafting_model = SelfDraft(options.self_draft["weights"])
-            hybrid = Hybrid(self.drafting_model, options.self_draft["passes"], budget.worth)
+        self.drafting_model = None if options.self_draft is None else SelfDraft(options.self_draft)
+        drafter = make_drafter(options.drafter) if self.drafting_model is None else self.drafting_model
+        drafter.vocab = vllm_config.model_config.get_vocab_size()
         self.draft_round = DraftRound(
             drafter,
             budget,
             int(vllm_config.speculative_config.num_speculative_tokens),
-            hybrid,
             rows_of_graphs(vllm_config),
         )
         self.max_model_len = int(vllm_config.model_config.max_model_len)
@@ -131,8 +125,8 @@ class DasProposer:
             return drafts
         room = (self.max_model_len - 1 - lengths[emitted.rows]).tolist()
         proposal = self.draft_round.propose(emitted.requests, room)
-        if self.draft_round.hybrid is not None:
-            self._drafting = self.draft_round.hybrid.handed_out()
+        if self.drafting_model is not None:
+            self._drafting = self.drafting_model.handed_out()
             self._runner.meter.record_draft_work(self._drafting)
         self._silence.observe(emitted.requests, drafted=proposal is not None and any(proposal.counts))
         if proposal is None:
@@ -164,7 +158,7 @@ class DasProposer:
     @property
     def rests(self) -> bool:
         """True if nobody will draft for the next pass, whatever the pass before emits."""
-        return self.draft_round.budget.rests and self.draft_round.hybrid is None
+        return self.draft_round.budget.rests and self.drafting_model is None
 
     def rest(self) -> None:
         """Take the place of `propose` before a pass for which nobody drafts; `observe` comes once its tokens are

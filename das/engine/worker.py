@@ -129,7 +129,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         with weights.kept_under_load():
             super().load_model(*args, **kwargs)
         if self._das_options is not None and (own := self._das_options.self_draft) is not None:
-            self.das_runner.quantized = QuantizedLayers(self.model_runner.get_model(), own["weights"])
+            self.das_runner.quantized = QuantizedLayers(self.model_runner.get_model(), own)
         weights.hook_loading(self.model_runner.get_model(), self._new_weights)
         cpu.keep_activations_apart(self.model_runner.get_model())
         cpu.keep_adapters_apart(self.model_runner.get_model())

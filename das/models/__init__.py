@@ -1,6 +1,5 @@
 """Everything that drafts by a model.
 
-hybrid.py      when a draft model drafts, alone or in turns with the history of past responses
 self_draft.py  the policy's own quantized weights as the draft model of an engine
 quantized.py   the formats of these weights, and the kernels that multiply them
 coupled.py     drawing a model's tokens with the noise that the verifier will use

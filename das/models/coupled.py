@@ -168,7 +168,7 @@ class CoupledSampler:
             now.others.append((row, int(now.num_drafted[row]), token))
             now.num_drafted[row] += 1
 
-    def observe(self, names: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+    def observe(self, names: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> None:
         """Learn from the tokens that requests emitted in the pass that verified the last round's drafts.
 
         names: ids of the requests, in any order; requests that were not in the round are ignored. tokens: the tokens

@@ -167,7 +167,7 @@ def gpu_w4(weight: torch.Tensor) -> Linear:
     except ValueError as error:
         reason = str(error).splitlines()[-1].strip()
         raise NotInstalled(
-            f"self_draft.weights=w4: vLLM has no 4-bit kernel for a layer of {num_inputs} inputs and {num_outputs} "
+            f"self_draft=w4: vLLM has no 4-bit kernel for a layer of {num_inputs} inputs and {num_outputs} "
             f"outputs in {weight.dtype} ({reason}): choose w8a8, or the method das"
         ) from error
     kernel = kernel_type(config, "values", "scales", "zeros")

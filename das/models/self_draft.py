@@ -2,13 +2,12 @@
 
 This is the drafter of EfficientRollout (arXiv 2606.18967, section 3), except that its tokens are drawn with the
 verifier's own noise (das/models/coupled.py). It needs no training, and it reads the policy's KV cache instead of having
-its own. It drafts alone (method self_draft), or it continues what the history of past responses drafts (method
-das_self): see das/models/hybrid.py.
+its own. A pass of the quantized weights drafts one token for every request that may have one more.
 """
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -16,10 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
+from das.budget import DraftWork
+from das.drafter import Draft, Drafter, Drafts
 from das.errors import NotInstalled
 from das.models.coupled import CoupledSampler
-from das.models.hybrid import Drawn
-from das.models.quantized import FORMATS, Linear, linear_maker
+from das.models.quantized import Linear, linear_maker
 
 if TYPE_CHECKING:
     from das.engine.runner.runner import Runner
@@ -29,8 +29,8 @@ BROKEN = "the self-draft computed values that are not finite; it drafts nothing 
 LAST_WITH_INT8 = 99  # ten times the last compute capability with vLLM's int8 kernels; Blackwell (10.0) has none
 
 
-class SelfDraft:
-    """The policy with quantized layers. It implements das.models.hybrid.ChainModel.
+class SelfDraft(Drafter):
+    """The policy with quantized layers. It learns nothing of requests, and drafts as many tokens as it is asked for.
 
     weights: the format of the drafting weights, one of FORMATS
     """
@@ -43,7 +43,7 @@ class SelfDraft:
         self._alarms: list[str] = []
         self._passes: Any  # what Runner.draft_passes returned
         self._layers: QuantizedLayers
-        self._last: dict[int, int] = {}  # the last token of each request, until a draft pass has computed it
+        self._work = DraftWork()
 
     def attach(self, runner: "Runner") -> None:
         """Connect to the model runner whose requests it drafts for. The runner's KV cache already exists.
@@ -54,66 +54,104 @@ class SelfDraft:
             return
         layers: QuantizedLayers | None = runner.quantized
         if layers is None or layers.weights != self.weights:
-            raise NotInstalled(
-                f"this engine has no self-drafts in {self.weights}: build it for the method self_draft or das_self"
-            )
+            raise NotInstalled(f"this engine has no self-drafts in {self.weights}: build it for the method self_draft")
         self._runner = runner
         self._layers = layers
         self._passes = runner.draft_passes(int(runner.vllm.vllm_config.speculative_config.num_speculative_tokens))
 
-    def clock(self) -> float:
-        """See ChainModel."""
-        return time.perf_counter()
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
+        """Do nothing."""
+
+    def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
+        """Do nothing; see observe_batch."""
+
+    def end(self, request: str, keep: bool = True) -> None:
+        """Do nothing."""
+
+    def observe_batch(
+        self,
+        requests: Sequence[str],
+        tokens: Sequence[Sequence[int] | np.ndarray],
+        remembered: np.ndarray | None = None,
+    ) -> None:
+        """Let the sampler learn from the pass that verified the last drafts."""
+        self.sampler.observe(requests, tokens)
+
+    def end_step(self, history_tick: int) -> None:
+        """See Drafter. Most of the last drafts belong to finished requests, and nothing is learned of them."""
+        self.sampler.observe((), ())
+        super().end_step(history_tick)
+
+    def propose(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> list[Draft]:
+        """See propose_batch."""
+        drafts = self.propose_batch(requests, limits, floors)
+        return [drafts[row] for row in range(len(drafts))]
 
     @torch.inference_mode()
-    def prepare(self, requests: Sequence[str]) -> float | None:
-        """See ChainModel. Quantizes the policy's weights if they have changed since they were quantized last."""
-        version: int = self._runner.weights_version
-        if self._broken == version:
-            return None
-        if self._layers.version == version:
-            return 0.0
-        start = time.perf_counter()
-        self._layers.make(version)
-        return time.perf_counter() - start
+    def propose_batch(
+        self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
+    ) -> Drafts:
+        """Draft limits[i] tokens for request i, or none as long as the present weights computed values that are not
+        finite. Floors do not matter."""
+        most = np.asarray(limits, np.int64)
+        tokens, probs = np.zeros((len(most), most.max()), np.int32), np.zeros((len(most), most.max()))
+        nothing = Drafts(tokens, probs, np.zeros(len(most), np.int64))
+        if self._broken == self._runner.weights_version:
+            return nothing
+        passes: list[tuple[int, float]] = []
+        self._work = DraftWork(passes, self._quantize())
+        before = time.perf_counter()
+        newest = self._begin(requests)
+        for depth in range(most.max()):
+            among = np.flatnonzero(most > depth)
+            with self._layers.used():
+                hidden = self._passes.run(among, newest[among])
+            if not bool(torch.isfinite(hidden).all()):
+                self._break()
+                return nothing
+            logits = self._runner.vllm.model.compute_logits(hidden).float()
+            newest[among], probs[among, depth] = self.sampler.draw(logits, among)
+            tokens[among, depth] = newest[among]
+            before, began = time.perf_counter(), before
+            passes.append((len(among), before - began))
+        return Drafts(tokens, probs, most)
 
-    def observe(self, requests: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-        """See ChainModel."""
-        self.sampler.observe(requests, tokens)
+    def handed_out(self) -> DraftWork:
+        """Returns the work of the last round of drafts. Further calls return no work until the next round."""
+        work, self._work = self._work, DraftWork()
+        return work
 
     def alarms(self) -> list[str]:
         """Returns the alarms since the last call, one line each."""
         alarms, self._alarms = self._alarms, []
         return alarms
 
-    def begin(self, requests: Sequence[str]) -> None:
-        """See ChainModel."""
+    def _quantize(self) -> float:
+        """Quantize the policy's weights if they have changed since they were quantized last. Returns the seconds."""
+        version: int = self._runner.weights_version
+        if self._layers.version == version:
+            return 0.0
+        start = time.perf_counter()
+        self._layers.make(version)
+        return time.perf_counter() - start
+
+    def _begin(self, requests: Sequence[str]) -> np.ndarray:
+        """Begin a round of drafts that continue the text of these requests. Returns the last token of each, which no
+        pass has computed yet, int64 [requests]."""
         batch, known = self._runner.input_batch, self._runner.requests
         rows = np.array([batch.req_id_to_index[name] for name in requests], np.int64)
         self._passes.begin(rows)
         self.sampler.begin(self._runner, rows)
-        self._last = {i: known[name].output_token_ids[-1] for i, name in enumerate(requests)}
+        return np.array([known[name].output_token_ids[-1] for name in requests], np.int64)
 
-    @torch.inference_mode()
-    def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> Drawn:
-        """See ChainModel."""
-        inputs = []
-        for i, own in zip(among.tolist(), tokens, strict=True):
-            if i in self._last:
-                inputs.append([self._last.pop(i), *own])
-                self.sampler.follow(i, own)
-            else:
-                inputs.append([*own])
-                self.sampler.follow(i, own[1:])  # own[0] is the token that the model itself drew last
-        with self._layers.used():
-            hidden = self._passes.run(among, inputs)
-        if not bool(torch.isfinite(hidden).all()):
-            self._broken = self._runner.weights_version
-            self._alarms.append(BROKEN)
-            logger.error("speculation: %s", BROKEN)
-            self._passes.forget()
-            return None
-        return self.sampler.draw(self._runner.vllm.model.compute_logits(hidden).float(), among)
+    def _break(self) -> None:
+        """Draft nothing until new weights come."""
+        self._broken = self._runner.weights_version
+        self._alarms.append(BROKEN)
+        logger.error("speculation: %s", BROKEN)
+        self._passes.forget()
 
 
 @dataclass(frozen=True)
@@ -168,19 +206,9 @@ class QuantizedLayers:
                 layer.quant_method = method
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ValueError with a one-line message unless these are valid options of self-drafts: `weights` and
-    `passes`."""
-    if set(options) != {"weights", "passes"} or options["weights"] not in FORMATS:
-        raise ValueError(f"self_draft={dict(options)}: give weights, one of {', '.join(FORMATS)}, and passes")
-    passes = options["passes"]
-    if passes is not None and (type(passes) is not int or passes < 1):
-        raise ValueError(f"self_draft.passes={passes!r}: must be 1 or more, or null for any number")
-
-
-def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
-    """Raise NotInstalled with a one-line message if self-drafts do not work with this configuration. own: the
-    self-drafts' options."""
+def require_self_draft(vllm_config: Any, weights: str) -> None:
+    """Raise NotInstalled with a one-line message if self-drafts do not work with this configuration. weights: the
+    format of the drafting weights."""
     from vllm import _custom_ops
     from vllm.platforms import current_platform
 
@@ -193,8 +221,8 @@ def require_self_draft(vllm_config: Any, own: Mapping[str, Any]) -> None:
             raise NotInstalled("self-drafts need a vLLM that was built with oneDNN: choose another method, such as das")
     elif dtype not in (torch.bfloat16, torch.float16):
         raise NotInstalled(f"self-drafts: vLLM's kernels for quantized weights take no {dtype}; set dtype=bfloat16")
-    elif own["weights"] == "w8a8" and current_platform.has_device_capability(LAST_WITH_INT8 + 1):
-        raise NotInstalled("self_draft.weights=w8a8: vLLM has no int8 kernel for this GPU; choose w4")
+    elif weights == "w8a8" and current_platform.has_device_capability(LAST_WITH_INT8 + 1):
+        raise NotInstalled("self_draft=w8a8: vLLM has no int8 kernel for this GPU; choose w4")
     if vllm_config.model_config.quantization is not None:
         raise NotInstalled("self-drafts need a policy that is not quantized itself: choose another method, such as das")
 

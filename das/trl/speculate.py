@@ -68,7 +68,7 @@ def speculate(
     Trainer and engine run with the threads that torch has. Environment variables are set only while an engine is built,
     and for exact="bits" on a GPU until "off" (`das.install`).
 
-    method: the name of a drafting method in das/engine/methods.py, such as das, das_self or none; or off.
+    method: the name of a drafting method in das/engine/methods.py, such as das, self_draft or none; or off.
     drafter: options of HistoryDrafter that differ from the defaults, or the `name` and options of another drafter
     (docs/drafters_and_budgets.md), and `unit`: what its window counts, "epoch" or "step" (a rollout); or a name alone.
     budget: name and options of a budget (it decides how many tokens to draft) in place of `marginal`, options alone, or

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from das.budget.lengths import LongestFirst
 from das.drafter.saved import read_history
-from das.engine.build import DEFAULT_SELF_DRAFT, EngineSettings
+from das.engine.build import EngineSettings
 from das.engine.install import install
 from experiments import rank_folders
 from experiments.harness.policies import draft_model_directory
@@ -47,7 +47,7 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
             drafter=drafter,
             budget=budget,
             speculative=speculative,
-            self_draft=config.arm.self_draft or DEFAULT_SELF_DRAFT,
+            self_draft=config.arm.self_draft,
             **engine,
         )
     except (ValueError, TypeError) as error:

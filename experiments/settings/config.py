@@ -49,7 +49,7 @@ class ArmConfig:
     method: str  # a row of das/engine/methods.py
     speculative: Settings  # further settings of vLLM's own methods
     budget: Budget | None = None  # the arm's own budget; None: the one of configs/budget
-    self_draft: Settings | None = None  # format of the policy's weights that draft; None: the default
+    self_draft: Literal["w8a8", "w4"] = "w8a8"  # format of the policy's weights that draft, with method self_draft
     online: bool = False  # True if the head is trained during the run
 
     def __post_init__(self) -> None:

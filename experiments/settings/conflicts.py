@@ -37,7 +37,7 @@ CONFLICTS = (
     ("cluster=ray", f"task!=rollout|{TRAINING}", "task={task} starts no cluster; set cluster=none"),
     ("cluster=ray", STOCK, "arm=stock is vLLM without das, which a cluster does not start; leave it out"),
     ("cluster=ray", "drafter.warm", "engines of a cluster begin without a history; set drafter.warm=null"),
-    ("drafter.warm", "arm.method=self_draft", "self_draft drafts without a history; use arm=das_self"),
+    ("drafter.warm", "arm.method=self_draft", "self_draft drafts without a history; use arm=das"),
     ("arm.online", "arm.method!=eagle3", "only an EAGLE-3 head learns in the run, and arm {arm} has none"),
     ("arm.online", "engine.processes!=1", "what drafts is trained in one process: set engine.processes=1"),
     ("task.lock_step", "engine.processes!=1", "all arms run at once, a process each; set task.lock_step=false"),

@@ -127,20 +127,6 @@ def test_ladder_climbs_and_descends_between_steps() -> None:
     assert budget.limits(live(1)) == [5]
 
 
-def test_worth_of_a_token_counts_the_draft_passes() -> None:
-    """Otherwise a token would look cheap after every pass with drafts, and the next one would have none."""
-    budget = make_budget({"name": "marginal", "tokens": 8})
-    budget.begin_step(1)
-    drafts = batch([[0.98] * 7])
-    for i in range(100):
-        requests = live(1)
-        budget.limits(requests)
-        drafted = sum(budget.trim(requests, drafts))
-        budget.observe_pass(TargetPass(1, drafted, drafted, 1000 + i, 10e-3, draft_passes=[(1, 3e-3)] * drafted))
-    assert drafted == 7
-    assert 3e-3 < budget.worth() < 5e-3  # (10 + 7 * 3) ms / 7.6 tokens
-
-
 def test_closed_form_gives_long_requests_more() -> None:
     budget = make_budget({"name": "closed_form", "tokens": 16, "ratio": 64, "k": 0.8, "alpha": 0.8})
     for problem, length in (("long", 500), ("short", 20)):

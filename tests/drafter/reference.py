@@ -160,29 +160,14 @@ class ReferenceDrafter:
         rows = zip(requests, limits, floors, strict=True)
         return [self._draft(self._requests[r], limit, max(floor, self.min_prob)) for r, limit, floor in rows]
 
-    def propose_behind(
-        self,
-        requests: Sequence[str],
-        given: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        floors: Sequence[float] | None = None,
-    ) -> list[Draft]:
-        floors = [0.0] * len(requests) if floors is None else floors
-        rows = zip(requests, given, limits, floors, strict=True)
-        return [
-            self._draft(self._requests[r], limit, max(floor, self.min_prob), list(tokens))
-            for r, tokens, limit, floor in rows
-        ]
-
     # ---- drafting ----
 
-    def _draft(self, request: _Request, limit: int, floor: float, given: list[int] | None = None) -> Draft:
-        """given: tokens that follow the text, though nobody has emitted them; None: it ends where it ends."""
+    def _draft(self, request: _Request, limit: int, floor: float) -> Draft:
         draft = Draft([], [])
-        trace, request.trace = request.trace, []
+        request.trace = []
         reach = 1.0
         while len(draft.tokens) < limit:
-            mixed = self._mix(request, draft.tokens, given or [])
+            mixed = self._mix(request, draft.tokens)
             if mixed is None:
                 break
             reach *= mixed.likeliest_prob
@@ -190,13 +175,10 @@ class ReferenceDrafter:
                 break
             draft.tokens.append(mixed.likeliest)
             draft.probs.append(mixed.likeliest_prob)
-        if given is not None:
-            request.trace = trace
         return draft
 
-    def _mix(self, request: _Request, path: list[int], given: Sequence[int] = ()) -> Mixed | None:
-        """The position behind these drafted tokens; None without occurrences. given: tokens between the request's own
-        and the drafted ones."""
+    def _mix(self, request: _Request, path: list[int]) -> Mixed | None:
+        """The position behind these drafted tokens; None without occurrences."""
         before = request.trace[-1] if path else None
         occurrences = _follow(before.occurrences, path[-1]) if before else []
         leaves = (
@@ -206,11 +188,11 @@ class ReferenceDrafter:
             and before.nearest.token != path[-1]
         )
         if not occurrences or (leaves and len(occurrences) <= constants.AGREEING):
-            context = [*request.text.tokens[-constants.MAX_MATCH :], *given, *path]
+            context = [*request.text.tokens[-constants.MAX_MATCH :], *path]
             occurrences = self._look_up(request, context, is_first=not path)
         if not occurrences:
             return None
-        position = request.text.length + len(given) + len(path)
+        position = request.text.length + len(path)
         key = 0 if request.seed is None else noise_key(request.seed, position)
         mixed = request.mixture.foresee(occurrences, len(path), key)
         request.trace.append(mixed)

@@ -21,8 +21,7 @@ ACTIONS = {
     "begin": 0.15,
     "observe": 0.15,
     "batch": 0.2,
-    "propose": 0.3,
-    "behind": 0.05,
+    "propose": 0.35,
     "end": 0.1,
     "end_step": 0.05,
 }
@@ -110,15 +109,6 @@ class Pair:
         assert_same(drafts, self.slow.propose(names, limits, floors))
         assert all(len(draft.tokens) <= limit for draft, limit in zip(drafts, limits, strict=True))
         self.num_drafted += sum(len(draft.tokens) for draft in drafts)
-
-    def behind(self) -> None:
-        names = list(self.live)
-        given = [self.new_tokens(50 if self.rng.integers(4) == 0 else 5) for _ in names]
-        limits = [int(n) for n in self.rng.integers(0, 12, len(names))]
-        floors = None if self.rng.integers(2) else self.rng.random(len(names)).tolist()
-        drafts = self.fast.propose_behind(names, given, limits, floors)
-        assert_same([drafts[row] for row in range(len(names))], self.slow.propose_behind(names, given, limits, floors))
-        self.num_drafted += int(drafts.counts.sum())
 
     def end(self) -> None:
         request = str(self.rng.choice(list(self.live)))

@@ -23,7 +23,7 @@ SIZES: dict[str, Any] = {
     "vocab_size": 256,
     "max_position_embeddings": 256,
 }
-ARMS = ("none", "das_self")  # das is built as scripts do
+ARMS = ("none", "self_draft")  # das is built as scripts do
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
 REFUSED: list[tuple[str, PretrainedConfig, str]] = [
     (
@@ -94,7 +94,8 @@ def test_policies_whose_tokens_drafts_change_are_refused_in_one_line(
     config.save_pretrained(tmp_path)
     harness = partial(build_engine, skip_tokenizer_init=True)
     arms = ARMS if name == REFUSED[0][0] else ()
-    for build in (engine, server, *(lambda folder, arm=arm: harness(EngineSettings(str(folder), arm)) for arm in arms)):
+    settings = (partial(EngineSettings, method=arm, budget={"name": "fixed"}) for arm in arms)
+    for build in (engine, server, *(lambda folder, make=make: harness(make(str(folder))) for make in settings)):
         with pytest.raises(EngineError, match=line) as refused:
             build(tmp_path)
         assert "\n" not in str(refused.value)

@@ -31,8 +31,7 @@ ALL, *FOLDERS = os.environ.get("POLICIES", "").split(":")
 # kernels).
 METHODS: dict[str, dict[str, Any]] = {
     "das": {},
-    "self_draft": {},
-    "das_self": {},
+    "self_draft": {"budget": {"name": "fixed", "tokens": 7}},
     "suffix": {},
     "draft_model": {"speculative": {"num_speculative_tokens": 3}},
 }
@@ -151,7 +150,7 @@ def rolled_out(
 LINEAR, LATENT, SEEING = ("Qwen3NextForCausalLM",), ("DeepseekV2ForCausalLM",), ("Qwen2_5_VLForConditionalGeneration",)
 EXPERTS = ("Qwen3MoeForCausalLM", "GptOssForCausalLM", "MixtralForCausalLM")
 WINDOWS = ("Gemma3ForCausalLM", "GptOssForCausalLM", "MistralForCausalLM")
-SELF_DRAFTS = ("self_draft", "das_self")
+SELF_DRAFTS = ("self_draft",)
 ANY: tuple[str, ...] = ()
 # What is refused, by architectures, methods and circumstances, and the line that says so. ANY: all of them. The first
 # line that fits counts.

@@ -64,7 +64,6 @@ def test_the_log_says_that_nothing_is_drafted(llm: Any, monkeypatch: pytest.Monk
 
 def test_drafts_for_which_an_engine_was_not_built_are_refused(llm: Any) -> None:
     """Scratch blocks of self-drafts would be the policy's own. Last, because the engine is gone afterwards."""
-    own = {"weights": "w8a8", "passes": None, "history": False}
-    llm.collective_rpc("das_use_proposer", args=("self", DasOptions(self_draft=own, budget=BUDGET)))
+    llm.collective_rpc("das_use_proposer", args=("self", DasOptions(self_draft="w8a8", budget=BUDGET)))
     with pytest.raises(NotInstalled, match="build it for the method self_draft"):
         drafted(llm, 1)

@@ -18,7 +18,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"method": "das"},
     {"method": "none"},
     {"method": "das", "drafter": {"window": 3}, "budget": {"name": "fixed", "tokens": 8}, "asynchronous": False},
-    {"method": "das_self", "self_draft": {"passes": 2}},
+    {"method": "self_draft", "self_draft": "w4", "budget": {"name": "fixed", "tokens": 7}},
 ]
 
 

@@ -85,7 +85,7 @@ def test_names_alone_are_enough() -> None:
         "drafter": {"name": f"{__name__}:Own"},
         "budget": {"name": "unlimited"},
     }
-    with pytest.raises(ValueError, match="beside the history only; use method das"):
-        das.engine_arguments("das_self", drafter=f"{__name__}:Own")
+    with pytest.raises(ValueError, match="no other drafter drafts; use method das"):
+        das.engine_arguments("self_draft", drafter=f"{__name__}:Own", budget="fixed")
     with pytest.raises(ValueError, match="has no subclass 'Own' of das's BudgetPolicy"):
         make_budget({"name": f"{__name__}:Own"})

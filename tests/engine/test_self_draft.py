@@ -12,7 +12,7 @@ from conftest import Engines, roll
 from host_waits import HostWaits
 from vllm import SamplingParams
 
-from das.engine.build import EngineSettings
+from das.drafter import Drafts
 from das.engine.engine_config import das_options
 from das.engine.runner.draft_passes import blocks_needed, pass_inputs, with_scratch_blocks
 from das.engine.runner.runner import Runner
@@ -23,8 +23,8 @@ from das.models.self_draft import BROKEN, require_self_draft
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 REQUESTS = 8
-GOOD = {"weights": "w8a8", "passes": None, "history": False}
-W8: dict[str, Any] = {"method": "self_draft", "self_draft": {"weights": "w8a8", "passes": None}}
+W8: dict[str, Any] = {"method": "self_draft", "self_draft": "w8a8", "budget": {"name": "fixed", "tokens": 7}}
+W4 = W8 | {"self_draft": "w4"}
 
 
 def rollout(llm: Any, tick: int = 1, **sampling: Any) -> tuple[list[list[int]], dict[str, Any]]:
@@ -62,7 +62,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
 def test_nearly_all_is_accepted_and_nothing_changes(
     engines: Engines, tiny_policy: str, undrafted: Any, weights: str
 ) -> None:
-    llm = engines.build(tiny_policy, method="self_draft", self_draft={"weights": weights, "passes": None})
+    llm = engines.build(tiny_policy, **W8 | {"self_draft": weights})
     for tick, (name, sampling) in enumerate(SAMPLING.items(), start=1):
         tokens, report = rollout(llm, tick, **sampling)
         assert tokens == undrafted[name]
@@ -136,21 +136,21 @@ def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_pol
     runner = runner_of(llm)
     scratch = torch.zeros(len(runner.vllm.kv_caches[0]), dtype=torch.bool)
     scratch[list(runner.draft_blocks)] = True
-    hybrid = runner.drafter.draft_round.hybrid
-    draft, num_rounds = hybrid._draft, 0
+    drafter = runner.drafter.drafting_model
+    draft, num_rounds = drafter.propose_batch, 0
 
-    def watched(*arguments: Any) -> bool:
+    def watched(*arguments: Any) -> Drafts:
         nonlocal num_rounds
         before = [cache.view(torch.int32).clone() for cache in runner.vllm.kv_caches]
-        whole: bool = draft(*arguments)
+        drafts: Drafts = draft(*arguments)
         for old, cache in zip(before, runner.vllm.kv_caches, strict=True):
             new = cache.view(torch.int32)
             assert torch.equal(new[~scratch], old[~scratch])
             assert not torch.equal(new[scratch], old[scratch])
         num_rounds += 1
-        return whole
+        return drafts
 
-    hybrid._draft = watched
+    drafter.propose_batch = watched
     tokens, report = rollout(llm)
     assert num_rounds > 5
     assert sum(map(len, tokens)) > report["passes"]
@@ -161,10 +161,9 @@ def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_pol
 )
 def test_packed_4_bits_draft_alike(engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The layers of GPUs, with vLLM's 4-bit kernel for CPUs, which takes bfloat16."""
-    own = {"weights": "w4", "passes": None}
-    rounded, of_rounded = rollout(engines.build(tiny_policy, method="self_draft", self_draft=own, dtype="bfloat16"))
+    rounded, of_rounded = rollout(engines.build(tiny_policy, **W4, dtype="bfloat16"))
     monkeypatch.setattr(quantized, "cpu_w4", quantized.gpu_w4)
-    packed, of_packed = rollout(engines.build(tiny_policy, method="self_draft", self_draft=own, dtype="bfloat16"))
+    packed, of_packed = rollout(engines.build(tiny_policy, **W4, dtype="bfloat16"))
     assert rounded == packed
     assert of_packed["drafted"] > 0
     accepted = [
@@ -174,22 +173,14 @@ def test_packed_4_bits_draft_alike(engines: Engines, tiny_policy: str, monkeypat
     assert abs(accepted[0] - accepted[1]) < 0.15  # groups are of another size where 128 does not divide the inputs
 
 
-def test_the_history_saves_draft_passes(engines: Engines, repetitive_policy: str) -> None:
-    """In a second rollout it holds the same responses."""
-    llm = engines.build(repetitive_policy, method="das_self")
-    (tokens, first), (again, second) = rollout(llm, 1), rollout(llm, 2)
-    assert again == tokens
-    assert sum(map(len, tokens)) - second["passes"] > 0
-    assert 0 < second["draft_passes"] < first["draft_passes"]
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"drafters": {}}, 'additional_config."das". must be a dictionary of '),
-        ({"self_draft": 3}, "give weights, passes, and history"),
-        ({"self_draft": {"weights": "w8a8", "passes": None}}, "give weights, passes, and history"),
-        ({"self_draft": {"weights": "w8", "passes": None, "history": True}}, "one of w8a8, w4"),
+        ({"self_draft": 3}, "self_draft=3: choose w8a8 or w4"),
+        ({"self_draft": {"weights": "w8a8"}}, "choose w8a8 or w4"),
+        ({"self_draft": "w8a8"}, "budget=marginal cannot cut self-drafts, .*: choose fixed, ladder or roofline_toggle"),
+        ({"self_draft": "w4", "budget": {"name": "roofline_toggle", "over": {"name": "marginal"}}}, "cannot cut"),
     ],
 )
 def test_raw_settings_of_another_form_are_refused(settings: dict[str, Any], words: str) -> None:
@@ -221,30 +212,21 @@ def test_floats_that_no_gpu_kernel_takes_are_refused(monkeypatch: pytest.MonkeyP
         lora_config=None,
         model_config=SimpleNamespace(uses_mrope=False, is_moe=False, quantization=None, dtype=torch.bfloat16),
     )
-    require_self_draft(config, {"weights": "w4", "passes": None})
+    require_self_draft(config, "w4")
     config.model_config.dtype = torch.float32
     with pytest.raises(NotInstalled, match=r"take no torch.float32; set dtype=bfloat16"):
-        require_self_draft(config, {"weights": "w4", "passes": None})
-
-
-def test_bad_options_are_refused_in_one_line() -> None:
-    for options in ({"weights": "w3", "passes": None}, {"weights": "w4", "passes": 1, "group": 3}):
-        with pytest.raises(ValueError, match="one of w8a8, w4"):
-            EngineSettings(model="", method="self_draft", self_draft=options)
-    for passes in (0, -1, 1.5, "4", True):
-        with pytest.raises(ValueError, match="must be 1 or more"):
-            EngineSettings(model="", method="das_self", self_draft={"weights": "w8a8", "passes": passes})
+        require_self_draft(config, "w4")
 
 
 def test_the_host_waits_for_no_copy_of_a_draft_pass() -> None:
-    tables, starts, counts = np.array([[3, 1], [2, 0]], np.int32), np.array([5, 3]), np.array([1, 2])
-    arguments = tables, 4, starts, counts, np.array([7, 8, 9])
+    tables, positions = np.array([[3, 1], [2, 0]], np.int32), np.array([5, 3])
+    arguments = tables, 4, positions, np.array([7, 8])
     with HostWaits() as count:
         there, *rest = pass_inputs(torch.device("meta"), *arguments)
     assert len(count.copies) == 1
     assert not count.waits
     assert {tensor.device.type for tensor in (there.slot_mapping, there.seq_lens, *rest)} == {"meta"}
-    common, tokens, positions, last = pass_inputs(torch.device("cpu"), *arguments)
-    assert common.slot_mapping.tolist() == [5, 11, 0]  # block 1 from 5 on; block 2, and block 0 behind it
-    assert (tokens.tolist(), positions.tolist(), last.tolist()) == ([7, 8, 9], [5, 3, 4], [0, 2])
-    assert (positions.dtype, common.slot_mapping.dtype) == (torch.int64, torch.int64)
+    common, tokens, at = pass_inputs(torch.device("cpu"), *arguments)
+    assert common.slot_mapping.tolist() == [5, 11]  # in block 1; in block 2
+    assert (tokens.tolist(), at.tolist(), common.seq_lens.tolist()) == ([7, 8], [5, 3], [6, 4])
+    assert (at.dtype, common.slot_mapping.dtype) == (torch.int64, torch.int64)

@@ -177,11 +177,11 @@ METHODS = {
     ),
     "stale_distributions": Method(fixed(16), remembered=of_other_positions, accepted=20, foreign=200),
     "self_w4_few_seats_chunked": Method(
-        {"method": "self_draft", "self_draft": {"weights": "w4", "passes": None}, **FEW_SEATS, **fixed(8)},
+        {"method": "self_draft", "self_draft": "w4", **FEW_SEATS, **fixed(8)},
         limits=8,
     ),
-    "das_self_preempted": Method(
-        {"method": "das_self", "self_draft": {"weights": "w8a8", "passes": None}, **SMALL_CACHE, **fixed(8)},
+    "self_w8a8_preempted": Method(
+        {"method": "self_draft", "self_draft": "w8a8", **SMALL_CACHE, **fixed(8)},
         limits=8,
         preempts=True,
     ),

@@ -81,8 +81,8 @@ def client_of(monkeypatch: pytest.MonkeyPatch, **config: Any) -> Any:
     ("das", {"speculative_config": {"method": "ngram", "model": None}}, "drafts by ngram, and .* asks for das"),
     (
         "das",
-        {"speculative_config": OURS, "additional_config": {"das": {"self_draft": {"history": True}}}},
-        """drafts by das_self, and .* asks for das: .*-config '{"method": "das"}' """,
+        {"speculative_config": OURS, "additional_config": {"das": {"self_draft": "w4"}}},
+        """drafts by self_draft, and .* asks for das: .*-config '{"method": "das"}' """,
     ),
     (
         "ngram",

@@ -49,7 +49,7 @@ def build_trainer(policy: str, folder: Path, columns: dict[str, Any] | None = No
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"method": "magic"}, EngineError, "choose none, das, self_draft, das_self, ngram"),
+        ({"method": "magic"}, EngineError, "choose none, das, self_draft, ngram"),
         ({"drafter": {"window": -1}}, ValueError, "window must be in 0"),
         ({"drafter": {"unit": "week"}}, ValueError, "choose epoch or step"),
         ({"drafter": "generous"}, ValueError, "unknown drafter 'generous'"),

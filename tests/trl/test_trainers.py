@@ -46,7 +46,7 @@ def assert_equal_bits(policy: str, method: str, run: str, folder: Path) -> None:
 @pytest.mark.slow
 def test_self_drafts_change_no_bit(repetitive_policy: str, tmp_path: Path) -> None:
     """A plain GRPO script: the weights that draft are quantized anew after each of its syncs."""
-    assert_equal_bits(repetitive_policy, "das_self", "GRPO", tmp_path)
+    assert_equal_bits(repetitive_policy, "self_draft", "GRPO", tmp_path)
 
 
 @pytest.mark.slow

@@ -155,7 +155,7 @@ def test_other_models_arrive_whole(
 def test_experts_arrive_and_are_packed_again(name: str, engines: Engines, tmp_path: Path) -> None:
     made_policies.write(name, tmp_path)
     with pytest.raises(NotInstalled, match="self-drafts: experts cannot be quantized yet"):
-        engines.build(str(tmp_path), method="self_draft")
+        engines.build(str(tmp_path), method="self_draft", budget={"name": "fixed", "tokens": 7})
     llm = engines.build(str(tmp_path))
     model = trained(str(tmp_path), 0.01)
     load(llm, model)

@@ -71,44 +71,36 @@ def _copy_blocks(runner: Any, copies: Sequence[tuple[int, int]]) -> None:
 
 
 def pass_inputs(
-    device: torch.device,
-    tables: np.ndarray,
-    block_size: int,
-    starts: np.ndarray,
-    counts: np.ndarray,
-    tokens: np.ndarray,
-) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns what a pass over some rows reads: vLLM's CommonAttentionMetadata, the tokens and their positions, and the
-    index of each row's last token. All of it goes to the device in one copy, for which the host does not wait.
+    device: torch.device, tables: np.ndarray, block_size: int, positions: np.ndarray, tokens: np.ndarray
+) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """Returns what a pass over one token of each of some rows reads: vLLM's CommonAttentionMetadata, the tokens and
+    their positions. All of it goes to the device in one copy, for which the host does not wait.
 
-    tables: KV blocks of each row, int32 [R, blocks]. starts: place of each row's first token in these, int64 [R].
-    counts: the number of each row's tokens in the pass, int64 [R]. tokens: the token ids, row by row.
+    tables: KV blocks of each row, int32 [R, blocks]. positions: of the tokens in the rows' texts, int64 [R]. tokens:
+    token ids, int64 [R].
     """
     from vllm.v1.attention.backend import CommonAttentionMetadata
 
-    stops, lengths = np.cumsum(counts), starts + counts
-    owner = np.repeat(np.arange(len(counts)), counts)
-    positions = np.arange(stops[-1]) - np.repeat(stops - counts, counts) + starts[owner]
-    slots = tables[owner, positions // block_size].astype(np.int64) * block_size
+    num_rows = len(positions)
+    slots = tables[np.arange(num_rows), positions // block_size].astype(np.int64) * block_size
     slots += positions % block_size
-    query_starts, seq_lens = np.concatenate(([0], stops)).astype(np.int32), lengths.astype(np.int32)
+    query_starts, seq_lens = np.arange(num_rows + 1, dtype=np.int32), (positions + 1).astype(np.int32)
     arrays = {"query_starts": query_starts, "seq_lens": seq_lens, "tables": tables, "slots": slots, "tokens": tokens}
-    arrays |= {"positions": positions, "last": stops - 1}
-    there = on_device(device, arrays)
+    there = on_device(device, arrays | {"positions": positions})
     common = CommonAttentionMetadata(
         query_start_loc=there["query_starts"],
         query_start_loc_cpu=torch.from_numpy(query_starts),
         seq_lens=there["seq_lens"],
-        num_reqs=len(counts),
-        num_actual_tokens=len(owner),
-        max_query_len=int(counts.max()),
-        max_seq_len=int(lengths.max()),
+        num_reqs=num_rows,
+        num_actual_tokens=num_rows,
+        max_query_len=1,
+        max_seq_len=int(seq_lens.max()),
         block_table_tensor=there["tables"],
         slot_mapping=there["slots"].long(),
-        is_prefilling=torch.zeros(len(counts), dtype=torch.bool),
+        is_prefilling=torch.zeros(num_rows, dtype=torch.bool),
         seq_lens_cpu_upper_bound=torch.from_numpy(seq_lens),
     )
-    return common, there["tokens"], there["positions"].long(), there["last"].long()
+    return common, there["tokens"], there["positions"].long()
 
 
 def in_pass(vllm_config: Any, group: Any, common: Any) -> AbstractContextManager[None]:
@@ -161,22 +153,17 @@ class DraftPasses:
             self._tables[i, column : column + width] = free[:width]
         _copy_blocks(self.runner, copies)
 
-    def run(self, among: np.ndarray, tokens: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Let the policy's model compute the next tokens of some of the rows that `begin` got.
+    def run(self, among: np.ndarray, tokens: np.ndarray) -> torch.Tensor:
+        """Let the policy's model compute the next token of some of the rows that `begin` got.
 
-        among: indices into these rows, int64 [A]. tokens: one or more token ids for each of them. Returns the hidden
-        state of each one's last token, [A, hidden].
+        among: indices into these rows, int64 [A]. tokens: token ids, int64 [A]. Returns the hidden states, [A, hidden].
         """
-        counts = np.array([len(own) for own in tokens], np.int64)
-        starts = self._next[among]
-        self._next[among] = starts + counts
-        ids = np.concatenate([np.asarray(own, np.int32) for own in tokens])
-        common, *inputs, last = pass_inputs(
-            self.runner.device, self._tables[among], self.block_size, starts, counts, ids
-        )
+        positions = self._next[among]
+        self._next[among] += 1
+        common, *inputs = pass_inputs(self.runner.device, self._tables[among], self.block_size, positions, tokens)
         with in_pass(self.runner.vllm_config, self.runner.attn_groups[0][0], common):
-            hidden = self.runner.model(*inputs)
-        return hidden[last]
+            hidden: torch.Tensor = self.runner.model(*inputs)
+        return hidden
 
     def forget(self) -> None:
         """Fill the scratch blocks with zeros, so that no later pass reads values of earlier passes."""

@@ -256,7 +256,7 @@ class Runner:
             self.vllm.scheduler_config.async_scheduling
             and isinstance(self.vllm.speculator, HostSpeculator)
             and isinstance(self.drafter, DasProposer)
-            and self.drafter.draft_round.hybrid is None
+            and self.drafter.drafting_model is None
         )
 
     def _finish_requests(self, original: Callable[..., Any], scheduled: Any) -> None:

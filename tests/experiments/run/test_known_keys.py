@@ -11,7 +11,6 @@ from composed import composed_run
         ["+drafter.max_candidates=8"],
         ["policy=smollm2", "policy.cold_start=words"],
         ["+engine.extra.num_gpu_blocks_override=64"],
-        ["arms=[das,das_self]", "++arm.self_draft.passes=3"],
         ["arm=self_draft_adaptive", "arm.budget.over.patience=3"],
         ["data=livecodebench", "data.columns.problem=question"],  # deepcoder's, which builds on problem_set
         ["setting=maths_paper", "task=rollout"],  # it sets task.lock_step, which a comparison reads

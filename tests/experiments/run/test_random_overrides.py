@@ -22,7 +22,7 @@ from experiments.settings.typed import leaves
 
 BASES = (
     ["task=train"],
-    ["task=train", "arm=das_self"],
+    ["task=train", "arm=self_draft"],
     ["task=train", "arm=das", "budget=classes"],
     ["task=compare"],
     ["task=rollout", "budget=ladder"],

@@ -23,7 +23,7 @@ def test_arms_that_cannot_take_the_first_arms_weights() -> None:
         "eagle3_online would learn from forward passes, and only the first arm trains; leave it out, or put it"
     ):
         check_who_trains(arms("none", "eagle3_online", "das"), train_once=True, train=True)
-    first = arms("eagle3_online", "none", "das", "stock", "das_self", "eagle3_frozen")
+    first = arms("eagle3_online", "none", "das", "stock", "self_draft", "eagle3_frozen")
     check_who_trains(first, train_once=True, train=True)
     with one_line("eagle3_online would learn from forward passes, and nobody trains; leave it out"):
         check_who_trains(first, train_once=False, train=False)
