@@ -8,12 +8,9 @@ from analysis.metrics import timeless
 from experiments.harness.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
-# Files of the last checkpoint. It may lack the last three: a draft head with its optimizers, the noise scales that
-# drafts learned, and the history of past responses.
-BYTES = (
-    *("model.safetensors", checkpoint.OPTIMIZER, "scheduler.pt", "rng_state.pth"),
-    *("head.pt", "coupled.npz", "history.npz"),
-)
+# Files of the last checkpoint. It may lack the last two: a draft head with its optimizers, and the history of past
+# responses.
+BYTES = ("model.safetensors", checkpoint.OPTIMIZER, "scheduler.pt", "rng_state.pth", "head.pt", "history.npz")
 # What of a row does not depend on which engine of a cluster made which response.
 PLACELESS = ("step", "completions_digest", "rewards_digest", "loss", "grad_norm")
 FIGURES = ("rollout_and_reward.png", "live_requests.png")  # of a comparison

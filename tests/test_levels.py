@@ -57,7 +57,7 @@ def using(libraries: dict[Path, Path]) -> Iterator[None]:
 
 
 def sampled() -> list[bytes]:
-    """Noise, sampled and drafted tokens, their margins, and remembered distributions."""
+    """Noise, sampled and verified tokens, and remembered distributions."""
     rows, vocab = 64, 5003  # not a multiple of any vector's length
     logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(3)) * 4
     logits[:, ::97] = -torch.inf
@@ -67,14 +67,10 @@ def sampled() -> list[bytes]:
     drafted = torch.where(torch.arange(48) % 3 > 0, tokens[torch.arange(48) // 3 * 4 + torch.arange(48) % 3], 1)
     counts = np.full(16, 3, np.int64)
     verified = noise.keyed_verify(logits, counts, drafted, seeds[:16], positions[:16], greedy[:16])
-    scales = np.array([1.0, 0.7, np.inf], np.float32)
-    best, margins = noise.keyed_draft(logits, scales, seeds, positions, greedy)
     return [
         native_noise(7, 11, 100_003).tobytes(),
         tokens.numpy().tobytes(),
         verified.numpy().tobytes(),
-        np.asarray(best).tobytes(),
-        np.asarray(margins).tobytes(),
         np.asarray(noise.likeliest(logits, np.arange(rows))).tobytes(),
     ]
 

@@ -82,42 +82,23 @@ class AcceptanceModel:
 
 
 class TokenCalibration:
-    """Calibrates a drafter: maps each probability that the drafter states to the share of such tokens that was
-    accepted.
+    """Compares the probabilities that a drafter states with the share of such tokens that was accepted, in bins.
 
-    Only tokens up to the first rejected one count, because later tokens were not verified. Each bin starts with the
-    drafter's own probability, which counts as `trust` tokens. memory: number of tokens remembered per bin (exponential
-    forgetting), for drafters that change.
+    Only tokens up to the first rejected one count, because later tokens were not verified.
     """
 
     BINS = 20
 
-    def __init__(self, trust: float = 50.0, memory: float = np.inf):
-        self._centres = (np.arange(self.BINS) + 0.5) / self.BINS
+    def __init__(self) -> None:
         # For each bin: tokens verified, the sum of their predicted probabilities, tokens accepted.
         self.counts = np.zeros((3, self.BINS))
-        self._trust = trust
-        self._keep = 1 - 1 / memory
 
     def observe(self, probs: Sequence[float], num_accepted: int) -> None:
         """Learn from one draft. probs[j]: P(token j is accepted | all tokens before it were accepted)."""
-        verified_probs = np.asarray(probs[: num_accepted + 1], dtype=np.float64)
-        self.observe_tokens(verified_probs, np.arange(len(verified_probs)) < num_accepted)
-
-    def observe_tokens(self, probs: Array, accepted: NDArray[np.bool_]) -> None:
-        """Learn from verified tokens. probs: the drafter's probabilities. accepted: whether each was accepted. Both
-        [tokens]."""
-        bins = np.minimum((probs * self.BINS).astype(int), self.BINS - 1)
-        new = [np.bincount(bins, weights, self.BINS) for weights in (None, probs, accepted)]
-        self.counts *= self._keep ** new[0]
-        self.counts += new
-
-    def __call__(self, probs: Array) -> Array:
-        """Returns the calibrated probability for each of the drafter's, interpolated linearly between the bins."""
-        verified, predicted, accepted = self.counts
-        weight = verified + self._trust
-        mean_predicted = (predicted + self._trust * self._centres) / weight
-        return np.interp(probs, mean_predicted, (accepted + self._trust * self._centres) / weight)
+        verified = np.asarray(probs[: num_accepted + 1], dtype=np.float64)
+        accepted = np.arange(len(verified)) < num_accepted
+        bins = np.minimum((verified * self.BINS).astype(int), self.BINS - 1)
+        self.counts += [np.bincount(bins, weights, self.BINS) for weights in (None, verified, accepted)]
 
     @property
     def error(self) -> float:

@@ -22,7 +22,7 @@ from das.cluster.messages import ClusterError, EngineRequest, Response, predicte
 from das.cluster.pool import EnginePool, Event, PoolEngine
 from das.drafter import window_of
 from das.drafter.saved import SavedText, read_history
-from das.engine.learned import COUPLED, HISTORY, LEARNED
+from das.engine.learned import HISTORY, LEARNED
 from das.engine.rollouts.report import ClusterReport, RolloutReport, of_engines
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 from das.files import write_bytes
@@ -258,7 +258,7 @@ class Cluster:
         if (folder / STATE).exists():
             arrays = load_arrays(folder / KNOWN, KNOWN)
             count, saved, known = int(arrays["engines"]), folder / STATE, unpack_strings(arrays["known"])
-        files = [[each / name for name in (HISTORY, LEARNED, COUPLED)] for each in _folders(folder, count)]
+        files = [[each / name for name in (HISTORY, LEARNED)] for each in _folders(folder, count)]
         states = [{path.name: path.read_bytes() for path in paths if path.exists()} for paths in files]
         self.engines.settle()
         engines = self.engines.ready

@@ -1,8 +1,8 @@
 """Save and load what a DasProposer has learned.
 
-That is its history of texts, the lengths of responses, the calibrated probabilities of acceptance, and the scale s of
-coupled drafts (das/models/coupled.py). A budget is not saved: within a few passes it measures the running engine anew,
-and what those of papers learn of responses (das/budget/paper.py, Ladder) begins anew, too.
+That is its history of texts, the lengths of responses, and the calibrated probabilities of acceptance. A budget is not
+saved: within a few passes it measures the running engine anew, and what those of papers learn of responses
+(das/budget/paper.py, Ladder) begins anew, too.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from das.arrays import load_arrays, save_arrays
 if TYPE_CHECKING:
     from das.engine.proposer import DasProposer
 
-HISTORY, LEARNED, COUPLED = "history.npz", "learned.npz", "coupled.npz"
+HISTORY, LEARNED = "history.npz", "learned.npz"
 KIND = "what a proposer learned"
 
 
@@ -35,8 +35,6 @@ def save(proposer: "DasProposer", folder: Path) -> None:
         "told_tick": np.array(proposer.clock.told),
     }
     save_arrays(folder / LEARNED, {"kind": np.array(KIND), **learned})
-    if proposer.drafting_model is not None:
-        save_arrays(folder / COUPLED, {"kind": np.array(COUPLED), **proposer.drafting_model.sampler.state()})
 
 
 def load(proposer: "DasProposer", folder: Path) -> None:
@@ -46,7 +44,5 @@ def load(proposer: "DasProposer", folder: Path) -> None:
     proposer.clock.told = int(learned["told_tick"])
     proposer.lengths.restore(learned)
     proposer.calibration.counts = learned["calibration"]
-    if proposer.drafting_model is not None:
-        proposer.drafting_model.sampler.restore(load_arrays(folder / COUPLED, COUPLED))
     proposer.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
     proposer.begin_record()

@@ -335,7 +335,7 @@ class DasProposer:
         report = replace(
             self._report(meter, start),
             history_tokens=drafter.history_tokens,
-            calibration_error=self.calibration.error,
+            calibration_error=None if self.drafting_model else self.calibration.error,  # it states no probabilities
             alarms=alarms,
         )
         self.begin_record()  # the next rollout's, for callers that never call begin_step

@@ -25,7 +25,6 @@ from vllm.platforms import current_platform  # noqa: E402
 from vllm.tokenizers import cached_tokenizer_from_config  # noqa: E402
 
 from das import stages  # noqa: E402
-from das.arrays import load_arrays, save_arrays  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import learned  # noqa: E402
 from das.engine.engine_config import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
@@ -100,7 +99,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_proposers: dict[str, Any] = {}  # by the names given to das_use_proposer
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
         self._das_training: tuple[Any, bool] | None = None  # the training's drafter and das_announced, in an evaluation
-        self._das_learned: dict[str, np.ndarray] = {}  # state of coupled drafts before the running evaluation
         self._das_new_weights = False  # whether weights arrived since the last pass
         self._das_expected: WeightSample | None = None  # keeps some of the weights that a server's trainer sends
         self._das_lines = LinesInTheLog()
@@ -190,7 +188,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def compile_or_warm_up_model(self) -> Any:
         """Capture graphs, and run made-up requests so that kernels are compiled. Nothing is learned from them."""
         stages.now("compiles its engine's kernels and warms up")
-        learns = self._das_proposer is not None or self.das_runner.coupled is not None
+        learns = self._das_proposer is not None
         self.das_runner.is_warming_up = True
         if learns:
             self.das_begin_evaluation()
@@ -321,8 +319,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.flights.settle()
         drafter = self.das_runner.drafter
         self._das_training = drafter, self._das_announced
-        if self.das_runner.coupled is not None:
-            self._das_learned = self.das_runner.coupled.state()
         if isinstance(drafter, DasProposer):
             options = das_options(self.vllm_config)
             cold = {key: value for key, value in options.drafter.items() if key != "warm"}
@@ -338,8 +334,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_training = None
         if drafter is not None:
             self.das_runner.drafter = drafter
-        if self.das_runner.coupled is not None:
-            self.das_runner.coupled.restore(self._das_learned)
 
     def das_end_rollout(self, history_tick: int, judged: bool = True) -> Plain:
         """End the rollout. If das drafts in the engine, move the drafter's window to `history_tick`.
@@ -349,14 +343,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """
         self._das_announced = False
         self.das_runner.flights.settle()
-        meter, coupled = self.das_runner.meter, self.das_runner.coupled
+        meter, proposer = self.das_runner.meter, self._das_proposer
         costs = self._plain_costs()
-        if self._das_proposer is not None:
-            report = self._das_proposer.end_step(meter, history_tick, judged)
-        elif coupled is not None:
-            report = replace(meter.report(), draft_scale=coupled.scale, calibration_error=coupled.calibration_error)
-        else:
-            report = meter.report()
+        report = meter.report() if proposer is None else proposer.end_step(meter, history_tick, judged)
         self.das_runner.meter = RolloutMeter(
             self._das_text
         )  # the next rollout's, for callers that never call das_begin_rollout
@@ -402,18 +391,12 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Write the drafter's part of a checkpoint into `folder`. Does nothing where nothing is learned."""
         if self._das_proposer is not None:
             learned.save(self._das_proposer, Path(folder))
-        elif self.das_runner.coupled is not None:
-            save_arrays(
-                Path(folder) / learned.COUPLED, {"kind": np.array(learned.COUPLED), **self.das_runner.coupled.state()}
-            )
 
     def das_load_state(self, folder: str) -> None:
         """Load what `das_save_state` wrote, to draft as the engine that wrote it would. Does nothing where nothing is
         learned."""
         if self._das_proposer is not None:
             learned.load(self._das_proposer, Path(folder))
-        elif self.das_runner.coupled is not None:
-            self.das_runner.coupled.restore(load_arrays(Path(folder) / learned.COUPLED, learned.COUPLED))
 
     def das_force(self, responses: dict[str, list[int]], remembered: dict[str, np.ndarray] | None = None) -> None:
         """Let requests that name one of `responses` emit it. An empty dict ends this. remembered: see ForcedSampler."""

@@ -18,7 +18,7 @@ import torch
 from das.budget import DraftWork
 from das.drafter import Draft, Drafter, Drafts
 from das.errors import NotInstalled
-from das.models.coupled import CoupledSampler
+from das.models.coupled import OF_MODELS, CoupledSampler
 from das.models.quantized import Linear, linear_maker
 
 if TYPE_CHECKING:
@@ -30,14 +30,15 @@ LAST_WITH_INT8 = 99  # ten times the last compute capability with vLLM's int8 ke
 
 
 class SelfDraft(Drafter):
-    """The policy with quantized layers. It learns nothing of requests, and drafts as many tokens as it is asked for.
+    """The policy with quantized layers. It learns nothing of requests, drafts as many tokens as it is asked for, and
+    does not say how probable they are.
 
     weights: the format of the drafting weights, one of FORMATS
     """
 
     def __init__(self, weights: str):
         self.weights = weights
-        self.sampler = CoupledSampler()
+        self.sampler = CoupledSampler(OF_MODELS)
         self._runner = cast("Runner", None)  # until `attach`
         self._broken: int | None = None  # version of the policy's weights with which values were not finite
         self._alarms: list[str] = []
@@ -63,24 +64,10 @@ class SelfDraft(Drafter):
         """Do nothing."""
 
     def observe(self, request: str, tokens: Sequence[int] | np.ndarray) -> None:
-        """Do nothing; see observe_batch."""
+        """Do nothing."""
 
     def end(self, request: str, keep: bool = True) -> None:
         """Do nothing."""
-
-    def observe_batch(
-        self,
-        requests: Sequence[str],
-        tokens: Sequence[Sequence[int] | np.ndarray],
-        remembered: np.ndarray | None = None,
-    ) -> None:
-        """Let the sampler learn from the pass that verified the last drafts."""
-        self.sampler.observe(requests, tokens)
-
-    def end_step(self, history_tick: int) -> None:
-        """See Drafter. Most of the last drafts belong to finished requests, and nothing is learned of them."""
-        self.sampler.observe((), ())
-        super().end_step(history_tick)
 
     def propose(
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
@@ -94,10 +81,10 @@ class SelfDraft(Drafter):
         self, requests: Sequence[str], limits: Sequence[int], floors: Sequence[float] | None = None
     ) -> Drafts:
         """Draft limits[i] tokens for request i, or none as long as the present weights computed values that are not
-        finite. Floors do not matter."""
+        finite. Floors do not matter, and the stated probabilities are all 1."""
         most = np.asarray(limits, np.int64)
-        tokens, probs = np.zeros((len(most), most.max()), np.int32), np.zeros((len(most), most.max()))
-        nothing = Drafts(tokens, probs, np.zeros(len(most), np.int64))
+        tokens = np.zeros((len(most), most.max()), np.int32)
+        nothing = Drafts(tokens, np.ones(tokens.shape), np.zeros(len(most), np.int64))
         if self._broken == self._runner.weights_version:
             return nothing
         passes: list[tuple[int, float]] = []
@@ -112,11 +99,10 @@ class SelfDraft(Drafter):
                 self._break()
                 return nothing
             logits = self._runner.vllm.model.compute_logits(hidden).float()
-            newest[among], probs[among, depth] = self.sampler.draw(logits, among)
-            tokens[among, depth] = newest[among]
+            tokens[among, depth] = newest[among] = self.sampler.draw(logits, among).cpu().numpy()
             before, began = time.perf_counter(), before
             passes.append((len(among), before - began))
-        return Drafts(tokens, probs, most)
+        return Drafts(tokens, nothing.probs, most)
 
     def handed_out(self) -> DraftWork:
         """Returns the work of the last round of drafts. Further calls return no work until the next round."""

@@ -63,71 +63,10 @@ void keyed_verify(const float *logits, int64_t vocab, int64_t stride, int64_t re
 
 #define LANES 16
 
-// The best and the second best of some scores, in lanes that the compiler can hold in vector registers.
-typedef struct { float first[LANES], second[LANES]; } Best;
-
-static inline void enter(Best *best, const float *score) {
-    Best now = *best;
-    for (int i = 0; i < BLOCK; i += LANES)
-        for (int l = 0; l < LANES; l++) {
-            float x = score[i + l], high = now.first[l], lower = x < high ? x : high;
-            now.first[l] = x > high ? x : high;
-            now.second[l] = lower > now.second[l] ? lower : now.second[l];
-        }
-    *best = now;
-}
-
 static inline float highest(const float *lanes) {
     float top = -INFINITY;
     for (int l = 0; l < LANES; l++) top = lanes[l] > top ? lanes[l] : top;
     return top;
-}
-
-// Finds the best and the second best scale * logit + noise of each row, for every scale. All scales share the noise.
-// A scale of infinity stands for the logit alone, as in a greedy row.
-// tokens: rows x num_scales, the first token that has the best score. margins: rows x num_scales, best - second best;
-// infinity where only one token is possible.
-void keyed_draft(const float *logits, int64_t rows, int64_t vocab, int64_t stride, const int64_t *seeds,
-                 const int64_t *positions, const uint8_t *greedy, const float *scales, int64_t num_scales,
-                 int64_t *tokens, float *margins) {
-    for (int64_t r = 0; r < rows; r++, logits += stride, tokens += num_scales, margins += num_scales) {
-        uint64_t key = noise_key(seeds[r], positions[r]);
-        uint32_t a = (uint32_t)key, b = (uint32_t)(key >> 32);
-        int is_greedy = greedy && greedy[r];
-        float top[num_scales];
-        Best best[num_scales];
-        for (int64_t s = 0; s < num_scales; s++) {
-            top[s] = -INFINITY, tokens[s] = 0;
-            for (int l = 0; l < LANES; l++) best[s].first[l] = best[s].second[l] = -INFINITY;
-        }
-        for (int64_t start = 0; start < vocab; start += BLOCK) {
-            float noise[BLOCK], score[BLOCK];
-            int n = (int)(vocab - start < BLOCK ? vocab - start : BLOCK);
-            if (!is_greedy)
-                for (int i = 0; i < n; i++) noise[i] = gumbel(a, b, (uint32_t)start + (uint32_t)i);
-            for (int i = n; i < BLOCK; i++) score[i] = -INFINITY;
-            for (int64_t s = 0; s < num_scales; s++) {
-                float scale = scales[s];
-                if (is_greedy || isinf(scale))
-                    for (int i = 0; i < n; i++) score[i] = logits[start + i];
-                else
-                    for (int i = 0; i < n; i++) score[i] = logits[start + i] * scale + noise[i];
-                enter(&best[s], score);
-                float now = highest(best[s].first);
-                if (now > top[s]) {
-                    int i = 0;
-                    while (score[i] != now) i++;
-                    top[s] = now, tokens[s] = start + i;
-                }
-            }
-        }
-        for (int64_t s = 0; s < num_scales; s++) {
-            int l = 0;  // the winner's lane; of this lane, only the second best score counts below
-            while (l < LANES - 1 && best[s].first[l] != top[s]) l++;
-            best[s].first[l] = best[s].second[l];
-            margins[s] = top[s] - highest(best[s].first);
-        }
-    }
 }
 
 #define PAIRS 4                // as in das/drafter/distributions.h, which says what a pair is

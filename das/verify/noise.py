@@ -6,7 +6,7 @@ Nothing else enters: not the number of drafted tokens, not the batch order, not 
 
 There are three implementations: one pass in C for the CPU (keyed.c), one pass in Triton for CUDA (keyed_triton.py), and
 one in torch, which gives the same bits on any device. Other devices use the torch implementation, and tests compare the
-other two with it. Drafting with this noise (keyed_draft) has no Triton form yet, so on CUDA it uses torch.
+other two with it.
 """
 
 import ctypes
@@ -53,7 +53,6 @@ def _native() -> ctypes.CDLL:
     for name, types in {
         "keyed_argmax": [pointer, i64, i64, i64, *[pointer] * 4],
         "keyed_verify": [pointer, i64, i64, i64, *[pointer] * 5, i64, pointer],
-        "keyed_draft": [pointer, i64, i64, i64, *[pointer] * 4, i64, pointer, pointer],
         "keyed_pairs": [pointer, i64, i64, i64, pointer, pointer],
         "keyed_noise": [u32, u32, i64, pointer],
     }.items():
@@ -271,43 +270,3 @@ def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, g
     """Compute keyed_argmax in plain torch, on any device. key0, key1: key halves, int32 [rows]. greedy: bool [rows]."""
     noise = torch_noise(key0, key1, logits.shape[1])
     return (logits + noise.masked_fill_(greedy[:, None], 0.0)).argmax(dim=-1)
-
-
-def keyed_draft(
-    logits: torch.Tensor,
-    scales: np.ndarray,
-    seeds: np.ndarray,
-    positions: np.ndarray,
-    greedy: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Draw a drafter's tokens with the verifier's noise: argmax(scale * log q + noise), where q is its distribution.
-
-    logits: the drafter's, float32 [rows, vocab], processed like the verifier's. scales: float32 [scales], above 0;
-    infinity: the likeliest token, without noise. seeds, positions, greedy: see keyed_argmax.
-    Returns token ids, int64 [rows, scales], and margins, float32 [rows, scales]: by how much the winner's score exceeds
-    the second best one; infinity where no other token is possible.
-    """
-    if logits.device.type != "cpu":
-        inputs = on_device(logits.device, noise_inputs(seeds, positions, greedy))
-        return torch_draft(logits, scales, inputs["key0"], inputs["key1"], inputs["greedy"].bool())
-    logits, shape = _in_rows(logits), (len(logits), len(scales))
-    tokens, margins = np.empty(shape, np.int64), np.empty(shape, np.float32)
-    _call(
-        "keyed_draft", logits, *logits.shape, logits.stride(0), _int64(seeds), _int64(positions), _flags(greedy),
-        np.ascontiguousarray(scales, np.float32), len(scales), tokens, margins,
-    )  # fmt: skip
-    return tokens, margins
-
-
-def torch_draft(
-    logits: torch.Tensor, scales: np.ndarray, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor
-) -> tuple[np.ndarray, np.ndarray]:
-    """Compute keyed_draft in plain torch, on any device. key0, key1: key halves, int32 [rows]. greedy: bool [rows]."""
-    noise = torch_noise(key0, key1, logits.shape[1])
-    columns = []
-    for scale in scales.tolist():
-        noisy = logits if np.isinf(scale) else torch.where(greedy[:, None], logits, logits * scale + noise)
-        two = noisy.topk(2, dim=-1).values
-        columns.append((noisy.argmax(dim=-1), two[:, 0] - two[:, 1]))
-    tokens, margins = (torch.stack(column, dim=1).cpu().numpy() for column in zip(*columns, strict=True))
-    return tokens, margins

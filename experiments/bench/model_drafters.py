@@ -6,18 +6,15 @@ position, given the true text before the position. result.json has for each draf
 argmax          share of positions at which the drafter's likeliest token is the emitted one
 coupled         share at which the token drawn with the verifier's noise is the emitted one (das/models/coupled.py)
 one_minus_tv    mean of 1 - TV(policy, drafter): the most that rejection sampling could accept
-tau_argmax, tau_coupled   tokens per pass of drafts of `task.tokens` tokens, as a mean over all first positions
-scale           factor on the logits at which the drafter is right most often, which an engine learns. The entries
-                below are measured at this scale.
-tau             tokens per pass by draft length: {"1": ..., "2": ...}; tau_likeliest: for drafts of likeliest tokens
-by_depth        for each token of a draft, the share that is right if the tokens before it are
+tau             tokens per pass of coupled drafts by their length, as a mean over all first positions: {"1": ..., "2":
+                ...}; tau_likeliest: for drafts of likeliest tokens
 
 experiments.heads is imported inside functions, because it loads transformers' trainer.
 """
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +23,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from analysis.arms import aligned
-from das.models.coupled import SCALES
+from das.models.coupled import OF_HEADS, OF_MODELS
 from das.models.quantized import rounded_to_4_bits, to_8_bits
 from das.verify.noise import keyed_argmax
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.data import dataset
-from experiments.harness.draft_counts import LIKELIEST, Counts, Drafts
+from experiments.harness.draft_counts import COUPLED, LIKELIEST, Counts, Drafts
 from experiments.harness.heads import with_head
 from experiments.harness.policies import draft_model_directory, policy_directory
 from experiments.harness.rollout_steps import tokenized_rows
@@ -46,7 +43,7 @@ from experiments.small_policy.sample import sample
 if TYPE_CHECKING:
     from experiments.heads.eagle3 import Eagle3Head
 
-COLUMNS = ("argmax", "coupled", "one_minus_tv", "tau_argmax", "tau_coupled")
+COLUMNS, TAUS = ("argmax", "coupled", "one_minus_tv"), ("tau_likeliest", "tau")  # of the printed table
 Model = torch.nn.Module
 
 
@@ -86,8 +83,10 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         found = measured(policy, drafters, texts, temperature, config.task.tokens)
         positions = sum(len(text.response) for text in texts)
         result[f"{temperature:g}"] = {"positions": positions, "drafters": found}
-        lines = [[f"T={temperature:g}, {positions} positions", *COLUMNS]]
-        lines += [[name, *(f"{values[column]:.4f}" for column in COLUMNS)] for name, values in found.items()]
+        lines = [[f"T={temperature:g}, {positions} positions", *COLUMNS, *TAUS]]
+        for name, values in found.items():
+            taus = (values[tau][str(config.task.tokens)] for tau in TAUS)
+            lines.append([name, *(f"{value:.4f}" for value in (*(values[column] for column in COLUMNS), *taus))])
         progress.note(f"\n{aligned(lines)}")
     first = result[f"{temperatures[0]:g}"]
     progress.note(f"result: {run_folder.write_result({**first, 'by_temperature': result})}")
@@ -151,7 +150,7 @@ def trained_head(checkpoint: Path, policy: Model) -> "Eagle3Head":
 
 def drafts_of_model(model: Model) -> Drafter:
     """Return a drafter that is a whole model. It reads the true text, so its logits hold for every depth of a draft."""
-    return lambda text, tokens: Drafts(0, [logits_of(model, text)])
+    return lambda text, tokens: Drafts(0, [logits_of(model, text)], OF_MODELS)
 
 
 def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
@@ -164,7 +163,7 @@ def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
     def drafts(text: Text, tokens: int) -> Drafts:
         (read,) = texts_of(policy, head.shape.aux_layers, [text.prompt], [text.response])
         unrolled = head.unrolled(read.tokens, read.hidden, embedding, tokens)
-        return Drafts(1, [logits[read.prompt - 1 : len(logits) - 1].contiguous() for logits in unrolled])
+        return Drafts(1, [logits[read.prompt - 1 : len(logits) - 1].contiguous() for logits in unrolled], OF_HEADS)
 
     return drafts
 
@@ -222,7 +221,7 @@ def measured(
         probs = (logits_of(policy, text) / temperature).double().softmax(-1)
         for name, drafter in drafters.items():
             drafts = drafter(text, tokens)
-            drafts = Drafts(drafts.first, [logits / temperature for logits in drafts.by_depth])
+            drafts = replace(drafts, by_depth=[logits / temperature for logits in drafts.by_depth])
             counts[name].add(drafts, text.response, text.seed)
             if drafts.by_depth:
                 of_drafter = drafts.by_depth[0].double().softmax(-1)
@@ -233,17 +232,13 @@ def measured(
 
 def summary(counts: Counts, one_minus_tv: float) -> dict[str, Any]:
     """Return a drafter's entry of result.json."""
-    best, lengths = counts.best, range(1, counts.tokens + 1)
+    lengths = range(1, counts.tokens + 1)
     return {
         "argmax": counts.share(LIKELIEST),
-        "coupled": counts.share(0),
+        "coupled": counts.share(COUPLED),
         "one_minus_tv": one_minus_tv,
-        "tau_argmax": counts.tokens_per_pass(LIKELIEST, counts.tokens),
-        "tau_coupled": counts.tokens_per_pass(0, counts.tokens),
-        "scale": str(SCALES[best]),
-        "tau": {str(tokens): counts.tokens_per_pass(best, tokens) for tokens in lengths},
+        "tau": {str(tokens): counts.tokens_per_pass(COUPLED, tokens) for tokens in lengths},
         "tau_likeliest": {str(tokens): counts.tokens_per_pass(LIKELIEST, tokens) for tokens in lengths},
-        "by_depth": counts.by_depth(best),
     }
 
 

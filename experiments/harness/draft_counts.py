@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from das.models.coupled import SCALES
-from das.verify.noise import keyed_draft
+from das.verify.noise import keyed_argmax
 
-LIKELIEST = SCALES.index(float("inf"))  # index of the scale that always draws the likeliest token
+COUPLED, LIKELIEST = KINDS = range(2)  # a draft of tokens drawn with the noise; of likeliest tokens
 
 Ints = NDArray[np.int64]
 
@@ -24,11 +23,13 @@ class Drafts:
     """The drafts for one response, from every place at which the drafter can begin.
 
     first: position in the response of the first place. by_depth: logits [places, tokens] of drafted token 1, 2, ...;
-    row t of entry j predicts the token at position first + t + j. A single entry is used for all depths.
+    row t of entry j predicts the token at position first + t + j. A single entry is used for all depths. scale: of the
+    drafter's coupled drafts (das/models/coupled.py).
     """
 
     first: int
     by_depth: Sequence[torch.Tensor]
+    scale: float
 
 
 class Counts:
@@ -38,7 +39,7 @@ class Counts:
         """Start with no counts. tokens: the length of the longest draft."""
         self.tokens = tokens
         # Each list has one array for each response.
-        self._right: list[Ints] = []  # [places, scales]: number of drafted tokens before the first wrong one
+        self._right: list[Ints] = []  # [places, KINDS]: number of drafted tokens before the first wrong one
         self._room: list[Ints] = []  # [places]: tokens from the place to the response's end
 
     def add(self, drafts: Drafts, response: Sequence[int], seed: int) -> None:
@@ -50,8 +51,8 @@ class Counts:
         places = len(emitted) - first
         if places < 1:
             return
-        running = np.ones((places, len(SCALES)), bool)  # whether a draft has been right so far
-        right = np.zeros((places, len(SCALES)), np.int64)
+        running = np.ones((places, len(KINDS)), bool)  # whether a draft has been right so far
+        right = np.zeros((places, len(KINDS)), np.int64)
         for depth, tokens in enumerate(self._drawn(drafts, len(emitted), seed)):
             running[places - depth :] = False  # these drafts have reached the response's end
             running[: places - depth] &= tokens == emitted[first + depth :, None]
@@ -60,41 +61,22 @@ class Counts:
         self._room.append(places - np.arange(places))
 
     def _drawn(self, drafts: Drafts, length: int, seed: int) -> Iterator[Ints]:
-        """Yield for each depth the tokens drawn at every place and scale, [places, scales]."""
-        scales, first = np.array(SCALES, np.float32), drafts.first
-        alike = len(drafts.by_depth) == 1
+        """Yield for each depth the tokens of drafts of both kinds at every place, [places, KINDS]."""
+        first, alike = drafts.first, len(drafts.by_depth) == 1
         for depth in range(min(self.tokens, length - first)):
             if depth == 0 or not alike:
                 logits = drafts.by_depth[depth]
                 places = np.arange(first + depth, length, dtype=np.int64)
-                tokens, _ = keyed_draft(logits, scales, np.full(len(places), seed, np.int64), places)
+                coupled = keyed_argmax(logits * drafts.scale, np.full(len(places), seed, np.int64), places)
+                tokens = torch.stack((coupled, logits.argmax(-1)), dim=1).numpy()
             yield tokens[depth:] if alike else tokens
 
-    def share(self, scale: int) -> float:
-        """Return the share of places at which the first drafted token equals the emitted one. scale: index into
-        SCALES."""
-        return float((np.concatenate(self._right)[:, scale] > 0).mean())
+    def share(self, kind: int) -> float:
+        """Return the share of places at which the first drafted token equals the emitted one. kind: one of KINDS."""
+        return float((np.concatenate(self._right)[:, kind] > 0).mean())
 
-    @property
-    def best(self) -> int:
-        """Index of the scale at which the first drafted token is right most often. Engines learn to use it. If several
-        are equally good, the smallest index is returned."""
-        return int(np.argmax([self.share(scale) for scale in range(len(SCALES))]))
-
-    def tokens_per_pass(self, scale: int, tokens: int) -> float:
-        """Mean number of tokens that a pass emits if it verifies a draft of `tokens` tokens, over all places. scale:
-        index into SCALES."""
-        right, room = np.concatenate(self._right)[:, scale], np.concatenate(self._room)
+    def tokens_per_pass(self, kind: int, tokens: int) -> float:
+        """Mean number of tokens that a pass emits if it verifies a draft of `tokens` tokens, over all places. kind: one
+        of KINDS."""
+        right, room = np.concatenate(self._right)[:, kind], np.concatenate(self._room)
         return float(np.minimum(np.minimum(right, tokens) + 1, room).mean())
-
-    def by_depth(self, scale: int) -> list[float]:
-        """Return for drafted token 1, 2, ... the share of right ones, among drafts whose earlier tokens are all right.
-        scale: index into SCALES."""
-        right, room = np.concatenate(self._right)[:, scale], np.concatenate(self._room)
-        shares = []
-        for depth in range(self.tokens):
-            reached = (right >= depth) & (room > depth)
-            if not reached.any():
-                break
-            shares.append(float((right[reached] > depth).mean()))
-        return shares

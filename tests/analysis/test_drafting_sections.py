@@ -181,8 +181,8 @@ def test_what_drafts(tmp_path: Path) -> None:
         taus = {str(k): 1 + right * k for k in range(1, 8)}
         likeliest = {k: tau - 0.1 for k, tau in taus.items()}
         return {
-            **{"argmax": right - 0.1, "coupled": right, "one_minus_tv": right, "tau_argmax": 1.0, "tau_coupled": 2.0},
-            **{"scale": "1.0", "tau": taus, "tau_likeliest": likeliest, "by_depth": [right] * 7},
+            **{"argmax": right - 0.1, "coupled": right, "one_minus_tv": right},
+            **{"tau": taus, "tau_likeliest": likeliest},
         }
 
     rights = {"w8": 0.99, "w4": 0.9, "eagle3": 0.6, "w8, older": 0.9, "w4, older": 0.8, "eagle3, older": 0.61}

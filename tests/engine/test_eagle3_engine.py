@@ -1,6 +1,5 @@
 """The EAGLE-3 head in the engine: vLLM drafts what the head in torch drafts, and no token changes."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from vllm import SamplingParams
 
 from das.engine.patches import weights
 from das.errors import EngineError
-from das.models.coupled import CoupledSampler
 from das.models.head_files import tokenizer_digest
 from experiments.heads.eagle3 import Eagle3Head, new_head, shape_for, tokens_per_pass
 from experiments.heads.files import load_head, save_head
@@ -50,7 +48,7 @@ def rollout(llm: Any) -> tuple[list[list[int]], float]:
 
 def draft_likeliest_tokens(llm: Any) -> None:
     """Let the engine draft what `tokens_per_pass` counts, in place of coupled drafts."""
-    das_runner_of(llm)._coupled.sampler = CoupledSampler((math.inf,))
+    das_runner_of(llm).coupled.sampler.scale = 1e6
 
 
 def offline(head: Eagle3Head, texts: list[HeadText], model: Any, depth: int) -> float:

@@ -145,11 +145,11 @@ def test_problems_and_clock() -> None:
 
 
 def test_what_is_no_sum_is_not_added() -> None:
-    turn = RolloutReport(passes=3, draft_s=0.5, history_tokens=10, calibration_error=0.1, draft_scale=2.0)
-    end = RolloutReport(passes=4, draft_s=0.25, history_tokens=12, calibration_error=0.2, draft_scale=2.5)
+    turn = RolloutReport(passes=3, draft_s=0.5, history_tokens=10, calibration_error=0.1)
+    end = RolloutReport(passes=4, draft_s=0.25, history_tokens=12, calibration_error=0.2)
     both = added(turn, end)
     assert (both.passes, both.draft_s) == (7, 0.75)
-    assert (both.history_tokens, both.calibration_error, both.draft_scale) == (12, 0.2, 2.5)
+    assert (both.history_tokens, both.calibration_error) == (12, 0.2)
 
 
 def test_sums_over_turns() -> None:

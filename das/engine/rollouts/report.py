@@ -95,7 +95,6 @@ class RolloutReport:
     tail_steps: int = 0  # passes of the engine with few requests
     history_tokens: int = 0  # tokens in the drafter's history once the rollout was over
     calibration_error: float | None = None  # error of the probabilities that the drafter gives to its tokens
-    draft_scale: float | None = None  # the scale of coupled drafts (das/models/coupled.py)
     alarms: Sequence[str] = ()  # a line for each thing that is wrong with speculation
     # One number for each pass of the engine:
     step_time_s: Sequence[float] = ()  # when it ended, since the rollout began
@@ -186,7 +185,7 @@ def of_engines(reports: Mapping[int, RolloutReport]) -> RolloutReport:
 
 
 # What is of a moment, and no sum over turns.
-STATES = ("history_tokens", "calibration_error", "draft_scale")
+STATES = ("history_tokens", "calibration_error")
 
 
 def added(first: RolloutReport, later: RolloutReport) -> RolloutReport:

@@ -46,7 +46,6 @@ from das.engine.runner.speculator import CoupledSpeculator, HostSpeculator, True
 from das.engine.runner.stand_in import replace_kernels
 from das.engine.runner.text_drafts import TEXT_METHODS, TextDrafts
 from das.engine.runner.verifier import Draws, KeyedVerifier
-from das.models.coupled import CoupledSampler
 from das.models.self_draft import QuantizedLayers
 from das.verify.forced import ForcedSampler
 from das.verify.sampler import KeyedSampler
@@ -108,7 +107,7 @@ class Runner:
         self.quantized: QuantizedLayers | None = None
         self.draft_blocks = range(0)
         self.drafter: Any = vllm.speculator
-        self._coupled: CoupledSpeculator | None = None
+        self.coupled: CoupledSpeculator | None = None
         self.input_batch = Batch()
         # Tokens of the response so far, of each request, by its index in vLLM's arrays.
         self.positions = np.zeros(vllm.max_num_reqs, np.int64)
@@ -128,7 +127,7 @@ class Runner:
             patch(vllm, "initialize_kv_cache", self._initialize_kv_cache)
             patch(vllm, "execute_model", self.flights.execute)
         elif vllm.speculator is not None:
-            self._coupled = CoupledSpeculator(self)
+            self.coupled = CoupledSpeculator(self)
         self._vllm_sample = required(vllm, "sample")
         vllm.sample = self._sample
         patch(vllm, "load_model", self._load_model)
@@ -140,12 +139,6 @@ class Runner:
     def requests(self) -> Mapping[str, KnownRequest]:
         """Each request that vLLM's runner knows, by request id."""
         return self._known.known
-
-    @property
-    def coupled(self) -> CoupledSampler | None:
-        """The sampler of coupled drafts (drawn with the verifier's noise) if one of vLLM's own drafters runs a model;
-        else None."""
-        return None if self._coupled is None else self._coupled.sampler
 
     def draft_passes(self, max_tokens: int) -> DraftPasses:
         """Returns the object with which the policy drafts for itself. max_tokens: the most positions that its passes
@@ -322,8 +315,6 @@ class Runner:
         for name, new in zip(flight.batch.req_ids, self.emitted, strict=True):
             if new:
                 known[name].output_token_ids += new
-        if self.coupled is not None:
-            self.coupled.observe(flight.batch.req_ids, self.emitted)
         if not flight.is_counted:
             self.positions[flight.rows] += num_emitted
         flight.batch.num_tokens_no_spec += num_emitted

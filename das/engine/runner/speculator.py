@@ -5,8 +5,6 @@ eagle3, mtp) stay, and CoupledSpeculator replaces two methods of this one object
 
 - sample_draft: tokens are drawn with the verifier's noise (das/models/coupled.py).
 - propose: a round of drafting begins, and its time is measured.
-
-Drawing needs the drafted tokens on the host, so on a GPU every depth waits for the device.
 """
 
 import time
@@ -20,7 +18,7 @@ from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
 from das.engine.patches.replace import patch, required
-from das.models.coupled import CoupledSampler
+from das.models.coupled import OF_HEADS, OF_MODELS, CoupledSampler
 from das.verify.layout import on_device
 
 if TYPE_CHECKING:
@@ -86,7 +84,8 @@ class CoupledSpeculator:
     """Lets one of vLLM's speculators draw its tokens with the verifier's noise."""
 
     def __init__(self, das_runner: "Runner"):
-        self.sampler = CoupledSampler()
+        is_model = das_runner.vllm.speculative_config.method == "draft_model"
+        self.sampler = CoupledSampler(OF_MODELS if is_model else OF_HEADS)
         self._das_runner = das_runner
         self._speculator = speculator = das_runner.vllm.speculator
         self._is_dry = False  # whether vLLM only tries out a pass, without requests
@@ -115,5 +114,4 @@ class CoupledSpeculator:
         if self._is_dry:
             drawn: torch.Tensor = logits.argmax(dim=-1)
             return drawn
-        # vLLM's kernels take the tokens for contiguous; in rounds that learn they are a column.
-        return torch.from_numpy(np.ascontiguousarray(self.sampler.draw(logits)[0])).to(hidden_states.device)
+        return self.sampler.draw(logits)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from vllm import SamplingParams
 
 from das.errors import EngineError
-from das.models.coupled import CoupledSampler
+from das.models.coupled import OF_MODELS
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
@@ -42,12 +42,10 @@ def parameters() -> list[Any]:
     return [SamplingParams(**{**common, "seed": 1000 + i, "ignore_eos": i % 3 == 0, **kinds[i]}) for i in range(24)]
 
 
-def rollout(llm: Any, seeded: bool = False) -> Any:
-    """Tokens and log-probs, and the report. seeded: no request is without a seed, so the tokens repeat."""
-    params = parameters()
-    for i, each in enumerate(params):
-        each.seed = i if seeded else each.seed
-    tokens, logprobs, report = roll(llm, [PROMPTS[int(problem)] for problem in PROBLEMS], params, PROBLEMS, 1)
+def rollout(llm: Any) -> Any:
+    """Tokens and log-probs, and the report."""
+    prompts = [PROMPTS[int(problem)] for problem in PROBLEMS]
+    tokens, logprobs, report = roll(llm, prompts, parameters(), PROBLEMS, 1)
     return (tokens, logprobs), report
 
 
@@ -61,11 +59,11 @@ def ends(llm: Any) -> list[list[int]]:
     return tokens
 
 
-def use_sampler(llm: Any, sampler: CoupledSampler) -> None:
-    """Draft with this sampler from now on. One with a single scale learns no other."""
+def draw_at(llm: Any, scale: float) -> None:
+    """Draft at this scale from now on."""
 
     def use(worker: Any) -> None:
-        worker.das_runner._coupled.sampler = sampler
+        worker.das_runner.coupled.sampler.scale = scale
 
     llm.collective_rpc(use)
 
@@ -96,7 +94,7 @@ def draft_model(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> s
     return str(folder)
 
 
-SCALES = (1.0, 3.0, math.inf)  # coupled, sharpened, the likeliest token
+SCALES = (OF_MODELS, 2.0, 1e6)  # coupled, sharpened, the likeliest token
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +117,6 @@ def test_the_policy_itself_as_draft_model_is_accepted_but_for_rounding(
 ) -> None:
     # So every request's temperature, masks, penalties, seed and position are those that the verifier uses.
     llm = engines.build(tiny_policy, **speculative(tiny_policy))
-    use_sampler(llm, CoupledSampler((1.0,)))
     emitted, report = rollout(llm)
     assert emitted == undrafted.rollouts[0]
     fewest = sum(1 + math.ceil((len(tokens) - 1) / 5) for tokens in emitted[0])  # the prompt's pass has no drafts
@@ -127,10 +124,8 @@ def test_the_policy_itself_as_draft_model_is_accepted_but_for_rounding(
 
 
 def check(report: dict[str, Any], emitted: Any, scale: float) -> None:
-    """Something was drafted at this scale, and calibrated; if coupled, most was accepted."""
+    """Something was drafted; at scale 1, as the draft model is a near copy, most was accepted."""
     assert report["drafted"] > 500
-    assert report["draft_scale"] == scale
-    assert 0 < report["calibration_error"] < 1
     assert scale != 1.0 or sum(map(len, emitted[0])) > 2 * report["passes"]
 
 
@@ -139,31 +134,11 @@ def test_drafts_change_nothing(
 ) -> None:
     llm = engines.build(tiny_policy, **speculative(draft_model))
     for scale, expected in zip(SCALES, undrafted.rollouts, strict=True):
-        use_sampler(llm, CoupledSampler((scale,)))
+        draw_at(llm, scale)
         emitted, report = rollout(llm)
         assert emitted == expected
         check(report, emitted, scale)
     assert ends(llm) == undrafted.ends
-
-
-def test_an_evaluation_teaches_nothing_and_a_checkpoint_holds_what_was_learned(
-    engines: Engines, tiny_policy: str, draft_model: str, tmp_path: Path
-) -> None:
-    llm, reports = engines.kept(tiny_policy, **speculative(draft_model)), []
-    for evaluated in (False, True):
-        use_sampler(llm, CoupledSampler())  # it has learned nothing
-        rollout(llm, seeded=True)
-        if evaluated:
-            llm.collective_rpc("das_begin_evaluation")
-            assert rollout(llm, seeded=True)[1]["drafted"] > 500
-            llm.collective_rpc("das_end_evaluation")
-        else:
-            llm.collective_rpc("das_save_state", args=(str(tmp_path),))
-        reports.append(rollout(llm, seeded=True)[1])
-    llm.collective_rpc("das_load_state", args=(str(tmp_path),))
-    reports.append(rollout(llm, seeded=True)[1])
-    for name in ("passes", "drafted", "draft_scale", "calibration_error"):
-        assert len({report[name] for report in reports}) == 1, name
 
 
 def draft_weights(worker: Any) -> float:
@@ -174,6 +149,7 @@ def test_new_weights_of_the_policy_leave_the_draft_model_as_it_is(
     engines: Engines, tiny_policy: str, draft_model: str, undrafted: SimpleNamespace
 ) -> None:
     llm = engines.kept(tiny_policy, **speculative(draft_model))
+    draw_at(llm, OF_MODELS)
     before = llm.collective_rpc(draft_weights)
     llm.collective_rpc(load_other_weights)
     llm.reset_prefix_cache()
@@ -197,10 +173,9 @@ def test_new_weights_of_the_policy_leave_the_draft_model_as_it_is(
 def test_drafts_change_nothing_under_strain(
     engines: Engines, tiny_policy: str, draft_model: str, undrafted: SimpleNamespace, settings: dict[str, Any]
 ) -> None:
-    """With a scale that is learned."""
     emitted, report = rollout(engines.build(tiny_policy, **speculative(draft_model), **settings))
     assert emitted == undrafted.rollouts[0]
-    check(report, emitted, 1.0)
+    check(report, emitted, OF_MODELS)
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused(engines: Engines, tiny_policy: str, tmp_path: Path) -> None:
