@@ -31,7 +31,7 @@ def save(proposer: "DasProposer", folder: Path) -> None:
     learned = {
         **proposer.lengths.state(),
         "calibration": proposer.calibration.counts,
-        "usual": np.array(proposer.alarm.usual),
+        "usual": np.array(proposer.judge.usual),
         "told_tick": np.array(proposer.clock.told),
     }
     save_arrays(folder / LEARNED, {"kind": np.array(KIND), **learned})
@@ -44,5 +44,5 @@ def load(proposer: "DasProposer", folder: Path) -> None:
     proposer.clock.told = int(learned["told_tick"])
     proposer.lengths.restore(learned)
     proposer.calibration.counts = learned["calibration"]
-    proposer.alarm.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
+    proposer.judge.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
     proposer.begin_record()

@@ -17,14 +17,14 @@ from das.drafter import make_drafter
 from das.drafter.saved import SavedText
 from das.engine.engine_config import WORKER, DasOptions, das_options
 from das.engine.patches.gpu import rows_of_graphs
-from das.engine.rollouts.alarm import Alarm, SilenceWatch
+from das.engine.rollouts.judge import Judge
 from das.engine.rollouts.live_requests import LiveRequests, live_request
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout_record import HistoryClock, RolloutRecord
 from das.errors import NotInstalled
 from das.models.self_draft import SelfDraft
-from das.verify.admission import FORCED_KEY, PROBLEM_KEY
+from das.verify.admission import FORCED_KEY
 from das.verify.sampler import GREEDY_BELOW, remembered_of
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class DasProposer:
         self.requests = LiveRequests()
         self._runner: Runner
         self.lengths = RemainingLength(self.max_model_len)
-        self.alarm = Alarm()
+        self.judge = Judge()
         self.calibration = TokenCalibration()
         self._sample: tuple[str, list[float]] = "", []  # one draft of the pass: its request and its probabilities
         self.begin_record()
@@ -90,7 +90,6 @@ class DasProposer:
         self._decoding: set[str] = set()  # requests that emitted in the last pass
         self._drafting = DraftWork()  # what a draft model did for these drafts
         self._pass_ended = 0.0
-        self._silence = SilenceWatch()
         self.clock = HistoryClock(self.draft_round.drafter.history_tick)
 
     @property
@@ -128,7 +127,6 @@ class DasProposer:
         if self.drafting_model is not None:
             self._drafting = self.drafting_model.handed_out()
             self._runner.meter.record_draft_work(self._drafting)
-        self._silence.observe(emitted.requests, drafted=proposal is not None and any(proposal.counts))
         if proposal is None:
             return drafts
         counts = proposal.counts
@@ -164,15 +162,13 @@ class DasProposer:
         """Take the place of `propose` before a pass for which nobody drafts; `observe` comes once its tokens are
         known."""
         self._wanted = {}
+        self._record.declined = True
         self.draft_round.rest()
 
     def observe(self, sampled_token_ids: list[list[int]]) -> None:
         """Learn from passes after which nobody drafted, because `rest` was called. sampled_token_ids: see `propose`;
         each row emitted a token in each pass."""
-        emitted = self._observed(self._runner.input_batch.req_ids, sampled_token_ids)
-        if emitted is not None:
-            for _ in emitted.ended:
-                self._silence.observe(emitted.requests, drafted=False)
+        self._observed(self._runner.input_batch.req_ids, sampled_token_ids)
 
     def _observed(self, names: list[str], sampled_token_ids: list[list[int]]) -> _Emitted | None:
         """Learn from a pass, or from passes alike. Returns what was emitted; None if no request may draft."""
@@ -217,7 +213,7 @@ class DasProposer:
                 self.calibration.observe(probs, min(len(new) - 1, len(probs)))
             if not request.stop_tokens.isdisjoint(new):
                 new = request.cut_at_stop(new)
-            # What lies behind the end saves no pass, so budget and alarm do not count it.
+            # What lies behind the end saves no pass, so budget and judge do not count it.
             num_accepted = len(new) - 1
             if num_accepted > num_drafted:
                 num_accepted = num_drafted
@@ -263,9 +259,7 @@ class DasProposer:
         if history_tick > history.history_tick:
             history.end_step(history_tick)
             self.clock.told = history_tick
-        before = history.history_tokens
         history.add_history(texts)
-        self._record.history_before += history.history_tokens - before
 
     def noted(self, name: str, cost: RequestCost) -> RequestCost:
         """Returns a request's costs in this rollout with what the proposer noted about the request."""
@@ -303,7 +297,7 @@ class DasProposer:
 
     def begin_record(self) -> None:
         """Start new notes, and forget those of the last rollout."""
-        self._record = RolloutRecord(history_before=self.draft_round.drafter.history_tokens)
+        self._record = RolloutRecord()
 
     def _report(self, meter: RolloutMeter, ended: float) -> RolloutReport:
         """Make the report from the meter, the times of passes, and the budget's traces of its decisions.
@@ -322,14 +316,12 @@ class DasProposer:
         """End the rollout, and return its report. Its requests join the history, and the drafter's window moves to
         `history_tick` (a step or epoch).
 
-        judged: whether the alarm compares this rollout with the ones before. meter: the rollout's meter.
+        judged: whether this rollout is judged; False for an evaluation. meter: the rollout's meter.
         """
         start = time.perf_counter()
         self._end(list(self.requests.live))
         self._decoding = set()  # the time until the next pass is training, not decoding
-        alarms = self._judge(judged)
-        if getattr(getattr(self.draft_round.budget, "prices", None), "learns", False):
-            alarms += self._silence.end_rollout(self._record.passes, self._record.num_drafted, self._record.declined)
+        alarms = self._alarms(judged)
         drafter = self.draft_round.drafter
         self.draft_round.end_step(drafter.history_tick + self.clock.announced(history_tick))
         report = replace(
@@ -351,21 +343,20 @@ class DasProposer:
         if not self.requests.num_tracked and not self._record.requests:
             return []
         self._decoding = set()
-        alarms = self._judge(judged=True)
+        alarms = self._alarms(judged=True)
         passed = self.clock.unannounced(self._record.requests, self._record.tokens)
         self.draft_round.end_step(self.draft_round.drafter.history_tick + passed)
         self.begin_record()
         self.draft_round.begin_step(0)  # nobody knows how many requests will come
         return alarms
 
-    def _judge(self, judged: bool) -> list[str]:
+    def _alarms(self, judged: bool) -> list[str]:
         """Returns the alarms about the rollout that ends."""
-        drafter, record = self.draft_round.drafter, self._record
-        broken = [] if self.drafting_model is None else self.drafting_model.alarms()
-        lost = record.history_before + record.tokens - drafter.history_tokens if drafter.window else 0
-        return broken + self.alarm.end_step(
-            record.passes, record.num_drafted, record.num_accepted, lost, judged, record.declined
-        )
+        record = self._record
+        alarms = [] if self.drafting_model is None else self.drafting_model.alarms()
+        if judged:
+            alarms += self.judge.lines(record.passes, record.num_drafted, record.num_accepted, record.declined)
+        return alarms
 
     def _begin(self, name: str, state: Any, num_emitted: int) -> LiveRequest:
         """Register a request that emitted for the first time, or that continues after its rollout ended.
@@ -382,8 +373,6 @@ class DasProposer:
         if self.remembers and self._record.announced:
             self._record.seeds[name] = seed
         self.draft_round.begin(request, prompt, state.output_token_ids[:-num_emitted], seed)
-        if PROBLEM_KEY in (state.sampling_params.extra_args or {}):
-            self.alarm.begin(request.problem, prompt)
         expected = self.lengths.mean_length(request.problem)
         self._record.predicted_length[name] = min(expected, float(request.max_tokens))
         return request

@@ -31,8 +31,9 @@ from das.engine.engine_config import BITS, DasOptions, das_options, drafts_by_da
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
 from das.engine.proposer import DasProposer  # noqa: E402
+from das.engine.rollouts.judge import Judge  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
-from das.engine.rollouts.report import Plain, RequestCost  # noqa: E402
+from das.engine.rollouts.report import Plain, RequestCost, RolloutReport  # noqa: E402
 from das.engine.rollouts.totals import LinesInTheLog, add_to_totals  # noqa: E402
 from das.engine.runner.draft_passes import blocks_needed, with_scratch_blocks  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
@@ -102,6 +103,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_new_weights = False  # whether weights arrived since the last pass
         self._das_expected: WeightSample | None = None  # keeps some of the weights that a server's trainer sends
         self._das_lines = LinesInTheLog()
+        self._das_judge = Judge()  # of vLLM's own drafters; a proposer has its own
 
     # ---- what vLLM calls ----
 
@@ -235,13 +237,16 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def _end_unannounced_rollout(self) -> None:
         self.das_runner.flights.settle()
-        report = self._count(self.das_runner.meter.report().plain())
+        report = self._judged(self.das_runner.meter.report())
+        self._count(report.plain())
         self.das_runner.meter = RolloutMeter(self._das_text)
+        alarms = report.alarms
         if self._das_proposer is not None:
             if get_tp_group().is_first_rank:
-                self._das_lines.add(report)
-            for alarm in self._das_proposer.end_unannounced_step():
-                logging.getLogger("das").warning("speculation: %s", alarm)
+                self._das_lines.add(report.plain())
+            alarms = self._das_proposer.end_unannounced_step()
+        for alarm in alarms:  # TRL quiets vLLM's loggers
+            logging.getLogger("das").warning("speculation: %s", alarm)
 
     @property
     def _das_proposer(self) -> DasProposer | None:
@@ -295,7 +300,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.flights.settle()
         meter = self.das_runner.meter
         costs = self._plain_costs()
-        report = meter.report() if self._das_proposer is None else self._das_proposer.end_turn(meter)
+        report = self._judged(meter.report()) if self._das_proposer is None else self._das_proposer.end_turn(meter)
         self.das_runner.meter = RolloutMeter(self._das_text)
         return self._count(report.plain()) | {"requests": costs}
 
@@ -338,18 +343,26 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_end_rollout(self, history_tick: int, judged: bool = True) -> Plain:
         """End the rollout. If das drafts in the engine, move the drafter's window to `history_tick`.
 
-        judged: whether the alarm compares the rollout with those before; False for an evaluation. Returns the rollout's
+        judged: whether the judge looks at the rollout; False for an evaluation. Returns the rollout's
         report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
         """
         self._das_announced = False
         self.das_runner.flights.settle()
         meter, proposer = self.das_runner.meter, self._das_proposer
         costs = self._plain_costs()
-        report = meter.report() if proposer is None else proposer.end_step(meter, history_tick, judged)
+        report = (
+            self._judged(meter.report(), judged) if proposer is None else proposer.end_step(meter, history_tick, judged)
+        )
         self.das_runner.meter = RolloutMeter(
             self._das_text
         )  # the next rollout's, for callers that never call das_begin_rollout
         return self._count(report.plain()) | {"requests": costs}
+
+    def _judged(self, report: RolloutReport, judged: bool = True) -> RolloutReport:
+        """Returns the report with what the judge says, if one of vLLM's own drafters drafts."""
+        if self.vllm_config.speculative_config is None or self._das_proposer is not None or not judged:
+            return report
+        return replace(report, alarms=self._das_judge.lines(report.passes, report.drafted, report.accepted))
 
     def _count(self, report: Plain) -> Plain:
         """Add a rollout to the totals of `das run`, once for all ranks of the engine. Returns its report."""

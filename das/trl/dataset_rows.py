@@ -13,7 +13,6 @@ from das.errors import EngineError
 from das.verify.admission import MAX_PROBLEM_ID
 
 AT_ONCE = 256  # rows whose prompts are tokenized together
-NEW = 16  # training rollouts without a problem that comes again, after which a warning says so
 OF_TEMPLATE = 64  # tokens that a chat template may add to a message, beyond those that it adds to the first row
 
 
@@ -66,39 +65,6 @@ def _plain(value: Any) -> str:
     """Returns a text that stands for a value that JSON lacks: an image's content, because its repr names its place in
     memory."""
     return hashlib.sha256(value.tobytes()).hexdigest() if hasattr(value, "tobytes") else repr(value)
-
-
-class RepeatWatch:
-    """Warns, once, if each rollout of a training brings new problems only: then no draft can come from earlier
-    responses to the same problem. Rows that are passed through several times come again, and are not watched, nor is a
-    training that was resumed, whose earlier problems are not known."""
-
-    def __init__(self) -> None:
-        self._seen: set[str] | None = set()  # problems of the rollouts so far; None: no longer watched
-        self._rollouts = 0
-
-    def note(self, trainer: Any, problems: Sequence[str], step: int) -> None:
-        """Note a rollout of the trainer. problems: the problem of each response. step: the one that trains on them."""
-        if self._seen is None:
-            return
-        self._rollouts += 1
-        dataset, state = trainer.train_dataset, trainer.state
-        sized = hasattr(dataset, "__len__")
-        resumed = self._rollouts == 1 and step > 0
-        if resumed or (sized and state.num_train_epochs > 1) or not self._seen.isdisjoint(problems):
-            self._seen = None
-            return
-        own = len(set(problems)) * trainer.accelerator.num_processes
-        enough = min(NEW, len(dataset) // own) if sized else NEW
-        self._seen.update(problems)
-        if self._rollouts > 1 and (self._rollouts >= enough or step + 1 >= state.max_steps):
-            warnings.warn(
-                f"every prompt is new: in {self._rollouts} rollouts none of {len(self._seen)} problems came again, so "
-                "drafts come from siblings and other problems only; rows of one problem need the same problem_id",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            self._seen = None
 
 
 # ---- prompts that do not fit ----

@@ -12,7 +12,7 @@ import copy
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ from das.engine.build import EngineSettings, build_engine
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.errors import EngineError, WeightSyncError
 from das.trl.conversations import Turn, conversation_rows, joined
-from das.trl.dataset_rows import RepeatWatch, history_tick, problem_id, require_fitting_batch
+from das.trl.dataset_rows import history_tick, problem_id, require_fitting_batch
 from das.trl.determinism import algorithms_of_the_engine
 from das.trl.engines.cluster import ClusterEngines
 from das.trl.engines.engines import Engines
@@ -92,7 +92,6 @@ class SpeculativeGeneration(VLLMGeneration):
         self.history_unit = history_unit
         self.cluster = cluster
         self.schedule = schedule
-        self.after_rollout: Callable[[], None] = lambda: None  # called when all responses are finished
         self.run_seed = 0
         self.step = 0
         self.evaluation = False
@@ -101,9 +100,7 @@ class SpeculativeGeneration(VLLMGeneration):
         self._turns: list[Turn] = []  # finished turns of the running rollout
         self.rollouts = 0  # number of the training's rollouts so far, including the one announced last
         self.history_tick = 0  # the tick to which the drafter's window moves once that rollout is over
-        self.num_drafted = self.num_accepted = 0  # tokens in the training's rollouts
         self.last: Rollout | None = None
-        self.repeats = RepeatWatch()
         self._counted_in = (0, False)  # step and evaluation flag that `_requests` belongs to
         self._requests = 0  # responses of that step so far, over all processes
         self._first = 0  # the place, among these, of this engine's first response in the running rollout
@@ -273,7 +270,7 @@ class SpeculativeGeneration(VLLMGeneration):
         if self.several_turns:
             self._turns.append(Turn(rows, rollout))
         else:
-            self._finish(rollout)
+            self.last = rollout
         return outputs
 
     def _count_responses(self, responses: int) -> None:
@@ -287,20 +284,8 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def finish_turns(self) -> None:
         """End the announced rollout, because its last turn is over. Only for rollouts of several turns."""
-        rollout = joined(self._turns, self.engines.end_turns(self.step, self.history_tick, self.evaluation))
+        self.last = joined(self._turns, self.engines.end_turns(self.step, self.history_tick, self.evaluation))
         self._turns, self._here.announced = [], False
-        self._finish(rollout)
-
-    def _finish(self, rollout: Rollout) -> None:
-        self.last = rollout
-        self.count_drafts(rollout)
-        self.after_rollout()
-
-    def count_drafts(self, rollout: Rollout) -> None:
-        """Count the tokens that were drafted for a rollout of the training."""
-        if not self.evaluation:
-            self.num_drafted += rollout.report.drafted
-            self.num_accepted += rollout.accepted
 
     def hand_over(self, seconds: float) -> None:
         """Note in the newest rollout, or its newest turn, the seconds in which its responses became what TRL takes."""

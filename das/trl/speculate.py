@@ -2,7 +2,6 @@
 
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any
@@ -34,8 +33,6 @@ from das.trl.sharded_checkpoints import checkpoints_accepted, complete
 from das.trl.step_rollouts import StepRollouts
 from das.trl.trainers import METHOD, REFUSED, ROLLS_OUT, is_grpo, refusal
 from das.trl.wandb_record import WandbRecord
-
-PATIENCE = 3  # training rollouts that may pass without an accepted token before a warning
 
 
 def speculate(
@@ -161,7 +158,6 @@ def _build(
     if ranks.is_main():
         kept = BITS if generation.engines.policy.keeps_bits else DISTRIBUTION
         print(f"das: {EXACT[kept]}", file=sys.stderr, flush=True)
-    generation.after_rollout = functools.partial(warn_of_idle_drafts, generation, trainer)
     trainer.add_callback(WandbRecord(generation.engine))
     follow_turns(trainer)
     complete(trainer)
@@ -270,19 +266,3 @@ def logged(rollout: Rollout) -> dict[str, float]:
         "accepted": rollout.accepted,
         "draft_share": rollout.report.draft_s / rollout.rollout_s,
     }
-
-
-def warn_of_idle_drafts(generation: SpeculativeGeneration, trainer: Any) -> None:
-    """Warn, once each, if no draft of the first few training rollouts was accepted, and if no problem comes again. Call
-    this function after each rollout."""
-    if generation.evaluation:
-        return
-    if generation.engine.row.drafts:
-        generation.repeats.note(trainer, generation.problems, generation.step)
-    if generation.engine.row.drafts and generation.rollouts == PATIENCE and not generation.num_accepted:
-        warnings.warn(
-            f"speculation: {generation.num_drafted} tokens drafted and none accepted in the first {PATIENCE} rollouts; "
-            "check the budget, drafter min_prob and window, and the problem ids",
-            RuntimeWarning,
-            stacklevel=2,
-        )

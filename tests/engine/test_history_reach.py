@@ -1,11 +1,14 @@
-"""Whose text a request drafts from, and what the log says where nothing is drafted at all."""
+"""Whose text a request drafts from, and what reports and the log say where nothing is drafted at all."""
 
+import logging
+import re
 from typing import Any
 
 import pytest
 from conftest import Engines
 from vllm import SamplingParams
 
+from das.engine import worker as das_worker
 from das.engine.engine_config import DasOptions
 from das.errors import NotInstalled
 
@@ -49,17 +52,32 @@ def test_history_can_be_kept_from_other_requests(llm: Any) -> None:
     assert second > first + 20, "the requests that asked for no drafts joined the history"
 
 
-def test_the_log_says_that_nothing_is_drafted(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("das.engine.rollouts.alarm.SILENT_PASSES", 100)
-    monkeypatch.setattr("das.engine.rollouts.alarm.logger.warning", lambda text, *values: said.append(text % values))
+def test_zero_is_said_in_reports_and_in_the_log(
+    llm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says it where nobody ends a rollout. TRL's import lets vLLM's loggers say nothing but errors."""
+    monkeypatch.setattr(logging.getLogger("vllm"), "level", logging.ERROR)
+    params = SamplingParams(temperature=1.0, seed=1, max_tokens=60, ignore_eos=True)
+    undrafted = SamplingParams(max_tokens=60, ignore_eos=True, extra_args={"das_limit": 0, "das_problem": "p"})
+
+    def said(asked: SamplingParams) -> list[str]:
+        llm.generate([PROMPT] * 2, asked, use_tqdm=False)
+        alarms: list[str] = llm.collective_rpc("das_end_rollout", args=(0,))[0].get("alarms", [])
+        return alarms
+
     use(llm, "drafts")
-    drafted(llm, 3, temperature=1.0, seed=1)  # the first one has no history yet, for 59 passes
-    drafted(llm, 2, {"das_limit": 0})
-    assert said == []
+    said(params)  # there is no history yet
+    assert said(params) == said(undrafted) == []
     use(llm, "never", min_prob=1.0)
-    assert drafted(llm, 4, temperature=1.0, seed=1) == [0, 0, 0, 0]  # 236 passes
-    assert ["100 passes" in said[0], "200 passes" in said[1], len(said)] == [True, True, 2]
+    assert said(undrafted) == []
+    assert [line[:70] for line in said(params)] == [
+        "nothing was drafted in 120 passes, though requests may draft. Usual ca"
+    ]
+    monkeypatch.setattr(das_worker, "MAX_PASSES", 100)
+    assert not caplog.records
+    for _ in range(3):
+        llm.generate([PROMPT] * 2, params, use_tqdm=False)
+    assert re.search(r"speculation: nothing was drafted in \d+ passes, though requests may draft. Usual c", caplog.text)
 
 
 def test_drafts_for_which_an_engine_was_not_built_are_refused(llm: Any) -> None:

@@ -17,7 +17,7 @@ from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from das.errors import EngineError, WeightSyncError
 from das.trl import generation
-from das.trl.dataset_rows import RepeatWatch, history_tick, problem_id, require_fitting
+from das.trl.dataset_rows import history_tick, problem_id, require_fitting
 from das.trl.engines.in_process import DasEngine, require_sleep_mode, tensor_parallel_group
 
 
@@ -75,7 +75,6 @@ def ready_backend(process: int, processes: int, share: int = 1, room: int = 2**2
     nothing: dict[str, Any] = {
         "engines": engines,
         "schedule": None,
-        "after_rollout": lambda: None,
     }
     return backend(
         run_seed=7,
@@ -210,36 +209,6 @@ def test_ids_that_are_others_stay_others() -> None:
     ids = [problem_id({"prompt": "p", "problem_id": value}) for value in values]
     assert len(set(ids)) == len(ids)
     assert all(len(name.encode()) <= 512 for name in ids), "the engine takes no longer ones"
-
-
-@pytest.mark.parametrize(
-    ("rows", "epochs", "rollouts", "told"),
-    [
-        (None, 1, [["a"], ["b"], ["c"], ["d"]], 4),  # a stream that ends
-        (None, 1, [[], ["b"], ["c"], ["d"]], None),  # resumed at the second step
-        (None, 1, [[str(n)] for n in range(40)], 16),
-        (None, 1, [["a"], ["b"], ["a"], ["d"]], None),
-        (8, 1, [["a", "a", "b", "b"], ["c", "d"], ["e", "f"], ["g", "h"]], 4),  # an epoch
-        (4, 2, [["a", "b"], ["c", "d"], ["a", "b"], ["c", "d"]], None),
-        (8, 1, [["a", "b"], ["c", "b"], ["e", "f"], ["g", "h"]], None),
-    ],
-)
-def test_prompts_that_never_come_again_are_said_once(
-    rows: int | None, epochs: int, rollouts: list[list[str]], told: int | None
-) -> None:
-    dataset = iter(()) if rows is None else range(rows)
-    state = SimpleNamespace(num_train_epochs=epochs, max_steps=len(rollouts))
-    training = SimpleNamespace(train_dataset=dataset, state=state, accelerator=SimpleNamespace(num_processes=1))
-    watch, lines = RepeatWatch(), []
-    for step, problems in enumerate(rollouts):
-        if not problems:
-            continue
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            watch.note(training, problems, step)
-        lines += [(step + 1, str(warning.message)) for warning in caught]
-    assert [step for step, _ in lines] == ([] if told is None else [told])
-    assert all(text.startswith("every prompt is new: ") and "problem_id" in text for _, text in lines)
 
 
 def asks(lengths: list[int], room_for: int = 8, **columns: Any) -> Any:

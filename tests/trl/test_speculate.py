@@ -1,7 +1,6 @@
 """`das.speculate()`: what it refuses and warns of, and that it can be ended. test_wheel.py runs README's program."""
 
 import importlib
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ from trl.trainer.base_trainer import _BaseTrainer
 
 import das
 from das.engine import versions
-from das.engine.build import EngineSettings
 from das.errors import EngineError
 from das.trl import speculate, trainers
 from das.trl.generation import SpeculativeGeneration
@@ -179,23 +177,3 @@ def test_every_name_exists() -> None:
         assert trainers.full_name(trainer) == full_name
         assert "__init__" in vars(trainer)
         assert full_name in trainers.REFUSED or trainers.METHOD in vars(trainer)
-
-
-def test_idle_drafts_are_warned_of_once() -> None:
-    generation: Any = SimpleNamespace(
-        engine=EngineSettings("", "das"),
-        evaluation=False,
-        num_drafted=150,
-        num_accepted=0,
-        problems=[],
-        step=0,
-        repeats=SimpleNamespace(note=lambda *args: None),
-    )
-    counts = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for generation.rollouts in range(1, 6):
-            speculate.warn_of_idle_drafts(generation, None)
-            counts.append(len(caught))
-    assert counts == [0, 0, 1, 1, 1]
-    assert "150 tokens drafted and none accepted" in str(caught[0].message)

@@ -1,4 +1,4 @@
-"""The proposer's notes about the running rollout, for its report, the alarm and the history's clock."""
+"""The proposer's notes about the running rollout, for its report, the judge and the history's clock."""
 
 from dataclasses import dataclass, field
 
@@ -37,16 +37,15 @@ class HistoryClock:
 
 @dataclass
 class RolloutRecord:
-    """Expected and measured times and lengths, and sums over the requests that finished and joined the history."""
+    """Expected and measured times and lengths, and sums over the requests that finished."""
 
-    history_before: int  # tokens in the history when the rollout began, and those that other engines sent since
     announced: bool = False  # whether somebody will ask for the requests' costs
-    passes: int = 0
+    passes: int = 0  # of requests that may draft
     num_drafted: int = 0
     num_accepted: int = 0
     tokens: int = 0
     requests: int = 0
-    declined: bool = False  # whether there was a pass for which the budget cut everything that was drafted
+    declined: bool = False  # whether there was a pass for which the budget let nobody draft
     predicted_s: list[float] = field(default_factory=list)  # seconds that the budget expected of each decode pass
     measured_s: list[float] = field(default_factory=list)  # seconds that the pass took
     predicted_length: dict[str, float] = field(default_factory=dict)  # by request, in tokens, predicted when it began
@@ -54,8 +53,8 @@ class RolloutRecord:
     remembered: dict[str, Distributions] = field(default_factory=dict)  # of requests that have ended
 
     def finish(self, request: LiveRequest) -> None:
-        """Count a request that finished and joined the history."""
-        self.passes += request.passes
+        """Count a request that finished."""
+        self.passes += request.passes if request.limit > 0 else 0
         self.num_drafted += request.num_drafted
         self.num_accepted += request.num_accepted
         self.tokens += request.generated

@@ -86,9 +86,6 @@ class ServerEngine(DasEngine):
     def completed(self, generation: "SpeculativeGeneration", generated: Any) -> Any:
         """See Engines. On the main rank alone TRL's own code called `_generate_for_trl`."""
         generation.last = ranks.from_main(lambda: generation.last)
-        if self.llm is None:
-            assert generation.last is not None
-            generation.count_drafts(generation.last)
         return generated
 
     def save_state(self, folder: Path) -> None:
