@@ -352,13 +352,20 @@ def engines() -> Iterator[Engines]:
     found.close()
 
 
-def roll(llm: Any, prompts: Sequence[list[int]], params: Sequence[Any], problems: Sequence[str], clock: int) -> Any:
+def roll(
+    llm: Any,
+    prompts: Sequence[list[int]],
+    params: Sequence[Any],
+    problems: Sequence[str],
+    clock: int,
+    evaluation: bool = False,
+) -> Any:
     """Generate with each request's own parameters; returns (tokens, log-probs of the tokens, the meter's report)."""
     from das.verify.admission import PROBLEM_KEY
 
     for own, problem in zip(params, problems, strict=True):
         own.extra_args = {PROBLEM_KEY: problem}
-    llm.collective_rpc("das_begin_rollout", args=(len(prompts),))
+    llm.collective_rpc("das_begin_rollout", args=(len(prompts), evaluation))
     outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], list(params), use_tqdm=False)
     report = llm.collective_rpc("das_end_rollout", args=(clock,))[0]
     tokens = [list(output.outputs[0].token_ids) for output in outputs]

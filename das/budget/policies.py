@@ -25,6 +25,7 @@ class LiveRequest:
     prompt: int = 0  # length of its prompt
     limit: int = 2**31  # the longest draft that the caller allows, in tokens
     untracked: bool = False  # True: the drafter does not know it, so it gets no drafts and siblings do not see its text
+    kept: bool = True  # whether it joins the history; False: of an evaluation
     stop_tokens: frozenset[int] = frozenset()
     stopped: bool = False  # whether it has emitted one of them
     generated: int = 0  # number of response tokens so far

@@ -7,8 +7,7 @@ it and however often it starts again.
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ class Running:
     requests: list[EngineRequest]
     turn: int
     params: Any
+    evaluation: bool
     began: float
     responses: dict[int, Response] = field(default_factory=dict)
     by: dict[int, int] = field(default_factory=dict)  # the engine that delivered each response
@@ -72,7 +72,6 @@ class Cluster:
         self.history = HistoryStore(window_of(engine.drafter) if own_history else 0)
         self._readable = engine.drafter.get("name", "history") == "history"  # no other drafter's files are known
         self._slots = engine.max_num_seqs
-        self._evaluating = False
         self._restarts = 0  # number of restarted engines up to the last rollout
 
     # ---- engines ----
@@ -80,18 +79,6 @@ class Cluster:
     def close(self) -> None:
         """End all engines."""
         self.engines.close()
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Inside the `with` block, each engine drafts with a new drafter that has learned nothing. At the end of the
-        block the new drafter is dropped."""
-        self._evaluating = True
-        self.engines.evaluate(True)
-        try:
-            yield
-        finally:
-            self._evaluating = False
-            self.engines.evaluate(False)
 
     # ---- rollouts ----
 
@@ -101,9 +88,9 @@ class Cluster:
         Raises ClusterError if no engine is left, or if LOSSES engines die with the same request.
         """
         running = self._run(request, turn=0)
-        reports = self.engines.call_all("end", request.next_history_tick, not request.evaluation)
+        reports = self.engines.call_all("end", request.next_history_tick)
         rollout = self._measured(request, running, reports)
-        self._move_history(request.next_history_tick)
+        self._move_history(request.next_history_tick, request.evaluation)
         warn_of(rollout.report, request.step)
         return running.ordered, rollout
 
@@ -116,20 +103,20 @@ class Cluster:
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """End a rollout of several turns: the drafters' windows move to `next_history_tick`. Returns a report of the
         time since the last turn."""
-        reports = self.engines.call_all("end", next_history_tick, not evaluation)
-        report = of_engines(reports)
-        self._move_history(next_history_tick)
+        report = of_engines(self.engines.call_all("end", next_history_tick))
+        self._move_history(next_history_tick, evaluation)
         warn_of(report, step)
         return report
 
-    def _move_history(self, history_tick: int) -> None:
-        if not self._evaluating:
+    def _move_history(self, history_tick: int, evaluation: bool) -> None:
+        if not evaluation:
             self.history.end_step(max(self.history.history_tick, history_tick))
 
     def _run(self, request: RolloutRequest, turn: int) -> Running:
         """Let the engines generate all responses of a rollout or turn."""
         dispatcher = Dispatcher(predicted(request))
-        running = Running(dispatcher, requests_of(request), turn, request.sampling_params, time.perf_counter())
+        params, evaluation = request.sampling_params, request.evaluation
+        running = Running(dispatcher, requests_of(request), turn, params, evaluation, time.perf_counter())
         self.engines.settle()
         first = self.engines.ready
         for engine in first:
@@ -144,7 +131,8 @@ class Cluster:
         return running
 
     def _begin(self, running: Running, engine: PoolEngine) -> None:
-        self.engines.call(engine, "begin", running.params, self.history.history_tick, running.turn)
+        tick, turn = self.history.history_tick, running.turn
+        self.engines.call(engine, "begin", running.params, tick, turn, running.evaluation)
 
     def _hand_out(self, running: Running) -> None:
         """Give requests to the engines that are free, and poll those that have some."""
@@ -157,7 +145,7 @@ class Cluster:
             if not dispatcher.held(engine.number):
                 continue
             lacking: Sequence[SavedText] = ()
-            if not self._evaluating:
+            if not running.evaluation:
                 lacking = self.history.missing(engine.number, dict.fromkeys(request.problem for request in taken))
             self.engines.call(engine, "poll", taken, dispatcher.waiting, POLL_S, lacking)
             if taken:
@@ -181,7 +169,7 @@ class Cluster:
         for response in responses:
             running.dispatcher.finished(engine, response.index)
             running.responses[response.index], running.by[response.index] = response, engine
-            if not self._evaluating:
+            if not running.evaluation:
                 self.history.add(self._trajectory(running.requests[response.index], response), [engine])
         if responses:
             running.note(engine, "finished")

@@ -2,8 +2,8 @@
 silent.
 
 Everything happens in the trainer's one thread. Ray runs an engine's calls in the order in which they were made. So the
-first calls of a new engine bring it up to date: it starts, loads the current weights and joins a running evaluation. An
-engine that has answered all its calls is *ready*. `next_event` waits for an answer, an engine's death or a silence.
+first calls of a new engine bring it up to date: it starts and loads the current weights. An engine that has answered
+all its calls is *ready*. `next_event` waits for an answer, an engine's death or a silence.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from das.errors import EngineError, reason_of
 
 STARTS = 3  # a place is given up after so many failed starts of its engine in a row
 WAIT_S = 0.5  # seconds for which `next_event` waits at most
-UPDATES = ("start", "load_weights", "begin_evaluation", "end_evaluation")  # calls that bring an engine up to date
+UPDATES = ("start", "load_weights")  # calls that bring an engine up to date
 
 
 @dataclass
@@ -72,7 +72,7 @@ class EnginePool:
         self._numbers = itertools.count()
         self._version = 0  # number of the current weights
         self._weights: tuple[Any, ...] = ()  # the arguments of `load_weights` for them; Ray's references to the parts
-        self._evaluating = self._stopped = False
+        self._stopped = False
         self._last_loss = ""
         self._ray, self._disconnects = connect(cluster, cluster.engines * threads)
         try:
@@ -110,8 +110,6 @@ class EnginePool:
         self.call(engine, "start", self.engine, self._threads)
         if self._weights:
             self.call(engine, "load_weights", *self._weights)
-        if self._evaluating:
-            self.call(engine, "begin_evaluation")
 
     # ---- calls ----
 
@@ -162,11 +160,6 @@ class EnginePool:
         except WeightsLost as error:
             return str(error)
         return ""
-
-    def evaluate(self, begins: bool) -> None:
-        """Begin or end an evaluation on all engines. begins: true for its begin, false for its end."""
-        self._evaluating = begins
-        self._update("begin_evaluation" if begins else "end_evaluation")
 
     def _update(self, method: str, *args: Any) -> None:
         """Call a method of all engines, also of those that start. Wait for those that have started."""

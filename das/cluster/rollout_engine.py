@@ -106,11 +106,12 @@ class RolloutEngine:
 
     # ---- rollouts ----
 
-    def begin(self, params: Any, history_tick: int, turn: int = 0) -> None:
+    def begin(self, params: Any, history_tick: int, turn: int = 0, evaluation: bool = False) -> None:
         """Begin a rollout, or its turn number `turn`.
 
         params: vLLM's SamplingParams, without seed and problem. history_tick: the present tick of the drafter's window,
-        which a new engine does not know. Live requests of an earlier rollout are aborted, and its responses dropped.
+        which a new engine does not know. evaluation: see DasWorker.das_begin_rollout. Live requests of an earlier
+        rollout are aborted, and its responses dropped.
         """
 
         def begin() -> None:
@@ -121,7 +122,10 @@ class RolloutEngine:
             self._rollout += 1
             self._history_tick = history_tick
             self.llm.collective_rpc("das_add_history", args=(history_tick, ()))
-            self.llm.collective_rpc("das_begin_turn" if goes_on else "das_begin_rollout", args=(0,))
+            if goes_on:
+                self.llm.collective_rpc("das_begin_turn", args=(0,))
+            else:
+                self.llm.collective_rpc("das_begin_rollout", args=(0, evaluation))
 
         self._do(begin)
 
@@ -146,9 +150,9 @@ class RolloutEngine:
         """End the turn. Returns its report. Live requests are dropped, because other engines have delivered them."""
         return self._end("das_end_turn")
 
-    def end(self, history_tick: int, judged: bool) -> RolloutReport:
-        """End the rollout. Returns its report. For the arguments see DasWorker.das_end_rollout."""
-        return self._end("das_end_rollout", history_tick, judged)
+    def end(self, history_tick: int) -> RolloutReport:
+        """End the rollout. Returns its report. history_tick: see DasWorker.das_end_rollout."""
+        return self._end("das_end_rollout", history_tick)
 
     def _end(self, method: str, *args: Any) -> RolloutReport:
         def end() -> RolloutReport:
@@ -169,14 +173,6 @@ class RolloutEngine:
             for name, content in files.items():
                 (Path(folder) / name).write_bytes(content)
             self._do(lambda: self.llm.collective_rpc("das_load_state", args=(folder,)))
-
-    def begin_evaluation(self) -> None:
-        """Draft with a new drafter, which has learned nothing yet, until `end_evaluation`."""
-        self._do(lambda: self.llm.collective_rpc("das_begin_evaluation"))
-
-    def end_evaluation(self) -> None:
-        """End the evaluation: draft with the training's drafter again."""
-        self._do(lambda: self.llm.collective_rpc("das_end_evaluation"))
 
     # ---- in the engine's thread ----
 

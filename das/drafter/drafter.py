@@ -29,9 +29,12 @@ class Drafter(ABC):
     the policy's token ids are 0 to vocab - 1; the engine sets this attribute.
     history_tick: the current tick, the last of those that `window` counts.
     remembers: whether it wants the distributions from which tokens were sampled, and the seeds of their noise.
+    learns: whether it may learn from the tokens that requests emit. The engine forbids it during an evaluation, whose
+    requests it then ends with keep=False: a training must not notice them.
     """
 
     remembers: bool = False
+    learns: bool = True
     window: int = 0
     vocab: int = 2**31
     history_tick: int = 0

@@ -164,7 +164,7 @@ class HistoryDrafter(Drafter):
         beside = distributions.rows(remembered, len(flat))
         addresses = [a.buffer_info()[0] for a in (handles, offsets, flat)]
         rows = None if beside is None else beside.ctypes.data
-        native.check(self._lib.das_append(self._core, len(live), *addresses, rows))
+        native.check(self._lib.das_append(self._core, len(live), *addresses, rows, self.learns))
         for r, start, stop in zip(live, offsets, offsets[1:], strict=False):
             r.length += stop - start
 

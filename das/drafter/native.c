@@ -64,9 +64,11 @@ int64_t das_seq_new(Drafter *d, int32_t store, int drafts, int noisy, int64_t se
     return handle_of(&d->x, i);
 }
 
-static int extend(Drafter *d, int32_t seq, const int32_t *toks, const uint32_t *pairs, int64_t n, int indexed) {
+static int extend(Drafter *d, int32_t seq, const int32_t *toks, const uint32_t *pairs, int64_t n, int indexed,
+                  int learns) {
     Trace *t = d->x.seqs[seq].trace;
-    if (t) learn_from_draft(d, t, toks, n);
+    if (t && !learns) t->n = 0;
+    else if (t) learn_from_draft(d, t, toks, n);
     return append(&d->x, seq, toks, pairs, n, indexed ? 0 : N_ORDERS);
 }
 
@@ -74,17 +76,17 @@ static int extend(Drafter *d, int32_t seq, const int32_t *toks, const uint32_t *
  * tokens' distributions, or NULL. */
 int das_extend(Drafter *d, int64_t handle, const int32_t *toks, const uint32_t *pairs, int64_t n, int indexed) {
     for (int64_t i = 0; i < n; i++) if (toks[i] < 0) return BAD_TOKEN;
-    return extend(d, (int32_t)handle, toks, pairs, n, indexed);
+    return extend(d, (int32_t)handle, toks, pairs, n, indexed, 0);
 }
 
-/* Appends toks[offsets[i] : offsets[i + 1]] to handles[i]. */
+/* Appends toks[offsets[i] : offsets[i + 1]] to handles[i]. learns: whether the weights learn from the last drafts. */
 int das_append(Drafter *d, int32_t n, const int64_t *handles, const int64_t *offsets, const int32_t *toks,
-               const uint32_t *pairs) {
+               const uint32_t *pairs, int learns) {
     for (int64_t i = 0; i < offsets[n]; i++)
         if (toks[i] < 0) return BAD_TOKEN;
     for (int32_t i = 0; i < n; i++) {
         const uint32_t *own = pairs ? pairs + offsets[i] * PAIRS : NULL;
-        int rc = extend(d, (int32_t)handles[i], toks + offsets[i], own, offsets[i + 1] - offsets[i], 1);
+        int rc = extend(d, (int32_t)handles[i], toks + offsets[i], own, offsets[i + 1] - offsets[i], 1, learns);
         if (rc) return rc;
     }
     return 0;

@@ -58,7 +58,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_seq_new": (_I64, [_PTR, _I32, _I32, _I32, _I64, _I32]),
     "das_share": (_I64, [_PTR, _I64, ctypes.c_uint32]),
     "das_extend": (_I32, [_PTR, _I64, _PTR, _PTR, _I64, _I32]),
-    "das_append": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _PTR]),
+    "das_append": (_I32, [_PTR, _I32, _PTR, _PTR, _PTR, _PTR, _I32]),
     "das_read": (None, [_PTR, _I64, _PTR, _PTR]),
     "das_end": (_I32, [_PTR, _I64, _I32, _I64]),
     "das_set_tick": (_I32, [_PTR, _I64]),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from das.budget import DraftWork, LiveRequest, TargetPass, make_budget
+from das.budget import BudgetPolicy, DraftWork, LiveRequest, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.lengths import RemainingLength
 from das.draft_round import DraftRound
@@ -91,6 +91,8 @@ class DasProposer:
         self._drafting = DraftWork()  # what a draft model did for these drafts
         self._pass_ended = 0.0
         self.clock = HistoryClock(self.draft_round.drafter.history_tick)
+        self._budget_options = options.budget
+        self._of_training: BudgetPolicy | None = None  # the training's budget, in an evaluation
 
     @property
     def remembers(self) -> bool:
@@ -209,7 +211,7 @@ class DasProposer:
             if request.untracked or request.stopped or request.generated >= request.max_tokens:
                 continue
             num_drafted = pending.get(name, 0)
-            if name == sampled:  # probabilities are right or wrong wherever a response ends
+            if name == sampled and request.kept:  # probabilities are right or wrong wherever a response ends
                 self.calibration.observe(probs, min(len(new) - 1, len(probs)))
             if not request.stop_tokens.isdisjoint(new):
                 new = request.cut_at_stop(new)
@@ -274,12 +276,25 @@ class DasProposer:
             seed=None if remembered is None else record.seeds[name],
         )
 
-    def begin_step(self, num_requests: int) -> None:
-        """Note that a rollout of this many requests begins."""
+    def begin_step(self, num_requests: int, evaluation: bool = False) -> None:
+        """Note that a rollout of this many requests begins. evaluation: the training must not notice it: its requests
+        join no history, and nothing is learned of them."""
+        self._end_evaluation()
+        if evaluation:
+            self._begin_evaluation()
         self._decoding = set()  # the time until the first pass was not decoding
         self.begin_record()
         self._record.announced = True
         self.draft_round.begin_step(num_requests)
+
+    def _begin_evaluation(self) -> None:
+        self._of_training, self.draft_round.budget = self.draft_round.budget, make_budget(self._budget_options)
+        self.draft_round.drafter.learns = False
+
+    def _end_evaluation(self) -> None:
+        if self._of_training is not None:
+            self.draft_round.budget, self._of_training = self._of_training, None
+            self.draft_round.drafter.learns = True
 
     def begin_turn(self, num_requests: int) -> None:
         """Note that the running rollout goes on with a turn of this many requests."""
@@ -312,24 +327,23 @@ class DasProposer:
             traces=self.draft_round.budget.trace(),
         )
 
-    def end_step(self, meter: RolloutMeter, history_tick: int, judged: bool = True) -> RolloutReport:
+    def end_step(self, meter: RolloutMeter, history_tick: int) -> RolloutReport:
         """End the rollout, and return its report. Its requests join the history, and the drafter's window moves to
-        `history_tick` (a step or epoch).
-
-        judged: whether this rollout is judged; False for an evaluation. meter: the rollout's meter.
-        """
+        `history_tick` (a step or epoch), unless it was an evaluation. meter: the rollout's meter."""
         start = time.perf_counter()
         self._end(list(self.requests.live))
         self._decoding = set()  # the time until the next pass is training, not decoding
-        alarms = self._alarms(judged)
-        drafter = self.draft_round.drafter
-        self.draft_round.end_step(drafter.history_tick + self.clock.announced(history_tick))
+        alarms = self._alarms()
+        drafter, evaluation = self.draft_round.drafter, self._of_training is not None
+        passed = 0 if evaluation else self.clock.announced(history_tick)
+        self.draft_round.end_step(drafter.history_tick + passed)
         report = replace(
             self._report(meter, start),
             history_tokens=drafter.history_tokens,
             calibration_error=None if self.drafting_model else self.calibration.error,  # it states no probabilities
             alarms=alarms,
         )
+        self._end_evaluation()
         self.begin_record()  # the next rollout's, for callers that never call begin_step
         return report
 
@@ -343,18 +357,18 @@ class DasProposer:
         if not self.requests.num_tracked and not self._record.requests:
             return []
         self._decoding = set()
-        alarms = self._alarms(judged=True)
+        alarms = self._alarms()
         passed = self.clock.unannounced(self._record.requests, self._record.tokens)
         self.draft_round.end_step(self.draft_round.drafter.history_tick + passed)
         self.begin_record()
         self.draft_round.begin_step(0)  # nobody knows how many requests will come
         return alarms
 
-    def _alarms(self, judged: bool) -> list[str]:
-        """Returns the alarms about the rollout that ends."""
+    def _alarms(self) -> list[str]:
+        """Returns the alarms about the rollout that ends. An evaluation is not judged."""
         record = self._record
         alarms = [] if self.drafting_model is None else self.drafting_model.alarms()
-        if judged:
+        if self._of_training is None:
             alarms += self.judge.lines(record.passes, record.num_drafted, record.num_accepted, record.declined)
         return alarms
 
@@ -364,6 +378,7 @@ class DasProposer:
         state: the runner's KnownRequest, whose output ends with the `num_emitted` tokens of this pass.
         """
         request = live_request(name, state, self.draft_round.max_draft_tokens, self.max_model_len)
+        request.kept = self._of_training is None
         self.requests.begin(request, state)
         if request.untracked:
             return request
@@ -392,13 +407,14 @@ class DasProposer:
             self._end(self.requests.over(self._runner.requests))
 
     def _end(self, names: Iterable[str]) -> None:
-        """End these requests, which join the history."""
+        """End these requests. They join the history, but those of an evaluation."""
         for name in names:
             request = self.requests.end(name)
             if request.untracked:
                 continue
             if name in self._record.seeds and (remembered := self.draft_round.drafter.remembered(name)) is not None:
                 self._record.remembered[name] = remembered
-            self.draft_round.end(request)
-            self.lengths.observe(request.problem, request.generated)
+            self.draft_round.end(request, request.kept)
+            if request.kept:
+                self.lengths.observe(request.problem, request.generated)
             self._record.finish(request)

@@ -99,7 +99,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             gpu.tune_matmuls()  # a worker may be a process of its own
         self._das_proposers: dict[str, Any] = {}  # by the names given to das_use_proposer
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
-        self._das_training: tuple[Any, bool] | None = None  # the training's drafter and das_announced, in an evaluation
+        self._das_evaluates = False  # whether the running rollout is an evaluation
+        self._das_suffix: Any = None  # in an evaluation, vLLM's suffix drafter of the training
         self._das_new_weights = False  # whether weights arrived since the last pass
         self._das_expected: WeightSample | None = None  # keeps some of the weights that a server's trainer sends
         self._das_lines = LinesInTheLog()
@@ -190,15 +191,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def compile_or_warm_up_model(self) -> Any:
         """Capture graphs, and run made-up requests so that kernels are compiled. Nothing is learned from them."""
         stages.now("compiles its engine's kernels and warms up")
-        learns = self._das_proposer is not None
         self.das_runner.is_warming_up = True
-        if learns:
-            self.das_begin_evaluation()
+        self.das_begin_rollout(0, evaluation=True)
         times = super().compile_or_warm_up_model()
-        if learns:
-            self.das_end_evaluation()
+        self._end_rollout(0)
         self.das_runner.is_warming_up = False
-        self.das_runner.meter = RolloutMeter(self._das_text)
         return times
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
@@ -271,19 +268,22 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def das_meet_trainer(self) -> None:
         """Prepare for a new trainer of the server: end an evaluation or rollout that the last trainer left open."""
-        if self._das_training is not None:
-            self.das_end_evaluation()
+        if self._das_evaluates:
+            self._end_rollout(0)
         if self._das_announced:
             self._das_announced = False
             self._end_unannounced_rollout()
 
-    def das_begin_rollout(self, num_requests: int) -> None:
-        """Begin a rollout of this many requests, with new counts."""
+    def das_begin_rollout(self, num_requests: int, evaluation: bool = False) -> None:
+        """Begin a rollout of this many requests, with new counts. evaluation: the training must not notice it."""
         self._das_announced = True
         self.das_runner.flights.settle()
         self.das_runner.meter = RolloutMeter(self._das_text)
+        self._end_evaluation()
+        if evaluation:
+            self._begin_evaluation()
         if self._das_proposer is not None:
-            self._das_proposer.begin_step(num_requests)
+            self._das_proposer.begin_step(num_requests, evaluation)
 
     def das_begin_turn(self, num_requests: int) -> None:
         """Note that the running rollout goes on with a turn of this many requests."""
@@ -319,48 +319,42 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._das_proposers[name] = type(drafter)(config) if options is None else DasProposer(config, options)
         self.das_runner.drafter = self._das_proposers[name]
 
-    def das_begin_evaluation(self) -> None:
-        """Draft with a new drafter until `das_end_evaluation`. The training's drafter learns nothing in that time."""
-        self.das_runner.flights.settle()
-        drafter = self.das_runner.drafter
-        self._das_training = drafter, self._das_announced
-        if isinstance(drafter, DasProposer):
-            options = das_options(self.vllm_config)
-            cold = {key: value for key, value in options.drafter.items() if key != "warm"}
-            self.das_runner.drafter = DasProposer(self.vllm_config, replace(options, drafter=cold))
-        elif drafter is not None and not hasattr(drafter, "model"):  # a model does not remember texts
-            self.das_runner.drafter = type(drafter)(self.vllm_config)
+    def das_end_rollout(self, history_tick: int) -> Plain:
+        """End the rollout. If das drafts in the engine, move the drafter's window to `history_tick`, unless the rollout
+        was an evaluation.
 
-    def das_end_evaluation(self) -> None:
-        """Drop the evaluation's drafter, and go back to the training's drafter as it was before the evaluation."""
-        assert self._das_training is not None, "no evaluation began"
-        self.das_runner.flights.settle()
-        drafter, self._das_announced = self._das_training
-        self._das_training = None
-        if drafter is not None:
-            self.das_runner.drafter = drafter
-
-    def das_end_rollout(self, history_tick: int, judged: bool = True) -> Plain:
-        """End the rollout. If das drafts in the engine, move the drafter's window to `history_tick`.
-
-        judged: whether the judge looks at the rollout; False for an evaluation. Returns the rollout's
-        report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
+        Returns the rollout's report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
         """
+        report, costs = self._end_rollout(history_tick)
+        return self._count(report.plain()) | {"requests": costs}
+
+    def _end_rollout(self, history_tick: int) -> tuple[RolloutReport, dict[str, Plain]]:
         self._das_announced = False
         self.das_runner.flights.settle()
         meter, proposer = self.das_runner.meter, self._das_proposer
         costs = self._plain_costs()
-        report = (
-            self._judged(meter.report(), judged) if proposer is None else proposer.end_step(meter, history_tick, judged)
-        )
-        self.das_runner.meter = RolloutMeter(
-            self._das_text
-        )  # the next rollout's, for callers that never call das_begin_rollout
-        return self._count(report.plain()) | {"requests": costs}
+        report = self._judged(meter.report()) if proposer is None else proposer.end_step(meter, history_tick)
+        self._end_evaluation()
+        # The next rollout's, for callers that never call das_begin_rollout.
+        self.das_runner.meter = RolloutMeter(self._das_text)
+        return report, costs
 
-    def _judged(self, report: RolloutReport, judged: bool = True) -> RolloutReport:
-        """Returns the report with what the judge says, if one of vLLM's own drafters drafts."""
-        if self.vllm_config.speculative_config is None or self._das_proposer is not None or not judged:
+    def _begin_evaluation(self) -> None:
+        self._das_evaluates = True
+        speculative = self.vllm_config.speculative_config
+        if speculative is not None and speculative.method == "suffix":  # it cannot leave texts out
+            self._das_suffix = self.das_runner.drafter
+            self.das_runner.drafter = type(self._das_suffix)(self.vllm_config)
+
+    def _end_evaluation(self) -> None:
+        self._das_evaluates = False
+        if self._das_suffix is not None:
+            self.das_runner.drafter, self._das_suffix = self._das_suffix, None
+
+    def _judged(self, report: RolloutReport) -> RolloutReport:
+        """Returns the report with what the judge says, if one of vLLM's own drafters drafts. An evaluation is not
+        judged."""
+        if self.vllm_config.speculative_config is None or self._das_proposer is not None or self._das_evaluates:
             return report
         return replace(report, alarms=self._das_judge.lines(report.passes, report.drafted, report.accepted))
 

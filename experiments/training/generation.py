@@ -40,9 +40,9 @@ class HarnessGeneration(SpeculativeGeneration):
         """Roll out `request` with the trainer's current weights, once all submitted rollouts are finished. The
         training's results do not change.
 
-        The engine uses a drafter made for this evaluation, which drafts from siblings (responses to the same problem).
-        The training pushes its weights anew before its next rollout, which empties the prefix cache. The training's
-        seeds depend on no state, and random states are put back. Raises WeightSyncError like `sync_weights`.
+        Its requests draft from the history and from each other, and join no history. The training pushes its weights
+        anew before its next rollout, which empties the prefix cache. The training's seeds depend on no state, and
+        random states are put back. Raises WeightSyncError like `sync_weights`.
         """
         return self.engines.submit(partial(self._evaluate, request, self.engines.copied(self))).result()
 
@@ -50,7 +50,7 @@ class HarnessGeneration(SpeculativeGeneration):
         kept = self.weight_sample, self.sync
         self.weight_sample = self.evaluation_sample
         try:
-            with random_states_kept(), self.engines.evaluation():
+            with random_states_kept():
                 self._load(copies, request.step)
                 with self._awake():
                     _, rollout = self.engines.roll_out(request)

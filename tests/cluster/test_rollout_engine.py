@@ -68,7 +68,7 @@ def test_an_engine_that_joins_amid_a_rollout_of_several_turns_begins_one(engine:
     found = finish(engine, [EngineRequest(0, PROMPTS[0], "of the second turn", 7)])
     assert found[0].cost.distributions is not None
     engine.end_turn()
-    engine.end(0, judged=True)
+    engine.end(0)
 
 
 def test_responses_are_those_of_generate(engine: RolloutEngine, expected: Any) -> None:
@@ -77,7 +77,7 @@ def test_responses_are_those_of_generate(engine: RolloutEngine, expected: Any) -
     for rollout in range(3):
         engine.begin(PARAMS, 0)
         found = finish(engine, REQUESTS)
-        report = engine.end(rollout + 1, judged=True)
+        report = engine.end(rollout + 1)
         equal(found, expected)
         emitted = sum(len(response.tokens) for response in found.values())
         assert report.passes == sum(response.cost.passes for response in found.values())
@@ -90,14 +90,14 @@ def test_requests_of_a_rollout_that_ended_elsewhere_leave_nothing(engine: Rollou
     """Whether the rollout ends, because others delivered them, or is given up for the next one."""
     engine.begin(PARAMS, 0)
     engine.poll(REQUESTS[:4], 0, timeout_s=0.0)
-    engine.end(4, judged=True)
+    engine.end(4)
     engine.poll(REQUESTS[4:8], 0, timeout_s=0.0)
     engine.begin(PARAMS, 0)
     found = finish(engine, REQUESTS[8:])
     assert sorted(found) == list(range(8, 24))
     equal(found, expected)
     assert engine.poll([], 0, timeout_s=0.0) == []
-    engine.end(4, judged=True)
+    engine.end(4)
 
 
 def test_history_of_other_engines_is_drafted_from(engine: RolloutEngine, expected: Any) -> None:
@@ -111,7 +111,7 @@ def test_history_of_other_engines_is_drafted_from(engine: RolloutEngine, expecte
         found = finish(engine, [EngineRequest(0, PROMPTS[0], problem, 1000)], history=history)
         assert found[0].tokens.tolist() == tokens[0]
         accepted.append(len(tokens[0]) - found[0].cost.passes)
-        assert not any("stale" in alarm for alarm in engine.end(5, judged=True).alarms)
+        engine.end(5)
     assert accepted[1] > accepted[0]
 
 
@@ -125,7 +125,7 @@ def test_weights_arrive_or_it_says_what_did_not(
         assert engine.load_weights(version, sorted(held), *parts) == ""
         engine.begin(PARAMS, 0)
         found = finish(engine, REQUESTS)
-        engine.end(5 + version, judged=True)
+        engine.end(5 + version)
         same = [found[i].tokens.tolist() == expected[0][i] for i in range(24)]
         assert all(same) if held is tensors else not all(same)
     head = packed([("fc.weight", torch.zeros(2, 2))], drafter=True)
@@ -148,7 +148,7 @@ def test_responses_that_nobody_waits_for_come_together(engine: RolloutEngine, ex
         while found < 8:
             found += len(engine.poll(new, waiting, timeout_s=60.0))
             new, answers = [], answers + 1
-        engine.end(8, judged=True)
+        engine.end(8)
         num_answers.append(answers)
     assert num_answers[0] == 1
     assert num_answers[1] > 1

@@ -39,10 +39,10 @@ def model(repetitive_policy: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(repetitive_policy, dtype=torch.float32).eval()
 
 
-def rollout(llm: Any) -> tuple[list[list[int]], float]:
+def rollout(llm: Any, evaluation: bool = False) -> tuple[list[list[int]], float]:
     """The responses, and their tokens per pass."""
     params = [SamplingParams(temperature=1.0, max_tokens=60, seed=index, detokenize=False) for index in range(4)]
-    tokens, _, report = roll(llm, PROMPTS, params, PROBLEMS, 1)
+    tokens, _, report = roll(llm, PROMPTS, params, PROBLEMS, 1, evaluation)
     return tokens, sum(map(len, tokens)) / report["passes"]
 
 
@@ -86,9 +86,7 @@ def test_the_engine_drafts_what_the_head_drafts(
     assert tokens == expected
     assert later == pytest.approx(offline(head, texts, model, 3), rel=0.01)
     assert later > per_pass
-    llm.collective_rpc("das_begin_evaluation")  # the head drafts on in an evaluation
-    assert rollout(llm) == (expected, later)
-    llm.collective_rpc("das_end_evaluation")
+    assert rollout(llm, evaluation=True) == (expected, later), "the head drafts on in an evaluation"
     monkeypatch.setattr(weights, "repack_linear_layers", lambda model: None)
     (stale,) = llm.collective_rpc("das_load_head", args=([(name, value * 2) for name, value in tensors],))
     assert "computes with an older copy of its weights" in stale

@@ -1,7 +1,9 @@
-"""An evaluation between two training rollouts drafts for itself, and the training's drafter does not learn of it."""
+"""An evaluation between two training rollouts: the training's drafter does not learn of it."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Engines, roll
 from vllm import SamplingParams
@@ -14,24 +16,39 @@ PROMPTS = [[7, 8, 9, 10 + problem] for problem in range(3)]
 PROBLEMS = [str(i % 3) for i in range(12)]
 
 
-def rollout(llm: Any, tick: int, held_out: bool = False) -> Any:
+def rollout(llm: Any, tick: int, held_out: bool = False, evaluation: bool = False) -> Any:
     """Tokens and report of a rollout; of other problems if held_out."""
     prompts = [[*PROMPTS[int(problem)], *([5] if held_out else [])] for problem in PROBLEMS]
     problems = [f"held out {problem}" if held_out else problem for problem in PROBLEMS]
     params = [SamplingParams(temperature=1.0, max_tokens=40, seed=100 * tick + i) for i in range(len(prompts))]
-    tokens, _, report = roll(llm, prompts, params, problems, tick)
+    tokens, _, report = roll(llm, prompts, params, problems, tick, evaluation)
     return tokens, report
 
 
-def test_an_evaluation_drafts_from_its_own_responses_alone(engines: Engines, repetitive_policy: str) -> None:
-    """That the training goes on as if there had been none is tested by whole runs (tests/trl/test_equal_runs.py)."""
-    llm = engines.fresh(repetitive_policy, method="das")
-    rollout(llm, 1)
-    llm.collective_rpc("das_begin_evaluation")
-    tokens, report = rollout(llm, 0, held_out=True)
-    llm.collective_rpc("das_end_evaluation")
-    assert sum(map(len, tokens)) > report["passes"] > 0  # siblings were drafted from
-    assert report["history_tokens"] == sum(map(len, tokens))
+COUNTS = ("passes", "drafted", "accepted", "history_tokens", "calibration_error")
+
+
+def test_a_training_does_not_notice_an_evaluation(engines: Engines, repetitive_policy: str, tmp_path: Path) -> None:
+    """Its requests draft from the history and from siblings, and leave nothing in the files of a checkpoint. That all
+    files of a run are the same is tested by tests/trl/test_equal_runs.py."""
+    found, ladder = [], {"name": "ladder"}  # a budget that learns from what is accepted, and reads no clock
+    for evaluated in (False, True):
+        llm = engines.fresh(repetitive_policy, method="das", budget=ladder)
+        reports = [rollout(llm, 1)[1]]
+        if evaluated:
+            tokens, of_known = rollout(llm, 1, evaluation=True)
+            _, of_held_out = rollout(llm, 3, held_out=True, evaluation=True)
+            assert of_known["accepted"] > of_held_out["accepted"] > 0
+            assert of_known["history_tokens"] == reports[0]["history_tokens"] == sum(map(len, tokens))
+            assert not of_held_out.get("alarms")
+        reports.append(rollout(llm, 2)[1])
+        folder = tmp_path / str(evaluated)
+        folder.mkdir()
+        llm.collective_rpc("das_save_state", args=(str(folder),))
+        reports.append(rollout(llm, 3)[1])
+        files = {path.name: dict(np.load(path)) for path in folder.iterdir()}
+        found.append([[{name: report[name] for name in COUNTS} for report in reports], files])
+    np.testing.assert_equal(found[1], found[0])
 
 
 def test_made_up_requests_teach_nothing(
@@ -68,8 +85,7 @@ def test_a_trainer_that_died_leaves_nothing_open(engines: Engines, repetitive_po
         llm = engines.fresh(repetitive_policy, method="das")
         rollout(llm, 1)
         if died:
-            llm.collective_rpc("das_begin_evaluation")
-            llm.collective_rpc("das_begin_rollout", args=(len(PROBLEMS),))
+            llm.collective_rpc("das_begin_rollout", args=(len(PROBLEMS), True))
         llm.collective_rpc("das_meet_trainer")
         reports.append(rollout(llm, 2))
     (tokens, report), (other_tokens, other_report) = reports

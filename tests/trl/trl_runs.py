@@ -1,6 +1,7 @@
 """Short trainings with every trainer of TRL that rolls out with vLLM, all on one engine."""
 
 import importlib
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -150,6 +151,7 @@ def one_engine() -> Iterator[Callable[..., None]]:
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
     built: dict[str, Any] = {}
+    trainers = itertools.count()
     build_engine = of_trl.build_engine
 
     def close() -> None:
@@ -163,7 +165,8 @@ def one_engine() -> Iterator[Callable[..., None]]:
             close()
             built[settings.method] = build_engine(settings, **overrides)
         llm = built[settings.method]
-        llm.collective_rpc("das_begin_evaluation")  # a new drafter, as a new engine would have
+        if settings.row.proposes:  # a new drafter, as a new engine would have
+            llm.collective_rpc("das_use_proposer", args=(f"of trainer {next(trainers)}", None))
         return llm
 
     def speculate(method: str) -> None:

@@ -30,7 +30,7 @@ class RolloutRequest:
     step: int
     next_history_tick: int  # the drafter's history tick once this rollout is over
     schedule: LongestFirst | None = None  # orders the requests, and learns from their lengths; None: keep their order
-    evaluation: bool = False  # the alarm does not compare an evaluation with the rollouts of the training
+    evaluation: bool = False  # the training does not notice an evaluation: it joins no history, and teaches nothing
 
     def order(self) -> list[int]:
         """Returns the indices of the prompts, in the order in which they are handed to an engine."""
@@ -124,8 +124,8 @@ def roll_out(llm: Any, request: RolloutRequest) -> tuple[list[Any], Rollout]:
     llm: vLLM's LLM, built with das. Returns vLLM's outputs, in the order of the prompts, and the measured rollout.
     Warns of each alarm by a RuntimeWarning. Raises ValueError for a request that `RolloutRequest.parameters` refuses.
     """
-    outputs, rollout_s = _generate(llm, request, "das_begin_rollout")
-    answer = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick, not request.evaluation))[0]
+    outputs, rollout_s = _generate(llm, request)
+    answer = llm.collective_rpc("das_end_rollout", args=(request.next_history_tick,))[0]
     rollout = _measured(request, outputs, answer, rollout_s)
     warn_of(rollout.report, request.step)
     return outputs, rollout
@@ -137,14 +137,14 @@ def roll_out_turn(llm: Any, request: RolloutRequest, turn: int) -> tuple[list[An
     turn: counted from 0. For the other arguments and the result see `roll_out`. The responses join the history, but the
     drafter's window does not move. After the last turn, call `end_turns`, which also warns of alarms.
     """
-    outputs, rollout_s = _generate(llm, request, "das_begin_turn" if turn else "das_begin_rollout")
+    outputs, rollout_s = _generate(llm, request, turn)
     return outputs, _measured(request, outputs, llm.collective_rpc("das_end_turn")[0], rollout_s)
 
 
-def end_turns(llm: Any, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
+def end_turns(llm: Any, step: int, next_history_tick: int) -> RolloutReport:
     """End a rollout of several turns: the drafter's window moves to `next_history_tick`. Returns a report of the time
     since the last turn."""
-    answer = llm.collective_rpc("das_end_rollout", args=(next_history_tick, not evaluation))[0]
+    answer = llm.collective_rpc("das_end_rollout", args=(next_history_tick,))[0]
     report = RolloutReport.from_plain(answer)
     warn_of(report, step)
     return report
@@ -156,13 +156,14 @@ def warn_of(report: RolloutReport, step: int) -> None:
         warnings.warn(f"speculation, step {step}: {alarm}", RuntimeWarning, stacklevel=3)
 
 
-def _generate(llm: Any, request: RolloutRequest, begin: str) -> tuple[list[Any], float]:
-    """Returns vLLM's outputs, in the order of the prompts, and the seconds that they took. begin: the worker's method
-    to call first.
-    """
+def _generate(llm: Any, request: RolloutRequest, turn: int = 0) -> tuple[list[Any], float]:
+    """Returns vLLM's outputs, in the order of the prompts, and the seconds that they took."""
     parameters = request.parameters()
     order = request.order()
-    llm.collective_rpc(begin, args=(len(parameters),))
+    if turn:
+        llm.collective_rpc("das_begin_turn", args=(len(parameters),))
+    else:
+        llm.collective_rpc("das_begin_rollout", args=(len(parameters), request.evaluation))
     start = time.perf_counter()
     ordered_outputs = llm.generate([request.prompts[i] for i in order], [parameters[i] for i in order], use_tqdm=False)
     rollout_s = time.perf_counter() - start

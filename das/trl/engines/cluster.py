@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -188,12 +188,6 @@ class ClusterEngines:
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """See Engines. There is one rank only."""
         return self.cluster.end_turns(step, next_history_tick, evaluation)
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """See Engines."""
-        with self.cluster.evaluation() if ranks.is_main() else nullcontext():
-            yield
 
     def save_state(self, folder: Path) -> None:
         """See Engines."""

@@ -3,7 +3,6 @@ place."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -69,10 +68,6 @@ class Engines(Protocol):
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """End a rollout of several turns: the drafters' windows move to `next_history_tick`. Returns a report of the
         time since the last turn."""
-
-    def evaluation(self) -> AbstractContextManager[None]:
-        """Inside the `with` block, the engines use a new drafter, which has learned nothing yet and is dropped at the
-        end."""
 
     def save_state(self, folder: Path) -> None:
         """Write what the drafter learned, for a checkpoint."""

@@ -3,9 +3,9 @@ it."""
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,20 +103,11 @@ class DasEngine:
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """See Engines."""
-        return end_turns(self.llm, step, next_history_tick, evaluation)
+        return end_turns(self.llm, step, next_history_tick)
 
     def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
         """Add responses that other engines finished to the drafter's history. history_tick: the window's tick."""
         self._tell("das_add_history", history_tick, texts)
-
-    @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """See Engines."""
-        self._tell("das_begin_evaluation")
-        try:
-            yield
-        finally:
-            self._tell("das_end_evaluation")
 
     def save_state(self, folder: Path) -> None:
         """See Engines."""
