@@ -1,14 +1,16 @@
 """Generated requests of every kind, and an engine's answers to them. The identity tests share this module."""
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 from vllm.sampling_params import RequestOutputKind
 
-from das.verify.seeds import DefaultSeeds
+from das.verify.seeds import made_seed
 
 PROBLEMS = 6
 LIMITS = (0, 1, 2, 8, 32, 64)  # draft limits in tokens, from which each pass draws one for each request
@@ -100,11 +102,6 @@ def cases(draw: st.DrawFn) -> Case:
 BATCHES = st.lists(cases(), min_size=1, max_size=20)
 
 
-def forget_occurrences(worker: Any) -> None:
-    """Let requests without a seed draw the same seeds once more. Without this, a repeated batch is new requests."""
-    worker.das_runner.sampler.seeds.defaults = DefaultSeeds(0)
-
-
 def answers(
     llm: Any,
     batch: Sequence[Case],
@@ -118,8 +115,9 @@ def answers(
     history receives the responses. aborted: requests that are given up amid the rollout, of which the answer is None.
     """
     order = list(range(len(batch))) if order is None else order
-    llm.collective_rpc(forget_occurrences)
     texts, engine = prompts(), llm.llm_engine
+    # Requests without a seed get the same ones once more.
+    engine.input_processor.das_seeds = map(partial(made_seed, 0, 0), itertools.count())
     llm.collective_rpc("das_begin_rollout", args=(len(batch),))
     for i in order:
         params = batch[i].params()

@@ -17,6 +17,7 @@ from das.engine import proposer
 from das.engine.engine_config import WORKER
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost
+from das.verify.admission import PROBLEM_KEY
 from das.verify.sampler import Remembered
 from experiments.simulate.cluster import simulate_rollout
 from experiments.simulate.latency_forms import Drafting
@@ -125,7 +126,7 @@ def run_like_vllm(
     """
     drafting.begin_step(len(work))
     waiting, rows, drafts = deque(range(len(work))), [], {}
-    sampler = SimpleNamespace(seeds=SimpleNamespace(of=lambda name: work.sampling[int(name)].seed))
+    sampler = SimpleNamespace(remembered=[])
     runner = SimpleNamespace(requests={}, input_batch=SimpleNamespace(req_ids=[]), sampler=sampler, passes_ended=())
     remembered, starts = work.remembered, work.starts
     assert remembered is not None
@@ -134,7 +135,8 @@ def run_like_vllm(
         while waiting and len(rows) < max_num_seqs:
             i = waiting.popleft()
             params = SimpleNamespace(
-                extra_args={proposer.PROBLEM_KEY: work.problems[i]},
+                extra_args={PROBLEM_KEY: work.problems[i]},
+                seed=work.sampling[i].seed,
                 max_tokens=MAX_TOKENS,
                 temperature=1.0,
                 stop_token_ids=[STOP],

@@ -384,7 +384,7 @@ class DasProposer:
             return request
         # A preempted request keeps its entry; a request that decoded before brings its text along.
         prompt = state.prompt_token_ids or ()
-        seed = self._seed(name, state.sampling_params) if self.remembers else None
+        seed = self._seed(state.sampling_params) if self.remembers else None
         if self.remembers and self._record.announced:
             self._record.seeds[name] = seed
         self.draft_round.begin(request, prompt, state.output_token_ids[:-num_emitted], seed)
@@ -392,13 +392,13 @@ class DasProposer:
         self._record.predicted_length[name] = min(expected, float(request.max_tokens))
         return request
 
-    def _seed(self, name: str, params: Any) -> int | None:
+    def _seed(self, params: Any) -> int | None:
         """The seed of a request's noise; None for greedy requests, which have none, and for recorded responses whose
         noise is unknown."""
         sampler, forced = self._runner.sampler, (params.extra_args or {}).get(FORCED_KEY)
         if params.temperature < GREEDY_BELOW or (forced is not None and not sampler.knows_noise(forced)):
             return None
-        seed: int | None = sampler.seeds.of(name)
+        seed: int | None = params.seed
         return seed
 
     def end_over(self) -> None:

@@ -222,13 +222,12 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         return tensors if self._das_expected is None else self._das_expected.watch(tensors)
 
     def _take_new_weights(self) -> None:
-        """Start to use new weights: pack linear layers again, count the version, restart default seeds, and end an
+        """Start to use new weights: pack linear layers again, count the version, and end an
         unannounced rollout."""
         self._das_new_weights = False
         self.das_runner.flights.settle()
         weights.repack_linear_layers(self.model_runner.get_model())
         self.das_runner.weights_version += 1
-        self.das_runner.sampler.seeds.defaults.new_weights()
         if not self._das_announced and self.das_runner.meter.step_time_s:
             self._end_unannounced_rollout()
 

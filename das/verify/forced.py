@@ -31,7 +31,6 @@ class ForcedSampler:
         self, sampler: KeyedSampler, responses: Mapping[str, Sequence[int]], remembered: Mapping[str, np.ndarray]
     ):
         self.keyed = sampler
-        self.seeds = sampler.seeds
         self.remembers = False  # whether the drafter remembers the distributions from which tokens were sampled
         self.remembered: list[Remembered] = []  # the distributions of the last pass
         self._tokens = np.concatenate([np.asarray(tokens, np.int64) for tokens in responses.values()])

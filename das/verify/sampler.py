@@ -24,7 +24,6 @@ from das.verify.noise import (
     likeliest,
     noise_inputs,
 )
-from das.verify.seeds import DefaultSeeds, RequestSeeds
 
 GREEDY_BELOW = 1e-5  # temperature below which a request takes the argmax; vLLM uses the same threshold
 
@@ -105,14 +104,10 @@ def remembered_of(pieces: Sequence[Remembered], rows: Sequence[int], counts: Seq
 
 
 class KeyedSampler:
-    """What sampling with keyed noise keeps from pass to pass in one model runner: seeds, and what drafters remember.
-    das/verify/sampler.py draws, and das/engine/runner/verifier.py calls both.
+    """What drafters remember of a pass in one model runner. das/verify/sampler.py draws, and
+    das/engine/runner/verifier.py calls both."""
 
-    engine_seed, engine_rank: see DefaultSeeds, which makes the seeds of requests that bring none.
-    """
-
-    def __init__(self, engine_seed: int, engine_rank: int = 0):
-        self.seeds = RequestSeeds(DefaultSeeds(engine_seed, engine_rank))
+    def __init__(self) -> None:
         self.remembers = False  # whether the drafter remembers the distributions from which tokens were sampled
         self.remembered: list[Remembered] = []  # the distributions of the last pass, piece by piece
 

@@ -81,8 +81,7 @@ class PlainRunner:
             np.full(count, PROMPT, np.int64),
             sampler.sampling_states.temperature.np[self.rows],
         )
-        self.sampler = KeyedSampler(0)
-        sampler.sampling_states.seeds.np[self.rows] = self.sampler.seeds.of_batch(self)
+        self.sampler = KeyedSampler()
         self.draws = Draws(self)  # type: ignore[arg-type]
         sampler.sample = self.draws.sample
         self.verifier = KeyedVerifier(self.draws)

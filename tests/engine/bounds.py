@@ -3,7 +3,7 @@ take days to reach those of a real engine."""
 
 from typing import Any
 
-TOKENS_PER_TICK, MAX_PASSES, MAX_PROMPTS, MAX_PROBLEMS = 2**11, 64, 64, 64
+TOKENS_PER_TICK, MAX_PASSES, MAX_PROBLEMS = 2**11, 64, 64
 
 
 def lower_the_bounds() -> None:
@@ -11,18 +11,16 @@ def lower_the_bounds() -> None:
     import das.budget.lengths
     import das.engine.rollouts.rollout_record
     import das.engine.worker
-    import das.verify.seeds
 
     das.engine.rollouts.rollout_record.TOKENS_PER_TICK = TOKENS_PER_TICK
     das.engine.worker.MAX_PASSES = MAX_PASSES
-    das.verify.seeds.DefaultSeeds.__init__.__defaults__ = (0, MAX_PROMPTS)
     das.budget.lengths.ByProblem.__init__.__defaults__ = (MAX_PROBLEMS,)
 
 
 def sizes(worker: Any) -> dict[str, int]:
     """How much the engine's parts of das hold."""
     runner = worker.das_runner
-    proposer, seeds = runner.drafter, runner.sampler.seeds.defaults
+    proposer = runner.drafter
     drafter = proposer.draft_round.drafter
     return {
         "history_tokens": drafter.history_tokens,
@@ -30,6 +28,4 @@ def sizes(worker: Any) -> dict[str, int]:
         "lengths": len(proposer.lengths._problems),
         "passes": len(runner.meter.step_time_s) + len(proposer._record.measured_s),
         "live": len(proposer.requests.live),
-        "prompts": len(seeds._requests_of),
-        "seeds": len(runner.sampler.seeds._seeded),
     }

@@ -104,12 +104,14 @@ def test_no_draft_meets_a_stop_string_where_tokens_behind_it_would_stay(
     config = SimpleNamespace(
         additional_config={},
         speculative_config=SimpleNamespace(model=drafter),
-        parallel_config=SimpleNamespace(worker_cls=WORKER),
-        model_config=SimpleNamespace(dtype=torch.float32),
+        parallel_config=SimpleNamespace(worker_cls=WORKER, data_parallel_index=0),
+        model_config=SimpleNamespace(dtype=torch.float32, seed=0),
     )
     built = SimpleNamespace(
         _validate_params=lambda params: params,
-        process_inputs=lambda params: SimpleNamespace(cache_salt=None, sampling_params=params),
+        process_inputs=lambda params, resumable=False: SimpleNamespace(
+            cache_salt=None, sampling_params=params, resumable=resumable
+        ),
     )
     front_end._build_front_end(lambda *args: None, built, config)
     built._validate_params(SamplingParams(stop_token_ids=[3]))
@@ -122,6 +124,8 @@ def test_no_draft_meets_a_stop_string_where_tokens_behind_it_would_stay(
     built._validate_params(stopping)
     found = built.process_inputs(stopping).sampling_params.extra_args
     assert found == ({LIMIT_KEY: 0} if outcome == "undrafted" else None)
+    with pytest.raises(VLLMValidationError, match="streaming input: an engine of das takes whole prompts"):
+        built.process_inputs(SamplingParams(), resumable=True)
 
 
 OURS = (  # variables with which engines of das are built, or tests and experiments run

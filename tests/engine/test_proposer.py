@@ -101,12 +101,6 @@ def test_an_id_that_stands_for_another_request_now_is_noticed(batch: Batch) -> N
     assert not batch.proposer.requests.live["a"].untracked
 
 
-def test_a_session_that_got_further_input_is_noticed(batch: Batch) -> None:
-    batch.requests["a"].sampling_params = batch.parameters(limit=None)
-    batch.propose()
-    assert not batch.proposer.requests.live["a"].untracked
-
-
 def test_requests_that_are_gone_are_forgotten(batch: Batch) -> None:
     batch.requests.clear()
     for number in range(3):

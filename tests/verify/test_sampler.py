@@ -1,7 +1,6 @@
 """The sampler in cases that generated batches rarely reach."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,26 +46,6 @@ def test_vllms_pieces_of_a_pass_change_no_bit(monkeypatch: pytest.MonkeyPatch) -
         assert torch.equal(other.sampled_token_ids, found[0].sampled_token_ids)
         for i in range(3):
             assert torch.equal(other.logprobs_tensors[i], found[0].logprobs_tensors[i])
-
-
-def seeds_of(runner: PlainRunner) -> list[int]:
-    seeds: list[int] = runner.sampler.seeds.of_batch(runner).tolist()
-    return seeds
-
-
-def test_turns_of_a_session_and_requests_that_reuse_an_id_have_noise_of_their_own() -> None:
-    # Seen to fail when the seeds of the batch before were kept for equal ids.
-    runner = PlainRunner([SamplingParams(seed=5), SamplingParams()], 8)
-    first = seeds_of(runner)
-    assert first[0] == 5
-    assert seeds_of(runner) == first
-    for state in runner.requests.values():  # as vLLM does when a streaming session gets further input
-        state.sampling_params = state.sampling_params.clone()
-    second = seeds_of(runner)
-    assert len({*first, *second}) == 4
-    for name, state in runner.requests.items():
-        runner.requests[name] = replace(state, sampling_params=SamplingParams(seed=5))
-    assert seeds_of(runner) == [5, 5]
 
 
 def test_what_passes_alike_remember_is_what_one_pass_of_all_their_tokens_would() -> None:

@@ -3,11 +3,12 @@
 - InputProcessor.__init__, replaced by `patch_front_end` once in each process. Beside those of model_runner.py it is the
   one method of a shared class that is replaced for good: the front end checks requests, and may run in another process
   than the worker. The replacement does nothing for engines with another worker class. For engines of das it refuses
-  requests that the worker could only answer by stopping, and accepts min_p and logit_bias, which vLLM refuses with
-  drafts. Nobody drafts for a request with a `cache_salt`, nor, in a trainer's engine, for one that is no rollout's,
-  nor, with vLLM 0.31, for one with stop strings.
+  requests that the worker could only answer by stopping, accepts min_p and logit_bias, which vLLM refuses with drafts,
+  and makes the seeds of requests that bring none. Nobody drafts for a request with a `cache_salt`, nor, in a trainer's
+  engine, for one that is no rollout's, nor, with vLLM 0.31, for one with stop strings.
 """
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from das.engine.patches.replace import patch
 from das.engine.versions import KEEPS_BEHIND_STOPS, installed, names_of_vllm, numbers, require_vllm
 from das.errors import NotInstalled
 from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, admit, admit_stops, admit_to_arrays
+from das.verify.seeds import made_seed
 
 _applied = False
 
@@ -61,8 +63,10 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
         front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
         front_end.das_refuses_stops = False
     front_end.das_may_force = front_end.das_rollouts_alone = False
+    engine = vllm_config.model_config.seed or 0, vllm_config.parallel_config.data_parallel_index
+    front_end.das_seeds = map(partial(made_seed, *engine), itertools.count())  # of requests that bring none
     patch(front_end, "_validate_params", partial(_validate_params, front_end))
-    patch(front_end, "process_inputs", partial(_undrafted, front_end, keeps_behind_stops))
+    patch(front_end, "process_inputs", partial(_complete, front_end, keeps_behind_stops))
 
 
 def let_force(llm: Any) -> None:
@@ -84,14 +88,20 @@ def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, 
     return resolved
 
 
-def _undrafted(
+def _complete(
     front_end: Any, keeps_behind_stops: bool, original: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Let nobody draft for requests that a draft would harm, or would tell of others, or that are no rollout's."""
+    """Give a request a seed, and no drafts if they would harm it, or would tell of others, or if it is no rollout's."""
+    from vllm.exceptions import VLLMValidationError
+
     request = original(*args, **kwargs)
+    if request.resumable:
+        raise VLLMValidationError("streaming input: an engine of das takes whole prompts; send each turn as a request")
     params, salted = request.sampling_params, bool(request.cache_salt)
     if params is None:
         return request
+    if params.seed is None:
+        params.seed = next(front_end.das_seeds)
     extra = params.extra_args or {}
     stranger = front_end.das_rollouts_alone and PROBLEM_KEY not in extra
     if salted or stranger or (params.stop and keeps_behind_stops):

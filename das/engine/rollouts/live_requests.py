@@ -36,19 +36,19 @@ class LiveRequests:
     """The requests that have emitted a token and have not ended. live: these requests, by vLLM's id. num_tracked: how
     many of them the drafter knows.
 
-    vLLM may give an id to another request, and a streaming session may get further input. In both cases the request
-    that had the id has ended. To notice this, the runner's object and its parameters are kept beside each request.
+    vLLM may give an id to another request. To notice that the one that had it has ended, the runner's object is kept
+    beside each request.
     """
 
     def __init__(self) -> None:
         self.live: dict[str, LiveRequest] = {}
         self.num_tracked = 0
-        self._states: dict[str, tuple[Any, Any]] = {}  # each one's KnownRequest, and its parameters
+        self._states: dict[str, Any] = {}  # each one's KnownRequest
 
     def begin(self, request: LiveRequest, state: Any) -> None:
         """Add a request that emits for the first time. state: the runner's KnownRequest."""
         self.live[request.name] = request
-        self._states[request.name] = state, state.sampling_params
+        self._states[request.name] = state
         self.num_tracked += not request.untracked
 
     def end(self, name: str) -> LiveRequest:
@@ -61,20 +61,9 @@ class LiveRequests:
     def are_unchanged(self, names: Sequence[str], running: Mapping[str, Any]) -> bool:
         """Returns whether each of these ids still belongs to the same live request as before. running: the runner's
         requests, by id."""
-        for name in names:
-            known = self._states.get(name)
-            if known is None or running[name] is not known[0] or known[0].sampling_params is not known[1]:
-                return False
-        return True
+        return all(running[name] is self._states.get(name) for name in names)
 
     def over(self, running: Mapping[str, Any]) -> list[str]:
-        """Returns the ids of live requests that have ended. running: the runner's present requests, by id.
-
-        A request has ended if vLLM no longer has it, or uses its id for another request or another turn of a session.
-        """
-        states = self._states
-        return [
-            name
-            for name in self.live
-            if (now := running.get(name)) is not states[name][0] or now.sampling_params is not states[name][1]
-        ]
+        """Returns the ids of live requests that have ended: vLLM no longer has them, or uses the id for another
+        request. running: the runner's present requests, by id."""
+        return [name for name in self.live if running.get(name) is not self._states[name]]

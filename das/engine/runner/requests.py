@@ -10,8 +10,7 @@ import numpy as np
 
 @dataclass(eq=False)
 class KnownRequest:
-    """A request that the runner knows. Another turn of a streaming
-    session has other sampling_params. output_token_ids grow only in engines that draft."""
+    """A request that the runner knows. output_token_ids grow only in engines that draft."""
 
     prompt_token_ids: Sequence[int] | None
     num_prompt_tokens: int
@@ -44,33 +43,27 @@ class Batch:
 
 
 class Requests:
-    """All requests that the runner knows, by id, also those that are preempted."""
+    """All requests that the runner knows, by id, also those that are preempted. If vLLM gives an id to another request,
+    it stands for another object."""
 
     def __init__(self) -> None:
         self.known: dict[str, KnownRequest] = {}
         self.num_drafted: dict[str, int] = {}  # tokens that were drafted for the next pass
-        self._preempted: set[str] = set()
 
     def finish(self, scheduled: Any) -> None:
-        """Forget finished requests, and note which ones are preempted. scheduled: vLLM's SchedulerOutput."""
+        """Forget finished requests. scheduled: vLLM's SchedulerOutput."""
         for name in scheduled.finished_req_ids:
             self.known.pop(name, None)
             self.num_drafted.pop(name, None)
-            self._preempted.discard(name)
-        self._preempted |= self.known.keys() & (scheduled.preempted_req_ids or ())
 
     def add(self, scheduled: Any) -> list[str]:
-        """Add the requests that begin or begin a further turn. Returns the ids of all that vLLM adds: a preempted
-        request that goes on is among them."""
+        """Add the requests that begin. Returns the ids of all that vLLM adds: a preempted request that goes on is among
+        them."""
         for new in scheduled.scheduled_new_reqs:
             known = self.known.get(new.req_id)
             if known is None:
-                known = self.known[new.req_id] = KnownRequest(new.prompt_token_ids, new.prompt_len, None, [], [])
-            goes_on = new.req_id in self._preempted and known.num_prompt_tokens == new.prompt_len
-            self._preempted.discard(new.req_id)
-            if not goes_on:
-                known.prompt_token_ids, known.num_prompt_tokens = new.prompt_token_ids, new.prompt_len
-                known.sampling_params, known.mm_features = new.sampling_params, new.mm_features
+                known = KnownRequest(new.prompt_token_ids, new.prompt_len, new.sampling_params, [], new.mm_features)
+                self.known[new.req_id] = known
             known.output_token_ids = list(new.prefill_token_ids[new.prompt_len :])
         return [new.req_id for new in scheduled.scheduled_new_reqs]
 

@@ -98,11 +98,9 @@ class Runner:
 
     def __init__(self, vllm: Any, keeps_bits: bool = True):
         self.vllm, self.keeps_bits = vllm, keeps_bits
-        config, model_config = vllm.vllm_config, vllm.model_config
+        config = vllm.vllm_config
         self.meter = RolloutMeter()
-        self.sampler: KeyedSampler | ForcedSampler = KeyedSampler(
-            model_config.seed or 0, config.parallel_config.data_parallel_index
-        )
+        self.sampler: KeyedSampler | ForcedSampler = KeyedSampler()
         self.weights_version = 0
         self.quantized: QuantizedLayers | None = None
         self.draft_blocks = range(0)
@@ -257,14 +255,11 @@ class Runner:
         original(scheduled)
 
     def _add_requests(self, original: Callable[..., Any], scheduled: Any) -> None:
-        """Add requests, and give each one the seed of its noise."""
+        """Add requests."""
         names, self._scheduled = self._known.add(scheduled), scheduled
         original(scheduled)
         if names:
-            self.input_batch = Batch(names)
-            seeds = self.sampler.seeds.of_batch(self)
             rows = [self.vllm.req_states.req_id_to_index[name] for name in names]
-            self.vllm.sampler.sampling_states.seeds.np[rows] = seeds
             self.positions[rows] = [len(self.requests[name].output_token_ids) for name in names]
 
     def _sample(self, hidden_states: Any, batch: Any, grammar_output: Any) -> Any:
