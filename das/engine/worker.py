@@ -22,7 +22,6 @@ from vllm import envs  # noqa: E402
 from vllm.distributed import get_tp_group  # noqa: E402
 from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
-from vllm.tokenizers import cached_tokenizer_from_config  # noqa: E402
 
 from das import stages  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
@@ -235,7 +234,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self.das_runner.flights.settle()
         report = self._judged(self.das_runner.meter.report())
         self._count(report.plain())
-        self.das_runner.meter = RolloutMeter(self._das_text)
+        self.das_runner.meter = RolloutMeter()
         alarms = report.alarms
         if self._das_proposer is not None:
             if get_tp_group().is_first_rank:
@@ -249,11 +248,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """The engine's proposer if it is das's; None if nothing drafts, or if one of vLLM's own drafters does."""
         drafter = self.das_runner.drafter
         return drafter if isinstance(drafter, DasProposer) else None
-
-    def _das_text(self, tokens: Sequence[int], skip_special_tokens: bool) -> str:
-        """Returns the text of these tokens. The meter asks for it where a request has stop strings."""
-        tokenizer = cached_tokenizer_from_config(self.model_config)
-        return str(tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens))
 
     # ---- what callers call through collective_rpc ----
 
@@ -277,7 +271,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Begin a rollout of this many requests, with new counts. evaluation: the training must not notice it."""
         self._das_announced = True
         self.das_runner.flights.settle()
-        self.das_runner.meter = RolloutMeter(self._das_text)
+        self.das_runner.meter = RolloutMeter()
         self._end_evaluation()
         if evaluation:
             self._begin_evaluation()
@@ -287,7 +281,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_begin_turn(self, num_requests: int) -> None:
         """Note that the running rollout goes on with a turn of this many requests."""
         self.das_runner.flights.settle()
-        self.das_runner.meter = RolloutMeter(self._das_text)
+        self.das_runner.meter = RolloutMeter()
         if self._das_proposer is not None:
             self._das_proposer.begin_turn(num_requests)
 
@@ -300,7 +294,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         meter = self.das_runner.meter
         costs = self._plain_costs()
         report = self._judged(meter.report()) if self._das_proposer is None else self._das_proposer.end_turn(meter)
-        self.das_runner.meter = RolloutMeter(self._das_text)
+        self.das_runner.meter = RolloutMeter()
         return self._count(report.plain()) | {"requests": costs}
 
     def das_use_proposer(self, name: str, options: DasOptions | None) -> None:
@@ -335,7 +329,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         report = self._judged(meter.report()) if proposer is None else proposer.end_step(meter, history_tick)
         self._end_evaluation()
         # The next rollout's, for callers that never call das_begin_rollout.
-        self.das_runner.meter = RolloutMeter(self._das_text)
+        self.das_runner.meter = RolloutMeter()
         return report, costs
 
     def _begin_evaluation(self) -> None:
@@ -366,7 +360,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def _costs(self, requests: Iterable[str]) -> list[RequestCost]:
         """Returns the costs so far of these requests of the running rollout or turn, in their order."""
         meter, proposer = self.das_runner.meter, self._das_proposer
-        costs = {name: meter.requests[name].cost(meter.decode) for name in requests}
+        costs = {name: meter.requests[name].cost() for name in requests}
         return [cost if proposer is None else proposer.noted(name, cost) for name, cost in costs.items()]
 
     def _plain_costs(self) -> dict[str, Plain]:

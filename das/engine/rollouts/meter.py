@@ -5,8 +5,7 @@ more before its engine hears of the end: such tokens and passes are no part of t
 """
 
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -15,12 +14,10 @@ import numpy as np
 
 from das.budget import DraftWork
 from das.engine.rollouts.report import RequestCost, RolloutReport
-from das.side_output import side_output
 
 TAIL = 4  # passes with at most so many requests are the tail of a rollout
 COUNTED_TOGETHER = 256  # passes at most
-LAST_PASSES = 16  # the end of a response is looked for in its last passes: a front end finds stop strings a bit later
-Decode = Callable[[Sequence[int], bool], str]  # token ids, and whether to skip special tokens -> text
+LAST_PASSES = 16  # the end of a response is looked for in its last passes
 
 
 def stop_tokens(params: Any) -> frozenset[int]:
@@ -28,32 +25,15 @@ def stop_tokens(params: Any) -> frozenset[int]:
     return frozenset((params.stop_token_ids or ()) if params.ignore_eos else params.all_stop_token_ids)
 
 
-def end_of_response(params: Any, tokens: Sequence[int], first: int, decode: Decode | None) -> int:
-    """Returns how many of the emitted `tokens` belong to the response, as vLLM cuts it: up to a stop token, max_tokens,
-    or the token with which a stop string is complete. first: where to begin to look.
+def end_of_response(params: Any, tokens: Sequence[int], first: int) -> int:
+    """Returns how many of the emitted `tokens` belong to the response: up to a stop token or max_tokens. first: where
+    to begin to look. params: vLLM's SamplingParams.
 
-    params: vLLM's SamplingParams. decode: None if the engine has no tokenizer; then it knows no stop strings.
+    The end that a stop string makes is known where the response is (`RequestCost.of_response`).
     """
     end = len(tokens) if params.max_tokens is None else min(len(tokens), params.max_tokens)
     stops = stop_tokens(params)
-    end = next((i + 1 for i in range(first, end) if tokens[i] in stops), end)
-    first = max(first, params.min_tokens)
-    if not params.stop or decode is None or first >= end:
-        return end
-    begin = max(0, first - 4 * max(map(len, params.stop)))  # a character has at most four tokens
-
-    def text(until: int) -> str:
-        return decode(tokens[begin:until], params.skip_special_tokens)
-
-    before = len(text(first))
-
-    def stopped(until: int) -> bool:
-        now = text(until)
-        return any(now.find(stop, max(0, before - len(stop) + 1)) >= 0 for stop in params.stop)
-
-    if not stopped(end):
-        return end
-    return first + 1 + bisect_left(range(first + 1, end), True, key=stopped)
+    return next((i + 1 for i in range(first, end) if tokens[i] in stops), end)
 
 
 @dataclass
@@ -71,16 +51,15 @@ class RequestCounts:
     emitted: list[int] = field(default_factory=list)  # tokens that each of these passes emitted
     steps: list[int] = field(default_factory=list)  # the numbers of these passes in the rollout
 
-    def cost(self, decode: Decode | None) -> RequestCost:
+    def cost(self) -> RequestCost:
         """Returns the costs of the response."""
         emitted = self.emitted if self.rounds else None
         cost = RequestCost(self.passes, self.num_drafted, self.first_s, self.last_s, emitted=emitted)
         if self.request is None:
             return cost
-        tokens, behind = self.request.output_token_ids, 0
-        with side_output("the search for ends of responses"):  # a tokenizer may fail
-            first = max(0, len(tokens) - sum(self.emitted[-LAST_PASSES:]))
-            behind = len(tokens) - end_of_response(self.request.sampling_params, tokens, first, decode)
+        tokens = self.request.output_token_ids
+        first = max(0, len(tokens) - sum(self.emitted[-LAST_PASSES:]))
+        behind = len(tokens) - end_of_response(self.request.sampling_params, tokens, first)
         return cost.of_response(sum(self.emitted) - behind) if behind else cost
 
 
@@ -95,10 +74,8 @@ class _Passes:
 
 @dataclass
 class RolloutMeter:
-    """Costs of one rollout so far, by request and by decode step. The rollout begins when the meter is made. decode:
-    of the engine's tokenizer, for stop strings."""
+    """Costs of one rollout so far, by request and by decode step. The rollout begins when the meter is made."""
 
-    decode: Decode | None = None
     began: float = field(default_factory=time.perf_counter)
     step_time_s: list[float] = field(default_factory=list)  # when each target pass ended, since `began`
     step_live: list[int] = field(default_factory=list)  # requests in each pass
@@ -190,7 +167,7 @@ class RolloutMeter:
 
     def costs(self) -> dict[str, RequestCost]:
         """Returns the costs of each request, by the request's name."""
-        return {name: counts.cost(self.decode) for name, counts in self.requests.items()}
+        return {name: counts.cost() for name, counts in self.requests.items()}
 
     def report(self) -> RolloutReport:
         """Make the report: the counts of all requests and passes, and their sums."""
@@ -200,9 +177,7 @@ class RolloutMeter:
             kept = [1] * cost.passes if cost.emitted is None else list(cost.emitted)
             for place in range(max(0, len(kept) - 1), len(counts.steps)):  # only the last passes were cut
                 step_emitted[counts.steps[place]] -= counts.emitted[place] - (kept[place] if place < len(kept) else 0)
-        counted = {
-            name: value for name, value in vars(self).items() if name not in ("began", "decode") and name[0] != "_"
-        }
+        counted = {name: value for name, value in vars(self).items() if name != "began" and name[0] != "_"}
         return RolloutReport(
             **counted | {"step_emitted": step_emitted},
             draft_rounds=sum(counts.rounds for counts in self.requests.values()),
