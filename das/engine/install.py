@@ -9,7 +9,6 @@ from das.engine.engine_config import BITS, check_exact
 from das.engine.known_warnings import silence_known
 from das.engine.one_json import take_one_json
 from das.engine.patches.front_end import patch_front_end
-from das.engine.patches.gpu import tune_matmuls
 
 
 def install(exact: str | None = None) -> None:
@@ -30,5 +29,3 @@ def install(exact: str | None = None) -> None:
         environment.turn_invariant()
     patch_front_end()
     take_one_json()
-    if os.environ.get("VLLM_BATCH_INVARIANT") == "1":
-        tune_matmuls()

@@ -18,7 +18,6 @@ require_vllm()  # first, because another version may lack what is imported next
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from vllm import envs  # noqa: E402
 from vllm.distributed import get_tp_group  # noqa: E402
 from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
@@ -94,8 +93,6 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         gpu.keep_norms_invariant(self.vllm_config)
         if not current_platform.is_cpu():
             gpu.choose_attention(self.vllm_config)
-        if envs.VLLM_BATCH_INVARIANT:
-            gpu.tune_matmuls()  # a worker may be a process of its own
         self._das_proposers: dict[str, Any] = {}  # by the names given to das_use_proposer
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
         self._das_evaluates = False  # whether the running rollout is an evaluation

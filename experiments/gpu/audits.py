@@ -3,7 +3,7 @@
 One engine with random weights rolls out the same requests, with the same seeds, three times: all together without
 drafts, in halves without drafts, and with drafts of 0 to 32 tokens, which differ between requests. Its drafter
 remembers the first rollouts, so most drafts are right, and a request has 0 to 32 extra rows in a pass (vllm#54506).
-On a GPU the model has 8B's width, so that it takes the kernels of 7B and 8B models: their tiles, both of
+On a GPU the model has 8B's width, so that it takes the kernels of 7B and 8B models: both of
 FlashAttention's kernels (which change with the rows of a request), norms of more than 256 rows, contexts up to 4k.
 """
 

@@ -5,9 +5,9 @@ gpu.py: devices. replace.py: the two ways to replace a name. Other changes lie b
 the model runner in das/engine/runner, that of an engine's arguments in das/engine/one_json.py, those of TRL in das/trl.
 
 An engine asks for das by its worker class, `worker_cls="das.engine.worker.DasWorker"`. Nearly all changes are made on
-the objects of that engine, so other engines of the process stay as they are. Only five additions concern all engines:
+the objects of that engine, so other engines of the process stay as they are. Only four additions concern all engines:
 the front end looks for das (front_end.py), one argument may stand for all that das needs (das/engine/one_json.py), a
-config knows its model runner (model_runner.py), weight transfer has one more backend (weights.py), and batch-invariant
-matrix products have more tiles (gpu.py). Other shared functions are replaced only while an engine is built or loads
-weights; on a CPU also kernels, which no other engine launches (das/engine/runner/stand_in.py).
+config knows its model runner (model_runner.py), and weight transfer has one more backend (weights.py). Other shared
+functions are replaced only while an engine is built or loads weights; on a CPU also kernels, which no other engine
+launches (das/engine/runner/stand_in.py).
 """

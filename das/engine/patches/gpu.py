@@ -1,44 +1,16 @@
-"""Patches for GPUs: batch-invariant kernels for larger models.
+"""Patches for GPUs.
 
-- vLLM's table of the tiles of batch-invariant matrix products, which all engines of the process share, gets more shapes
-  if das.install() turns these kernels on. The tiles have 64 rows or more.
 - compilation_config.custom_ops of an engine with batch-invariant kernels gets "+rms_norm".
 - attention_config.backend of such an engine is vLLM's Triton attention if the heads are smaller than 128.
 - compilation_config.cudagraph_capture_sizes of an engine that drafts has room for GRAPHED requests with SHORT drafted
   tokens each. vLLM's own list ends at 512 rows.
 """
 
-import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from das.engine.engine_config import BITS, SHORT
-
-FEWEST_ROWS = 64  # the fewest rows of a tile whose product is a wgmma on Hopper
-
-Shape = tuple[int, int]  # outputs and inputs of a linear layer
-
-LARGE: tuple[Shape, ...] = (
-    # Qwen2.5-7B, and so DeepSeek-R1-Distill-Qwen-7B: qkv, o, gate and up, down, lm_head
-    *((4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944), (152064, 3584)),
-    # Qwen3-8B
-    *((6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288), (151936, 4096)),
-)
-
-
-def most_alike(shape: Shape, tuned: Iterable[Shape]) -> Shape:
-    """Returns the tuned shape that is most like `shape`: its sizes differ from those by the smallest factors."""
-    return min(tuned, key=lambda known: sum(abs(math.log(a / b)) for a, b in zip(shape, known, strict=True)))
-
-
-def one_family(config: Any) -> Any:
-    """Returns vLLM's tiles of a shape without those of fewer than FEWEST_ROWS rows. Passes of fewer rows then take the
-    next larger tile. config: vLLM's _MatmulShapeConfig, which has at least one large tile for each GPU."""
-    kept = tuple((rows, tile) for rows, tile in config.m_buckets if tile.block_m >= FEWEST_ROWS)
-    return config._replace(m_buckets=kept)
-
 
 GRAPHED = 64  # requests with SHORT drafted tokens each whose pass is one graph
 INVARIANT_HEAD = 128  # the head size for which FlashAttention 3 should be batch-invariant under vLLM's flag
@@ -87,20 +59,6 @@ def rows_of_graphs(vllm_config: Any) -> int | None:
     """Returns the most rows of a pass that is one graph; None if passes are no graphs. A larger pass waits for the host
     to launch each kernel."""
     return vllm_config.compilation_config.max_cudagraph_capture_size or None
-
-
-def tune_matmuls() -> None:
-    """Give vLLM's batch-invariant matrix products tiles for the shapes of 7B and 8B models.
-
-    vLLM reads its table when a config is made and when a worker begins, so each process of an engine calls this first.
-    """
-    from vllm.model_executor.determinism import batch_invariant_configs
-
-    for table in batch_invariant_configs._BATCH_INVARIANT_MATMUL_TUNED_CONFIGS.values():
-        tuned = list(table)
-        for shape in LARGE:
-            if shape not in table:
-                table[shape] = one_family(table[most_alike(shape, tuned)])
 
 
 def keep_norms_invariant(vllm_config: Any) -> None:

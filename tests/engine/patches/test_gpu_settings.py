@@ -1,4 +1,4 @@
-"""What das sets for GPUs, as far as a CPU can tell: profiles, tiles, norms and NCCL's variables."""
+"""What das sets for GPUs, as far as a CPU can tell: profiles, norms and NCCL's variables."""
 
 import os
 from types import SimpleNamespace
@@ -7,34 +7,13 @@ from typing import Any
 import pytest
 import torch
 import vllm.envs
-from scripts import run_script
 from vllm.platforms import current_platform
 
 import das
-from das.engine import install
 from das.engine.environment import INVARIANT, nccl_variables_kept
-from das.engine.patches.gpu import LARGE, choose_attention, keep_norms_invariant, keeps_bits, most_alike
+from das.engine.patches.gpu import choose_attention, keep_norms_invariant, keeps_bits
 from das.engine.runner.runner import Runner
 from das.verify import top_p
-
-TABLE = """
-import os
-os.environ["VLLM_BATCH_INVARIANT"] = "1"
-from das.engine.install import install
-import torch
-install(exact="bits")
-from das.engine.patches.gpu import LARGE
-from vllm.model_executor.determinism import batch_invariant_configs as configs
-configs._TUNED_MATMUL_CONFIGS_RESOLVED = True
-configs._TUNED_MATMUL_CONFIGS_FOR_DEVICE = configs._BATCH_INVARIANT_MATMUL_TUNED_CONFIGS["hopper"]
-default = {"BLOCK_SIZE_K": 0}
-for outputs, inputs in LARGE:
-    of_rows = [configs._get_matmul_config(rows, outputs, inputs, torch.bfloat16, default) for rows in (1, 9, 300, 9000)]
-    assert len({config["BLOCK_SIZE_K"] for config in of_rows}) == 1  # the order of a row's sum is the same in each pass
-    assert min(config["BLOCK_SIZE_M"] for config in of_rows) >= 64  # one family of instructions on Hopper
-for table in configs._BATCH_INVARIANT_MATMUL_TUNED_CONFIGS.values():
-    assert all(table[shape].m_buckets for shape in LARGE)
-"""
 
 
 def runner() -> Any:
@@ -68,18 +47,6 @@ def test_the_profile_counts_the_rows_of_drafts_and_the_sampler(monkeypatch: pyte
     size = rows * vocab * (4 + 2 + top_p.SORTED_CELL_BYTES)
     assert taken == [0, "profile", size]  # the weights of self-drafts are there before
     assert top_p.profiled_bytes(8192, 152064, torch.bfloat16) == 8192 * 152064 * 2 + 2**30
-
-
-def test_large_shapes_borrow_the_tiles_of_the_most_alike_one() -> None:
-    tuned = ((12288, 2048), (2048, 6144), (4096, 2048), (151936, 2048), (2048, 2048))
-    lent = {shape: most_alike(shape, tuned) for shape in LARGE}
-    assert lent[37888, 3584] == lent[24576, 4096] == (12288, 2048)  # gate and up
-    assert lent[3584, 18944] == lent[4096, 12288] == (2048, 6144)  # down
-    assert lent[152064, 3584] == lent[151936, 4096] == (151936, 2048)  # lm_head
-
-
-def test_every_tile_of_a_shape_has_the_same_inner_block() -> None:
-    run_script("-c", TABLE)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +106,6 @@ def test_small_heads_get_attention_that_is_invariant(
 def test_invariant_kernels_are_on_until_das_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's float32 products are IEEE's beside them. What the user has set stays."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(install, "tune_matmuls", lambda: None)
     for name in INVARIANT:
         monkeypatch.delenv(name, raising=False)
 
