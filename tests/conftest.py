@@ -13,16 +13,14 @@ from unittest.mock import patch
 
 import pytest
 from hypothesis import settings
-from made_passes import latency_file
 from runs import RUNS, STOPS, make
-from scripts import COMPARED_STEPS, RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
+from scripts import COMPARED_STEPS, GIVEN_PRICES, RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
 from starts import Starts
 
 from das.engine.build import EngineSettings, build_engine
 from experiments.cache import cached_folder
 from experiments.run.environment import set_environment
 from experiments.run.processes import warm_context
-from experiments.simulate.latency_forms import Drafting
 
 set_environment(int(os.environ.get("OMP_NUM_THREADS") or 1))
 # Where das keeps what it compared (das/engine/self_test.py): tests leave the user's own alone.
@@ -38,10 +36,10 @@ LONG = (
     *("tests/engine/", "tests/experiments/heads/", "tests/rewards/", "tests/test_"),
 )
 FEW_BLOCKS = "+engine.extra.num_gpu_blocks_override=256"  # of 128 tokens; clusters have many engines
-# A comparison with evaluations. Its budget has prices from a file (given_prices): a busy machine drafts the same.
+# A comparison with evaluations.
 COMPARED = [
-    *SIZES, "data.problems=4", f"trainer.max_steps={COMPARED_STEPS}", "trainer.learning_rate=0.0003", STOPS,
-    "checkpoint.every=2", "eval.every=2", "eval.problems=3", "eval.samples=4", "eval.k=[2,3]", FEW_BLOCKS,
+    *SIZES, *GIVEN_PRICES, "data.problems=4", f"trainer.max_steps={COMPARED_STEPS}", "trainer.learning_rate=0.0003",
+    STOPS, "checkpoint.every=2", "eval.every=2", "eval.problems=3", "eval.samples=4", "eval.k=[2,3]", FEW_BLOCKS,
 ]  # fmt: skip
 # A training of two ranks with an engine each.
 RANKS_STEPS = 4  # of 2 an epoch
@@ -138,9 +136,9 @@ def runs(
 
 
 @pytest.fixture(scope="session")
-def compared(made_once: Callable[..., Path], repetitive_policy: str, given_prices: str) -> Path:
+def compared(made_once: Callable[..., Path], repetitive_policy: str) -> Path:
     """The run COMPARED of four arms. The file `printed` holds what it printed."""
-    settings = ["arms=[none,stock,das,ngram]", f"policy.path={repetitive_policy}", f"budget.latency={given_prices}"]
+    settings = ["arms=[none,stock,das,ngram]", f"policy.path={repetitive_policy}"]
 
     def make(folder: Path) -> None:
         printed = run_script("run.py", *settings, *COMPARED, f"hydra.run.dir={folder}")
@@ -170,13 +168,6 @@ def recorded_sampling(run: Path) -> list[tuple[str, int]]:
         with gzip.open(file, "rt") as lines:
             rows += [(row["distributions"], row["seed"]) for row in map(json.loads, lines)]
     return rows
-
-
-@pytest.fixture(scope="session")
-def given_prices(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A latency.json by which drafts pay, however busy this machine is: a token costs 1/64 of a pass."""
-    path = tmp_path_factory.mktemp("prices") / "latency.json"
-    return latency_file(path, Drafting(base=64e-6, row=1e-6, drafting=0.0, token=1e-6))
 
 
 @pytest.fixture(scope="session")

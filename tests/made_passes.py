@@ -1,15 +1,11 @@
 """Timed passes made from known constants."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 
 from experiments.simulate.latency_forms import SHARE, Drafting, Passes
 from experiments.simulate.times import Form
 
 DRAFTING = Drafting(base=5e-3, row=1e-4, drafting=SHARE * 5e-3, token=5e-5)
-LIVE, DRAFTS = (1, 2, 4, 6, 8, 12, 16, 32, 64), (0, 1, 2, 4, 8, 16, 32)
 
 
 def made_passes(form: Form, count: int, noise: float, interrupted: float = 0.0) -> Passes:
@@ -21,13 +17,3 @@ def made_passes(form: Form, count: int, noise: float, interrupted: float = 0.0) 
     seconds = form.predict(live, tokens, context) * rng.uniform(1 - noise, 1 + noise, count)
     seconds *= np.where(rng.random(count) < interrupted, rng.uniform(5, 50, count), 1)
     return Passes(live, tokens, context, seconds)
-
-
-def latency_file(path: Path, form: Form, **changes: object) -> str:
-    """Write a latency.json with a pass of each combination of LIVE and DRAFTS (per request). Returns the path."""
-    live, drafts = (axis.ravel().astype(float) for axis in np.meshgrid(LIVE, DRAFTS))
-    tokens, context = live * (1 + drafts), 100 * live
-    passes = np.stack([live, tokens, context, form.predict(live, tokens, context)], axis=1)
-    content = {"source": "made up", "columns": ["live", "tokens", "context", "seconds"], "passes": passes.tolist()}
-    path.write_text(json.dumps(content | changes))
-    return str(path)

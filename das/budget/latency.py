@@ -10,12 +10,10 @@ To predict, the sizes with the most similar number of requests are joined to a c
 tried, a token costs what it costs over the last octave; before any was tried, what `ratio` assumes.
 """
 
-import json
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 from math import inf, log2, nan
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +32,6 @@ NEW_IN_A_ROW = 6  # at most so many passes in a row are explained this way
 ERROR_MEMORY = 0.995  # exponential forgetting of the mean error
 FEW, QUARTER, GROWTH = 4, 0.25, 1.5  # see `most`
 FAR = 2.0**30  # tokens; curves end there
-COLUMNS = ["live", "tokens", "context", "seconds"]  # of the passes in a latency.json
 
 
 def monotone(values: list[float], weights: list[float]) -> list[float]:
@@ -85,16 +82,14 @@ class _Curve:
 class LatencyModel:
     """Predicts the time of a pass, from the first pass on. Times are in seconds.
 
-    ratio     seconds of a small pass / seconds of a token, assumed until passes show the cost of tokens
-    measured  a latency.json written by task=calibrate. Its passes are learned, and no others
+    ratio   seconds of a small pass / seconds of a token, assumed until passes show the cost of tokens
 
-    Raises ValueError for a ratio that is not positive and for a file without passes.
+    Raises ValueError for a ratio that is not positive.
     """
 
-    def __init__(self, ratio: float = 64.0, measured: str | None = None):
+    def __init__(self, ratio: float = 64.0):
         if ratio <= 0:
             raise ValueError(f"latency ratio must be positive, got {ratio}")
-        self.learns = measured is None
         self._ratio = ratio
         self.seen = self._reach = 0  # passes; the most tokens of a pass with drafts
         self._plain: dict[int, _Size] = {}  # passes without drafts: by the bin of their requests
@@ -104,13 +99,10 @@ class LatencyModel:
         self._predictions = self._errors = 0.0  # sums with forgetting: 1, relative errors
         self._curves: dict[int, _Curve] = {}  # by live requests
         self._made_at = 0  # the pass at which curves were last dropped
-        if measured is not None:
-            for live, tokens, _, seconds in _measured_passes(Path(measured)):
-                self._learn(int(live), int(tokens - live), seconds)
 
     def observe(self, done: TargetPass) -> None:
         """Learn from one finished pass."""
-        if not self.learns or done.seconds <= 0:
+        if done.seconds <= 0:
             return
         seconds, tokens, error = done.seconds, done.live + done.num_drafted, inf
         if self.seen:
@@ -230,19 +222,3 @@ class LatencyModel:
 
 def _live_bin(live: int) -> int:
     return int(LIVE_BINS * log2(live))
-
-
-def _measured_passes(path: Path) -> list[list[float]]:
-    """Read the passes of a latency.json. Raises ValueError with a one-line message if it has none."""
-    try:
-        content = json.loads(path.read_text())
-        rows = np.array(content["passes"], np.float64)
-        if list(content["columns"]) != COLUMNS or rows.ndim != 2 or rows.shape[1] != len(COLUMNS) or not len(rows):
-            raise ValueError(f"its columns must be {', '.join(COLUMNS)}")
-        live, tokens, _, seconds = rows.T
-        if not (np.isfinite(rows).all() and (live >= 1).all() and (tokens >= live).all() and (seconds > 0).all()):
-            raise ValueError("live must be at least 1, tokens at least live, and seconds above 0")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"budget.latency={path}: no latency.json of task=calibrate ({error!r})") from None
-    passes: list[list[float]] = rows.tolist()
-    return passes

@@ -81,17 +81,16 @@ class Marginal(BudgetPolicy):
 
     tokens    the most draft tokens a request gets in a pass
     ratio     see LatencyModel
-    latency   see LatencyModel, `measured`
 
     Raises ValueError for values out of range.
     """
 
     reads_probabilities = True
 
-    def __init__(self, tokens: int = 32, ratio: float = 64.0, latency: str | None = None):
+    def __init__(self, tokens: int = 32, ratio: float = 64.0):
         _native()  # compile now, not in the first pass
         self.max_draft_tokens = drafted_tokens(tokens)
-        self.prices = LatencyModel(ratio, latency)
+        self.prices = LatencyModel(ratio)
         self._now = 0.0  # seconds of all passes
         self._plain = 0  # passes without drafts
         self._controls, self._trials = Allowance(), Allowance()
@@ -118,15 +117,13 @@ class Marginal(BudgetPolicy):
 
     @property
     def _trial_due(self) -> bool:
-        return self.prices.learns and self._plain >= FIRST_PLAIN and self._trials.due(self._now)
+        return self._plain >= FIRST_PLAIN and self._trials.due(self._now)
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         self._running.append(None)  # a trial that also computed prompts was not observed
         waits = self.rests
         self._wait = max(0, self._wait - 1)
-        control = self.prices.learns and (
-            self._plain < FIRST_PLAIN or (self._unpaid == 0 and self._saves < self._controls.seconds(self._now))
-        )
+        control = self._plain < FIRST_PLAIN or (self._unpaid == 0 and self._saves < self._controls.seconds(self._now))
         return [0 if waits or control else self.max_draft_tokens] * len(live)
 
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float]:
@@ -147,14 +144,13 @@ class Marginal(BudgetPolicy):
         self._saves = float(seconds[0]) - len(live) * each
         self._row = float(seconds[chosen] - seconds[0]) / max(1, chosen)
         self._count_unpaid(chosen)
-        if self.prices.learns:
-            most = min(len(seconds) - 1, self.prices.most(len(live)))
-            if chosen > most:
-                chosen, counts, _, _ = best_tokens(drafts, seconds, most)
-            elif self._trial_due:
-                trial = self._try_more(chosen, seconds[: most + 1], gains[: most + 1], each, len(live))
-                if trial > chosen:
-                    chosen, counts, _, _ = best_tokens(drafts, seconds, trial)
+        most = min(len(seconds) - 1, self.prices.most(len(live)))
+        if chosen > most:
+            chosen, counts, _, _ = best_tokens(drafts, seconds, most)
+        elif self._trial_due:
+            trial = self._try_more(chosen, seconds[: most + 1], gains[: most + 1], each, len(live))
+            if trial > chosen:
+                chosen, counts, _, _ = best_tokens(drafts, seconds, trial)
         return counts.tolist()
 
     def _count_unpaid(self, chosen: int) -> None:

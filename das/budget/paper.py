@@ -78,18 +78,15 @@ class ClosedForm(BudgetPolicy):
     tokens    the most draft tokens a request gets in a pass
     ratio     see LatencyModel
     k, alpha  the acceptance curve assumed before any request has finished
-    latency   see LatencyModel, `measured`
 
     Raises ValueError for values out of range.
     """
 
-    def __init__(
-        self, tokens: int = 32, ratio: float = 64.0, k: float = 0.8, alpha: float = 0.8, latency: str | None = None
-    ):
+    def __init__(self, tokens: int = 32, ratio: float = 64.0, k: float = 0.8, alpha: float = 0.8):
         if not (0 < k <= 1 and alpha > 0):
             raise ValueError(f"budget=closed_form needs 0 < k <= 1 and alpha > 0, got k={k}, alpha={alpha}")
         self.max_draft_tokens = drafted_tokens(tokens)
-        self.latency = LatencyModel(ratio, latency)
+        self.latency = LatencyModel(ratio)
         self.lengths = RemainingLength(MAX_RESPONSE)
         self.acceptance = AcceptanceModel(Curve(k, alpha))
         self._live: list[LiveRequest] = []

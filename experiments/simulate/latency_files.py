@@ -2,7 +2,7 @@
 
 A latency.json holds:
 columns  live (requests), tokens (live + drafted), context (tokens of all requests together), seconds
-passes   rows of these columns; budget.latency reads them
+passes   rows of these columns
 forms    NAME.{coefficients, error}: the forms of latency_fits.py, fitted to the passes
 source   one line that names the source of the times
 """
@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from das.budget.latency import COLUMNS
 from das.files import write_text
 from experiments.run.errors import UserError
 from experiments.simulate.hardware import WithHost, derived
@@ -23,6 +22,7 @@ from experiments.simulate.latency_forms import Passes
 from experiments.simulate.tables import Grid, Table
 from experiments.simulate.times import Form
 
+COLUMNS = ["live", "tokens", "context", "seconds"]
 DERIVED = "derived, not measured"  # the source of derived times ends with these words
 
 

@@ -60,7 +60,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     live, tokens, context, seconds = np.array(rows, float).T
     predicted = Drafting(**forms["drafting"]["coefficients"]).predict(live, tokens, context)
     calibration_figure(live, tokens, seconds, predicted, forms["drafting"]["error"], Path(folder) / "latency.png")
-    progress.note(f"latency model: {path}  (budget.latency={path}, or task.latency={path} of advise)")
+    progress.note(f"latency model: {path}  (task.latency={path} of advise)")
 
 
 def _check(config: RunConfig) -> None:

@@ -1,19 +1,17 @@
 """Budget policies: limits, trimming, length classes."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from given_prices import GivenPrices
 from made_drafts import batch
-from made_passes import latency_file
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.marginal import Marginal, best_tokens
 from das.budget.paper import Classes
 from das.budget.policies import LengthClass
-from experiments.simulate.latency_forms import Drafting
 
 
 def live(count: int) -> list[LiveRequest]:
@@ -86,10 +84,10 @@ def test_classes_count_the_lengths_that_are_still_possible() -> None:
     assert request.initial is LengthClass.SHORT
 
 
-def test_floors_prune_nothing_that_would_be_kept(tmp_path: Path) -> None:
+def test_floors_prune_nothing_that_would_be_kept() -> None:
     """Drafts that end at the floors are trimmed to the same tokens as complete drafts, at prices that are a line."""
     rng = np.random.default_rng(0)
-    budget = Marginal(tokens=16, latency=latency_file(tmp_path / "latency.json", Drafting(30e-3, 1e-3, 0.0, 1e-3)))
+    budget = GivenPrices(16, base_s=30e-3, token_s=1e-3)
     for _ in range(50):
         requests = live(6)
         complete = [rng.uniform(0.2, 1.0, 16).tolist() for _ in requests]

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_passes import latency_file, made_passes
+from made_passes import made_passes
 
 from das.budget import TargetPass
 from das.budget.latency import LatencyModel, monotone
@@ -135,16 +134,6 @@ def test_sizes_grow_step_by_step() -> None:
         model.observe(TargetPass(32, sizes[-1], 0, 0, 10e-3))
     assert sizes[0] == 8  # a quarter of the requests
     assert all(later <= 1.5 * earlier for earlier, later in pairwise(sizes))
-
-
-def test_measured_passes_are_kept(tmp_path: Path) -> None:
-    form = Drafting(base=5e-3, row=0.0, drafting=1e-3, token=5e-5)
-    model = LatencyModel(measured=latency_file(tmp_path / "latency.json", form))
-    assert not model.learns
-    model.observe(TargetPass(8, 0, 0, 0, 1.0))
-    for drafted in (0, 8, 16, 64, 256):
-        expected = 5e-3 + (1e-3 + 5e-5 * drafted if drafted else 0)
-        assert model.predict(8, drafted) == pytest.approx(expected, rel=0.1)
 
 
 def test_requests_are_told_from_drafted_tokens() -> None:

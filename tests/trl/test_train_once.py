@@ -24,7 +24,7 @@ OF_EVALUATION = ("step", "completions_digest", "correct", "pass_at_k", "tokens")
 
 
 @pytest.fixture(scope="module")
-def once(repetitive_policy: str, given_prices: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def once(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The run COMPARED of three arms, of which only the first trains; and what it printed."""
     folder = tmp_path_factory.mktemp("once")
     # As if it had been killed before the last thing that it does.
@@ -33,7 +33,7 @@ def once(repetitive_policy: str, given_prices: str, tmp_path_factory: pytest.Tem
         "sys.argv[0] = 'run.py'; runpy.run_path('run.py', run_name='__main__')"
     )
     settings = [f"arms=[{','.join(ARMS)}]", "task.train_once=true", f"policy.path={repetitive_policy}", "wandb=off"]
-    settings += [f"budget.latency={given_prices}", *COMPARED]
+    settings += COMPARED
     return folder, run_script("-c", program, *settings, f"hydra.run.dir={folder}")
 
 

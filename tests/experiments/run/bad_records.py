@@ -130,31 +130,6 @@ def foreign_distributions(path: Path) -> None:
 history_case("history of another vocabulary", "holds token 150000", foreign_distributions)
 
 
-def passes(*row: Any) -> str:
-    return json.dumps({"columns": ["live", "tokens", "context", "seconds"], "passes": [row]})
-
-
-def latency_case(label: str, content: str | None, words: str = "no latency.json of task=calibrate") -> None:
-    """Add a case: prices from a file with this content, or from none."""
-
-    @kind(label)
-    def make(tmp: Path, policy: Path) -> Made:
-        if content is not None:
-            (tmp / "latency.json").write_text(content)
-        return ["task=rollout", "arm=das", f"budget.latency={tmp / 'latency.json'}"], f"latency.json: {words}"
-
-
-IMPOSSIBLE = "latencies that are negative, NaN or text"
-latency_case("latencies that are missing", None)
-latency_case("latencies that are not JSON", "{")
-latency_case("latencies without their columns", '{"passes": [[1, 1, 0, 1]], "columns": ["live"]}')
-latency_case("latencies without passes", '{"forms": {"affine": {}}}')
-latency_case(IMPOSSIBLE, passes(4, 8, 100, -1.0))
-latency_case(IMPOSSIBLE, passes(4, 8, 100, float("nan")))
-latency_case(IMPOSSIBLE, passes(4, 3, 100, 1.0))
-latency_case(IMPOSSIBLE, passes(4, 8, 100, "fast"))
-
-
 # ---- recorded rollouts ----
 
 NEGATIVE, TOO_LARGE = (of_rows({**ROW, "response_ids": [token]}) for token in (-1, 2**31))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from refusals import one_line
 
-from das.budget.latency import LatencyModel
 from experiments.run.errors import UserError
 from experiments.simulate.latency_files import chosen_form, read_latency, write_latency
 from experiments.simulate.latency_forms import Drafting
@@ -36,7 +35,6 @@ def test_what_was_measured_is_found_again(tmp_path: Path, growing: int) -> None:
     b, n = np.array([1.0, 5.0, 20.0]), np.array([3.0, 25.0, 60.0])
     expected = 1.005 * FORM.predict(b, n, np.zeros(3))
     assert form.predict(b, n, 100 * b) == pytest.approx(expected)
-    assert LatencyModel(64, str(path)).predict(8, 16) == pytest.approx(float(FORM.predict(8, 24, 0)), rel=0.02)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from composed import composed_arm
 from refusals import one_line
-from scripts import run_script
+from scripts import GIVEN_PRICES, run_script
 from steps_on_disk import json_lines
 
 from analysis import read
@@ -36,7 +36,7 @@ def test_recorded_text_is_not_for_models() -> None:
 
 
 @pytest.mark.slow
-def test_arms_emit_a_recording(tmp_path: Path, given_prices: str) -> None:
+def test_arms_emit_a_recording(tmp_path: Path) -> None:
     """Each second response repeats the one before."""
     rng = np.random.default_rng(0)
     rows = [
@@ -50,7 +50,7 @@ def test_arms_emit_a_recording(tmp_path: Path, given_prices: str) -> None:
         "run.py", f"task.recorded={tmp_path / 'r.jsonl'}", "policy=random", "policy.shape=tiny", f"cache={tmp_path}",
         f"arms=[{','.join(arms)}]", "data.problems=2", "trainer.max_steps=2", "trainer.num_generations=2",
         "trainer.per_device_train_batch_size=4", "trainer.max_completion_length=64", "engine.max_num_seqs=1",
-        "wandb=off", f"budget.latency={given_prices}", f"hydra.run.dir={tmp_path / 'run'}",
+        "wandb=off", *GIVEN_PRICES, f"hydra.run.dir={tmp_path / 'run'}",
     )  # fmt: skip
     assert "identical: yes (das against none: completions, rewards; nobody trained)" in " ".join(printed.split())
     result = read.result(tmp_path / "run")
