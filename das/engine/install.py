@@ -1,7 +1,5 @@
 """`das.install()`: the one function that patches vLLM in a process."""
 
-import os
-
 import torch
 
 from das.engine import environment

@@ -9,8 +9,9 @@ Embeddings, norms and the head that makes logits stay unchanged, as in that pape
 On CPUs oneDNN multiplies w8a8, by vLLM's kernel, and torch's own kernel multiplies w4, in bfloat16, because in float32
 it is slow (times: docs/log.md#self-drafts-on-library-kernels-2026-11-27).
 
-On GPUs with CUDA the kernels are those that vLLM has for quantized checkpoints. No GPU has run this yet. The packing of
-w4 is tested on the CPU, with vLLM's 4-bit kernel for CPUs behind the same interface (tests/models/test_quantized.py).
+On GPUs with CUDA there is w4 alone, by the kernels that vLLM has for quantized checkpoints. No GPU has run this yet.
+Its packing is tested on the CPU, with vLLM's 4-bit kernel for CPUs behind the same interface
+(tests/models/test_quantized.py).
 """
 
 from collections.abc import Callable
@@ -56,25 +57,6 @@ def to_4_bits(weight: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, t
     return values.flatten(1).int(), scales, zeros.int()
 
 
-def rounded_to_4_bits(weight: torch.Tensor, group: int = GROUP) -> torch.Tensor:
-    """Returns `weight` [outputs, inputs] with the rounding of w4, in its former type.
-
-    The last group of a row is shorter if `group` does not divide the inputs.
-    """
-    return torch.cat([_rounded(part, min(group, part.shape[1])) for part in _whole_groups(weight, group)], dim=1)
-
-
-def _whole_groups(weight: torch.Tensor, group: int) -> list[torch.Tensor]:
-    whole = weight.shape[1] // group * group
-    return [part for part in (weight[:, :whole], weight[:, whole:]) if part.shape[1]]
-
-
-def _rounded(weight: torch.Tensor, group: int) -> torch.Tensor:
-    values, scales, zeros = to_4_bits(weight, group)
-    groups = values.unflatten(1, (-1, group)) - zeros[..., None]
-    return (groups * scales[..., None]).flatten(1).to(weight.dtype)
-
-
 def group_of(num_inputs: int) -> int:
     """Returns how many inputs share a scale in a kernel; 32 also if 32 does not divide the inputs, which no kernel
     takes."""
@@ -88,17 +70,23 @@ def linear_maker(weights: str) -> Callable[[torch.Tensor], Linear]:
 
     if current_platform.is_cpu():
         return {"w8a8": cpu_w8a8, "w4": cpu_w4}[weights]
-    return {"w8a8": gpu_w8a8, "w4": gpu_w4}[weights]
+    return gpu_w4  # vLLM's int8 kernels for GPUs are refused: das.models.self_draft.require_self_draft
+
+
+def require_shape(weights: str, weight: torch.Tensor) -> None:
+    """Raise NotInstalled with a one-line message if this CPU's kernels do not take a layer with `weight`."""
+    num_outputs, num_inputs = weight.shape
+    if weights == "w4" and (num_outputs % OUTPUTS or num_inputs % group_of(num_inputs)):
+        raise NotInstalled(
+            f"self_draft=w4: torch's 4-bit kernel takes multiples of {GROUPS[-1]} inputs and {OUTPUTS} "
+            f"outputs, and a layer has {num_inputs} and {num_outputs}: choose w8a8, or the method das"
+        )
 
 
 def cpu_w4(weight: torch.Tensor) -> Linear:
-    """Returns a layer with `weight` [outputs, inputs] in 4 bits. If torch's kernel does not take its shape, the weight
-    is only rounded, which saves no time."""
+    """Returns a layer with `weight` [outputs, inputs] in 4 bits."""
     num_outputs, num_inputs = weight.shape
     group = group_of(num_inputs)
-    if num_outputs % OUTPUTS or num_inputs % group:
-        rounded = rounded_to_4_bits(weight)
-        return lambda x, bias: torch.nn.functional.linear(x, rounded, bias)
     values, scales, zeros = to_4_bits(weight, group)
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values, 1)
     # The kernel computes (value - 8) * scale + shift.
@@ -132,20 +120,6 @@ def cpu_w8a8(weight: torch.Tensor) -> Linear:
     return linear
 
 
-def gpu_w8a8(weight: torch.Tensor) -> Linear:
-    """Returns a layer with `weight` [outputs, inputs] in int8, computed by CUTLASS, up to compute capability 9.0."""
-    from vllm import _custom_ops as ops
-
-    rounded, scales = to_8_bits(weight)
-
-    def linear(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        rows, row_scales, _ = ops.scaled_int8_quant(x.reshape(-1, x.shape[-1]).contiguous())
-        out = ops.cutlass_scaled_mm(rows, rounded.t(), row_scales, scales[:, None], x.dtype, bias)
-        return out.reshape(*x.shape[:-1], len(rounded))
-
-    return linear
-
-
 def gpu_w4(weight: torch.Tensor) -> Linear:
     """Returns a layer with `weight` [outputs, inputs] in 4 bits, computed by the best of vLLM's kernels (Machete,
     Marlin).
@@ -168,7 +142,7 @@ def gpu_w4(weight: torch.Tensor) -> Linear:
         reason = str(error).splitlines()[-1].strip()
         raise NotInstalled(
             f"self_draft=w4: vLLM has no 4-bit kernel for a layer of {num_inputs} inputs and {num_outputs} "
-            f"outputs in {weight.dtype} ({reason}): choose w8a8, or the method das"
+            f"outputs in {weight.dtype} ({reason}): choose the method das"
         ) from error
     kernel = kernel_type(config, "values", "scales", "zeros")
     layer = packed_4_bits(weight, group)

@@ -19,14 +19,13 @@ from das.budget import DraftWork
 from das.drafter import Draft, Drafter, Drafts
 from das.errors import NotInstalled
 from das.models.coupled import OF_MODELS, CoupledSampler
-from das.models.quantized import Linear, linear_maker
+from das.models.quantized import Linear, linear_maker, require_shape
 
 if TYPE_CHECKING:
     from das.engine.runner.runner import Runner
 
 logger = logging.getLogger("das")
 BROKEN = "the self-draft computed values that are not finite; it drafts nothing until new weights come"
-LAST_WITH_INT8 = 99  # ten times the last compute capability with vLLM's int8 kernels; Blackwell (10.0) has none
 
 
 class SelfDraft(Drafter):
@@ -160,11 +159,15 @@ class QuantizedLayers:
 
     def __init__(self, model: torch.nn.Module, weights: str):
         from vllm.model_executor.layers.linear import LinearBase
+        from vllm.platforms import current_platform
 
         self.weights = weights
         self.version: int | None = None  # version of the policy's weights that were quantized last
         self._make = linear_maker(weights)
         self._layers: list[Any] = [layer for layer in model.modules() if isinstance(layer, LinearBase)]
+        if current_platform.is_cpu():
+            for layer in self._layers:
+                require_shape(weights, layer.weight)
         self._drafting: list[_Method] = []
 
     def make(self, version: int) -> None:
@@ -207,8 +210,8 @@ def require_self_draft(vllm_config: Any, weights: str) -> None:
             raise NotInstalled("self-drafts need a vLLM that was built with oneDNN: choose another method, such as das")
     elif dtype not in (torch.bfloat16, torch.float16):
         raise NotInstalled(f"self-drafts: vLLM's kernels for quantized weights take no {dtype}; set dtype=bfloat16")
-    elif weights == "w8a8" and current_platform.has_device_capability(LAST_WITH_INT8 + 1):
-        raise NotInstalled("self_draft=w8a8: vLLM has no int8 kernel for this GPU; choose w4")
+    elif weights != "w4":
+        raise NotInstalled(f"self_draft={weights}: on a CPU only; choose w4")
     if vllm_config.model_config.quantization is not None:
         raise NotInstalled("self-drafts need a policy that is not quantized itself: choose another method, such as das")
 

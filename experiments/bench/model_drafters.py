@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM
 
 from analysis.arms import aligned
 from das.models.coupled import OF_HEADS, OF_MODELS
-from das.models.quantized import rounded_to_4_bits, to_8_bits
+from das.models.quantized import GROUP, to_4_bits, to_8_bits
 from das.verify.noise import keyed_argmax
 from experiments.harness.arm_configs import arm_config
 from experiments.harness.data import dataset
@@ -189,6 +189,16 @@ def rounded_to_8_bits(weight: torch.Tensor) -> torch.Tensor:
     """Return `weight` [outputs, inputs] with the rounding of w8a8, in its former type."""
     rounded, scales = to_8_bits(weight)
     return (rounded * scales[:, None]).to(weight.dtype)
+
+
+def rounded_to_4_bits(weight: torch.Tensor) -> torch.Tensor:
+    """Return `weight` [outputs, inputs] with the rounding of w4, in its former type. The last group of a row is shorter
+    if GROUP does not divide the inputs."""
+    parts = []
+    for part in weight.split(GROUP, dim=1):
+        values, scales, zeros = to_4_bits(part, part.shape[1])
+        parts.append((values - zeros) * scales)
+    return torch.cat(parts, dim=1).to(weight.dtype)
 
 
 COPIES: dict[str, Callable[[Model], Model]] = {

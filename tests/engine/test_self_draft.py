@@ -203,8 +203,8 @@ def test_scratch_blocks_hold_any_draft() -> None:
         assert blocks_needed(tokens, 8) == max((start + tokens - 1) // 8 + 1 for start in range(8))
 
 
-def test_floats_that_no_gpu_kernel_takes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = SimpleNamespace(is_cpu=lambda: False, has_device_capability=lambda _: False)
+def test_floats_and_formats_that_no_gpu_kernel_takes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(is_cpu=lambda: False)
     monkeypatch.setattr("vllm.platforms.current_platform", gpu)
     config = SimpleNamespace(
         parallel_config=SimpleNamespace(tensor_parallel_size=1, data_parallel_size=1),
@@ -213,6 +213,8 @@ def test_floats_that_no_gpu_kernel_takes_are_refused(monkeypatch: pytest.MonkeyP
         model_config=SimpleNamespace(uses_mrope=False, is_moe=False, quantization=None, dtype=torch.bfloat16),
     )
     require_self_draft(config, "w4")
+    with pytest.raises(NotInstalled, match=r"^self_draft=w8a8: on a CPU only; choose w4$"):
+        require_self_draft(config, "w8a8")
     config.model_config.dtype = torch.float32
     with pytest.raises(NotInstalled, match=r"take no torch.float32; set dtype=bfloat16"):
         require_self_draft(config, "w4")

@@ -12,7 +12,7 @@ from das.models.quantized import (
     cpu_w8a8,
     gpu_w4,
     in_words,
-    rounded_to_4_bits,
+    require_shape,
     to_4_bits,
     to_8_bits,
 )
@@ -37,11 +37,9 @@ def test_4_bits_are_the_nearest_of_16_values(seed: int, shape: tuple[int, int, i
     assert (nearest <= scales[..., None] * 1.01).all()  # the choices reach as far as the weights, up to rounded zeros
 
 
-def test_rounding_takes_a_shorter_last_group() -> None:
-    weight = random(4, 192)
-    rounded = rounded_to_4_bits(weight)
-    assert torch.equal(rounded[:, :128], rounded_to_4_bits(weight[:, :128]))
-    assert torch.equal(rounded[:, 128:], rounded_to_4_bits(weight[:, 128:], 64))
+def rounded_to_4_bits(weight: torch.Tensor, group: int) -> torch.Tensor:
+    values, scales, zeros = to_4_bits(weight, group)
+    return ((values.unflatten(1, (-1, group)) - zeros[..., None]) * scales[..., None]).flatten(1)
 
 
 def test_words_hold_eight_rows_each() -> None:
@@ -95,9 +93,10 @@ def test_4_bits_on_the_cpu_multiply_as_the_rounded_weight(
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(40, 192), (64, 40)])
-def test_shape_without_a_kernel_on_the_cpu_is_rounded(outputs: int, inputs: int) -> None:
-    weight, x = random(outputs, inputs), random(5, inputs, 1)
-    torch.testing.assert_close(cpu_w4(weight)(x, None), x @ rounded_to_4_bits(weight).t())
+def test_shape_without_a_kernel_on_the_cpu_is_refused_in_one_line(outputs: int, inputs: int) -> None:
+    with pytest.raises(NotInstalled, match=f"a layer has {inputs} and {outputs}: choose w8a8") as refused:
+        require_shape("w4", random(outputs, inputs))
+    assert "\n" not in str(refused.value)
 
 
 def test_8_bits_on_the_cpu_multiply_as_the_rounded_weight() -> None:

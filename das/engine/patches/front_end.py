@@ -88,9 +88,7 @@ def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, 
     return resolved
 
 
-def _complete(
-    front_end: Any, keeps_behind_stops: bool, original: Callable[..., Any], *args: Any, **kwargs: Any
-) -> Any:
+def _complete(front_end: Any, keeps_behind_stops: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Give a request a seed, and no drafts if they would harm it, or would tell of others, or if it is no rollout's."""
     from vllm.exceptions import VLLMValidationError
 
