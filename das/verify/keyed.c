@@ -1,6 +1,6 @@
 // Keyed Gumbel-max sampling: token = argmax_v( logit[v] + gumbel(key, v) ), in one pass that makes the noise on the fly.
 //
-// das/noise.h makes the noise. das/verify/noise.py repeats it bit for bit with torch tensors on any device.
+// das/noise.h makes the noise. tests/made_noise.py repeats it bit for bit with torch tensors on any device.
 #include <float.h>
 #include <math.h>
 

@@ -95,7 +95,7 @@ def join_splits(best_scores, best_tokens, tokens, splits, WIDTH: tl.constexpr):
 def keyed_argmax_triton(
     logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor
 ) -> torch.Tensor:
-    """Sample one token per row, with the same result as noise.torch_argmax.
+    """Sample one token per row, with the same result as noise.keyed_argmax on a CPU.
 
     logits: float32 [rows, vocab]. key0, key1: int32 [rows]. greedy: [rows], nonzero or True for a greedy row.
     Returns token ids, int64 [rows].
@@ -197,7 +197,7 @@ def join_likeliest(
 
 
 def likeliest_triton(logits: torch.Tensor) -> torch.Tensor:
-    """Summarize the distribution of each row as noise.device_likeliest does in torch, without a copy of the logits.
+    """Summarize the distribution of each row as noise.likeliest does on a CPU, without a copy of the logits.
 
     logits: [rows, vocab], of any type. Returns the pairs, int32 [rows, PAIRS].
     """

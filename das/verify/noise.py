@@ -4,9 +4,8 @@
 
 Nothing else enters: not the number of drafted tokens, not the batch order, not the engine that runs the request.
 
-There are three implementations: one pass in C for the CPU (keyed.c), one pass in Triton for CUDA (keyed_triton.py), and
-one in torch, which gives the same bits on any device. Other devices use the torch implementation, and tests compare the
-other two with it.
+There are two implementations: one pass in C for the CPU (keyed.c), and one pass in Triton for CUDA (keyed_triton.py).
+Tests compare both with one in torch (tests/made_noise.py).
 """
 
 import ctypes
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from das.drafter.distributions import LEVELS_PER_NAT, MAX_LEVEL, PAIR_TOKENS, PAIRS, unknown
+from das.drafter.distributions import PAIRS, unknown
 from das.native import load_native
 from das.verify.layout import on_device
 
@@ -90,43 +89,6 @@ def _in_rows(logits: torch.Tensor) -> torch.Tensor:
     return logits if logits.stride(1) == 1 else logits.contiguous()
 
 
-def _mix32(h: torch.Tensor) -> torch.Tensor:
-    """Compute mix32 of das/noise.h on int32 tensors. Multiplication wraps around, and masks make the right shifts
-    logical."""
-    h = h ^ ((h >> 16) & 0xFFFF)
-    h = h * 0x21F0AAAD
-    h = h ^ ((h >> 15) & 0x1FFFF)
-    h = h * (0xD35A2D97 - (1 << 32))
-    return h ^ ((h >> 15) & 0x1FFFF)
-
-
-def _soft_log(x: torch.Tensor) -> torch.Tensor:
-    """Compute soft_log of das/noise.h (a logarithm with the same bits everywhere), operation for operation."""
-    bits = x.view(torch.int32)
-    e = (bits - 0x3F3504F3) >> 23  # an arithmetic shift, which rounds down for x < sqrt(1/2) too
-    m = (bits - (e << 23)).view(torch.float32)
-    s = (m - 1.0) / (m + 1.0)
-    z = s * s
-    p = z * 0.22222222
-    for coefficient in (0.2857142857, 0.4, 0.6666666667):
-        p = (p + coefficient) * z
-    p = p + 2.0
-    return e.to(torch.float32) * 0.69314718056 + s * p
-
-
-def torch_noise(key0: torch.Tensor, key1: torch.Tensor, vocab: int) -> torch.Tensor:
-    """Returns Gumbel noise, float32 [rows, vocab], with the bits of keyed.c. key0, key1: halves of the rows' keys,
-    int32 [rows]."""
-    token = torch.arange(vocab, dtype=torch.int32, device=key0.device) * (0x9E3779B1 - (1 << 32))
-    x = _mix32(_mix32(token[None, :] + key0[:, None]) ^ key1[:, None])
-    w = (((x >> 1) & 0x7FFFFFFF).to(torch.float32) + 0.5) * 4.656612873e-10
-    w = w.clamp_max(0.99999994)
-    u = 1.0 - w
-    d = 1.0 - u
-    e = torch.where(d > 0, -_soft_log(u) * w / d, w)
-    return -_soft_log(e)
-
-
 def keyed_argmax(
     logits: torch.Tensor, seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None = None
 ) -> torch.Tensor:
@@ -155,15 +117,13 @@ def noise_inputs(seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | 
 
 
 def device_argmax(logits: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Sample one token per row, as keyed_argmax does. Returns token ids, int64 [rows].
+    """Sample one token per row on a GPU, as keyed_argmax does. Returns token ids, int64 [rows].
 
     logits: see keyed_argmax. inputs: the rows' `noise_inputs`, already on the same device as the logits.
     """
-    if logits.device.type == "cuda":
-        from das.verify.keyed_triton import keyed_argmax_triton
+    from das.verify.keyed_triton import keyed_argmax_triton
 
-        return keyed_argmax_triton(logits, inputs["key0"], inputs["key1"], inputs["greedy"])
-    return torch_argmax(logits, inputs["key0"], inputs["key1"], inputs["greedy"].bool())
+    return keyed_argmax_triton(logits, inputs["key0"], inputs["key1"], inputs["greedy"])
 
 
 def keyed_verify(
@@ -246,27 +206,10 @@ def likeliest(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:
 
 
 def device_likeliest(logits: torch.Tensor) -> np.ndarray:
-    """Compute `likeliest` for all rows on a device that is no CPU. Returns uint32 [rows, PAIRS]."""
-    if logits.device.type == "cuda":
-        from das.verify.keyed_triton import likeliest_triton
+    """Compute `likeliest` for all rows on a GPU. Returns uint32 [rows, PAIRS]."""
+    from das.verify.keyed_triton import likeliest_triton
 
-        pairs = likeliest_triton(logits)
-    else:
-        pairs = torch_likeliest(logits)
-    on_host = torch.full((len(logits), PAIRS), -1, dtype=torch.int32, pin_memory=pairs.device.type == "cuda")
+    pairs = likeliest_triton(logits)
+    on_host = torch.full((len(logits), PAIRS), -1, dtype=torch.int32, pin_memory=True)
     on_host[:, : pairs.shape[1]].copy_(pairs, non_blocking=True)
     return on_host.numpy().view(np.uint32)
-
-
-def torch_likeliest(logits: torch.Tensor) -> torch.Tensor:
-    """Find what drafters remember of each row in plain torch, on any device. Returns int32 [rows, at most PAIRS]."""
-    top, tokens = logits.topk(min(PAIRS, logits.shape[1]), dim=-1)
-    levels = ((logits.logsumexp(dim=-1, keepdim=True) - top) * LEVELS_PER_NAT + 0.5).floor()
-    is_listed = (levels <= MAX_LEVEL) & (tokens < PAIR_TOKENS)
-    return torch.where(is_listed, tokens << 5 | levels.clamp_max(MAX_LEVEL).long(), -1).to(torch.int32)
-
-
-def torch_argmax(logits: torch.Tensor, key0: torch.Tensor, key1: torch.Tensor, greedy: torch.Tensor) -> torch.Tensor:
-    """Compute keyed_argmax in plain torch, on any device. key0, key1: key halves, int32 [rows]. greedy: bool [rows]."""
-    noise = torch_noise(key0, key1, logits.shape[1])
-    return (logits + noise.masked_fill_(greedy[:, None], 0.0)).argmax(dim=-1)

@@ -9,14 +9,12 @@ from das.verify.layout import on_device
 from das.verify.noise import (
     accept_inputs,
     device_accept,
-    device_argmax,
     keyed_argmax,
     keyed_verify,
     noise_inputs,
     row_keys,
-    torch_noise,
 )
-from tests.made_noise import native_noise
+from tests.made_noise import native_noise, torch_argmax, torch_noise
 
 
 def keys(rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -91,7 +89,7 @@ def test_verifying_equals_sampling_every_row_and_accepting_the_common_prefix() -
         emitted = keyed_verify(logits, num_drafted, draft_tokens, seeds, positions, greedy, width)
         noise = noise_inputs(seeds[owner], positions[owner] + offset, greedy_rows)
         inputs = on_device(tokens.device, {**noise, **accept_inputs(num_drafted, width)})
-        assert torch.equal(emitted, device_accept(device_argmax(logits, inputs), draft_tokens, inputs))
+        assert torch.equal(emitted, device_accept(torch_argmax(logits, inputs), draft_tokens, inputs))
         first_row = first_draft = 0
         for row, n in zip(emitted.tolist(), num_drafted.tolist(), strict=True):
             num_accepted = 0

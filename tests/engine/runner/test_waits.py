@@ -17,6 +17,7 @@ from das.engine.runner.runner import Runner
 from das.engine.runner.speculator import filled_up
 from das.engine.runner.verifier import Draws, KeyedVerifier
 from das.verify.noise import REJECTED
+from tests.made_noise import torch_argmax
 
 DEVICE = torch.device("meta")  # a type that no other tensor of these tests has, and for which torch needs no driver
 ATEN = torch.ops.aten
@@ -125,8 +126,11 @@ class MadePass:
 
 @pytest.mark.parametrize("num_drafted", [None, [2, 0, 3]])
 @pytest.mark.parametrize(("drafter", "waits"), [(None, 0), (SimpleNamespace(remembers=False), 1)])
-def test_only_a_drafter_waits_and_once(num_drafted: list[int] | None, drafter: Any, waits: int) -> None:
+def test_only_a_drafter_waits_and_once(
+    num_drafted: list[int] | None, drafter: Any, waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It waits for the emitted tokens."""
+    monkeypatch.setattr("das.verify.sampler.device_argmax", torch_argmax)
     there, here = MadePass(num_drafted, drafter), MadePass(num_drafted, drafter)
     with Device() as device:
         output, *_ = there.runner._sample(OnDevice(there.logits), there.batch, None)
