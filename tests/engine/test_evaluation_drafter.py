@@ -31,7 +31,8 @@ COUNTS = ("passes", "drafted", "accepted", "history_tokens", "calibration_error"
 def test_a_training_does_not_notice_an_evaluation(engines: Engines, repetitive_policy: str, tmp_path: Path) -> None:
     """Its requests draft from the history and from siblings, and leave nothing in the files of a checkpoint. That all
     files of a run are the same is tested by tests/trl/test_equal_runs.py."""
-    found, ladder = [], {"name": "ladder"}  # a budget that learns from what is accepted, and reads no clock
+    # A budget that learns from what is accepted, and reads no clock: it climbs with each rollout.
+    found, ladder = [], {"name": "ladder", "rungs": [2, 4, 6, 8, 10, 12], "up": 0.02, "down": 0.01, "patience": 1}
     for evaluated in (False, True):
         llm = engines.fresh(repetitive_policy, method="das", budget=ladder)
         reports = [rollout(llm, 1)[1]]
