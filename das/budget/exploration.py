@@ -1,13 +1,24 @@
-"""Tests are passes that are spent on learning the time of passes. Allowance limits what they cost.
+"""What learning and drafting may cost.
+
+Tests are passes that are spent on learning the time of passes. Allowance limits what they cost.
 
 A *control* is a plain pass, which carries no drafts: it shows the time of such passes. A *trial* is a pass with drafts,
 or with more drafted tokens, that does not pay at the present times: it shows whether they still hold. A test may cost
 SHARE of the time since the last one, so expensive ones are rare. Each test that shows nothing new halves the share, a
 few times in a row at most.
+
+Drafting may cost more than it saves although each draft seemed to pay: prices are new, drafts are planned before they
+are known, text is not as likely as it looked. Account adds up what it really saved, and ends it before much is lost.
 """
+
+from math import log2
 
 SHARE = 0.01  # share of the time since the last test
 MAX_HALVINGS = 3
+# What drafting may lose in a rollout: a share of its time, and some passes beyond. With few requests these are more,
+# because each costs little.
+LOSS, FEW, OF_FEW, OF_MANY = 0.005, 32, 6.0, 50.0  # OF_FEW passes for fewer than FEW requests, else OF_MANY / requests
+SPREAD = 0.02  # of a pass's time, for each doubling of the live requests, see Account
 
 
 class Allowance:
@@ -36,3 +47,26 @@ class Allowance:
         """Note that a test is due but is too expensive or not worth its time; each time in a row it waits longer."""
         self._next = now + pause * 2**self._put_off
         self._put_off = min(self._put_off + 1, 2 * MAX_HALVINGS)
+
+
+class Account:
+    """Says when drafting must rest, so that a rollout takes hardly longer than without drafts.
+
+    It adds up the seconds that drafting saved, at about one number of live requests in one rollout. Requests gain
+    unequally, and the slowest one ends the rollout, so a drafted pass must save a bit more than nothing on average.
+    """
+
+    def __init__(self) -> None:
+        self.overdrawn = False  # True: drafting must rest
+        self._saved = self._elapsed = 0.0
+
+    def note(self, live: int, saved: float, seconds: float, plain: float) -> None:
+        """Note a pass. saved: seconds against passes at rest that emit as many tokens for each request; 0 for a pass at
+        rest. plain: seconds of such a pass."""
+        self._saved += saved - SPREAD * log2(live) * seconds if saved else 0.0
+        self._elapsed += seconds
+        limit = -LOSS * self._elapsed
+        # A debt that is small again lets drafting go on: at rest the limit grows.
+        self.overdrawn = self._saved < (
+            limit if self.overdrawn else limit - plain * (OF_FEW if live < FEW else OF_MANY / live)
+        )

@@ -32,6 +32,7 @@ NEW_IN_A_ROW = 6  # at most so many passes in a row are explained this way
 ERROR_MEMORY = 0.995  # exponential forgetting of the mean error
 FEW, QUARTER, GROWTH = 4, 0.25, 1.5  # see `most`
 FAR = 2.0**30  # tokens; curves end there
+ON_GPU = 230.0  # LatencyModel.usual: an 8B on an H200, by experiments/simulate/gpu_times.py
 
 
 def monotone(values: list[float], weights: list[float]) -> list[float]:
@@ -82,12 +83,16 @@ class _Curve:
 class LatencyModel:
     """Predicts the time of a pass, from the first pass on. Times are in seconds.
 
-    ratio   seconds of a small pass / seconds of a token, assumed until passes show the cost of tokens
+    ratio   seconds of a small pass / seconds of a token, assumed until passes show the cost of tokens; None: `usual`
 
     Raises ValueError for a ratio that is not positive.
     """
 
-    def __init__(self, ratio: float = 64.0):
+    usual = 64.0  # ratio of this device; an engine on a GPU sets ON_GPU
+
+    def __init__(self, ratio: float | None = None):
+        if ratio is None:
+            ratio = self.usual
         if ratio <= 0:
             raise ValueError(f"latency ratio must be positive, got {ratio}")
         self._ratio = ratio

@@ -11,19 +11,19 @@ are the beginnings of drafts.
 
 Prices (the values of T) are learned from passes. So no pass verifies many more tokens than were tried before, and some
 passes are spent on learning (das.budget.exploration). If drafts do not pay many times in a row, the drafter is called
-only now and then.
+only now and then. If they cost more than they saved, it rests.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from ctypes import CDLL, byref, c_double, c_int64, c_void_p
 from functools import cache
-from math import ceil
+from math import ceil, log2
 from pathlib import Path
 
 import numpy as np
 
-from das.budget.exploration import Allowance
+from das.budget.exploration import Account, Allowance
 from das.budget.latency import Array, LatencyModel
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass, drafted_tokens
 from das.drafter import Drafts
@@ -38,7 +38,7 @@ FIRST_PLAIN = 3  # passes of a new engine that carry no drafts
 APART = 8  # time between two trials, in plain passes; it doubles after each trial that shows nothing new
 FOUND = 0.95  # a trial faster than this share of its predicted time has found lower prices
 AS_EXPECTED = 0.05  # a control shows nothing new within this relative error, or within twice the usual error
-CHEAP = 0.2  # emitted tokens; a drafted row that costs less time than these is cheap
+SLOW = 1.25  # a pass with drafts counts at most so many times its predicted time: the rest was an interruption
 FREE_FLOOR = 0.1  # if tokens cost nothing, drafts end at this gain, or at half the lowest gain kept, if that is less
 
 
@@ -87,7 +87,7 @@ class Marginal(BudgetPolicy):
 
     reads_probabilities = True
 
-    def __init__(self, tokens: int = 32, ratio: float = 64.0):
+    def __init__(self, tokens: int = 32, ratio: float | None = None):
         _native()  # compile now, not in the first pass
         self.max_draft_tokens = drafted_tokens(tokens)
         self.prices = LatencyModel(ratio)
@@ -98,30 +98,37 @@ class Marginal(BudgetPolicy):
         # Where passes are planned ahead, the pass of a trial comes a round later.
         self._running: deque[tuple[int, float, float] | None] = deque((None, None), maxlen=2)
         self._saves = 0.0  # seconds that the last drafts were expected to save
-        self._each = 0.0  # expected seconds per emitted token of the last pass
-        self._row = 0.0  # seconds that a drafted token of the last pass cost on average
         self._lowest = 0.0  # the lowest gain that was verified in the last pass with drafts
+        self._accounts: dict[int, Account] = {}  # by the octave of the live requests
+        self._live, self._rested = 1, False  # live requests; whether the last call of `limits` let drafting rest
         self._unpaid = 0  # passes in a row whose drafts did not pay
         self._wait, self._next_wait = 0, FIRST_WAIT  # passes until the drafter is called again, this time and next time
 
     def begin_step(self, requests: int) -> None:
         self._unpaid, self._wait, self._next_wait = 0, 0, FIRST_WAIT
+        self._accounts.clear()
 
     @property
     def rests(self) -> bool:
-        return self._wait > 0 and not self._trial_due
+        return self._overdrawn or (self._wait > 0 and not self._trial_due)
 
     @property
-    def rows_are_cheap(self) -> bool:
-        return self._row <= CHEAP * self._each
+    def _overdrawn(self) -> bool:
+        """Whether drafting lost too much of this rollout at about as many live requests as there are now."""
+        return self._account.overdrawn
+
+    @property
+    def _account(self) -> Account:
+        return self._accounts.setdefault(int(log2(self._live)), Account())
 
     @property
     def _trial_due(self) -> bool:
-        return self._plain >= FIRST_PLAIN and self._trials.due(self._now)
+        return not self._overdrawn and self._plain >= FIRST_PLAIN and self._trials.due(self._now)
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         self._running.append(None)  # a trial that also computed prompts was not observed
-        waits = self.rests
+        self._live = len(live) or self._live
+        waits = self._rested = self.rests
         self._wait = max(0, self._wait - 1)
         control = self._plain < FIRST_PLAIN or (self._unpaid == 0 and self._saves < self._controls.seconds(self._now))
         return [0 if waits or control else self.max_draft_tokens] * len(live)
@@ -140,9 +147,8 @@ class Marginal(BudgetPolicy):
     def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
         seconds = self.prices.table(len(live), int(drafts.counts.sum()))
         chosen, counts, gains, self._lowest = best_tokens(drafts, seconds)
-        each = self._each = float(seconds[chosen]) / float(len(live) + gains[chosen])
+        each = float(seconds[chosen]) / float(len(live) + gains[chosen])
         self._saves = float(seconds[0]) - len(live) * each
-        self._row = float(seconds[chosen] - seconds[0]) / max(1, chosen)
         self._count_unpaid(chosen)
         most = min(len(seconds) - 1, self.prices.most(len(live)))
         if chosen > most:
@@ -190,6 +196,19 @@ class Marginal(BudgetPolicy):
             self._trials.spent(self._now, done.seconds < FOUND * expected, APART * plain)
             self._running.extend((None, None))
         self.prices.observe(done)
+        self._settle(done)
+
+    def _settle(self, done: TargetPass) -> None:
+        """Note in the account what a pass saved."""
+        self._live, plain, seconds = done.live, self.prices.predict(done.live), done.seconds
+        saved = 0.0
+        if done.num_drafted:
+            seconds = min(seconds, SLOW * self.prices.predict(done.live, done.num_drafted))
+            seconds += sum(took for _, took in done.draft_passes)
+            saved = (done.live + done.num_accepted) / done.live * plain - seconds
+        elif not self._rested:  # the drafter was called in vain
+            saved = min(0.0, plain - seconds)
+        self._account.note(done.live, saved, seconds, plain)
 
     def predict(self, live: int, num_drafted: int, context: int) -> float:
         return self.prices.predict(live, num_drafted)

@@ -82,7 +82,7 @@ class ClosedForm(BudgetPolicy):
     Raises ValueError for values out of range.
     """
 
-    def __init__(self, tokens: int = 32, ratio: float = 64.0, k: float = 0.8, alpha: float = 0.8):
+    def __init__(self, tokens: int = 32, ratio: float | None = None, k: float = 0.8, alpha: float = 0.8):
         if not (0 < k <= 1 and alpha > 0):
             raise ValueError(f"budget=closed_form needs 0 < k <= 1 and alpha > 0, got k={k}, alpha={alpha}")
         self.max_draft_tokens = drafted_tokens(tokens)

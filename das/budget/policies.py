@@ -99,12 +99,6 @@ class BudgetPolicy:
         pass may then begin before the tokens of the one before are known, and `limits` is called with no requests."""
         return False
 
-    @property
-    def rows_are_cheap(self) -> bool:
-        """Whether a row in which no draft is verified costs little. A pass that is planned before its drafts are known
-        then has a row for each token that may be drafted, and else for as many as are drafted on average."""
-        return True
-
     def floors(self, live: Sequence[LiveRequest]) -> Sequence[float] | None:
         """Returns a probability for each request; None: no such limits. `trim` keeps no token that is less probable, so
         drafts may end there."""

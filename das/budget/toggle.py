@@ -48,10 +48,10 @@ class RooflineToggle(BudgetPolicy):
         self,
         over: BudgetPolicy | None = None,
         margin: float = 0.05,
-        ratio: float = 64.0,
+        ratio: float | None = None,
     ):
-        if margin < 0 or ratio <= 0:
-            raise ValueError(f"budget=roofline_toggle needs margin >= 0 and ratio > 0, got {margin}, {ratio}")
+        if margin < 0:
+            raise ValueError(f"budget=roofline_toggle needs margin >= 0, got {margin}")
         self.over = Fixed(DEFAULT_TOKENS) if over is None else over
         self.max_draft_tokens = self.over.max_draft_tokens
         self.reads_probabilities = self.over.reads_probabilities

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from das.engine.runner.runner import Runner
 
 PLANNED_BY = 4  # the last rounds of a request, by which its rows are planned
-
-
-def _mean_up(numbers: Collection[int]) -> int:
-    return -(-sum(numbers) // len(numbers))
 
 
 @dataclass(slots=True)
@@ -150,10 +146,9 @@ class DasProposer:
         return drafts
 
     def planned_rows(self) -> dict[str, int]:
-        """Returns how many drafted tokens of each request to verify in a pass that begins before its drafts are
-        known."""
-        planned_by: Callable[[Collection[int]], int] = max if self.draft_round.budget.rows_are_cheap else _mean_up
-        return {name: planned_by(wanted) for name, wanted in self._wanted.items()}
+        """Returns how many drafted tokens of each request to verify in a pass that begins before its drafts are known:
+        as many as the budget chose in the last rounds on average, rounded up."""
+        return {name: -(-sum(wanted) // len(wanted)) for name, wanted in self._wanted.items()}
 
     @property
     def rests(self) -> bool:

@@ -23,6 +23,7 @@ from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 
 from das import stages  # noqa: E402
+from das.budget.latency import ON_GPU, LatencyModel  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import learned  # noqa: E402
 from das.engine.engine_config import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
@@ -93,6 +94,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         gpu.keep_norms_invariant(self.vllm_config)
         if not current_platform.is_cpu():
             gpu.choose_attention(self.vllm_config)
+            LatencyModel.usual = ON_GPU
         self._das_proposers: dict[str, Any] = {}  # by the names given to das_use_proposer
         self._das_announced = False  # whether the running rollout began by das_begin_rollout
         self._das_evaluates = False  # whether the running rollout is an evaluation
@@ -331,8 +333,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def _begin_evaluation(self) -> None:
         self._das_evaluates = True
-        speculative_config = self.vllm_config.speculative_config
-        if speculative_config is not None and speculative_config.method == "suffix":  # it cannot leave texts out
+        speculative = self.vllm_config.speculative_config
+        if speculative is not None and speculative.method == "suffix":  # it cannot leave texts out
             self._das_suffix = self.das_runner.drafter
             self.das_runner.drafter = type(self._das_suffix)(self.vllm_config)
 

@@ -34,7 +34,7 @@ BUDGET = Named(
     "budget",
     POLICIES,
     own=lambda name: None,
-    hints={"tokens": Drafted, "ratio": Annotated[float, Range(1e-6, 1e9)]},
+    hints={"tokens": Drafted, "ratio": Annotated[float, Range(1e-6, 1e9)] | None},
     made=False,
 )
 Budget = Annotated[Settings, BUDGET]

@@ -29,13 +29,15 @@ def passes(budget: Marginal, drafts: Drafts, seconds: Seconds, count: int, seed:
     requests = [LiveRequest(str(i), "p", 10**6) for i in range(len(drafts))]
     done = []
     for _ in range(count):
-        drafted = 0
+        drafted = accepted = 0
         if any(budget.limits(requests)):
             reach = np.cumprod(drafts.probs, axis=1)
             kept = (reach >= np.array(budget.floors(requests))[:, None]).sum(axis=1)
-            drafted = sum(budget.trim(requests, Drafts(drafts.tokens, drafts.probs, kept)))
+            counts = np.array(budget.trim(requests, Drafts(drafts.tokens, drafts.probs, kept)))
+            drafted = int(counts.sum())
+            accepted = int(np.rint(reach[np.arange(reach.shape[1]) < counts[:, None]].sum()))
         took = seconds(len(requests), drafted) * rng.lognormal(0, 0.03)
-        budget.observe_pass(TargetPass(len(requests), drafted, 0, 100 * len(requests), took))
+        budget.observe_pass(TargetPass(len(requests), drafted, accepted, 100 * len(requests), took))
         done.append((drafted, took))
     return np.array(done)
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_drafts import batch
 
-from das.budget import LiveRequest, TargetPass
-from das.budget.marginal import Marginal, best_tokens
+from das.budget.marginal import best_tokens
 
 
 def gain(probabilities: list[list[float]], cuts: tuple[int, ...]) -> float:
@@ -60,14 +59,3 @@ def test_many_drafts_are_sorted_too() -> None:
     every = -np.sort(-np.concatenate([np.cumprod(draft) for draft in probabilities]))
     _, _, gains, _ = best_tokens(batch([draft.tolist() for draft in probabilities]), np.ones(256 * 32 + 1))
     assert np.diff(gains) == pytest.approx(every)
-
-
-def test_rows_are_cheap_where_a_pass_of_many_takes_hardly_longer() -> None:
-    """A GPU with 16 requests, where 100 rows more take a sixth longer; and one with 256, where each costs its share."""
-    for live, plain_s, row_s, cheap in ((16, 6e-3, 1e-5, True), (256, 15e-3, 3e-5, False)):
-        budget = Marginal()
-        for drafted in (0, 16, 64, 128, 256) * 20:
-            budget.observe_pass(TargetPass(live, drafted, 0, 0, plain_s + row_s * drafted))
-        requests = [LiveRequest(f"{i}", "", 100) for i in range(live)]
-        assert sum(budget.trim(requests, batch([[0.9, 0.8]] * live))) > 0
-        assert budget.rows_are_cheap is cheap

@@ -174,8 +174,7 @@ def test_a_pass_is_planned_from_what_the_budget_chose_in_the_last_rounds(
     assert round_of(4) == [5, 6, 7, 8]
     assert batch.proposer.planned_rows() == {"c": 4}
     assert round_of(1, {"a": 0, "b": 0, "c": 2}) == [5, 6], "as many as planned, although the budget wants fewer now"
-    assert batch.proposer.planned_rows() == {"c": 4}, "rows are cheap"
-    monkeypatch.setattr(type(draft_round.budget), "rows_are_cheap", False)
+    assert batch.proposer.planned_rows() == {"c": 3}, "the mean of 4 and 1, rounded up"
     assert round_of(1, {"a": 0, "b": 0, "c": 6}) == [5, 6, 7, 8, 0, 0]
     assert batch.proposer.planned_rows() == {"c": 2}, "the mean of 4, 1 and 1"
     assert round_of(0, {"a": 0, "b": 0, "c": 2}) == [0, 0], "nobody drafts any more, but two rows are verified"

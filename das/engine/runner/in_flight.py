@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from das.engine.runner.late_drafts import LateDrafts
     from das.engine.runner.runner import Runner
 
-READ_TOGETHER = 16  # passes at rest; what the drafter learns from them comes so much later
+READ_TOGETHER = 64  # passes at rest; what the drafter learns from them comes so much later
 
 
 @dataclass
@@ -74,9 +74,8 @@ def joined(flights: Sequence[Flight]) -> Flight:
 
 def _are_alike(one: Flight, other: Flight) -> bool:
     """Whether two flights that have landed can be joined."""
-    return one.batch.req_ids == other.batch.req_ids and all(
-        flight.is_counted and bool((flight.tokens[:, 0] == 1).all()) for flight in (one, other)
-    )
+    alike = one.batch.req_ids == other.batch.req_ids and bool(one.remembered) == bool(other.remembered)
+    return alike and all(flight.is_counted and bool((flight.tokens[:, 0] == 1).all()) for flight in (one, other))
 
 
 class Flights:
@@ -86,6 +85,7 @@ class Flights:
     def __init__(self, runner: "Runner"):
         self.late: LateDrafts | None = None
         self._runner = runner
+        self.rests = False  # whether nobody drafts for the running pass, nor reads it soon
         self._waiting: list[Flight] = []  # the oldest first
         self._last: tuple[torch.cuda.Event, float] | None = None  # the end of the last pass that landed, and its time
 
@@ -123,8 +123,8 @@ class Flights:
 
     def execute(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a pass, which vLLM's runner does in `original`, execute_model. scheduled: vLLM's SchedulerOutput."""
-        runner = self._runner
-        if self._may_rest(scheduled):
+        runner, self.rests = self._runner, self._may_rest(scheduled)
+        if self.rests:
             self._rest(scheduled)
         elif self._may_launch(scheduled):
             return self._launch(original, scheduled, *args, **kwargs)

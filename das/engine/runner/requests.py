@@ -72,6 +72,18 @@ class Requests:
         request if all but one of its tokens are cached, and with asynchronous scheduling for every request. scheduled:
         vLLM's SchedulerOutput, which stays as it is."""
         planned, num_tokens = scheduled.scheduled_spec_decode_tokens, dict(scheduled.num_scheduled_tokens)
+        num_planned = sum(map(len, planned.values()))
+        if (
+            not self.num_drafted
+            and not scheduled.has_structured_output_requests
+            and scheduled.total_num_scheduled_tokens - num_planned == len(planned) == len(num_tokens)
+        ):  # nobody drafted, and no request has a prompt: a pass at rest, in which this must cost next to nothing
+            return replace(
+                scheduled,
+                num_scheduled_tokens=dict.fromkeys(num_tokens, 1),
+                total_num_scheduled_tokens=len(num_tokens),
+                scheduled_spec_decode_tokens={},
+            )
         begun = {new.req_id: new for new in scheduled.scheduled_new_reqs}  # what they drafted before is gone
         kept = {}
         for name, tokens in planned.items():

@@ -238,7 +238,7 @@ class Runner:
     def nobody_drafts(self, names: list[str]) -> None:
         """Note that the requests of the next pass, of these ids, have no drafts."""
         self._known.num_drafted.clear()
-        self._lengths.drafts = {name: [] for name in names}
+        self._lengths.drafts = dict.fromkeys(names, ())
 
     @property
     def drafts_later(self) -> bool:
@@ -270,7 +270,8 @@ class Runner:
             names, prompts + self.positions[rows], prompts, self.vllm.sampler.sampling_states.temperature.np[rows]
         )
         self.unfinished = batch.num_computed_tokens_np + batch.num_scheduled_tokens < batch.prefill_len_np
-        self.sampler.remembers = getattr(self.drafter, "remembers", False)
+        # Not at rest, where drafts did not pay and the pass should take no longer than without a drafter.
+        self.sampler.remembers = getattr(self.drafter, "remembers", False) and not self.flights.rests
         output, num_sampled, num_rejected = self._vllm_sample(hidden_states, batch, grammar_output)
         num_drafted = batch.num_draft_tokens_per_req
         drafted = [0] * len(names) if num_drafted is None else num_drafted.tolist()

@@ -8,7 +8,7 @@ eagle3, mtp) stay, and CoupledSpeculator replaces two methods of this one object
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ class TrueLengths:
     as possible. The scheduler then plans a row for each drafted token, and no more."""
 
     def __init__(self) -> None:
-        self.drafts: dict[str, list[int]] = {}  # by request, of the last pass
+        self.drafts: Mapping[str, Sequence[int]] = {}  # by request, of the last pass
 
     def set_draft_tokens(self, input_batch: Any, draft_tokens: torch.Tensor) -> None:
         """Do nothing: Runner sets `drafts`."""
