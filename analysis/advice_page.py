@@ -17,20 +17,19 @@ HEADER = ("drafts", "rollout (s)", "change", "range of change", "step (s)", "cha
 
 def write(
     path: Path,
-    advice: str,
+    answers: Sequence[str],
     facts: Sequence[str],
     arms: Mapping[str, Mapping[str, float]],
     curve: Sequence[tuple[int, float, float]],
     timelines: Mapping[str, Mapping[str, Any]],
     scale: float,
-    derived: bool,
 ) -> None:
     """Write the page.
 
-    advice: the one line of advice. facts: lines about the simulation. arms: name -> its row of `arms` in result.json.
-    curve: (live requests, expected speedup, speedup if drafts cost more). timelines: arm -> time_s (the end of each
-    pass, in seconds) and live (requests in it). scale: the number of requests that each simulated request stands for.
-    derived: whether pass times are derived from data sheets instead of measured.
+    answers: the line of advice, and the two answers. facts: lines about the simulation. arms: name -> its row of `arms`
+    in result.json. curve: (live requests, expected speedup, speedup if drafts cost more). timelines: arm -> time_s (the
+    end of each pass, in seconds) and live (requests in it). scale: the number of requests that each simulated request
+    stands for.
     """
     rows = [
         [
@@ -44,15 +43,14 @@ def write(
         ]
         for name, row in arms.items()
     ]
-    host = " The host's part of a pass is as it was measured on one H200." if derived else ""
     notes = [
-        f"The range is the change if drafted tokens cost 30 % less or 30 % more than the latency model says.{host} "
-        "The range does not cover the choice of sampled problems.",
+        "The range is the change if drafted tokens cost 30 % less or 30 % more than the times of passes say. It does "
+        "not cover the choice of sampled problems.",
         "suffix-like is this project's drafter at suffix decoding's settings.",
         "A step is the rollout and the rest of the training step, which speculation does not change.",
     ]
     body = [
-        box([advice]),
+        box(answers),
         f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in facts)}</ul>",
         table(HEADER, rows),
         *(f"<p>{note}</p>" for note in notes),

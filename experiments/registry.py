@@ -56,7 +56,7 @@ TASKS = {
         Task("experiment", "experiments.tasks.experiment"),
         Task("recordings", "experiments.tasks.recordings"),
         # Simulate rollouts at any scale.
-        Task("advise", "experiments.tasks.advise.task"),
+        Task("advise", "experiments.tasks.advise"),
         Task("calibrate", "experiments.tasks.calibrate"),
         # Benchmarks.
         Task("bench_drafter", "experiments.bench.drafter"),

@@ -14,7 +14,7 @@ from experiments.run.progress import Progress
 from experiments.simulate.arms import Arm, Simulated, simulate
 from experiments.simulate.cluster import Step
 from experiments.simulate.synthesis import Synthesis
-from experiments.simulate.times import Times
+from experiments.simulate.times import PassTimes
 from experiments.simulate.workload import Workload
 
 MAX_NUM_SEQS = 256  # requests that an engine decodes at once (paper: 2,048 responses on 8 engines)
@@ -31,7 +31,7 @@ class Setting:
     budget: dict[str, Any]
     recorded: Workload
     synthesis: Synthesis
-    times: Times  # times of a pass by the paper's Fig 8
+    times: PassTimes  # times of a pass by the paper's Fig 8
     published: dict[str, Any]  # experiments/papers/published.json
     folder: Path  # for figures
     progress: Progress
@@ -50,7 +50,7 @@ def training_steps(work: Workload, steps: int, batch: int, group: int) -> list[W
 
 
 def simulated(
-    arm: Arm, works: Sequence[Workload], times: Times, steps_per_epoch: int = 1, max_tokens: int = MAX_TOKENS
+    arm: Arm, works: Sequence[Workload], times: PassTimes, steps_per_epoch: int = 1, max_tokens: int = MAX_TOKENS
 ) -> Simulated:
     """Simulate an arm on one engine of the paper."""
     return simulate(arm, works, times, MAX_NUM_SEQS, max_tokens, steps_per_epoch)

@@ -8,23 +8,33 @@ from das.budget import make_budget
 from das.drafter import Drafter, HistoryDrafter
 from experiments.simulate.cluster import Step, simulate_rollout
 from experiments.simulate.engine import Engine, PlainEngine
-from experiments.simulate.text_engine import TextEngine
-from experiments.simulate.times import Times
+from experiments.simulate.text_engine import TextEngine, planned_rows
+from experiments.simulate.times import PassTimes
 from experiments.simulate.workload import Workload
+
+# On a GPU das drafts at most 8 tokens for a request, and keeps a pass within its largest graph: 64 requests with these.
+DRAFTED, GRAPHS = 8, 576
 
 
 @dataclass(frozen=True)
 class Arm:
-    """How an arm drafts. budget: its settings; None: no speculation. drafter: makes a new one."""
+    """How an arm drafts. budget: its settings; None: no speculation. drafter: makes a new one. ahead: whether passes
+    are launched before their drafts are known, as on a GPU."""
 
     budget: Mapping[str, Any] | None = None
     drafter: Callable[[], Drafter] = HistoryDrafter
+    ahead: bool = False
 
-    def engine(self, times: Times, max_num_seqs: int, max_tokens: int) -> Engine:
-        """Make a simulated engine. max_tokens: tokens of the longest response."""
+    def engine(self, times: PassTimes, max_num_seqs: int, max_tokens: int, stands_for: float = 1.0) -> Engine:
+        """Make a simulated engine. max_tokens: tokens of the longest response. stands_for: real requests for which each
+        simulated one stands."""
         if self.budget is None:
             return PlainEngine(times, max_num_seqs)
-        return TextEngine(times, max_num_seqs, self.drafter(), make_budget(self.budget), max_tokens)
+        budget, drafter = make_budget(self.budget), self.drafter()
+        if not self.ahead:
+            return TextEngine(times, max_num_seqs, drafter, budget, max_tokens)
+        drafted, rows = min(DRAFTED, budget.max_draft_tokens), max(1, round(GRAPHS / stands_for))
+        return TextEngine(times, max_num_seqs, drafter, budget, max_tokens, "", drafted, rows, planned_rows)
 
 
 class Simulated(NamedTuple):
@@ -35,10 +45,17 @@ class Simulated(NamedTuple):
 
 
 def simulate(
-    arm: Arm, works: Sequence[Workload], times: Times, max_num_seqs: int, max_tokens: int, steps_per_epoch: int = 1
+    arm: Arm,
+    works: Sequence[Workload],
+    times: PassTimes,
+    max_num_seqs: int,
+    max_tokens: int,
+    steps_per_epoch: int = 1,
+    stands_for: float = 1.0,
 ) -> Simulated:
-    """Simulate an arm on one engine, step by step. The history's clock (its tick) moves once per epoch."""
-    engine = arm.engine(times, max_num_seqs, max_tokens)
+    """Simulate an arm on one engine, step by step. The history's clock (its tick) moves once per epoch. For the other
+    arguments see Arm.engine."""
+    engine = arm.engine(times, max_num_seqs, max_tokens, stands_for)
     steps = [
         simulate_rollout(work, [engine], [range(len(work))], (i + 1) // steps_per_epoch) for i, work in enumerate(works)
     ]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.simulate.times import Times
+from experiments.simulate.times import PassTimes, PassWork
 from experiments.simulate.workload import Workload
 
 
@@ -38,7 +38,7 @@ class Engine:
     max_num_seqs: the most requests that decode at once.
     """
 
-    def __init__(self, times: Times, max_num_seqs: int) -> None:
+    def __init__(self, times: PassTimes, max_num_seqs: int) -> None:
         if max_num_seqs < 1:
             raise ValueError(f"max_num_seqs must be at least 1, got {max_num_seqs}")
         self.times = times
@@ -58,6 +58,7 @@ class Engine:
         self._at = np.empty(0, np.int64)  # position of its next token in work.tokens
         self._end = np.empty(0, np.int64)  # position after its last token
         self._context = 0  # tokens of prompt and response that all live requests have
+        self._prompted: set[str] = set()  # problems whose prompt was computed in this rollout
 
     @property
     def live(self) -> int:
@@ -86,6 +87,13 @@ class Engine:
     def close_step(self) -> None:
         """Note that the rollout is over on all engines."""
 
+    def _pass(self, admitted: Sequence[int], **counts: int) -> PassWork:
+        """Returns what a pass does. admitted: the requests that are new in it. counts: see PassWork."""
+        new = {self.work.problems[i] for i in admitted} - self._prompted
+        self._prompted |= new
+        prompt = self.work.prompt
+        return PassWork(joined=len(admitted), prompt=len(admitted) * prompt, new_prompt=len(new) * prompt, **counts)
+
     def _leave(self, done: np.ndarray) -> None:
         """Remove the live requests that finished in the pass. done: bool [live requests]."""
         for row in np.flatnonzero(done).tolist():
@@ -95,14 +103,16 @@ class Engine:
         self._ids = [i for i, stays in zip(self._ids, stay.tolist(), strict=True) if stays]
         self._at, self._end = self._at[stay], self._end[stay]
 
-    def _run_plain(self, num_admitted: int) -> None:
+    def _run_plain(self, admitted: Sequence[int]) -> None:
         """Run passes without drafts until the first live request finishes. All these passes are computed at once.
 
-        num_admitted: requests whose prompts the first of these passes computes.
+        admitted: requests whose prompts the first of these passes computes.
         """
         live, passes = self.live, int((self._end - self._at).min())
         seconds = self.times.plain(live, self._context, passes)
-        seconds[0] += num_admitted * self.work.prompt * self.times.prefill
+        if admitted:
+            work = self._pass(admitted, live=live, drafted=0, context=self._context, emitted=live)
+            seconds[0] = self.times.seconds(work)
         ends = self.now + np.cumsum(seconds)
         self.timeline.add(ends, live, live, live)
         self.now += float(seconds.sum())
@@ -116,4 +126,4 @@ class PlainEngine(Engine):
     """A simulated engine that makes no drafts."""
 
     def advance(self) -> None:
-        self._run_plain(len(self.admit()))
+        self._run_plain(self.admit())

@@ -1,12 +1,6 @@
-"""Derive times of passes on GPUs that this project has not measured, by the roofline of roofline.py and public
-constants.
+"""Data sheets of GPUs, and shapes of language models: bytes and operations of a pass."""
 
-The published A100 calibrations (EfficientRollout, arXiv 2606.18967) give the share of its data sheet that a GPU
-reaches, and the time that a request adds to a pass. Both are means over the paper's three models, and are assumed to
-hold for other GPUs.
-"""
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,28 +9,28 @@ from das.budget.latency import Array
 
 @dataclass(frozen=True)
 class Gpu:
-    """Speeds and memory of a GPU, from its data sheet."""
+    """A GPU's speeds and memory, from its data sheet, and the share of its operations that matrix products reach.
+
+    knee: how sharply a pass turns from reading weights into computing, see GpuTimes.
+    """
 
     bandwidth: float  # bytes per second
     flops: float  # dense bf16 operations per second
     memory: float  # bytes
+    products: float = 0.63  # one H200, 8B: 320 to 576 rows of 64 requests
+    knee: float = 4.0  # the same, 80 and 144 rows
 
 
 GPUS = {
-    # NVIDIA's data sheets of the SXM modules. Dense bf16 is half of the figure "with sparsity".
-    "A100": Gpu(2.039e12, 312e12, 80e9),
+    # NVIDIA's data sheets of the SXM modules. Dense bf16 is half of the figure "with sparsity". The A100's share is
+    # EfficientRollout's F_eff, 233.5 of 312 TFLOPS. Its knee is that of the paper's published sweep: passes of 1 to
+    # 1,024 rows at 256 tokens, of three models, are met within 5.5 % on average. An H100 has the H200's processors; a
+    # B200 is taken to be alike.
+    "A100": Gpu(2.039e12, 312e12, 80e9, products=0.748, knee=1.6),
     "H100": Gpu(3.35e12, 989e12, 80e9),
     "H200": Gpu(4.8e12, 989e12, 141e9),
     "B200": Gpu(8.0e12, 2250e12, 180e9),
 }
-
-# Shares that an A100-80GB reaches. Each constant is the mean over Qwen2.5-7B, Llama-3.1-8B and Qwen2.5-14B. Published
-# values, in the paper's symbols: BW 1.617, 1.566, 1.564 of 2.039 TB/s; F_eff 233.5 of 312 TFLOPS; kappa .46, .19, .24
-# of its bytes; c_T 39, 74, 50 us; c_V 152, 214, 232 us; c_D 69, 86, 154 us.
-BANDWIDTH_SHARE = 0.776
-FLOPS_SHARE = 0.748
-KV_SHARE = 0.30
-TARGET_REQUEST = 54e-6  # seconds that a live request adds to a pass
 
 
 @dataclass(frozen=True)
@@ -56,29 +50,36 @@ class Model:
     head_size: int = 128
 
     @property
-    def _attention(self) -> float:
+    def attention_weights(self) -> float:
+        """The parameters of attention in all layers."""
         return 2.0 * self.layers * self.hidden * self.head_size * (self.heads + self.kv_heads)
 
     @property
-    def _expert(self) -> float:
+    def expert_weights(self) -> float:
+        """The parameters of one expert, or of the feed-forward layer, in all layers."""
         return 3.0 * self.layers * self.hidden * self.inner
 
-    def weight_bytes(self, tokens: Array) -> Array:
-        """Return the bytes of weights (bf16) that a pass of `tokens` tokens reads. It reads an expert if a token chose
-        that expert."""
-        chosen = self.experts * (1 - (1 - self.active / self.experts) ** np.asarray(tokens)) if self.experts > 1 else 1
+    @property
+    def parameters(self) -> float:
+        """The parameters that lie in memory."""
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return 2 * (self._attention + self._expert * np.asarray(chosen, np.float64) + embeddings)
+        return self.attention_weights + self.expert_weights * self.experts + embeddings
+
+    def read(self, rows: Array) -> Array:
+        """Return the parameters that a pass of so many rows reads: an expert if a row chose it, at random, and of the
+        embedding a few rows only."""
+        chosen = self.experts * (1 - (1 - self.active / self.experts) ** np.asarray(rows, np.float64))
+        experts = chosen if self.experts > 1 else np.ones_like(chosen)
+        return self.attention_weights + self.expert_weights * experts + self.vocabulary * self.hidden
 
     @property
     def flop(self) -> float:
-        """The floating-point operations that a pass computes for each token, without attention to the context."""
-        return 2 * (self._attention + self._expert * self.active + self.vocabulary * self.hidden)
+        """The floating-point operations that a pass computes for each row, without attention to the context."""
+        return 2 * (self.attention_weights + self.expert_weights * self.active + self.vocabulary * self.hidden)
 
     @property
     def attention_flop(self) -> float:
-        """The floating-point operations of attention for each pair of a token of the pass and a token of its
-        context."""
+        """The floating-point operations of attention for each pair of a row of the pass and a token of its context."""
         return 4.0 * self.layers * self.heads * self.head_size
 
     @property
@@ -96,69 +97,3 @@ MODELS = {
     "32B": Model(64, 5120, 25600, 64, 8, 151936),  # Qwen3-32B
     "235B": Model(94, 4096, 1536, 64, 4, 151936, experts=128, active=8),  # Qwen3-235B-A22B
 }
-
-
-@dataclass(frozen=True)
-class Derived:
-    """A latency form (experiments.simulate.times.Form): EfficientRollout's T_T, with drafted tokens counted as well."""
-
-    gpu: Gpu
-    model: Model
-    gpus: int = 1  # in tensor parallel; communication is left out, so times for several GPUs are too short
-    weights: float = 1.0  # bytes of weights as a share of bf16's: a self-draft reads fewer
-    request: float = TARGET_REQUEST  # seconds that a live request adds
-
-    def predict(self, live: Array, tokens: Array, context: Array) -> Array:
-        live, tokens, context = (np.asarray(value, np.float64) for value in (live, tokens, context))
-        bytes_read = self.weights * self.model.weight_bytes(tokens) + KV_SHARE * self.model.kv_bytes * context
-        memory_s = bytes_read / (self.gpu.bandwidth * BANDWIDTH_SHARE * self.gpus)
-        attention_flop = self.model.attention_flop * context * tokens / np.maximum(live, 1)
-        compute_s = (self.model.flop * tokens + attention_flop) / (self.gpu.flops * FLOPS_SHARE * self.gpus)
-        return np.maximum(memory_s, compute_s) + self.request * live
-
-
-@dataclass(frozen=True)
-class Rest:
-    """What a pass takes beside the roofline: the host's work for which the device waits, and the sampler. In seconds,
-    of each pass and of each live request."""
-
-    each: float
-    request: float
-
-
-# Measured on one H200 with an 8B shape (docs/benchmarks.md#on-one-h200) at 1, 16, 64 and 256 live requests, less the
-# roofline: vLLM as it comes; das in passes without drafts; in passes with 4 or 8 drafted tokens a request. The host's
-# part is assumed to be as long beside other GPUs and policies.
-STOCK, UNDRAFTED, DRAFTED = Rest(1.05e-3, 32e-6), Rest(1.05e-3, 41e-6), Rest(2.0e-3, 70e-6)
-
-
-@dataclass(frozen=True)
-class WithHost:
-    """A latency form: the roofline's time of a pass, and the rest beside it. undrafted: the rest without drafts."""
-
-    roofline: Derived
-    undrafted: Rest = UNDRAFTED
-
-    def predict(self, live: Array, tokens: Array, context: Array) -> Array:
-        live, tokens = np.asarray(live, np.float64), np.asarray(tokens, np.float64)
-        plain, drafted = (rest.each + rest.request * live for rest in (self.undrafted, DRAFTED))
-        device = replace(self.roofline, request=0.0).predict(live, tokens, context)
-        return device + np.where(tokens > live, drafted, plain)
-
-
-def derived(gpu: str, model: str) -> Derived:
-    """Return the form for a model on GPUs: the fewest (1, 2, 4 ...) with a memory of at least 1.5 times the weights.
-
-    Raises ValueError if GPUS or MODELS lacks the name.
-    """
-    if gpu not in GPUS:
-        raise ValueError(f"unknown GPU {gpu!r}: choose one of {', '.join(GPUS)}, or give task.latency=PATH (measured)")
-    if model not in MODELS:
-        raise ValueError(
-            f"unknown model size {model!r}: choose one of {', '.join(MODELS)}, or give task.latency=PATH (measured)"
-        )
-    all_weights = float(MODELS[model].weight_bytes(np.array(1e9)))  # bytes; 1e9 tokens choose every expert
-    gpus = 1
-    while all_weights > GPUS[gpu].memory * gpus * 2 / 3:
-        gpus *= 2
-    return Derived(GPUS[gpu], MODELS[model], gpus)

@@ -1,4 +1,4 @@
-"""Times of decode passes: measured times from a latency.json of task=calibrate, or times derived from data sheets.
+"""Times of decode passes: measured times from a latency.json of task=calibrate, or those of a GPU by physics.
 
 A latency.json holds:
 columns  live (requests), tokens (live + drafted), context (tokens of all requests together), seconds
@@ -9,6 +9,7 @@ source   one line that names the source of the times
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,14 @@ import numpy as np
 
 from das.files import write_text
 from experiments.run.errors import UserError
-from experiments.simulate.hardware import WithHost, derived
+from experiments.simulate.gpu_times import gpu_times
 from experiments.simulate.latency_fits import FITS, relative_error
 from experiments.simulate.latency_forms import Passes
 from experiments.simulate.tables import Grid, Table
-from experiments.simulate.times import Form
+from experiments.simulate.times import Form, PassTimes, Times
 
 COLUMNS = ["live", "tokens", "context", "seconds"]
-DERIVED = "derived, not measured"  # the source of derived times ends with these words
+DERIVED = "derived, not measured"  # the source of computed times ends with these words
 
 
 def fitted_forms(rows: list[list[float]]) -> dict[str, Any]:
@@ -95,20 +96,36 @@ def grid(rows: np.ndarray) -> Grid:
     return Grid(axes[0], axes[1], axes[2], medians)
 
 
-def chosen_form(latency: str | None, gpu: str, model: str) -> tuple[Form, str]:
-    """Return the times of decode passes as a latency form, and the source of the times in words.
+@dataclass(frozen=True)
+class ChosenTimes:
+    """Times of passes, and their source in words. stock: those of vLLM as it comes; None: unknown."""
 
-    latency: path of a latency.json, whose measured times are used. None: use times derived for the GPU and model size.
+    das: PassTimes
+    stock: PassTimes | None
+    source: str
+
+    @property
+    def derived(self) -> bool:
+        """Whether the times are computed, not measured."""
+        return self.source.endswith(DERIVED)
+
+
+def chosen_times(latency: str | None, gpu: str, model: str, drafting: float, prompt_token: float = 0.0) -> ChosenTimes:
+    """Return the times of decode passes.
+
+    latency: path of a latency.json, whose measured times are used. None: compute the times of the GPU and model size.
+    drafting, prompt_token: beside measured times, the seconds of drafting for each request and of each prompt token.
     Raises UserError for an unknown GPU or model size, or for a file that is no latency.json.
     """
     if latency is not None:
-        return read_latency(Path(latency))
+        form, source = read_latency(Path(latency))
+        return ChosenTimes(Times(form, prefill=prompt_token, draft_request=drafting), None, source)
     try:
-        roofline = derived(gpu, model)
+        times = gpu_times(gpu, model)
     except ValueError as error:
         raise UserError(str(error)) from None
-    how = "roofline of data sheets, and the host's time as on one H200 (experiments/simulate/hardware.py)"
-    return WithHost(roofline), f"{model} on {roofline.gpus} x {gpu}, {how}, {DERIVED}"
+    source = f"{model} on {times.gpus} x {gpu} by physics (experiments/simulate/gpu_times.py), {DERIVED}"
+    return ChosenTimes(times, replace(times, das=False), source)
 
 
 def step_table(pairs: Any) -> Table:

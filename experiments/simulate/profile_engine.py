@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.simulate.engine import Engine
-from experiments.simulate.times import Times
+from experiments.simulate.times import PassTimes, PassWork
 from experiments.simulate.workload import Workload
 
 Cost = Callable[[float, float], float]  # (live requests, tokens of context of all requests together) -> seconds
@@ -117,7 +117,7 @@ class ProfileEngine(Engine):
     """A simulated engine with a ProfiledDrafter. seed: seed of the random numbers that decide how many tokens are
     accepted."""
 
-    def __init__(self, times: Times, max_num_seqs: int, model: ProfiledDrafter, seed: int) -> None:
+    def __init__(self, times: PassTimes, max_num_seqs: int, model: ProfiledDrafter, seed: int) -> None:
         super().__init__(times, max_num_seqs)
         self.model = model
         self._random = np.random.default_rng(seed)
@@ -127,19 +127,21 @@ class ProfileEngine(Engine):
         self.on = not self.model.pays_from
 
     def advance(self) -> None:
-        num_admitted = len(self.admit())
-        live, model = self.live, self.model
+        admitted = self.admit()
+        live, model, prompts_s = self.live, self.model, 0.0
+        plain_s = self.times.seconds(PassWork(live, 0, self._context, live))
         if not self.on:
-            speedup = model.profile.tau * self.times.target(live, 0, self._context) / model.cycle(live, self._context)
-            self.on = speedup >= model.pays_from
+            self.on = model.profile.tau * plain_s / model.cycle(live, self._context) >= model.pays_from
         if not self.on:
-            self._run_plain(num_admitted)
+            self._run_plain(admitted)
             return
+        if admitted:
+            plain = self._pass(admitted, live=live, drafted=0, context=self._context, emitted=live)
+            prompts_s = self.times.seconds(plain) - plain_s
         gamma = model.profile.gamma
         while True:  # until a request finishes
-            seconds = model.cycle(live, self._context) + model.host + self.times.host
-            self.now += seconds + num_admitted * self.work.prompt * self.times.prefill
-            num_admitted = 0
+            self.now += model.cycle(live, self._context) + model.host + prompts_s
+            prompts_s = 0.0
             remaining = self._end - self._at
             depth = self._at - self.work.starts[self._ids]
             num_emitted = np.minimum(model.profile.num_accepted(self._random.random(live), depth) + 1, remaining)

@@ -4,19 +4,28 @@ A drafted token is accepted iff it equals the recorded token, as in the real eng
 the budget are called through DraftRound, as in the engine's proposer.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
-from das.draft_round import DraftRound
+from das.draft_round import DraftRound, Proposal
 from das.drafter import Drafter
 from experiments.simulate.engine import Engine
-from experiments.simulate.times import Times
+from experiments.simulate.times import PassTimes
 from experiments.simulate.workload import Workload
 
 PROMPT = 10**6  # recorded responses come without prompts: token ids of stand-in prompts start here
 KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
+PLANNED_BY = 4  # rounds, as in das.engine.proposer
+PLACEHOLDER = -1  # a planned token for which there is no draft
+
+
+def planned_rows(wanted: Collection[int]) -> int:
+    """Returns how many drafted tokens of a request a pass verifies that is launched before they are known. wanted: what
+    the budget chose in the request's last rounds. See DasProposer.planned_rows."""
+    return -(-sum(wanted) // len(wanted))
 
 
 class TextEngine(Engine):
@@ -26,20 +35,27 @@ class TextEngine(Engine):
     budget         the budget of this engine only
     max_tokens     the longest response allowed
     name           prefix of request names, which must differ between engines that share a drafter
+    max_draft_tokens, max_rows  see DraftRound
+    ahead          how an engine plans the drafted tokens of a pass that it launches before the drafts are known, such
+                   as planned_rows; None: drafts are known
     """
 
     def __init__(
         self,
-        times: Times,
+        times: PassTimes,
         max_num_seqs: int,
         drafter: Drafter,
         budget: BudgetPolicy,
         max_tokens: int,
         name: str = "",
+        max_draft_tokens: int | None = None,
+        max_rows: int | None = None,
+        ahead: Callable[[Collection[int]], int] | None = None,
     ) -> None:
         super().__init__(times, max_num_seqs)
         self.drafter = drafter
-        self.draft_round = DraftRound(drafter, budget)
+        self.draft_round = DraftRound(drafter, budget, max_draft_tokens, max_rows=max_rows)
+        self._ahead = ahead
         self.max_tokens = max_tokens
         self._name = name
 
@@ -53,7 +69,8 @@ class TextEngine(Engine):
         self._requests: list[LiveRequest] = []  # one for each row of the arrays below
         self._num_drafts = np.empty(0, np.int64)  # draft tokens that the coming pass verifies
         self._drafts = np.empty((0, 0), np.int32)  # [requests, longest draft]
-        self._drafting_s = 0.0  # seconds spent on making these drafts
+        self._asked = self._proposed = 0  # requests that were asked for these drafts, and tokens before trimming
+        self._wanted: dict[str, deque[int]] = {}  # tokens that the budget chose in a request's last rounds
         # Requests that finished in the last pass. In the next pass, drafter and budget learn of it.
         self._just_finished: list[LiveRequest] = []
         # Entry n counts how often a pass verified n draft tokens of a request, and how often it accepted n.
@@ -67,11 +84,21 @@ class TextEngine(Engine):
     def advance(self) -> None:
         joined = self._join()
         live, num_drafted, context = len(self._requests), int(self._num_drafts.sum()), self._context
-        seconds = self.times.target(live, num_drafted, context) + self._drafting_s
-        seconds += len(joined) * self.work.prompt * self.times.prefill
-        self.now += seconds
         before = self._at
         num_accepted, new_tokens = self._verify(num_drafted)
+        emitted = live + int(num_accepted.sum())
+        done = self._pass(
+            self._ids[live - len(joined) :],
+            live=live,
+            drafted=num_drafted,
+            context=context,
+            emitted=emitted,
+            asked=self._asked,
+            proposed=self._proposed,
+        )
+        seconds = self.times.seconds(done)
+        self.now += seconds
+        self.timeline.add(np.array([self.now]), live, live + num_drafted, emitted)
         self._end_finished()
         for i, request in zip(self._ids[live - len(joined) :], joined, strict=True):
             sampling = self.work.sampling_of(i) if self.drafter.remembers else None
@@ -87,9 +114,9 @@ class TextEngine(Engine):
             self._remembered_between(before, self._at),
         )
         self._draft()
-        done = self._at == self._end
-        if done.any():
-            self._drop(done)
+        over = self._at == self._end
+        if over.any():
+            self._drop(over)
 
     def _remembered_between(self, start: np.ndarray, end: np.ndarray) -> np.ndarray | None:
         """The distributions of the tokens from start[i] to end[i] of each live request, one request after the other."""
@@ -97,10 +124,6 @@ class TextEngine(Engine):
             return None
         places = start[:, None] + np.arange((end - start).max())
         return self._remembered[places[places < end[:, None]]]
-
-    def _contexts(self) -> np.ndarray:
-        """Returns the number of prompt and response tokens of each live request, [requests]."""
-        return self._at - self.work.starts[self._ids] + self.work.prompt
 
     def _join(self) -> list[LiveRequest]:
         """Add waiting requests to the free rows of the batch, without drafts. Returns the new requests."""
@@ -125,7 +148,6 @@ class TextEngine(Engine):
         num_emitted = np.minimum(self._accepted(window) + 1, remaining)
         num_accepted = num_emitted - 1  # what lies behind the response's end saves no pass
         total = int(num_emitted.sum())
-        self.timeline.add(np.array([self.now]), live, live + num_drafted, total)
         self.passes += live
         self.num_drafted += num_drafted
         self.num_accepted += int(num_accepted.sum())
@@ -145,17 +167,40 @@ class TextEngine(Engine):
         return np.where(wrong.any(axis=1), wrong.argmax(axis=1), width)
 
     def _draft(self) -> None:
-        """Ask for the drafts of the next pass, and note the time that they take."""
-        live = len(self._requests)
+        """Ask for the drafts of the next pass."""
+        live, planned = len(self._requests), self._planned()
         proposal = self.draft_round.propose(self._requests)
-        self._drafting_s = 0.0
+        self._note_wanted(proposal)
         if proposal is None:
+            self._asked = self._proposed = 0
             self._num_drafts, self._drafts = np.zeros(live, np.int64), np.empty((live, 0), np.int32)
+        else:
+            self._asked, self._proposed = live, int(proposal.drafts.counts.sum())
+            self._num_drafts, self._drafts = np.asarray(proposal.counts, np.int64), proposal.drafts.tokens
+        if planned is None:
             return
-        self._num_drafts = np.asarray(proposal.counts, np.int64)
-        self._drafts = proposal.drafts.tokens
-        num_proposed = int(proposal.drafts.counts.sum())
-        self._drafting_s = self.times.draft_request * live + self.times.draft_token * num_proposed
+        counts = 0 if proposal is None else proposal.drafts.counts
+        drafts, width = np.full((live, int(planned.max())), PLACEHOLDER, np.int32), self._drafts.shape[1]
+        real = np.arange(drafts.shape[1]) < np.minimum(counts, planned)[:, None]
+        drafts[real] = np.pad(self._drafts, ((0, 0), (0, max(0, drafts.shape[1] - width))))[:, : drafts.shape[1]][real]
+        self._num_drafts, self._drafts = planned, drafts
+
+    def _planned(self) -> np.ndarray | None:
+        """Returns how many tokens of each request the coming pass verifies if it is launched before its drafts are
+        known; None if it is not."""
+        over = int((self._at == self._end).sum())
+        joins = bool(self.waiting) and len(self._requests) - over < self.max_num_seqs
+        if self._ahead is None or joins:
+            return None
+        wanted = self._wanted
+        return np.array([self._ahead(wanted[r.name]) if r.name in wanted else 0 for r in self._requests])
+
+    def _note_wanted(self, proposal: Proposal | None) -> None:
+        before, self._wanted = self._wanted, {}
+        if proposal is not None and any(proposal.counts):
+            for request, count in zip(self._requests, proposal.counts, strict=True):
+                self._wanted[request.name] = before.get(request.name, deque(maxlen=PLANNED_BY))
+                self._wanted[request.name].append(count)
 
     def _drop(self, done: np.ndarray) -> None:
         """Free the rows of requests with complete responses. done: bool [requests]."""

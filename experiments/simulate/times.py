@@ -1,12 +1,50 @@
-"""Computes the seconds of a replayed pass: the sum of the times of the target's forward pass, prompts, drafting and
-host."""
+"""The seconds of a simulated pass. `Times` takes them from a formula or a table of measured passes; gpu_times.py
+computes those of GPUs."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import numpy as np
 
 from das.budget.latency import Array
+
+
+@dataclass(frozen=True, slots=True)
+class PassWork:
+    """What a pass does.
+
+    live: requests. drafted: drafted tokens that it verifies, placeholders included. context: tokens of prompt and
+    response of all requests together. emitted: tokens. asked, proposed: requests that were asked for these drafts, and
+    the tokens that were proposed before the budget cut them. joined: requests that are new in the pass. prompt: tokens
+    of their prompts; new_prompt: of those that no sibling brought before, so that they are not in the prefix cache.
+    """
+
+    live: int
+    drafted: int
+    context: int
+    emitted: int
+    asked: int = 0
+    proposed: int = 0
+    joined: int = 0
+    prompt: int = 0
+    new_prompt: int = 0
+
+    def undrafted(self) -> "PassWork":
+        """Returns the same pass without drafts."""
+        return replace(self, drafted=0, emitted=self.live, asked=0, proposed=0)
+
+
+class PassTimes(Protocol):
+    """How long passes take."""
+
+    def seconds(self, work: PassWork) -> float:
+        """Returns the seconds of a pass, from the end of the pass before to its own."""
+
+    def plain(self, live: int, context: int, passes: int) -> Array:
+        """Returns the seconds of each of `passes` passes in a row, without drafts and prompts.
+
+        context: tokens of context of all requests in the first pass. It grows by one token per request and pass.
+        """
 
 
 class Form(Protocol):
@@ -30,7 +68,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Times:
-    """The times in seconds from which a replay computes the time of a pass."""
+    """Times of passes by a form, and what a pass takes beside it. In seconds."""
 
     form: Form  # the time of a target pass
     host: float = 0.0  # for each pass: scheduling, sampling, output
@@ -44,16 +82,45 @@ class Times:
             if field.name != "form" and getattr(self, field.name) < 0:
                 raise ValueError(f"cost {field.name} is negative: {getattr(self, field.name)}")
 
-    def target(self, live: int, num_drafted: int, context: int) -> float:
-        """Returns the seconds of a target pass, including the host's."""
-        b, n, x = (np.array(value, np.float64) for value in (live, live + num_drafted, context))
-        return float(self.form.predict(b, n, x)) + self.host + (self.speculation if num_drafted else 0.0)
+    def seconds(self, work: PassWork) -> float:
+        b, n, x = (np.array(value, np.float64) for value in (work.live, work.live + work.drafted, work.context))
+        beside = self.host + self.prefill * work.prompt + (self.speculation if work.drafted else 0.0)
+        drafting = self.draft_request * work.asked + self.draft_token * work.proposed
+        return float(self.form.predict(b, n, x)) + beside + drafting
 
     def plain(self, live: int, context: int, passes: int) -> Array:
-        """Returns the seconds of each of `passes` target passes in a row, without drafts.
-
-        context: tokens of context of all requests in the first pass. It grows by one token per request and pass.
-        """
         contexts = context + live * np.arange(passes, dtype=np.float64)
         b = np.full(passes, live, np.float64)
         return self.form.predict(b, b, contexts) + self.host
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Times in which what drafts add to a pass is dearer or cheaper by the factor `price`. This shows how much a result
+    depends on errors of the times."""
+
+    times: PassTimes
+    price: float
+
+    def seconds(self, work: PassWork) -> float:
+        plain = self.times.seconds(work.undrafted())
+        return plain + self.price * (self.times.seconds(work) - plain)
+
+    def plain(self, live: int, context: int, passes: int) -> Array:
+        return self.times.plain(live, context, passes)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Times in which each simulated request stands for `requests` equal ones, so that a few recorded responses make a
+    large batch."""
+
+    times: PassTimes
+    requests: float
+
+    def seconds(self, work: PassWork) -> float:
+        counts = {field.name: round(self.requests * getattr(work, field.name)) for field in fields(work)}
+        return self.times.seconds(PassWork(**counts))
+
+    def plain(self, live: int, context: int, passes: int) -> Array:
+        return self.times.plain(round(self.requests * live), round(self.requests * context), passes)

@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from analysis import read
 from das.drafter import make_drafter
 from das.drafter.options import DEFAULTS
-from das.engine.methods import EngineSettings, find_method
+from das.engine.build import EngineSettings
+from das.engine.methods import find_method
 from das.trl.dataset_rows import history_tick
 from experiments.harness.engine import make_schedule
 from experiments.run.errors import reading
@@ -21,7 +22,7 @@ from experiments.simulate.arms import Arm
 from experiments.simulate.cluster import Step, simulate_rollout
 from experiments.simulate.latency_forms import Passes, fit_drafting
 from experiments.simulate.rollouts import read_rollouts
-from experiments.simulate.times import Times
+from experiments.simulate.times import PassTimes, Times
 from experiments.simulate.workload import Workload
 
 MOST_TOKENS = 1_000_000  # tokens of all responses; to simulate 100,000 of them with drafts takes some seconds
@@ -55,7 +56,7 @@ def simulated_arm(settings: EngineSettings) -> Arm:
     return Arm(settings.budget, partial(make_drafter, settings.drafter))
 
 
-def replay_arm(works: list[Workload], times: Times, config: DictConfig) -> list[Step]:
+def replay_arm(works: list[Workload], times: PassTimes, config: DictConfig) -> list[Step]:
     """Simulate the steps of an arm with the engine, drafter, budget and order of requests of its config."""
     drafter = plain(config.drafter)
     unit = drafter.pop("unit")

@@ -8,8 +8,9 @@ import pytest
 from refusals import one_line
 
 from experiments.run.errors import UserError
-from experiments.simulate.latency_files import chosen_form, read_latency, write_latency
+from experiments.simulate.latency_files import chosen_times, read_latency, write_latency
 from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.times import PassWork
 
 FORM = Drafting(base=5e-3, row=1e-4, drafting=0.0, token=3e-5)
 
@@ -67,19 +68,17 @@ def test_bad_files_are_one_line(tmp_path: Path, change: dict[str, object], said:
         read_latency(tmp_path / "none.json")
 
 
-def test_derived_times_are_those_of_the_gpu_on_which_the_host_was_timed() -> None:
-    """Passes of das on one H200, ms (docs/benchmarks.md#on-one-h200). The host's part was fitted to these."""
-    form, source = chosen_form(None, "H200", "8B")
-    assert source.endswith("derived, not measured")
-    measured = {1: (5.6, 6.2, 6.0), 16: (6.2, 7.3, 8.0), 64: (8.4, 14.2, 20.5), 256: (19.1,)}
-    for live, of_drafts in measured.items():
-        b = np.full(len(of_drafts), float(live))
-        found = 1e3 * form.predict(b, b * (1 + np.array([0, 4, 8]))[: len(b)], b * 1024)
-        assert found == pytest.approx(of_drafts, rel=0.1)
+def test_computed_times_come_with_those_of_stock() -> None:
+    times = chosen_times(None, "H200", "8B", drafting=1.0)
+    assert times.derived
+    assert times.source.startswith("8B on 1 x H200 by physics")
+    assert times.stock is not None
+    work = PassWork(16, 64, 16 * 1000, 40, asked=16)
+    assert times.stock.seconds(work.undrafted()) < times.das.seconds(work) < 1.0
 
 
 def test_unknown_names_are_one_line() -> None:
     with pytest.raises(UserError, match="unknown GPU 'H1000': choose one of A100, H100, H200, B200, or give"):
-        chosen_form(None, "H1000", "7B")
+        chosen_times(None, "H1000", "7B", drafting=0.0)
     with pytest.raises(UserError, match=r"unknown model size '9B': choose one of .*8B"):
-        chosen_form(None, "H100", "9B")
+        chosen_times(None, "H100", "9B", drafting=0.0)

@@ -13,12 +13,12 @@ from made_inputs import write_run
 from refusals import one_line
 from steps_on_disk import json_lines
 
+from experiments.simulate.latency_files import ChosenTimes
 from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.times import Times
 from experiments.simulate.workload import workload
-from experiments.tasks.advise import task as advise
-from experiments.tasks.advise.case import Case, build, sample
-
-FORM = Drafting(base=3e-3, row=1e-4, drafting=1e-3, token=6e-5)
+from experiments.tasks import advise
+from experiments.tasks.advise import Case, build, sample
 
 
 def test_advise_samples_problems_wherever_they_were() -> None:
@@ -40,13 +40,15 @@ def test_advise_writes_a_page(tmp_path: Path) -> None:
     overrides += ["task.visits=1"]
     advise.run(composed_run("task=advise", *overrides), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert {"none", "ngram", "suffix-like", "das"} <= result["arms"].keys()
+    assert result["arms"].keys() == {"stock", "suffix-like", "das", "das, fixed 16"}
     assert result["seconds"] < 60
     das = result["arms"]["das"]
     assert das["rollout_change"] < das["step_change"] < 0
     assert das["low_s"] <= das["rollout_s"] <= das["high_s"]
     assert result["change_over_visits"] == result["changes_by_step"][0]
     page = (tmp_path / "out" / "advice.html").read_text()
+    assert "For contexts of 350 tokens" in page
+    assert "For its own lengths" in page
     assert page.count("data:image/png;base64,") == 3
     assert "http" not in page.replace("http://www.w3.org", "")
 
@@ -83,27 +85,22 @@ def test_advice_by_hand(tmp_path: Path) -> None:
     assert "up to about 24 live requests" in result["advice"]
 
 
-def test_derived_times_hold_the_host_and_those_of_vllm_as_it_comes(tmp_path: Path) -> None:
+def test_computed_times_are_compared_with_stock_and_measured_ones_with_none(tmp_path: Path) -> None:
     write_run(tmp_path / "mine", 2)
-    case, about = build(composed_run("task=advise", f"task.rollouts={tmp_path / 'mine'}").task)
-    assert case.derived
+    computed, about = build(composed_run("task=advise", f"task.rollouts={tmp_path / 'mine'}").task)
+    assert computed.baseline == "stock"
     assert [line for line in about if line.endswith("derived, not measured")]
-    live, tokens, context = (np.array(value, float) for value in (256, 512, 0))
-    assert case.stock is not None
-    stock, plain, expected, dear = (
-        float(form.predict(live, n, context))
-        for form, n in ((case.stock, live), (case.form, live), (case.form, tokens), (case.dearer().form, tokens))
-    )
-    assert plain - stock == pytest.approx(256 * 9e-6)
-    assert expected - plain > 256 * 39e-6  # the host drafts and verifies
-    assert dear - plain == pytest.approx(1.3 * (expected - plain))
     step_ms = "task.step_ms=[[1,10],[1000,20]]"
     measured, _ = build(composed_run("task=advise", f"task.rollouts={tmp_path / 'mine'}", step_ms).task)
-    assert not measured.derived
-    assert measured.stock is None
-    assert float(measured.dearer().form.predict(live, live, context)) == float(
-        measured.form.predict(live, live, context)
-    )
+    assert measured.baseline == "none"
+
+
+def test_the_second_answer_is_for_the_first_192_tokens_behind_prompts_of_256() -> None:
+    times = ChosenTimes(Times(Drafting(10e-3, 0.0, 0.0, 0.0)), None, "")
+    short = Case([workload(["p", "q"], [range(1000), range(100)], 2000)], times, 1.0, 64, 1000).short()
+    assert short.works[0].lengths.tolist() == [192, 100]
+    assert short.works[0].response(0).tolist() == list(range(192))
+    assert short.works[0].prompt == 256
 
 
 @pytest.mark.parametrize(
@@ -133,36 +130,32 @@ def arm(change: float, high: float) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("das", "starts", "holds"),
     [
-        (arm(-0.3, -0.1), "Turn it on with arm=das SETTINGS: rollouts should take 30% less", "10% to 40%"),
-        (arm(-0.3, 0.2), "Do not turn it on yet: rollouts should take 30% less time, but 20% more", ""),
+        (arm(-0.3, -0.1), "Turn it on with arm=das: rollouts should take 30% less time than none", "10% to 40%"),
+        (arm(-0.3, 0.2), "Do not turn it on yet: rollouts should take 30% less time than none, but 20% more", ""),
         (arm(-0.01, 0.0), "Do not turn it on: speculation from history changes rollout time by -1%", ""),
         (arm(0.1, 0.2), "Do not turn it on: ", "10%"),
     ],
 )
 def test_the_line_agrees_with_the_table(das: dict[str, float], starts: str, holds: str) -> None:
-    line = advise.advice(das, "SETTINGS", 64, 16, None)
+    line = advise.advice(das, 64, 16, "none")
     assert line.startswith(starts)
     assert holds in line
     assert "up to about 64 live requests per engine (16 if drafted tokens are dearer)" in line
-    assert advise.choose_setting({"das": (10, 12), "other": (9, 12.9)}) == "das"  # 0.5 % better
-    assert advise.choose_setting({"das": (10, 12), "other": (9, 12)}) == "other"
     assert advise.pays_up_to([(1, 2.0), (2, 1.03), (4, 1.0), (8, 1.5)]) == 2
 
 
-def test_derived_times_of_gpus_are_compared_with_stock() -> None:
-    das, stock = {**arm(-0.5, 0.0), "rollout_s": 4.0}, {"rollout_s": 8.0}
-    line = advise.advice(das, "SETTINGS", 64, 16, stock)
-    assert "Against vLLM as it comes (stock) that is 0.50 of its rollout time; with exact=bits 0.57 to 0.77" in line
-    assert "stock" not in advise.advice(das, "SETTINGS", 64, 16, None)
+def test_exact_bits_are_compared_with_stock() -> None:
+    assert "With exact=bits it takes 0.57 to 0.77 of stock's time" in advise.advice(arm(-0.5, 0.0), 64, 16, "stock")
+    assert "exact=bits" not in advise.advice(arm(-0.5, 0.0), 64, 16, "none")
 
 
 def test_the_break_even_is_what_a_pass_with_drafts_costs() -> None:
     """Drafts of one token, right half of the time: a request emits 1.5 tokens in a pass of 3 + .3 * live ms more."""
-    work = workload(["p"], [[1] * 10])
-    case = Case([work], Drafting(10e-3, 0.0, 3e-3, 0.3e-3), 1.0, 64, 10, 0.0, 0.0, derived=False)
+    das = Times(Drafting(10e-3, 0.0, 3e-3, 0.3e-3))
+    case = Case([workload(["p"], [[1] * 10])], ChosenTimes(das, None, ""), 1.0, 64, 10)
     gains = advise.Accepted(np.array([1.5]), np.array([1.0]))
     assert advise.break_even(gains, case, 10) == (10, pytest.approx(1.6), 1.5)
-    faster = replace(case, stock=Drafting(8e-3, 0.0, 0.0, 0.0))
+    faster = replace(case, times=ChosenTimes(das, Times(Drafting(8e-3, 0.0, 0.0, 0.0)), ""))
     assert advise.break_even(gains, faster, 10) == (10, pytest.approx(2.0), 1.5)
 
 

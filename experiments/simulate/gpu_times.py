@@ -1,0 +1,159 @@
+"""The time of a pass of vLLM on a GPU, with das or without it, by physics.
+
+    a pass    wait + max(device, host)
+    device    products + attention + sampler + gaps
+    products  reading the weights or computing, whichever takes longer, with a knee between them
+
+Matrix products read weights while they compute. Attention and the small kernels run behind them, so the keys and values
+of the context come on top, however few rows there are. The host prepares, launches and hands out passes while the
+device computes. Only the wait for drafts is in series with both.
+
+Each constant says what it is, and which measurements it follows from. `python -m experiments.simulate.against_h200`
+prints the passes that one H200 took beside those computed here; docs/benchmarks.md keeps its tables.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from das.budget.latency import Array
+from experiments.simulate.hardware import GPUS, MODELS, Gpu, Model
+from experiments.simulate.times import PassWork
+
+# ---- the device ----
+# Passes of one request read weights and do little else: 9.53, 10.23 and 18.55 ms for Qwen2.5-7B, Llama-3.1-8B and
+# Qwen2.5-14B on an A100 (the published sweep of EfficientRollout), 5.54 ms for an 8B on one H200. Bytes and layers of
+# these four differ, so both constants follow; each of the four is met within .5 %.
+WEIGHTS = 0.85  # share of the memory's bandwidth at which weights are read
+LAYER = 47e-6  # seconds a layer in which the device runs empty: some 13 kernels of a CUDA graph start and end
+# One H200, 1, 16, 64 and 256 requests of 1,024 tokens each, no drafts: 42 ns for a token's 147,456 bytes. (The
+# published A100 sweep cannot say it: its requests shared their prompts, or 64 of 4,096 tokens would have read 11 TB/s.)
+KEYS = 0.73  # share of the memory's bandwidth at which attention reads keys and values
+# One H200, the part `sampler` of task=check_gpu at 16 to 768 rows of 151,936 logits: a time for each call, because its
+# kernels are launched one by one, and for each row. The draw (Gumbel noise, argmax); a softmax, for the log-probs that
+# TRL asks for; the likeliest tokens that das's drafter remembers.
+DRAW, LOG_PROBS, REMEMBER = np.array([0.12e-3, 0.45e-6]), np.array([0.08e-3, 0.59e-6]), np.array([0.15e-3, 0.28e-6])
+GRAPH = 8  # rows: a pass is padded to a graph of a multiple of these, from 256 rows on of twice as many (vLLM)
+# All-reduces of 2 GPUs, two in each layer: 33 us up to 32 rows of 3,584 to 5,120 numbers, 40 at 64 (the same published
+# measurements, A100 with NVLink).
+REDUCE, LINK = 33e-6, 150e9  # seconds; bytes per second
+
+# ---- the host ----
+# `stock` on one H200 at 64 and 256 requests, where the host is the limit, less the pass of the prompts: 7.0 and 14.7 ms
+# (calls on other days took up to .9 ms less and 2.6 ms more at 256). TRL and the engine core in one process.
+HOST, HOST_REQUEST = 4.43e-3, 40e-6  # seconds a pass, and for each live request
+# vLLM's scheduler and output processor on one EPYC core, 64 and 256 requests with 1, 2 and 3 tokens: 4.6 to 5.4 us.
+HOST_TOKEN = 5e-6  # seconds for each token that a request emits beyond the first
+# vLLM's generate on the same core, 64 and 256 prompts of 256 tokens, until the first pass begins.
+JOIN = 0.105e-3  # seconds to take in a request
+# One H200: passes with 4 and 8 random drafts a request less the device's part take .4, .9 and 1.7 ms at 1, 16 and 64
+# requests; in profiled rollouts the device waits .7, 1.8 and 4.5 ms at 16, 64 and 256. A line through the means.
+DRAFTING, DRAFTING_REQUEST = 0.55e-3, 15.6e-6  # seconds from the end of a pass to its drafts, and for each live request
+# The same passes of the das that drafted before it launched take .9 to 1.6 ms longer, at 1 to 64 requests.
+LAUNCH = 1.4e-3  # seconds to prepare and launch a pass, in series where its drafts must be known before
+
+
+@dataclass(frozen=True)
+class GpuTimes:
+    """Times of passes (PassTimes).
+
+    gpus         in tensor parallel
+    das          whether das samples and drafts; False: vLLM as it comes
+    log_probs    whether the sampled tokens' log-probs are asked for, as TRL does
+    remembers    whether the drafter remembers distributions, except of passes at rest
+    late         whether a pass is launched before its drafts are known. Not where requests join
+    waits        whether drafting takes time; False: what drafts could gain at most
+    reading      seconds of the host for each live request in a pass at rest, for which the drafter is not asked
+    rows_a_read  rows of a request that share one reading of its keys: all in FlashAttention 3, 16 / (heads / KV heads)
+                 in Triton's attention
+    host         factor of the host's times: another processor, or an engine core in a process of its own
+    """
+
+    gpu: Gpu
+    model: Model
+    gpus: int = 1
+    das: bool = True
+    log_probs: bool = True
+    remembers: bool = True
+    late: bool = True
+    waits: bool = True
+    reading: float = 0.0
+    rows_a_read: float = inf
+    host: float = 1.0
+
+    def device(
+        self, live: Array, rows: Array, context: Array, prompt: Array | float = 0.0, remembers: bool = False
+    ) -> Array:
+        """Returns the seconds in which the device works on passes. rows: live + drafted. prompt: tokens of prompts.
+        remembers: whether das's drafter remembers the distributions of the sampled tokens."""
+        gpu, model = self.gpu, self.model
+        bandwidth, flops = gpu.bandwidth * self.gpus, gpu.flops * gpu.products * self.gpus
+        rows = np.where(rows < 32 * GRAPH, GRAPH * np.ceil(rows / GRAPH), 2 * GRAPH * np.ceil(rows / (2 * GRAPH)))
+        weights = 2 * model.read(rows + prompt) / (bandwidth * WEIGHTS)
+        products = model.flop * (rows + prompt) / flops
+        longer = np.maximum(weights, products)
+        products = longer * ((weights / longer) ** gpu.knee + (products / longer) ** gpu.knee) ** (1 / gpu.knee)
+        readings = np.ceil(rows / live / self.rows_a_read) if self.rows_a_read < inf else 1.0
+        keys = readings * model.kv_bytes * context / (bandwidth * KEYS)
+        attention = np.maximum(keys, model.attention_flop * context * rows / live / flops)
+        return (
+            products + attention + self._sampler(rows, remembers) + LAYER * model.layers + self._reducing(rows + prompt)
+        )
+
+    def _sampler(self, rows: Array, remembers: bool) -> Array:
+        each, row = DRAW + self.log_probs * LOG_PROBS + remembers * REMEMBER
+        return each + row * rows * (self.model.vocabulary / 151_936) * (4.8e12 / self.gpu.bandwidth)
+
+    def _reducing(self, rows: Array) -> Array:
+        if self.gpus == 1:
+            return np.zeros(np.shape(rows))
+        sent = 2 * (self.gpus - 1) / self.gpus * 2 * self.model.hidden * rows
+        return 2 * self.model.layers * (REDUCE + sent / LINK)
+
+    def on_host(self, live: Array, emitted: Array) -> Array:
+        """Returns the seconds of the host's work on passes, without drafting."""
+        return self.host * (HOST + HOST_REQUEST * live + HOST_TOKEN * (emitted - live))
+
+    def drafting(self, live: float) -> float:
+        """Returns the seconds from the end of a pass to the drafts of the next one."""
+        return self.waits * self.host * (DRAFTING + DRAFTING_REQUEST * live)
+
+    def seconds(self, work: PassWork) -> float:
+        live, rows, context, prompt, emitted = (
+            np.array(value, np.float64)
+            for value in (work.live, work.live + work.drafted, work.context, work.new_prompt, work.emitted)
+        )
+        asked = self.das and bool(work.asked or work.drafted)
+        device = float(self.device(live, rows, context, prompt, self.remembers and asked))
+        host = float(self.on_host(live, emitted))
+        joining = self.host * JOIN * work.joined
+        if work.drafted:
+            launch = 0.0 if self.late and not work.joined else self.host * LAUNCH
+            return joining + launch + self.drafting(work.live) + max(device, host)
+        if asked:
+            return joining + max(device, host + self.drafting(work.live))
+        return joining + max(device, host + self.das * self.host * self.reading * work.live)
+
+    def plain(self, live: int, context: int, passes: int) -> Array:
+        contexts = context + live * np.arange(passes, dtype=np.float64)
+        b = np.full(passes, live, np.float64)
+        reading = self.das * self.host * self.reading * live
+        return np.maximum(self.device(b, b, contexts), self.on_host(b, b) + reading)
+
+
+def gpu_times(gpu: str, model: str) -> GpuTimes:
+    """Return das's times for a model on the fewest GPUs (1, 2, 4 ...) with a memory of at least 1.5 times its weights.
+
+    Raises ValueError if GPUS or MODELS lacks the name.
+    """
+    if gpu not in GPUS:
+        raise ValueError(f"unknown GPU {gpu!r}: choose one of {', '.join(GPUS)}, or give task.latency=PATH (measured)")
+    if model not in MODELS:
+        raise ValueError(
+            f"unknown model size {model!r}: choose one of {', '.join(MODELS)}, or give task.latency=PATH (measured)"
+        )
+    gpus = 1
+    while 2 * MODELS[model].parameters > GPUS[gpu].memory * gpus * 2 / 3:
+        gpus *= 2
+    return GpuTimes(GPUS[gpu], MODELS[model], gpus)

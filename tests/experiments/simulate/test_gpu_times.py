@@ -1,0 +1,101 @@
+"""Computed times of GPUs: against published and measured passes, and term by term."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from das.budget.latency import ON_GPU
+from experiments.run.errors import CONFIGS
+from experiments.simulate import against_h200
+from experiments.simulate.gpu_times import LAUNCH, GpuTimes, gpu_times
+from experiments.simulate.hardware import GPUS, MODELS
+from experiments.simulate.times import PassWork
+
+PUBLISHED = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.json").read_text())["er_constants"][
+    "data"
+]
+
+
+def device(times: GpuTimes, live: float, rows: float, context: float) -> float:
+    return float(times.device(*(np.array(float(value)) for value in (live, rows, context))))
+
+
+@pytest.mark.parametrize(("name", "key"), [("7B", "Qwen2.5-7B"), ("14B", "Qwen2.5-14B")])
+def test_shapes_give_the_published_constants(name: str, key: str) -> None:
+    model, paper = MODELS[name], PUBLISHED[key]
+    assert 2 * model.parameters == pytest.approx(paper["W_T"], rel=2e-3)
+    assert model.flop == pytest.approx(paper["C_dense"], rel=2e-3)
+    assert model.attention_flop == paper["C_attn"]
+    assert model.kv_bytes == paper["kappa_theoretical"]
+
+
+def test_sizes_are_the_models_names() -> None:
+    for name, model in MODELS.items():
+        assert model.parameters / 1e9 == pytest.approx(float(name[:-1]), rel=0.1)
+    moe = MODELS["235B"]
+    assert moe.flop / 2e9 == pytest.approx(22, rel=0.05)
+    assert float(moe.read(np.array(1e9))) == pytest.approx(moe.parameters, rel=0.01)
+    assert float(moe.read(np.array(1.0))) == pytest.approx(moe.flop / 2, rel=0.01), "one row chooses 8 experts"
+
+
+def test_a_pass_of_one_request_takes_what_the_published_sweep_of_an_a100_took() -> None:
+    for model, ms in (("7B", 9.53), ("14B", 18.55)):
+        times = replace(gpu_times("A100", model), log_probs=False)
+        assert 1e3 * device(times, 1, 1, 256) == pytest.approx(ms, rel=0.02)
+
+
+def test_the_h200s_passes_are_met_within_a_tenth_and_its_rollouts_nearly() -> None:
+    for what, measured, computed in against_h200.passes():
+        assert computed == pytest.approx(measured, rel=0.1), what
+    for live, measured in against_h200.DAS.items():
+        stock_ms, das = against_h200.rolled(live)
+        assert stock_ms == pytest.approx(against_h200.STOCK[live], rel=0.05)
+        assert das.ms == pytest.approx(measured.ms, rel=0.1)
+        assert das.ratio == pytest.approx(measured.ratio, rel=0.08)
+    for live, ms in against_h200.AT_REST.items():
+        assert against_h200.at_rest(live) == pytest.approx(ms, rel=0.1)
+
+
+def test_keys_and_values_come_on_top_and_are_read_once_for_all_rows_of_a_request() -> None:
+    """FlashAttention 3 reads a request's keys once; Triton's attention once for every four rows of an 8B."""
+    fa3 = gpu_times("H200", "8B")
+    triton = replace(fa3, rows_a_read=4)
+    reading = device(fa3, 64, 64, 64 * 8000) - device(fa3, 64, 64, 64 * 4000)
+    assert reading == pytest.approx(64 * 4000 * fa3.model.kv_bytes / (fa3.gpu.bandwidth * 0.73))
+    assert device(fa3, 64, 320, 64 * 8000) - device(fa3, 64, 320, 64 * 4000) == pytest.approx(reading)
+    assert device(triton, 64, 320, 64 * 8000) - device(triton, 64, 320, 64 * 4000) == pytest.approx(2 * reading)
+    assert device(triton, 64, 256, 64 * 8000) == device(fa3, 64, 256, 64 * 8000)
+
+
+def test_the_wait_for_drafts_is_in_series_with_device_and_host() -> None:
+    times = gpu_times("H200", "8B")
+    for live, context in ((16, 16 * 350), (256, 256 * 350)):  # the device takes longer; the host does
+        work = PassWork(live, 4 * live, context, 2 * live, asked=live)
+        on_device = float(times.device(*(np.array(float(x)) for x in (live, 5 * live, context)), remembers=True))
+        host = float(times.on_host(np.array(float(live)), np.array(2.0 * live)))
+        assert times.seconds(work) == pytest.approx(times.drafting(live) + max(on_device, host))
+        assert times.seconds(replace(work, joined=1)) > times.seconds(work) + LAUNCH
+    resting = replace(work, drafted=0, asked=0, emitted=256)
+    stock = replace(times, das=False).seconds(resting)
+    assert times.seconds(resting) == pytest.approx(stock + 256 * times.reading)
+    assert times.seconds(replace(resting, asked=256)) == pytest.approx(stock + times.drafting(256))
+
+
+def test_times_rise_with_work_and_fall_with_hardware() -> None:
+    live = np.array([1.0, 8, 64, 256])
+    for model in MODELS:
+        of_gpus = []
+        for gpu in GPUS:
+            times = gpu_times(gpu, model)
+            line = times.device(live, live, 1000 * live)
+            assert (np.diff(line) > 0).all()
+            of_gpus.append(float(line[0]) * times.gpus)
+        assert of_gpus == sorted(of_gpus, reverse=True)
+
+
+def test_the_budgets_first_guess_on_a_gpu_is_the_models() -> None:
+    times = gpu_times("H200", "8B")
+    row = (device(times, 64, 576, 0) - device(times, 64, 320, 0)) / 256
+    assert device(times, 1, 1, 0) / row == pytest.approx(ON_GPU, rel=0.1)
