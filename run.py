@@ -9,24 +9,49 @@ python run.py --help                           list all tasks
 torchrun --nproc_per_node 2 run.py task=train engine.processes=2
 """
 
+import os
+import signal
 import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
 
-from das import ranks
-from das.side_output import keep_printing
-from experiments import rank_folders
-from experiments.commands import usage
-from experiments.harness import resume
-from experiments.registry import TASKS
-from experiments.run.errors import UserError, one_line_errors
-from experiments.settings.compose import explain_config_error
-from experiments.settings.config import run_config
+def told_at_once(number: int, frame: object) -> None:
+    """End a process that has not begun to work."""
+    print("error: ended before it began", file=sys.stderr, flush=True)
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":  # what follows takes seconds
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, told_at_once)
+
+try:
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import DictConfig, OmegaConf
+
+    from das import ranks
+    from das.side_output import keep_printing
+    from experiments import rank_folders
+    from experiments.commands import usage
+    from experiments.harness import resume
+    from experiments.registry import TASKS
+    from experiments.run.errors import UserError, one_line_errors
+    from experiments.settings import sweep
+    from experiments.settings.compose import explain_config_error
+    from experiments.settings.config import run_config
+except ModuleNotFoundError as missing:
+    if str(missing.name).split(".")[0] in ("das", "experiments", "analysis", "rewards"):
+        raise
+    print(
+        f"error: {sys.executable} has no {missing.name}: start run.py with the Python of an environment that has what "
+        "it needs, such as .venv/bin/python of `make run` (docs/install.md)",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 
 def now() -> str:
@@ -57,7 +82,7 @@ def remove_unused(folder: Path) -> None:
 def main(config: DictConfig) -> None:
     hydra_config = HydraConfig.get()
     overrides, folder = list(hydra_config.overrides.task), Path(hydra_config.runtime.output_dir)
-    with one_line_errors(lambda: resume.hint(folder), folder), ExitStack() as stack:
+    with sweep.job(), one_line_errors(lambda: resume.hint(folder), folder), ExitStack() as stack:
         again = False
         with rank_folders.main_first():
             if ranks.is_main():
@@ -80,8 +105,9 @@ if __name__ == "__main__":
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(usage())
         sys.exit()
-    rank_folders.join()
-    resolve_folders(ranks.gather(now())[0])  # the main rank's time names the folder of all ranks
-    with rank_folders.main_first():
-        explain_config_error(sys.argv[1:])
-    main()
+    with one_line_errors():
+        rank_folders.join()
+        resolve_folders(ranks.gather(now())[0])  # the main rank's time names the folder of all ranks
+        with rank_folders.main_first():
+            explain_config_error(sys.argv[1:])
+        main()

@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from das.engine.checked_policies import CHECKED, advice
-from das.engine.self_test import run_apart
+from das.engine.checked_policies import CHECKED, advice, run_apart
 from das.engine.speed_test import arms_apart
 from das.engine.versions import UnsupportedVersion, installed, require_trl, require_vllm, unchecked_vllm
 from das.errors import reason_of

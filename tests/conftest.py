@@ -17,13 +17,14 @@ from runs import RUNS, STOPS, make
 from scripts import COMPARED_STEPS, GIVEN_PRICES, RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
 from starts import Starts
 
-from das.engine.build import EngineSettings, build_engine
+from das.engine.build import build_engine
+from das.engine.methods import EngineSettings
 from experiments.cache import cached_folder
 from experiments.run.environment import set_environment
 from experiments.run.processes import warm_context
 
 set_environment(int(os.environ.get("OMP_NUM_THREADS") or 1))
-# Where das keeps what it compared (das/engine/self_test.py): tests leave the user's own alone.
+# Where das keeps what it compared (das/engine/checked_policies.py): tests leave the user's own alone.
 os.environ.setdefault("XDG_STATE_HOME", str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "state"))
 settings.register_profile("untimed", deadline=None)  # a first example compiles C; no test is timed
 settings.register_profile("long", deadline=None, max_examples=20_000)  # --hypothesis-profile=long, by hand

@@ -207,8 +207,9 @@ def sampled_again(policy: str, found: Sequence[tuple[Path, int]]) -> list[list[l
     from vllm import SamplingParams
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-    from das.engine.build import EngineSettings, build_engine
+    from das.engine.build import build_engine
     from das.engine.install import install
+    from das.engine.methods import EngineSettings
     from das.engine.rollouts.rollout import request_seed
     from experiments.harness.rollout_steps import tokenized
     from experiments.training.checkpoint import step_folder

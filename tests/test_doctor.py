@@ -18,7 +18,7 @@ import pytest
 from scripts import run_script, scripts
 
 from das import __main__, doctor
-from das.engine import self_test, speed_test, versions
+from das.engine import checked_policies, speed_test, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN_VERIFIER = """
@@ -56,7 +56,7 @@ def doctor_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         (ended,) = scripts(command[3:], [env])
         return SimpleNamespace(returncode=ended.code, stdout=ended.out, stderr=ended.errors)
 
-    for module in (self_test, speed_test):
+    for module in (checked_policies, speed_test):
         monkeypatch.setattr(module, "subprocess", SimpleNamespace(run=fork, TimeoutExpired=subprocess.TimeoutExpired))
 
     def run(*words: str) -> Any:
@@ -154,7 +154,7 @@ def test_a_model_gets_one_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("", "FAIL", "das does not support it"),
     ):
         identity = {**equal, "architecture": architecture} if architecture else None
-        found = self_test.Found(identity, "ended with 1", refused="das does not support it")
+        found = checked_policies.Found(identity, "ended with 1", refused="das does not support it")
         monkeypatch.setattr(doctor, "run_apart", lambda policy, found=found: found)
         verdict = doctor.check_engine("some/model")
         assert (verdict.name, verdict.state) == ("model", state)

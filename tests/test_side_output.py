@@ -14,7 +14,7 @@ import wandb
 from composed import composed_arm
 
 from das import side_output
-from das.engine.build import EngineSettings
+from das.engine.methods import EngineSettings
 from das.engine.rollouts import totals
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport

@@ -1,7 +1,11 @@
 """Connect to a Ray that runs already, or start one that ends with this process."""
 
 import os
+import signal
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from das.cluster.messages import ClusterError
@@ -37,11 +41,31 @@ def connect(settings: ClusterSettings, cores: int) -> tuple[Any, bool]:
         require_listener(address)
     mode = os.environ.get("RAY_AUTH_MODE")
     try:
-        _init(ray, address, options)
+        with _own_end():
+            _init(ray, address, options)
     finally:
         if mode is None:  # Ray sets it. A fork of a process that imported Ray before would go by it in part only
             os.environ.pop("RAY_AUTH_MODE", None)
     return ray, True
+
+
+@contextmanager
+def _own_end() -> Iterator[None]:
+    """Inside the `with` block Ray takes SIGTERM for itself: it would end the process by SystemExit(15). A handler that
+    this process has had before is put back, and hears of a signal that came in between."""
+    before = signal.getsignal(signal.SIGTERM)
+    if before == signal.SIG_DFL or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    told = False
+    try:
+        yield
+    except SystemExit:
+        told = True
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if told:
+        signal.raise_signal(signal.SIGTERM)
 
 
 def _init(ray: Any, address: str | None, options: dict[str, Any]) -> None:

@@ -18,8 +18,9 @@ import torch
 from das.cluster.messages import ClusterError, EngineRequest, Response
 from das.cluster.weights import WeightsPart, unpacked
 from das.drafter.saved import SavedText
-from das.engine.build import EngineSettings, build_engine
+from das.engine.build import build_engine
 from das.engine.install import install
+from das.engine.methods import EngineSettings
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import own_parameters
 from das.weights.agreement import Policy

@@ -4,61 +4,20 @@ import gc
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from das import stages
 from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
-from das.engine.engine_config import WORKER, DasOptions, DraftOptions
+from das.engine.engine_config import WORKER, DraftOptions
 from das.engine.environment import in_this_process, variables
-from das.engine.methods import Method, find_method
-from das.engine.model_code import refuse_model_code
+from das.engine.methods import EngineSettings
 from das.errors import EngineError, reason_of
 
 if TYPE_CHECKING:
     from vllm import LLM
-
-
-@dataclass(frozen=True)
-class EngineSettings(DraftOptions):
-    """The settings of an engine. Sizes are in tokens unless the comment gives another unit."""
-
-    model: str  # directory or hub id
-    method: str = "none"  # a row of METHODS (methods.py)
-    dtype: str = "auto"
-    max_model_len: int | None = None
-    max_num_seqs: int = 32  # requests that decode at once
-    max_num_batched_tokens: int = 4096
-    enable_prefix_caching: bool = True
-    enable_chunked_prefill: bool = True
-    enforce_eager: bool = True
-    gpu_memory_utilization: float = 0.1  # fraction of device memory (of host memory on the CPU)
-    tensor_parallel_size: int = 1
-    weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
-    kv_cache_gib: int = 1  # KV cache on a CPU; on a GPU vLLM takes what gpu_memory_utilization leaves
-    seed: int = 0
-    self_draft: str = "w8a8"  # or w4: the format of the policy's own weights that draft, with method self_draft
-    # Of vLLM's speculative_config, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}. das takes this number
-    # alone: its longest draft, by default the budget's, and 8 on a GPU with exact=distribution.
-    speculative: Mapping[str, Any] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, without code
-
-    def __post_init__(self) -> None:
-        refuse_model_code({**self.extra, "speculative": self.speculative})
-        self.das_options  # noqa: B018  # impossible ones are refused
-
-    @property
-    def das_options(self) -> DasOptions:
-        """The settings that concern drafts, in the form in which das's worker takes them."""
-        own = self.self_draft if self.row.self_drafts else None
-        return DasOptions(**{each.name: getattr(self, each.name) for each in fields(DraftOptions)}, self_draft=own)
-
-    @property
-    def row(self) -> Method:
-        """The method's row in the table of das/engine/methods.py. Raises EngineError for an unknown method."""
-        return find_method(self.method)
 
 
 OPTIONS = (*(each.name for each in fields(DraftOptions)), "self_draft", "speculative")  # of engine_arguments()

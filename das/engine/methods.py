@@ -1,20 +1,18 @@
-"""The table of drafting methods and their properties. Every list of methods is made from this table.
+"""The settings of an engine, and the table of drafting methods. Every list of methods is made from this table.
 
 A new method needs one row here and one file that drafts.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from das.budget import longest_draft
-from das.engine.engine_config import longest_on_device
+from das.engine.engine_config import DasOptions, DraftOptions, longest_on_device
+from das.engine.model_code import refuse_model_code
 from das.errors import EngineError
 from das.models import head_files
-
-if TYPE_CHECKING:
-    from das.engine.build import EngineSettings
 
 PROPOSER = "das.engine.proposer.DasProposer"  # the class that vLLM loads where das drafts
 STOCK = "stock"  # vLLM as it comes, without das
@@ -62,7 +60,47 @@ class Method:
         return self.model is None
 
 
-def _own(settings: "EngineSettings") -> SpeculativeConfig:
+@dataclass(frozen=True)
+class EngineSettings(DraftOptions):
+    """The settings of an engine. Sizes are in tokens unless the comment gives another unit."""
+
+    model: str  # directory or hub id
+    method: str = "none"  # a row of METHODS (methods.py)
+    dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 32  # requests that decode at once
+    max_num_batched_tokens: int = 4096
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    enforce_eager: bool = True
+    gpu_memory_utilization: float = 0.1  # fraction of device memory (of host memory on the CPU)
+    tensor_parallel_size: int = 1
+    weight_check_every: int = 4  # syncs within which every weight is compared with the trainer's; 1: all each time
+    kv_cache_gib: int = 1  # KV cache on a CPU; on a GPU vLLM takes what gpu_memory_utilization leaves
+    seed: int = 0
+    self_draft: str = "w8a8"  # or w4: the format of the policy's own weights that draft, with method self_draft
+    # Of vLLM's speculative_config, such as {"model": "DIRECTORY", "num_speculative_tokens": 4}. das takes this number
+    # alone: its longest draft, by default the budget's, and 8 on a GPU with exact=distribution.
+    speculative: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further arguments of vllm.LLM, without code
+
+    def __post_init__(self) -> None:
+        refuse_model_code({**self.extra, "speculative": self.speculative})
+        self.das_options  # noqa: B018  # impossible ones are refused
+
+    @property
+    def das_options(self) -> DasOptions:
+        """The settings that concern drafts, in the form in which das's worker takes them."""
+        own = self.self_draft if self.row.self_drafts else None
+        return DasOptions(**{each.name: getattr(self, each.name) for each in fields(DraftOptions)}, self_draft=own)
+
+    @property
+    def row(self) -> Method:
+        """The method's row in the table of das/engine/methods.py. Raises EngineError for an unknown method."""
+        return find_method(self.method)
+
+
+def _own(settings: EngineSettings) -> SpeculativeConfig:
     most, planned = longest_draft(settings.budget), dict(settings.speculative).pop("num_speculative_tokens", None)
     if unknown := set(settings.speculative) - {"num_speculative_tokens"}:
         raise EngineError(f"speculative.{min(unknown)}: {settings.method} takes num_speculative_tokens alone")
@@ -73,13 +111,13 @@ def _own(settings: "EngineSettings") -> SpeculativeConfig:
     return {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": min(most, planned)}
 
 
-def _suffix(settings: "EngineSettings") -> SpeculativeConfig:
+def _suffix(settings: EngineSettings) -> SpeculativeConfig:
     if find_spec("arctic_inference") is None:
         raise EngineError("arm suffix needs arctic-inference, which is not installed: run `make peers`")
     return {"method": "suffix", **settings.speculative}
 
 
-def _draft_model(settings: "EngineSettings") -> SpeculativeConfig:
+def _draft_model(settings: EngineSettings) -> SpeculativeConfig:
     """Returns vLLM's speculative_config for a draft model. build.check_draft_model checks its folder."""
     model, tokens = (settings.speculative.get(name) for name in ("model", "num_speculative_tokens"))
     if not isinstance(model, str) or not model:
@@ -92,7 +130,7 @@ def _draft_model(settings: "EngineSettings") -> SpeculativeConfig:
     return {"method": "draft_model", **settings.speculative}
 
 
-def _eagle3(settings: "EngineSettings") -> dict[str, Any]:
+def _eagle3(settings: EngineSettings) -> dict[str, Any]:
     if not settings.speculative.get("model"):
         raise EngineError("eagle3 needs a head: set model in its speculative settings to the head's folder")
     if problem := head_files.depth_problem(settings.speculative.get("num_speculative_tokens")):
@@ -100,13 +138,13 @@ def _eagle3(settings: "EngineSettings") -> dict[str, Any]:
     return {"method": "eagle3", **settings.speculative}
 
 
-def _mtp(settings: "EngineSettings") -> SpeculativeConfig:
+def _mtp(settings: EngineSettings) -> SpeculativeConfig:
     if problem := head_files.mtp_problem(settings.model, settings.speculative.get("num_speculative_tokens")):
         raise EngineError(problem)
     return {"method": "mtp", **settings.speculative}
 
 
-def _stock(settings: "EngineSettings") -> SpeculativeConfig:
+def _stock(settings: EngineSettings) -> SpeculativeConfig:
     raise EngineError(
         "stock is vLLM as it comes, without das: leave das.install() and das.engine_arguments() out, or call "
         'das.speculate("off"); in experiments it is arm=stock'

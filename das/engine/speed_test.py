@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from das.engine.self_test import OF_RANKS, last_line
+from das.engine.checked_policies import OF_RANKS, last_line
 
 ARMS = ("stock", "none", "das")
 LIMIT_S = 300  # seconds of an arm: a model's weights may lie on a slow disk
@@ -44,7 +44,8 @@ def measure(arm: str, model: str, exact: str | None) -> dict[str, Any]:
     """Roll out with one arm. Returns the number of requests at once, the longest response in tokens, and of each visit
     tokens a second, drafted and accepted tokens."""
     import das
-    from das.engine.build import EngineSettings, build_engine, warm_up
+    from das.engine.build import build_engine, warm_up
+    from das.engine.methods import EngineSettings
     from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out
 
     stock = arm == "stock"

@@ -333,8 +333,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def _begin_evaluation(self) -> None:
         self._das_evaluates = True
-        speculative = self.vllm_config.speculative_config
-        if speculative is not None and speculative.method == "suffix":  # it cannot leave texts out
+        speculative_config = self.vllm_config.speculative_config
+        if speculative_config is not None and speculative_config.method == "suffix":  # it cannot leave texts out
             self._das_suffix = self.das_runner.drafter
             self.das_runner.drafter = type(self._das_suffix)(self.vllm_config)
 

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,14 +27,14 @@ from das import ranks
 from das.arrays import load_arrays, save_arrays
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
-from das.engine.build import EngineSettings, build_engine
+from das.engine.build import build_engine
+from das.engine.methods import EngineSettings
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.errors import EngineError, WeightSyncError
 from das.trl.conversations import Turn, conversation_rows, joined
 from das.trl.dataset_rows import history_tick, problem_id, require_fitting_batch
-from das.trl.determinism import algorithms_of_the_engine
 from das.trl.engines.cluster import ClusterEngines
-from das.trl.engines.engines import Engines
+from das.trl.engines.engines import Engines, NewWeights, TrainedHead
 from das.trl.engines.in_process import DasEngine, start_in_process
 from das.trl.step_rollouts import FinishedRollout, Rows, Sync
 from das.trl.support import unsupported
@@ -44,19 +44,6 @@ from das.weights.sharding import whole
 from das.weights.weight_check import WeightSample, check_together
 
 STATE = "generation.npz"
-
-
-class TrainedHead(Protocol):
-    """A drafter that is trained beside the policy."""
-
-    def tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """Returns its weights, under the names that the engine loads."""
-
-    def save(self, folder: Path) -> None:
-        """Write its part of a checkpoint."""
-
-    def load(self, folder: Path) -> None:
-        """Continue from what `save` wrote."""
 
 
 class SpeculativeGeneration(VLLMGeneration):
@@ -113,13 +100,13 @@ class SpeculativeGeneration(VLLMGeneration):
 
     def _init_vllm(self) -> None:
         if self.cluster is not None:
-            self.engines = ClusterEngines(self.cluster, self)
+            self.engines = ClusterEngines(self.cluster, self.engine, self)
         elif self.mode == "server":
             from das.trl.engines.server import ServerEngine  # here, because few need its clients
 
-            self.engines = ServerEngine(self)
+            self.engines = ServerEngine(self, self.engine.method)
         else:
-            self.engines = start_in_process(self)
+            self.engines = start_in_process(self, self.engine, self.build_engine)
         if problem := embedding_problem(self.model, self.engines.policy):
             raise EngineError(problem)
         if note := dtype_note(self.accelerator.mixed_precision, self.engines.policy):
@@ -128,7 +115,7 @@ class SpeculativeGeneration(VLLMGeneration):
     @property
     def llm(self) -> Any:
         """The engine, by TRL's name. While TRL generates an announced rollout, it sees one that calls `answer`."""
-        return self.engines.seen_by_trl(self) if getattr(self._here, "generates", False) else self.engines.llm
+        return self.engines.seen_by_trl(self.answer) if getattr(self._here, "generates", False) else self.engines.llm
 
     @property
     def vllm_client(self) -> Any:
@@ -194,8 +181,12 @@ class SpeculativeGeneration(VLLMGeneration):
 
         Raises WeightSyncError, on all ranks, if an engine lacks the weights.
         """
-        self._load(self.engines.copied(self), self.step)
+        self._load(self.copied_weights(), self.step)
         self._held = fingerprint(self.model.parameters())  # after the load, which merges adapters and parts them again
+
+    def copied_weights(self) -> Any:
+        """Returns copies of the trainer's weights, if the engines take copies. All ranks must call it."""
+        return self.engines.copied(self._iter_named_params, self.head)
 
     def push_weights(self) -> None:
         """Send the trainer's weights to an engine by TRL's own code."""
@@ -204,7 +195,8 @@ class SpeculativeGeneration(VLLMGeneration):
     def _load(self, copies: Any, step: int) -> None:
         """See sync_weights. copies: of the weights, if the engines take copies."""
         start, self.sync = time.perf_counter(), Sync()
-        check_together(partial(self.engines.load_weights, self, copies), step)
+        new = NewWeights(self.push_weights, copies, self.head, self.weight_sample, self.sync)
+        check_together(partial(self.engines.load_weights, new), step)
         self.sync.seconds = time.perf_counter() - start
         self._is_current = True
 
@@ -230,7 +222,14 @@ class SpeculativeGeneration(VLLMGeneration):
             generated = super().generate(prompts, images, num_generations, profiler)
         finally:
             self._here.generates, self._here.announced = False, self.several_turns
-        return self.engines.completed(self, generated)
+        newest = self._turns[-1].rollout if self._turns else self.last
+        generated, newest = self.engines.completed(generated, newest, self.logprobs is not None)
+        if self._turns:
+            assert newest is not None
+            self._turns[-1] = replace(self._turns[-1], rollout=newest)
+        else:
+            self.last = newest
+        return generated
 
     def _problems_asked(self) -> Sequence[str]:
         """Returns the problem ids of all ranks whose prompts TRL gathers with this rank's, in TRL's order of
@@ -241,13 +240,9 @@ class SpeculativeGeneration(VLLMGeneration):
         torch.distributed.all_gather_object(of_ranks, self.problems, group=self.tp_group)
         return [problem for problems in of_ranks for problem in problems]
 
-    def generate_keyed(self, prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
-        """Takes the place of llm.generate. TRL passes one `sampling_params` for all prompts, and no problem ids."""
-        with algorithms_of_the_engine():
-            return self.answer(prompts, sampling_params)
-
     def answer(self, prompts: list[Any], sampling_params: Any) -> list[Any]:
-        """Let the engines answer TRL's prompts, each with its seed and its problem id. Returns the engines' outputs."""
+        """Let the engines answer TRL's prompts, each with its seed and its problem id: TRL passes one `sampling_params`
+        for all prompts, and no problem ids. Returns the engines' outputs."""
         self._require_current()
         turn = len(self._turns)
         rows = conversation_rows(prompts) if turn else range(len(prompts))
@@ -287,16 +282,6 @@ class SpeculativeGeneration(VLLMGeneration):
         self.last = joined(self._turns, self.engines.end_turns(self.step, self.history_tick, self.evaluation))
         self._turns, self._here.announced = [], False
 
-    def hand_over(self, seconds: float) -> None:
-        """Note in the newest rollout, or its newest turn, the seconds in which its responses became what TRL takes."""
-        newest = self._turns[-1].rollout if self._turns else self.last
-        assert newest is not None
-        newest = newest.handed_over(1e6 * seconds / max(1, newest.tokens))
-        if self._turns:
-            self._turns[-1] = replace(self._turns[-1], rollout=newest)
-        else:
-            self.last = newest
-
     # ---- a rollout that TRL does not ask for ----
 
     def submit(self, trainer: Any, rows: Rows, step: int) -> Future[FinishedRollout]:
@@ -308,7 +293,7 @@ class SpeculativeGeneration(VLLMGeneration):
         load = None
         if self._notice_new_weights(trainer):
             trainer._last_loaded_step = updates
-            load = partial(self._load, self.engines.copied(self), step)
+            load = partial(self._load, self.copied_weights(), step)
             self._held = fingerprint(self.model.parameters())
 
         def roll_out() -> FinishedRollout:

@@ -13,10 +13,10 @@ from das.budget import DEFAULT_BUDGET
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.drafter import DEFAULT_UNIT, check_unit
-from das.engine.build import EngineSettings
 from das.engine.engine_config import BITS, DISTRIBUTION, EXACT
 from das.engine.environment import forget
 from das.engine.install import install
+from das.engine.methods import EngineSettings
 from das.engine.rollouts.rollout import Rollout
 from das.engine.versions import VLLM, installed
 from das.errors import EngineError

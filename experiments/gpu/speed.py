@@ -27,7 +27,8 @@ KERNELS = 16  # that are listed, those that take longest first
 def speed(scale: Scale, arm: str) -> Verdict:
     """Time one arm. arm: METHOD, or METHOD.HOW: `bits` (batch-invariant kernels, 64 requests only), `compiled` (by
     Inductor)."""
-    from das.engine.build import EngineSettings, warm_up
+    from das.engine.build import warm_up
+    from das.engine.methods import EngineSettings
     from experiments.harness.replays.forced_engines import ForcedRollout, as_recorded, roll_out_forced, set_seats
 
     method, _, how = arm.partition(".")

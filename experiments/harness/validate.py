@@ -6,7 +6,7 @@ from math import lcm
 from das import ranks
 from das.cluster.connection import require_listener
 from das.cluster.messages import ClusterError
-from das.engine.build import EngineSettings
+from das.engine.methods import EngineSettings
 from das.engine.model_code import refuse_model_code
 from das.engine.versions import require_supported
 from das.trl.lag import ahead_problem

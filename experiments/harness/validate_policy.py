@@ -39,10 +39,10 @@ def _incomplete(folder: Path, max_model_len: int) -> str:
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)  # suppresses a report of many lines
     logging.disable_progress_bar()
-    options: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False, "device_map": "meta"}
+    options: dict[str, Any] = {"use_safetensors": True, "device_map": "meta"}
     try:  # names and shapes only; mismatched sizes are reported
         options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
-        model, report = AutoModelForCausalLM.from_pretrained(folder, **options)
+        model, report = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False, **options)
     finally:
         logging.set_verbosity(verbosity)
         logging.enable_progress_bar()

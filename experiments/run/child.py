@@ -9,7 +9,7 @@ from das.process import die_with_parent
 
 
 def run(command: Sequence[str], on_line: Callable[[str], Any], errors: int | IO[str] = subprocess.STDOUT) -> int:
-    """Run a command and return its exit code. An interrupt is passed on to it.
+    """Run a command and return its exit code. If this process is told to end, so is the command, and it is waited for.
 
     on_line: called with each line of its output. errors: receives its stderr.
 
@@ -22,8 +22,7 @@ def run(command: Sequence[str], on_line: Callable[[str], Any], errors: int | IO[
         try:
             for line in child.stdout:
                 on_line(line.rstrip("\n"))
-        except KeyboardInterrupt:
-            child.send_signal(signal.SIGINT)
-            child.wait()
+        except BaseException as ended:
+            child.send_signal(signal.SIGINT if isinstance(ended, KeyboardInterrupt) else signal.SIGTERM)
             raise
     return child.returncode

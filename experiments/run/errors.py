@@ -1,13 +1,17 @@
-"""Turn bad input into one clear line and an exit code that is not 0."""
+"""Turn bad input into one clear line and an exit code that is not 0, and end a run at once that is told to end."""
 
 import errno
+import os
 import signal
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import psutil
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
@@ -21,6 +25,12 @@ from rewards.workers import JudgeError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 USER_ERROR, FAILED, INTERRUPTED, TERMINATED = 2, 1, 130, 143
+ENDS: dict[int, tuple[str, int]] = {
+    signal.SIGINT: ("interrupted", INTERRUPTED),
+    signal.SIGTERM: ("ended by SIGTERM", TERMINATED),
+}
+GRACE_S = 20.0  # seconds in which a run that is told to end may close its files and its W&B runs
+AGAIN_S = 0.05  # seconds until what Python ignored is raised again
 _UNREADABLE = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
@@ -58,9 +68,14 @@ def reading(path: Path, key: str = "") -> Iterator[None]:
         raise UserError(f"{named} cannot be read: {type(error).__name__}: {reason}") from error
 
 
+def say(message: str) -> None:
+    """Print the message as one error line."""
+    print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
+
+
 def stop(message: str, code: int) -> None:
     """Print the message as one error line, and exit with this code."""
-    print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
+    say(message)
     sys.exit(code)
 
 
@@ -68,8 +83,11 @@ class Terminated(BaseException):
     """The process got SIGTERM, as from a batch system whose time is over."""
 
 
-def _terminated(number: int, frame: object) -> None:
-    raise Terminated
+def kill_children() -> None:
+    """Kill all processes that this one has started, and those that they have started."""
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @contextmanager
@@ -78,18 +96,13 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
 
     resume_hint: returns a text to append to the line about a run that was interrupted. folder: that of the run.
     """
-    before = signal.signal(signal.SIGTERM, _terminated)
     try:
-        yield
+        with _ending(resume_hint):
+            yield
     except (UserError, EngineError, UnsupportedVersion, NativeBuildError, OmegaConfBaseException, RewardError) as error:
         stop(str(error), USER_ERROR)
     except (RunFailed, ClusterError, WeightSyncError, TrainingDiverged, CheckpointError, JudgeError) as error:
         stop(str(error), FAILED)
-    except (KeyboardInterrupt, Terminated) as ended:
-        what, code = ("ended by SIGTERM", TERMINATED) if isinstance(ended, Terminated) else ("interrupted", INTERRUPTED)
-        if not ranks.is_main():  # a launcher hands the signal to all ranks, and one line is enough
-            sys.exit(code)
-        stop(f"{what}; the finished steps are in the run folder{resume_hint()}", code)
     except (IsADirectoryError, NotADirectoryError, FileExistsError) as error:
         kinds = ("folder", "file") if isinstance(error, IsADirectoryError) else ("file", "folder")
         stop(f"{error.filename} is a {kinds[0]} where a {kinds[1]} is expected: move it away", USER_ERROR)
@@ -101,8 +114,76 @@ def one_line_errors(resume_hint: Callable[[], str] = str, folder: Path | None = 
         if error.errno != errno.ENOSPC:
             raise
         stop(f"disk full while writing {error.filename or 'results'}: free some space or set out=OTHER_DIR", FAILED)
+
+
+@contextmanager
+def _ending(resume_hint: Callable[[], str]) -> Iterator[None]:
+    """Inside the `with` block SIGTERM and Ctrl-C raise Terminated and KeyboardInterrupt. Whatever that becomes on its
+    way out (Ray makes a SystemError of it), the process then ends with one line, and kills what it has started.
+
+    If the process is still in the block GRACE_S later, or is told a second time, it ends at once.
+    """
+    ending = _Ending(resume_hint)
+    # Shells let background jobs ignore Ctrl-C.
+    heard = [number for number in ENDS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, ending.told) for number in heard}
+    unraisable, sys.unraisablehook = sys.unraisablehook, ending.swallowed
+    try:
+        yield
+    except BaseException as error:
+        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else ending.number
+        if number is None:
+            raise
+        ending.say(number)
+        sys.exit(ENDS[number][1])
     finally:
-        signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = unraisable
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        ending.patience.cancel()
+
+
+class _Ending:
+    """How a process ends that is told to."""
+
+    def __init__(self, resume_hint: Callable[[], str]) -> None:
+        self.number: int | None = None  # of the signal
+        self.patience = threading.Timer(GRACE_S, self._at_once)
+        self.patience.daemon = True
+        self._hint = resume_hint
+        self._said = threading.Lock()
+
+    def told(self, number: int, frame: object) -> None:
+        """Handle a signal."""
+        if self.number is not None:
+            self._at_once()
+        self.number = number
+        self.patience.start()
+        self._raise()
+
+    def _raise(self, *signalled: Any) -> None:
+        raise KeyboardInterrupt if self.number == signal.SIGINT else Terminated
+
+    def swallowed(self, error: Any) -> None:
+        """Takes the place of sys.unraisablehook: raise again what was raised where Python must ignore it, as in a
+        fork."""
+        if self.number is None or not issubclass(error.exc_type, KeyboardInterrupt | Terminated):
+            sys.__unraisablehook__(error)
+            return
+        signal.signal(self.number, self._raise)
+        threading.Timer(AGAIN_S, os.kill, [os.getpid(), self.number]).start()
+
+    def say(self, number: int) -> None:
+        """Print the line, once, and kill what this process has started."""
+        first = self._said.acquire(blocking=False)
+        if first and ranks.is_main():  # a launcher hands the signal to all ranks, and one line is enough
+            say(f"{ENDS[number][0]}; the finished steps are in the run folder{self._hint()}")
+        kill_children()
+
+    def _at_once(self) -> None:
+        assert self.number is not None
+        self.say(self.number)
+        os._exit(ENDS[self.number][1])
 
 
 def _lost(error: OSError, folder: Path) -> str:

@@ -6,17 +6,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import setup_globals
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from experiments.registry import TASKS
-from experiments.run.errors import CONFIGS, USER_ERROR, UserError, stop
+from experiments.run.errors import CONFIGS, USER_ERROR, UserError, say, stop
 from experiments.settings.config import run_config
 
 _NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # what compose raises
+SWEEP = {"-m", "--multirun"}
 _CHOICE = re.compile(
     r"Could not find '(.+)/([^/']+)'\s+Available options in '[^']*':\s+(.*?)\s+Config search", re.DOTALL
 )
@@ -68,27 +72,64 @@ def _unknown_key(key: str, hydra_line: str, overrides: list[str]) -> str:
 
 def explain_config_error(arguments: list[str]) -> None:
     """Compose the config before Hydra does, to report a bad key or choice by one line instead of Hydra's several lines.
+    Of a sweep, check the settings of all jobs before the first one begins.
 
-    arguments: the command line. A command line with flags (-m, --help, --cfg ...) is left to Hydra.
+    arguments: the command line. One with other flags than -m (--help, --cfg ...) is left to Hydra.
     """
-    if any(argument.startswith("-") for argument in arguments):
+    flags = {argument for argument in arguments if argument.startswith("-")}
+    overrides = [argument for argument in arguments if argument not in flags]
+    if flags - SWEEP:
         return
-    task = next((argument.removeprefix("task=") for argument in arguments if argument.startswith("task=")), "compare")
-    if task not in TASKS:
-        stop(
-            f"unknown task {task!r}: choose one of {', '.join(TASKS)}; python run.py --help describes them", USER_ERROR
-        )
-    if refusal := _no_choice(arguments):
-        stop(refusal, USER_ERROR)
     with initialize_config_dir(str(CONFIGS), version_base=None):
         try:
-            config = compose("config", overrides=arguments, return_hydra_config=True)
-            folder = Path(config.hydra.run.dir)
+            if flags:
+                setup_globals()  # the folder of a sweep has the time in its name
+                folder = _sweep_folder(overrides)
+            else:
+                folder = _composed(overrides).hydra.run.dir
+        except UserError as error:
+            stop(str(error), USER_ERROR)
         except _NO_CONFIG as error:
-            stop(config_error_line(error, arguments), USER_ERROR)
+            stop(config_error_line(error, overrides), USER_ERROR)
+    _require_writable(Path(folder))
+
+
+def _composed(overrides: list[str]) -> DictConfig:
+    """Return the config with these overrides, with Hydra's own part. Raises UserError with a one-line message."""
+    task = next((override.removeprefix("task=") for override in overrides if override.startswith("task=")), "compare")
+    if task not in TASKS:
+        raise UserError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}; python run.py --help describes them")
+    if refusal := _no_choice(overrides):
+        raise UserError(refusal)
+    try:
+        config = compose("config", overrides=overrides, return_hydra_config=True)
+    except _NO_CONFIG as error:
+        raise UserError(config_error_line(error, overrides)) from error
     if (resumed := config.get("resume")) is not None and not Path(str(resumed)).is_dir():  # Hydra would create it
-        stop(f"resume={resumed}: no such folder", USER_ERROR)
-    _require_writable(folder)
+        raise UserError(f"resume={resumed}: no such folder")
+    return config
+
+
+def _sweep_folder(overrides: list[str]) -> str:
+    """Return the folder of a sweep. Exits with one line for each of its jobs whose settings are wrong."""
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    (jobs,) = BasicSweeper.split_arguments(parser.parse_overrides(overrides), None)
+    folder, wrong = "", []
+    for number, job in enumerate(jobs):
+        try:
+            config = _composed(job)
+            folder = config.hydra.sweep.dir
+            with open_dict(config):
+                del config.hydra
+            run_config(config)
+        except (UserError, *_NO_CONFIG) as error:
+            line = str(error) if isinstance(error, UserError) else config_error_line(error, job)
+            wrong.append(f"job {number} ({' '.join(job)}): {line}")
+    for line in wrong[:-1]:
+        say(line)
+    if wrong:
+        stop(f"{wrong[-1]}; no job of the sweep was started", USER_ERROR)
+    return folder
 
 
 def _no_choice(arguments: list[str]) -> str:

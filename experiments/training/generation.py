@@ -44,7 +44,7 @@ class HarnessGeneration(SpeculativeGeneration):
         anew before its next rollout, which empties the prefix cache. The training's seeds depend on no state, and
         random states are put back. Raises WeightSyncError like `sync_weights`.
         """
-        return self.engines.submit(partial(self._evaluate, request, self.engines.copied(self))).result()
+        return self.engines.submit(partial(self._evaluate, request, self.copied_weights())).result()
 
     def _evaluate(self, request: RolloutRequest, copies: Any) -> Rollout:
         kept = self.weight_sample, self.sync

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from das.engine.build import EngineSettings
+from das.engine.methods import EngineSettings
 from das.engine.patches.front_end import let_force
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.trl.engines.in_process import DasEngine

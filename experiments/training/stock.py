@@ -10,7 +10,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from das.engine.build import EngineSettings, build_engine, warm_up
+from das.engine.build import build_engine, warm_up
+from das.engine.methods import EngineSettings
 from das.engine.patches import weights
 from das.engine.rollouts.meter import RequestCounts, RolloutMeter
 from das.engine.rollouts.rollout import Rollout, RolloutRequest

@@ -14,7 +14,7 @@ from das.cluster.messages import ClusterError, EngineRequest, Response
 from das.cluster.rollout_engine import RolloutEngine
 from das.cluster.weights import WeightsPart, packed
 from das.drafter.saved import SavedText
-from das.engine.build import EngineSettings
+from das.engine.methods import EngineSettings
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]

@@ -11,7 +11,8 @@ from transformers import DeepseekV2Config, PretrainedConfig, Qwen3Config, Qwen3N
 
 import das
 from das.engine import checked_policies, self_test, versions
-from das.engine.build import EngineSettings, build_engine
+from das.engine.build import build_engine
+from das.engine.methods import EngineSettings
 from das.errors import EngineError
 
 SIZES: dict[str, Any] = {
@@ -143,7 +144,7 @@ def unchecked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def check(identity: dict[str, Any] | None) -> list[str]:
         run = SelfTest(identity)
-        monkeypatch.setattr(self_test.subprocess, "run", run)
+        monkeypatch.setattr(checked_policies.subprocess, "run", run)
         monkeypatch.setattr(checked_policies, "_compared", set())
         checked_policies.check_policy(config)
         return run.policies
@@ -174,7 +175,7 @@ def test_what_nobody_checked_is_compared_once(
     assert lines(caplog) == []
     (answer,) = json.loads((tmp_path / "state" / "das" / "self_tests.json").read_text()).values()
     assert answer == EQUAL
-    monkeypatch.setattr(self_test, "question", lambda *words: " ".join(words))  # das has changed since
+    monkeypatch.setattr(checked_policies, "question", lambda *words: " ".join(words))  # das has changed since
     differing = {**EQUAL, "differing_requests": 2}
     for _ in range(2):
         with pytest.raises(EngineError, match=f"on {what} drafts change tokens or log-probs in 2 of 24") as refused:
@@ -204,7 +205,7 @@ def test_a_rollouts_sentence_says_whether_it_went_well() -> None:
 
 def test_a_missing_torchvision_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = "Value error, Model architectures ['X'] failed to be inspected.\n  For further information visit vLLM\n"
-    last = self_test.last_line(stderr)
+    last = checked_policies.last_line(stderr)
     for torchvision, words in ((None, "need torchvision, in the build that belongs to the torch here"), ("there", "")):
         monkeypatch.setattr(checked_policies, "find_spec", lambda name, found=torchvision: found)
         assert checked_policies.advice(last).endswith(words)

@@ -21,8 +21,7 @@ from conftest import Engines
 from logprobs import TOLERANCE, logprob_difference
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-from das.engine import self_test
-from das.engine.checked_policies import CHECKED
+from das.engine.checked_policies import CHECKED, RUNNING
 from das.errors import EngineError, NotInstalled
 
 ONE_LINE = (EngineError, NotInstalled, ValueError)
@@ -227,7 +226,7 @@ class Tried:
 @pytest.fixture(scope="module")
 def tried(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(self_test.RUNNING, "1")  # an unknown architecture is compared here, so das need not
+        patch.setenv(RUNNING, "1")  # an unknown architecture is compared here, so das need not
         yield Tried(engines, tmp_path_factory.mktemp)
 
 

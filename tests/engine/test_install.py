@@ -138,7 +138,8 @@ threads = torch.get_num_threads()
 import das
 das.install()
 das.speculate()
-from das.engine.build import EngineSettings, build_engine
+from das.engine.build import build_engine
+from das.engine.methods import EngineSettings
 build_engine(EngineSettings(sys.argv[1], "das", max_model_len=64))
 print("RESULT", torch.get_num_threads() - threads, [name for name in sys.argv[2:] if name in os.environ])
 """

@@ -18,19 +18,22 @@ from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from das.errors import EngineError, WeightSyncError
 from das.trl import generation
 from das.trl.dataset_rows import history_tick, problem_id, require_fitting
+from das.trl.engines.engines import NewWeights
 from das.trl.engines.in_process import DasEngine, require_sleep_mode, tensor_parallel_group
 
 
 def backend(unit: str = "epoch", **attributes: Any) -> Any:
     """A SpeculativeGeneration whose engine was never built."""
     without_engine: Any = object.__new__(generation.SpeculativeGeneration)
-    counters = {"rollouts": 0, "history_tick": 0, "num_drafted": 0, "num_accepted": 0}
+    counters = {"rollouts": 0, "history_tick": 0}
     usual = {
         "model": torch.nn.Linear(2, 2),
         "_held": None,
         "_is_current": True,
         "several_turns": False,
         "_turns": [],
+        "logprobs": None,
+        "weight_sample": None,
         "_here": SimpleNamespace(announced=True),
     }
     vars(without_engine).update(history_unit=unit, **counters, **usual | attributes)
@@ -59,7 +62,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
         return [], SimpleNamespace(responses=[[1]], accepted=0, report=RolloutReport(passes=1))
 
     def generate(backend: Any, prompts: Any, *rest: Any) -> Any:
-        backend.generate_keyed(prompts, None)
+        backend.llm.generate(prompts, None)
         return None, None, [], None
 
     monkeypatch.setattr(DasEngine, "roll_out", roll_out)
@@ -265,21 +268,21 @@ def test_equal_questions_about_other_images_are_other_problems() -> None:
 class Loads(DasEngine):
     """An engine that notes which weights it gets."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(None)
-        self.room = 2**20
+        self.room, self.model = 2**20, model
         self.got: list[float] = []
 
-    def load_weights(self, generation: Any, copies: None) -> str:
-        self.got.append(float(generation.model.weight.sum()))
+    def load_weights(self, new: NewWeights) -> str:
+        self.got.append(float(next(self.model.parameters()).sum()))
         return ""
 
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_weights_that_change_without_a_step_are_loaded(requests: list[RolloutRequest], ahead: bool) -> None:
     """However they are written: torch counts writes to a parameter, but not those to its `data`."""
-    engines = Loads()
-    announced = ready_backend(0, 1, engines=engines, enable_sleep_mode=False, last=SimpleNamespace(step=3))
+    engines = Loads(model := torch.nn.Linear(2, 2))
+    announced = ready_backend(0, 1, model=model, engines=engines, enable_sleep_mode=False, last=SimpleNamespace(step=3))
     weight, asking = announced.model.weight, trainer(4, training=ahead)
     asking._tokenize_prompts = lambda prompts: (prompts, None, {})
 

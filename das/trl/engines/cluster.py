@@ -14,10 +14,11 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from trl.generation.vllm_generation import VLLMGeneration
 
 from das import ranks
 from das.cluster.cluster import Cluster
@@ -25,16 +26,14 @@ from das.cluster.messages import ClusterError, Response
 from das.cluster.pool import EnginePool
 from das.cluster.settings import ClusterSettings
 from das.cluster.weights import WeightsPart, packed
+from das.engine.methods import EngineSettings
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError
-from das.trl.engines.engines import Result, SeenByTRL
+from das.trl.engines.engines import NewWeights, Result, SeenByTRL, TrainedHead
 from das.weights.agreement import Policy
 from das.weights.sharding import whole
 from das.weights.weight_check import WeightSample, problem_of
-
-if TYPE_CHECKING:
-    from das.trl.generation import SpeculativeGeneration
 
 # One engine beside the trainer. Nothing else rolls out, so it may be silent for longer.
 BESIDE = ClusterSettings(engines=1, silent_s=600.0)
@@ -69,7 +68,7 @@ class ClusterEngines:
     keeps_history = True
     compares_tensors = False  # each engine compares those that `load_weights` names
 
-    def __init__(self, settings: ClusterSettings, generation: "SpeculativeGeneration"):
+    def __init__(self, settings: ClusterSettings, engine: EngineSettings, generation: VLLMGeneration):
         """Start the cluster, on the main rank. Raises EngineError, on all ranks, if it fails or TRL's arguments ask for
         something else."""
         for unwanted, why in (
@@ -82,19 +81,19 @@ class ClusterEngines:
         self.cluster: Cluster  # on the main rank
         self._responses: list[Response] = []  # those that TRL's own code has now
         self._jobs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
-        self.policy: Policy = ranks.from_main(lambda: self._start(settings, generation))
+        self.policy: Policy = ranks.from_main(lambda: self._start(settings, engine))
         self.room = self.policy.room
         self.llm = Elsewhere(self.room)
 
-    def seen_by_trl(self, generation: "SpeculativeGeneration") -> SeenByTRL:
+    def seen_by_trl(self, answer: Callable[..., list[Any]]) -> SeenByTRL:
         """See Engines."""
-        return SeenByTRL(self.llm, partial(self._answered, generation.answer))
+        return SeenByTRL(self.llm, partial(self._answered, answer))
 
-    def _start(self, settings: ClusterSettings, generation: "SpeculativeGeneration") -> Policy:
+    def _start(self, settings: ClusterSettings, engine: EngineSettings) -> Policy:
         """Start the engines. Returns what they know of their policy."""
         threads = max(1, torch.get_num_threads() // settings.engines)
         try:
-            self.cluster = Cluster(EnginePool(settings, generation.engine, threads))
+            self.cluster = Cluster(EnginePool(settings, engine, threads))
         except ClusterError as error:
             raise EngineError(str(error)) from error
         policy: Policy = next(iter(self.cluster.engines.call_all("policy").values()))
@@ -102,22 +101,24 @@ class ClusterEngines:
 
     # ---- weights ----
 
-    def copied(self, generation: "SpeculativeGeneration") -> list[WeightsPart]:
+    def copied(
+        self, tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]], head: TrainedHead | None
+    ) -> list[WeightsPart]:
         """See Engines: the policy's weights, and those of a drafter that is trained beside it. Only the main rank talks
         to engines, so only its result has tensors. All ranks must call this, because they gather shards."""
         parts: list[WeightsPart] = []
-        tensors = whole(generation._iter_named_params())
+        of_policy = whole(tensors())
         if ranks.is_main():
-            parts += packed(tensors)
-            if generation.head is not None:
-                parts += packed(generation.head.tensors(), drafter=True)
+            parts += packed(of_policy)
+            if head is not None:
+                parts += packed(head.tensors(), drafter=True)
         else:
-            deque(tensors, maxlen=0)
+            deque(of_policy, maxlen=0)
         return parts
 
-    def load_weights(self, generation: "SpeculativeGeneration", copies: list[WeightsPart]) -> str:
+    def load_weights(self, new: NewWeights) -> str:
         """See Engines. Each engine compares a sample of the tensors with what was sent."""
-        return problem_of([ranks.from_main(lambda: self._lost_weights(copies, generation.weight_sample))])
+        return problem_of([ranks.from_main(lambda: self._lost_weights(new.copies, new.sample))])
 
     def _lost_weights(self, parts: Sequence[WeightsPart], sample: WeightSample) -> str:
         names = [name for part in parts if not part.drafter for name, _, _ in part.tensors]
@@ -149,17 +150,18 @@ class ClusterEngines:
             for row, response in zip(rows, self._responses, strict=True)
         ]
 
-    def completed(self, generation: "SpeculativeGeneration", generated: Any) -> Any:
-        """See Engines. Adds the log-probs of the sampled tokens."""
-        prompts, completions, logprobs, token_ids = generated
+    def completed(self, generated: Any, rollout: Rollout | None, logprobs: bool) -> tuple[Any, Rollout | None]:
+        """See Engines. Adds the log-probs of the sampled tokens, and to the rollout the time that this takes."""
+        prompts, completions, found, token_ids = generated
         responses, self._responses = self._responses, []
         start = time.thread_time()
-        if generation.logprobs is not None:
+        if logprobs:
             with _no_collection():
-                logprobs = [_column(response.logprobs) for response in responses]
+                found = [_column(response.logprobs) for response in responses]
                 token_ids = [response.tokens[:, None].tolist() for response in responses]
-        generation.hand_over(time.thread_time() - start)
-        return prompts, completions, logprobs, token_ids
+        assert rollout is not None
+        took = 1e6 * (time.thread_time() - start) / max(1, rollout.tokens)
+        return (prompts, completions, found, token_ids), rollout.handed_over(took)
 
     def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """Roll out the requests of all ranks, on the main rank. Each rank gets the responses to its own requests."""

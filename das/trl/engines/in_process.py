@@ -3,33 +3,32 @@ it."""
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from trl.generation.vllm_generation import VLLMGeneration
 
 from das import ranks
 from das.drafter import window_of
 from das.drafter.saved import SavedText
 from das.engine.environment import nccl_variables_kept
+from das.engine.methods import EngineSettings
 from das.engine.patches.front_end import learn_from_rollouts_alone
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
 from das.errors import EngineError
-from das.trl.determinism import random_states_kept
-from das.trl.engines.engines import Result, SeenByTRL
+from das.trl.determinism import algorithms_of_the_engine, random_states_kept
+from das.trl.engines.engines import NewWeights, Result, SeenByTRL, TrainedHead
 from das.trl.lag import done
 from das.trl.shared_history import SharedHistory
 from das.trl.support import invariance_problem
 from das.weights.agreement import Policy
 from das.weights.loaded_weights import cached_blocks
 from das.weights.weight_check import Tensors, WeightSample, problem_of
-
-if TYPE_CHECKING:
-    from das.trl.generation import SpeculativeGeneration
 
 
 class DasEngine:
@@ -45,9 +44,14 @@ class DasEngine:
         """llm: vLLM's LLM."""
         self.llm = llm
 
-    def seen_by_trl(self, generation: "SpeculativeGeneration") -> SeenByTRL:
+    def seen_by_trl(self, answer: Callable[..., list[Any]]) -> SeenByTRL:
         """See Engines."""
-        return SeenByTRL(self.llm, generation.generate_keyed)
+
+        def generate(prompts: list[Any], sampling_params: Any, use_tqdm: bool = False) -> list[Any]:
+            with algorithms_of_the_engine():
+                return answer(prompts, sampling_params)
+
+        return SeenByTRL(self.llm, generate)
 
     @property
     def policy(self) -> Policy:
@@ -56,16 +60,16 @@ class DasEngine:
 
     # ---- weights ----
 
-    def copied(self, generation: "SpeculativeGeneration") -> None:
+    def copied(self, tensors: Callable[[], Iterator[tuple[str, torch.Tensor]]], head: TrainedHead | None) -> None:
         """See Engines. The engine loads the weights before the training goes on."""
 
-    def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
+    def load_weights(self, new: NewWeights) -> str:
         """See Engines."""
-        generation.push_weights()
+        new.push()
         loaded = time.perf_counter()
-        problem = self.take_weights(generation.weight_sample)
-        generation.sync.check_s = time.perf_counter() - loaded
-        return problem or ("" if generation.head is None else self._load_head(generation.head.tensors()))
+        problem = self.take_weights(new.sample)
+        new.sync.check_s = time.perf_counter() - loaded
+        return problem or ("" if new.head is None else self._load_head(new.head.tensors()))
 
     def take_weights(self, sample: WeightSample) -> str:
         """Compute with the weights that TRL has loaded. Returns, in words, which tensors of the sample did not
@@ -97,9 +101,9 @@ class DasEngine:
             return roll_out(self.llm, request)
         return roll_out_turn(self.llm, request, turn)
 
-    def completed(self, generation: "SpeculativeGeneration", generated: Any) -> Any:
+    def completed(self, generated: Any, rollout: Rollout | None, logprobs: bool) -> tuple[Any, Rollout | None]:
         """See Engines. Nothing is missing."""
-        return generated
+        return generated, rollout
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """See Engines."""
@@ -133,12 +137,12 @@ class SharingEngine(DasEngine):
         super().__init__(llm)
         self._shared = SharedHistory(window, self.add_history, ranks.gather_beside(), gives)
 
-    def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
+    def load_weights(self, new: NewWeights) -> str:
         """See Engines."""
         self._shared.take()
         sent = self._shared.last
-        generation.sync.exchange_s, generation.sync.exchange_bytes = sent.seconds, sent.bytes
-        return super().load_weights(generation, copies)
+        new.sync.exchange_s, new.sync.exchange_bytes = sent.seconds, sent.bytes
+        return super().load_weights(new)
 
     def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """See Engines. Evaluations neither learn from other ranks nor teach them."""
@@ -173,10 +177,12 @@ class SharingEngine(DasEngine):
         self._shared.close()
 
 
-def start_in_process(generation: "SpeculativeGeneration") -> DasEngine:
-    """Build this rank's engine, and put what TRL's own code needs into `generation`. All ranks must call it. Raises
-    EngineError if the engine cannot be built in the trainer's process."""
-    settings, accelerator, size = generation.engine, generation.accelerator, generation.tensor_parallel_size
+def start_in_process(
+    generation: VLLMGeneration, settings: EngineSettings, build: Callable[..., DasEngine]
+) -> DasEngine:
+    """Build this rank's engine, and put what TRL's own code needs into `generation`. All ranks must call it. build:
+    takes further arguments of vllm.LLM. Raises EngineError if the engine cannot be built in the trainer's process."""
+    accelerator, size = generation.accelerator, generation.tensor_parallel_size
     overrides: dict[str, Any] = {}
     if accelerator.num_processes > 1:
         from trl.trainer.utils import ensure_master_addr_port
@@ -198,7 +204,7 @@ def start_in_process(generation: "SpeculativeGeneration") -> DasEngine:
     accelerator.wait_for_everyone()  # so the trainer's NCCL reads its variables before the engine pins them
     # The engine in this process reseeds all global generators. The trainer must not notice.
     with random_states_kept(), nccl_variables_kept() if size == 1 else nullcontext():
-        engine = generation.build_engine(**overrides)
+        engine = build(**overrides)
     llm = engine.llm
     if not hasattr(llm.llm_engine.engine_core, "engine_core"):
         raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")

@@ -1,26 +1,25 @@
 """A server that was started with das, on which TRL rolls out with `vllm_mode="server"`: one engine for all ranks."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trl.generation.vllm_client import parse_logprobs
+from trl.generation.vllm_generation import VLLMGeneration
 
 from das import ranks
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, roll_out
 from das.errors import EngineError
-from das.trl.engines.engines import SeenByTRL
+from das.trl.determinism import algorithms_of_the_engine
+from das.trl.engines.engines import NewWeights, SeenByTRL
 from das.trl.engines.in_process import DasEngine
 from das.trl.engines.server_client import Completion, ServerClient, warn_if_exposed
 from das.weights.agreement import Policy
 from das.weights.fingerprint import fingerprint
 from das.weights.weight_check import problem_of
-
-if TYPE_CHECKING:
-    from das.trl.generation import SpeculativeGeneration
 
 
 class ServerEngine(DasEngine):
@@ -32,8 +31,9 @@ class ServerEngine(DasEngine):
 
     keeps_history = False
 
-    def __init__(self, generation: "SpeculativeGeneration"):
-        """Connect to the server, on the main rank. Raises EngineError if it was not started with das."""
+    def __init__(self, generation: VLLMGeneration, method: str):
+        """Connect to the server, on the main rank. Raises EngineError if it was not started with das, or for another
+        method."""
         generation.enable_sleep_mode = False  # TRL ignores it here
         self.ranks_together = generation.accelerator.num_processes
         client: Any = None
@@ -44,7 +44,7 @@ class ServerEngine(DasEngine):
                 base_url=url, group_port=generation.group_port, connection_timeout=generation.server_timeout
             )
             warn_if_exposed(url)
-            client.require_das(generation.engine.method)
+            client.require_das(method)
             client.collective_rpc("das_meet_trainer")
             policy = Policy(*client.collective_rpc("das_policy")[0])
             client.init_communicator(device=generation.accelerator.device)
@@ -58,35 +58,34 @@ class ServerEngine(DasEngine):
         """See Engines."""
         return self._policy
 
-    def seen_by_trl(self, generation: "SpeculativeGeneration") -> SeenByTRL:
+    def seen_by_trl(self, answer: Callable[..., list[Any]]) -> SeenByTRL:
         """See Engines. TRL calls it `vllm_client`."""
-        return SeenByTRL(self.llm, partial(_generate_for_trl, generation))
+        return SeenByTRL(self.llm, partial(_generate_for_trl, answer))
 
     def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """See Engines. There is one turn only."""
         rows = SimpleNamespace(generate=self.llm.generate_rows, collective_rpc=self.llm.collective_rpc)
         return roll_out(rows, request)
 
-    def load_weights(self, generation: "SpeculativeGeneration", copies: None) -> str:
+    def load_weights(self, new: NewWeights) -> str:
         """See Engines. TRL's own code sends the weights by `update_named_params` of the client. The server's workers
         keep those of the sample as they arrive."""
-        sample, server = generation.weight_sample, self.llm
+        sample, server = new.sample, self.llm
         if server is not None:
             server.collective_rpc("das_expect_weights", [sample.every, sample.syncs])
-        generation.push_weights()
+        new.push()
         loaded = time.perf_counter()
         tensors = sample.take()
         if server is None:
             return ""
         sent = dict(zip(dict(tensors), fingerprint(dict(tensors).values()), strict=True))
         problem = problem_of(_lost(sent, *answer) for answer in server.collective_rpc("das_lost_of_expected"))
-        generation.sync.check_s = time.perf_counter() - loaded
+        new.sync.check_s = time.perf_counter() - loaded
         return problem
 
-    def completed(self, generation: "SpeculativeGeneration", generated: Any) -> Any:
+    def completed(self, generated: Any, rollout: Rollout | None, logprobs: bool) -> tuple[Any, Rollout | None]:
         """See Engines. On the main rank alone TRL's own code called `_generate_for_trl`."""
-        generation.last = ranks.from_main(lambda: generation.last)
-        return generated
+        return generated, ranks.from_main(lambda: rollout)
 
     def save_state(self, folder: Path) -> None:
         """Do nothing: the server keeps the history."""
@@ -103,7 +102,7 @@ def _lost(sent: Mapping[str, int], lost: str, arrived: Mapping[str, int]) -> str
 
 
 def _generate_for_trl(
-    generation: "SpeculativeGeneration",
+    answer: Callable[..., list[Any]],
     prompts: list[list[int]],
     features: Any,
     n: int,
@@ -117,7 +116,8 @@ def _generate_for_trl(
     if structured_outputs_regex is not None:
         sampling["structured_outputs"] = {"regex": structured_outputs_regex}
     rows = [{"prompt_token_ids": prompt} for prompt in prompts for _ in range(n)]
-    outputs = generation.generate_keyed(rows, Completion({**sampling, **generation_kwargs}))
+    with algorithms_of_the_engine():
+        outputs = answer(rows, Completion({**sampling, **generation_kwargs}))
     logprobs, logprob_token_ids = parse_logprobs([output.outputs[0].logprobs for output in outputs])
     return {
         "prompt_ids": [output.prompt_token_ids for output in outputs[::n]],

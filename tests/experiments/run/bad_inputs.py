@@ -149,7 +149,7 @@ OWN_CODE = (
     written("own.py", b"import os\nos._exit(77)\n"),
     altered(model_type="own", auto_map={"AutoConfig": "own.A", "AutoModelForCausalLM": "own.B"}),
 )
-policy_case("policy without a tokenizer", "transformers cannot load it", removed("tokenizer*"))
+policy_case("policy without a tokenizer", "has no tokenizer", removed("tokenizer*"))
 policy_case("policy with a damaged tokenizer", "transformers cannot load it", halved("tokenizer.json"))
 policy_case("policy without weights", "named model.safetensors", removed(WEIGHTS))
 policy_case("policy with truncated weights", "SafetensorError", halved(WEIGHTS))

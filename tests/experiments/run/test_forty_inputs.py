@@ -16,8 +16,9 @@ import pytest
 from hydra import initialize_config_dir
 
 import run as entry
-from das.engine.build import EngineSettings, build_engine
+from das.engine.build import build_engine
 from das.engine.install import install
+from das.engine.methods import EngineSettings
 from das.errors import EngineError
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS, one_line_errors

@@ -22,9 +22,9 @@ def test_results_come_in_order_from_other_processes() -> None:
     assert os.getpid() not in {process for _, process in results}
 
 
-def test_an_error_of_a_job_is_raised() -> None:
+def test_an_error_of_a_job_is_raised_at_once() -> None:
     def refuse() -> int:
         raise UserError("task.problems=0: must be at least 1")
 
     with pytest.raises(UserError, match="must be at least 1"):
-        in_processes([lambda: 1, refuse])
+        in_processes([lambda: time.sleep(600), refuse])
