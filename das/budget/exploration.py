@@ -15,9 +15,9 @@ from math import log2
 
 SHARE = 0.01  # share of the time since the last test
 MAX_HALVINGS = 3
-# What drafting may lose in a rollout: a share of its time, and some passes beyond. With few requests these are more,
-# because each costs little.
-LOSS, FEW, OF_FEW, OF_MANY = 0.005, 32, 6.0, 50.0  # OF_FEW passes for fewer than FEW requests, else OF_MANY / requests
+# What drafting may lose in a rollout: a share of its time, and some passes beyond. With many requests these are fewer,
+# because each costs more.
+LOSS, PASSES, OF_MANY = 0.005, 2.5, 25.0
 SPREAD = 0.02  # of a pass's time, for each doubling of the live requests, see Account
 
 
@@ -52,21 +52,29 @@ class Allowance:
 class Account:
     """Says when drafting must rest, so that a rollout takes hardly longer than without drafts.
 
-    It adds up the seconds that drafting saved, at about one number of live requests in one rollout. Requests gain
-    unequally, and the slowest one ends the rollout, so a drafted pass must save a bit more than nothing on average.
+    It adds up the seconds that drafting saved, for each octave of live requests. Requests gain unequally, and the
+    slowest one ends the rollout, so a drafted pass must save a bit more than nothing on average.
     """
 
     def __init__(self) -> None:
-        self.overdrawn = False  # True: drafting must rest
-        self._saved = self._elapsed = 0.0
+        self._saved: dict[int, float] = {}  # by the octave
+        self._resting: set[int] = set()  # octaves in which drafting rests
+        self._elapsed = 0.0
 
     def note(self, live: int, saved: float, seconds: float, plain: float) -> None:
         """Note a pass. saved: seconds against passes at rest that emit as many tokens for each request; 0 for a pass at
         rest. plain: seconds of such a pass."""
-        self._saved += saved - SPREAD * log2(live) * seconds if saved else 0.0
+        octave = int(log2(live))
         self._elapsed += seconds
-        limit = -LOSS * self._elapsed
+        balance = self._saved.get(octave, 0.0) + (saved - SPREAD * log2(live) * seconds if saved else 0.0)
+        self._saved[octave] = balance
         # A debt that is small again lets drafting go on: at rest the limit grows.
-        self.overdrawn = self._saved < (
-            limit if self.overdrawn else limit - plain * (OF_FEW if live < FEW else OF_MANY / live)
-        )
+        limit = LOSS * self._elapsed + plain * (octave not in self._resting) * min(PASSES, OF_MANY / live)
+        if balance < 0 and sum(min(0.0, each) for each in self._saved.values()) < -limit:
+            self._resting.add(octave)
+        else:
+            self._resting.discard(octave)
+
+    def overdrawn(self, live: int) -> bool:
+        """Whether drafting must rest with so many live requests."""
+        return int(log2(live)) in self._resting

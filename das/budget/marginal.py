@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from ctypes import CDLL, byref, c_double, c_int64, c_void_p
 from functools import cache
-from math import ceil, log2
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -99,14 +99,14 @@ class Marginal(BudgetPolicy):
         self._running: deque[tuple[int, float, float] | None] = deque((None, None), maxlen=2)
         self._saves = 0.0  # seconds that the last drafts were expected to save
         self._lowest = 0.0  # the lowest gain that was verified in the last pass with drafts
-        self._accounts: dict[int, Account] = {}  # by the octave of the live requests
+        self._account = Account()  # of this rollout
         self._live, self._rested = 1, False  # live requests; whether the last call of `limits` let drafting rest
         self._unpaid = 0  # passes in a row whose drafts did not pay
         self._wait, self._next_wait = 0, FIRST_WAIT  # passes until the drafter is called again, this time and next time
 
     def begin_step(self, requests: int) -> None:
         self._unpaid, self._wait, self._next_wait = 0, 0, FIRST_WAIT
-        self._accounts.clear()
+        self._account = Account()
 
     @property
     def rests(self) -> bool:
@@ -115,11 +115,7 @@ class Marginal(BudgetPolicy):
     @property
     def _overdrawn(self) -> bool:
         """Whether drafting lost too much of this rollout at about as many live requests as there are now."""
-        return self._account.overdrawn
-
-    @property
-    def _account(self) -> Account:
-        return self._accounts.setdefault(int(log2(self._live)), Account())
+        return self._account.overdrawn(self._live)
 
     @property
     def _trial_due(self) -> bool:
