@@ -61,16 +61,19 @@ class _Block:
             return None
         return cls(line[fence], before if at_start else "", python)
 
-    def is_closed_by(self, line: str) -> bool:
-        """Return whether a line closes this block: it starts with the fence, and only white space follows the fence."""
+    def behind_end(self, line: str) -> str | None:
+        """Return the text behind the fence if a line closes this block: it starts with the fence, and what follows is
+        no language, as in ```</answer> or ``` is my answer. None if it does not."""
         rest = line.strip()
-        length = len(rest) - len(rest.lstrip(self.fence[0]))
-        return length >= len(self.fence) and not rest[length : length + 1].strip()
+        behind = rest.lstrip(self.fence[0])
+        word = _LANGUAGE.match(behind)
+        assert word is not None  # it may be empty
+        opens = word[1] and (word[1].lower() in _PYTHON or not behind[word.end() :].strip())
+        return None if opens or len(rest) - len(behind) < len(self.fence) else behind
 
     def is_ended_by(self, line: str) -> bool:
         """Return whether a line opens another block. If so, this block closed inside an earlier line, or never."""
-        rest = line.strip()
-        return rest.startswith(self.fence) and not self.is_closed_by(line)
+        return line.strip().startswith(self.fence) and self.behind_end(line) is None
 
     def text(self) -> str:
         """The block's text. The indentation of its fence is removed, if all lines have it."""
@@ -97,8 +100,8 @@ def code_of(completion: str) -> str:
             before_thought = answer
         if line is not None and THOUGHT in line:
             before_thought = None
-        if block is not None and line is not None and block.is_closed_by(line):
-            answer, block = block.text() if block.python else answer, None
+        if block is not None and line is not None and (behind := block.behind_end(line)) is not None:
+            answer, block = block.text() if block.python else answer, _Block.opened_by(behind)
             continue
         if block is not None and (line is None or block.is_ended_by(line)):
             code, fence, _ = block.text().partition(block.fence)

@@ -27,8 +27,9 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from das.process import die_with_parent
+from rewards import numbers
 from rewards.answers import boxes, without_open_thought
-from rewards.notation import may_be_equal
+from rewards.notation import may_be_equal, plain
 from rewards.reward import RewardError
 from rewards.workers import FAILED, RETIRES, JudgeError, Workers, address_space, command
 
@@ -139,13 +140,17 @@ def _equal(gold: Any, parsed: Any) -> bool:
     """Return whether math-verify finds two expressions equal; False if it cannot tell, or not in time."""
     from math_verify import verify
 
-    return _attempt(lambda: bool(verify([gold], [parsed], timeout_seconds=_NEVER_S, raise_on_error=True)), False)
+    def equal() -> bool:
+        equal = verify([gold], [parsed], timeout_seconds=_NEVER_S, raise_on_error=True)
+        return bool(equal) and (isinstance(parsed, str) or numbers.may_be_equal(parsed, gold))
+
+    return _attempt(equal, False)
 
 
 @lru_cache(maxsize=65536)
 def _gold(answer: str) -> tuple[Any, ...]:
     """Parse a gold answer, once for all responses of a problem. Raises GoldError if math-verify cannot."""
-    parsed = _parse(f"\\boxed{{{answer}}}", "any_match")
+    parsed = _parse(f"\\boxed{{{plain(answer)}}}", "any_match")
     if not parsed:
         raise GoldError(f"math-verify cannot parse the gold answer {answer!r}")
     return tuple(parsed)
@@ -250,8 +255,8 @@ def _is_right(completion: str, answer: str) -> bool:
     if not _has_box(completion):
         return False
     gold = _gold(answer)  # before the response is parsed, which may take much memory
-    boxed, texts = _boxed(without_open_thought(completion))
-    if not may_be_equal(texts, answer):
+    boxed, texts = map(plain, _boxed(without_open_thought(completion)))
+    if not may_be_equal(texts, plain(answer)):
         return False
     return any(_equal(*pair) for pair in product(gold, _parse(boxed, "first_match")))
 

@@ -37,6 +37,17 @@ _RELATION = r"[=<>|]|\\(?:to|rightarrow|leq?|geq?|lt|gt)(?![a-zA-Z])"
 _PLAIN_INFINITY = re.compile(rf"(?:^|(?<=[(\[{{,;])|{_RELATION})(?:[+-]|\\pm)?\\infty(?=$|[)\],;]|\\\}}|{_RELATION})")
 _CLOSED_INFINITY = re.compile(r"\\infty\]|\[[+-]?\\infty")
 
+# What is harmless at the end of an answer, and spaces that set thousands apart. No run is tried from inside itself, for
+# a long one would take long.
+_ENDING = re.compile(r"(?<![.,;:\s{\\])(?<!\\!)(?:[.,;:\s]|\\[,;:! ])++(?=\}|$)")
+_THIN = re.compile(r"(?<=\d)(?:\{\\,\}|\\[,! ]|[\u2009\u202f\xa0])(?=\d{3}(?!\d))")
+
+
+def plain(text: str) -> str:
+    r"""Return the text of an answer or of its box without what changes no value but hinders math-verify: punctuation
+    and space before the end, as in 5. or \boxed{5\,.}, and thin spaces between thousands."""
+    return _ENDING.sub("", _THIN.sub("", text))
+
 
 def may_be_equal(answer: str, gold: str) -> bool:
     """Return whether the notation of two answers allows that they are equal. answer, gold: LaTeX without a box."""
