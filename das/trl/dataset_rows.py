@@ -67,12 +67,33 @@ def _plain(value: Any) -> str:
     return hashlib.sha256(value.tobytes()).hexdigest() if hasattr(value, "tobytes") else repr(value)
 
 
-# ---- prompts that do not fit ----
+# ---- what cannot work, said before the first step ----
+
+
+def require_batch(args: Any, rows: int | None, responses: int) -> None:
+    """Raise EngineError with a one-line message if the dataset does not fill one batch: TRL drops what fills none, and
+    would train no step. Warn of a seed that das replaces.
+
+    args: the trainer's. rows: of its dataset; None if unknown. responses: to each prompt.
+    """
+    if "seed" in (getattr(args, "generation_kwargs", None) or {}):
+        warnings.warn(
+            "generation_kwargs: its seed is not used, for each response has a seed of its own, made from args.seed",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    size = getattr(args, "generation_batch_size", None)
+    if rows is not None and size and rows < size // responses:
+        raise EngineError(
+            f"train_dataset has {rows:,} rows, and a batch takes {size // responses:,} prompts "
+            f"(generation_batch_size={size:,} / num_generations={responses:,}), so no step would be trained: give it "
+            "more rows, or lower per_device_train_batch_size"
+        )
 
 
 def require_fitting(trainer: Any, room: int) -> None:
-    """Raise EngineError with a one-line message if a prompt of the trainer's datasets does not fit into the engine, and
-    warn if one leaves no room for a whole response.
+    """Raise EngineError with a one-line message if a prompt of the trainer's datasets is empty or does not fit into the
+    engine, and warn if one leaves no room for a whole response.
 
     room: the most tokens of a prompt and its response together. Datasets without a length, with images, and with
     prompts that environments write are not checked; see `require_fitting_batch`.
@@ -88,7 +109,12 @@ def require_fitting(trainer: Any, room: int) -> None:
         if not hasattr(dataset, "__len__") or "prompt" not in columns or {"image", "images"} & set(columns):
             continue
         prompts = dataset.select_columns(["prompt"])
-        lengths = dict(_long_prompts(prompts, trainer._tokenize_prompts, room - response))
+        lengths = dict(_odd_prompts(prompts, trainer._tokenize_prompts, room - response))
+        if empty := [row for row, length in lengths.items() if not length]:
+            raise EngineError(
+                f"{name}: the prompt of row {empty[0]} is empty, and the engine needs a token to begin with"
+                f"{f' ({len(empty)} rows are empty)' if len(empty) > 1 else ''}: leave them out"
+            )
         if longer := [row for row, length in lengths.items() if length >= room]:
             raise EngineError(
                 f"{name}: the prompt of row {longer[0]} has {lengths[longer[0]]:,} tokens, and the engine takes "
@@ -104,8 +130,8 @@ def require_fitting(trainer: Any, room: int) -> None:
             )
 
 
-def _long_prompts(prompts: Any, tokenize: Any, at_most: int) -> Iterator[tuple[int, int]]:
-    """Yields row and length of each prompt of more than `at_most` tokens.
+def _odd_prompts(prompts: Any, tokenize: Any, at_most: int) -> Iterator[tuple[int, int]]:
+    """Yields row and length of each prompt of more than `at_most` tokens, or of none.
 
     Only prompts that have as many bytes are tokenized: a token is a byte or more, beside those of the chat template.
     """
@@ -113,15 +139,24 @@ def _long_prompts(prompts: Any, tokenize: Any, at_most: int) -> Iterator[tuple[i
     chosen: list[tuple[int, Any]] = []
     for row, of_row in enumerate(prompts):
         prompt = of_row["prompt"]
+        if not prompt and prompt != "":  # no text, or no message
+            yield row, 0
+            continue
         if not row:
             added = max(0, len(_tokens(tokenize, [prompt])[0]) - _bytes(prompt))
         extra = 0 if isinstance(prompt, str) else OF_TEMPLATE * len(prompt)
-        if _bytes(prompt) + added + extra > at_most:
+        if not prompt or _bytes(prompt) + added + extra > at_most:
             chosen.append((row, prompt))
-        if len(chosen) == AT_ONCE or (chosen and row == len(prompts) - 1):
-            ids = _tokens(tokenize, [prompt for _, prompt in chosen])
-            yield from ((row, len(own)) for (row, _), own in zip(chosen, ids, strict=True) if len(own) > at_most)
+        if len(chosen) == AT_ONCE:
+            yield from _odd(chosen, tokenize, at_most)
             chosen = []
+    if chosen:
+        yield from _odd(chosen, tokenize, at_most)
+
+
+def _odd(chosen: Sequence[tuple[int, Any]], tokenize: Any, at_most: int) -> Iterator[tuple[int, int]]:
+    ids = _tokens(tokenize, [prompt for _, prompt in chosen])
+    return ((row, len(own)) for (row, _), own in zip(chosen, ids, strict=True) if len(own) > at_most or not own)
 
 
 def _tokens(tokenize: Any, prompts: list[Any]) -> list[list[int]]:
@@ -138,10 +173,15 @@ def _more(rows: Sequence[int]) -> str:
 
 
 def require_fitting_batch(prompts: Sequence[Any], problems: Sequence[str], room: int, step: int) -> None:
-    """Raise EngineError with a one-line message if a prompt of a batch does not fit into the engine. prompts: as vLLM
+    """Raise EngineError with a one-line message if a prompt of a batch is empty or does not fit. prompts: as vLLM
     takes them. room: see `require_fitting`."""
     for place, prompt in enumerate(prompts):
-        length = len(prompt.get("prompt_token_ids", ())) if isinstance(prompt, Mapping) else 0
+        length = len(prompt["prompt_token_ids"]) if isinstance(prompt, Mapping) and "prompt_token_ids" in prompt else 1
+        if not length:
+            raise EngineError(
+                f"step {step}: the prompt of response {place} (problem {problems[place]}) is empty, and the engine "
+                "needs a token to begin with: leave its row out"
+            )
         if length >= room:
             raise EngineError(
                 f"step {step}: the prompt of response {place} (problem {problems[place]}) has {length:,} tokens, and "

@@ -23,7 +23,7 @@ from das.errors import EngineError
 from das.side_output import side_output
 from das.trl import patches as trl_trainers
 from das.trl.conversations import follow_turns
-from das.trl.dataset_rows import require_fitting
+from das.trl.dataset_rows import require_batch, require_fitting
 from das.trl.determinism import undisturbed
 from das.trl.engines.cluster import BESIDE
 from das.trl.generation import SpeculativeGeneration
@@ -164,6 +164,9 @@ def _build(
     undisturbed(trainer)
     rollouts = rollouts_of_script(trainer, lag)
     ScriptCheckpoints(trainer, rollouts)
+    dataset = trainer.train_dataset
+    rows = len(dataset) if hasattr(dataset, "__len__") else None
+    require_batch(trainer.args, rows, getattr(trainer, "num_generations", 1))
     require_fitting(trainer, generation.engines.room)
     # Set on the trainer, not on its class, so that the trainer still announces its rows after das.speculate("off").
     announced = functools.partial(roll_out_announced, getattr(trainer, METHOD), trainer, rollouts)

@@ -25,6 +25,11 @@ CONFLICTS = (
         "task!=evaluate",
         "must be above 0: greedy is for task=evaluate and eval.temperature",
     ),
+    (
+        "trainer.generation_kwargs.seed!=null",
+        "task",
+        "each response has a seed of its own, made from the setting seed; set that",
+    ),
     (AHEAD, f"task!={TRAINING}", "task={task} trains nothing; leave it out"),
     ("engine.own_process", "cluster=ray", "engines of cluster=ray have processes of their own; leave it out"),
     ("engine.own_process", STOCK, "arm=stock rolls out in the trainer's process; leave it out"),

@@ -13,6 +13,7 @@ A folder of such files is read as one file. If no row has a step, each file is a
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -159,12 +160,13 @@ def _workloads(steps: list[list[dict[str, Any]]], prompt: int, path: Path) -> li
             return np.asarray(row["response_ids"])
         return np.asarray([words.setdefault(w, len(words)) for w in WORDS.findall(row["response"])], np.int32)
 
-    works = []
+    works, empty = [], 0
     for number, step in enumerate(steps, 1):
         try:
             responses = [(row, ids) for row in step if (ids := token_ids(row)).size]
             if not responses:
                 raise UserError(f"{path}: all responses of step {number} of {len(steps)} are empty")
+            empty += len(step) - len(responses)
             problems = [str(row["problem_id"]) for row, _ in responses]
             sampling = [_sampling(row, ids.size) for row, ids in responses]
             works.append(workload(problems, [ids for _, ids in responses], prompt, sampling))
@@ -172,4 +174,8 @@ def _workloads(steps: list[list[dict[str, Any]]], prompt: int, path: Path) -> li
             raise
         except (ValueError, TypeError) as error:
             raise UserError(f"{path}: {error}") from error
+    if empty:
+        print(
+            f"{path}: {empty} of {sum(map(len, steps))} responses are empty and left out", file=sys.stderr, flush=True
+        )
     return works

@@ -17,7 +17,7 @@ from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from das.errors import EngineError, WeightSyncError
 from das.trl import generation
-from das.trl.dataset_rows import history_tick, problem_id, require_fitting
+from das.trl.dataset_rows import history_tick, problem_id, require_batch, require_fitting
 from das.trl.engines.engines import NewWeights
 from das.trl.engines.in_process import DasEngine, require_sleep_mode, tensor_parallel_group
 
@@ -246,6 +246,35 @@ def test_a_prompt_that_does_not_fit_is_named_before_the_start() -> None:
         require_fitting(held_out, 100)
 
 
+@pytest.mark.parametrize("empty", ["", []])
+def test_an_empty_prompt_is_named_before_the_start(empty: Any) -> None:
+    trainer = asks([10])
+    trainer._tokenize_prompts = lambda asked: ([[1] * len(prompt) for prompt in asked], None, {})
+    filled: Any = "ask" if empty == "" else [{"role": "user", "content": "ask"}]
+    trainer.train_dataset = Dataset.from_dict({"prompt": [filled, empty, filled, empty]})
+    with pytest.raises(
+        EngineError, match=r"^train_dataset: the prompt of row 1 is empty, .* \(2 rows are empty\): leav"
+    ):
+        require_fitting(trainer, 100)
+    trainer._tokenize_prompts = lambda asked: ([[0] + [1] * len(prompt) for prompt in asked], None, {})
+    if empty == "":
+        require_fitting(trainer, 100)  # the tokenizer begins every text with a token
+
+
+def test_a_dataset_that_fills_no_batch_and_a_seed_of_its_own_are_named_before_the_start() -> None:
+    args = SimpleNamespace(generation_batch_size=16, generation_kwargs={"seed": 0})
+    with (
+        pytest.raises(EngineError, match=r"^train_dataset has 3 rows, and a batch takes 4 prompts"),
+        pytest.warns(RuntimeWarning, match=r"each response has a seed of its own, made from args.seed"),
+    ):
+        require_batch(args, 3, 4)
+    args.generation_kwargs = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        require_batch(args, 4, 4)
+        require_batch(args, None, 4)
+
+
 def test_a_prompt_of_a_stream_that_does_not_fit_is_named(requests: list[RolloutRequest]) -> None:
     announced = ready_backend(0, 1, room=100, problems=["p", "q"], step=3)
     prompts = [{"prompt_token_ids": [1] * length} for length in (99, 100)]
@@ -253,6 +282,9 @@ def test_a_prompt_of_a_stream_that_does_not_fit_is_named(requests: list[RolloutR
         EngineError, match=r"^step 3: the prompt of response 1 \(problem q\) has 100 tokens, .* takes 99:"
     ):
         announced.generate(prompts, None, 1)
+    announced = ready_backend(0, 1, room=100, problems=["p", "q"], step=3)
+    with pytest.raises(EngineError, match=r"^step 3: the prompt of response 0 \(problem p\) is empty"):
+        announced.generate([{"prompt_token_ids": []}, prompts[0]], None, 1)
     assert not requests
 
 

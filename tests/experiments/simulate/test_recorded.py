@@ -113,6 +113,15 @@ def test_distributions_and_seeds_are_read(tmp_path: Path) -> None:
     assert work.part([2, 0]).remembered.tolist() == work.remembered[[6, 7, 0, 1, 2]].tolist()  # type: ignore[union-attr]
 
 
+def test_empty_responses_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"problem_id": "a", "response_ids": ids} for ids in ([1], [], [2])]
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (work,) = read_rollouts(path)
+    assert len(work) == 2
+    assert capsys.readouterr().err == f"{path}: 1 of 3 responses are empty and left out\n"
+
+
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
