@@ -15,6 +15,7 @@ from yaml import YAMLError
 from analysis import evaluations, read
 from analysis.identity import FINAL
 
+WANDB_HEADER = 7  # bytes with which a file of W&B begins
 WANDB_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # W&B writes these as text
 
 
@@ -83,15 +84,22 @@ def from_folder(folder: Path) -> Run:
 def from_wandb(folder: Path) -> Run:
     """Read the offline W&B run in `folder`, together with the other folders of this run beside it.
 
-    W&B writes another folder whenever a run is resumed. Raises NotARun if W&B's reader cannot read a file.
+    W&B writes another folder whenever a run is resumed. A run that was killed at its start leaves a file without
+    records, which is left out, by name. Raises NotARun if W&B's reader cannot read a file.
     """
     (file_name,) = {path.name for path in folder.glob("run-*.wandb")}
+    files = sorted({folder / file_name, *folder.parent.glob(f"*run-*/{file_name}")})
+    empty = [file for file in files if is_empty(file)]
+    if len(empty) == len(files):
+        raise NotARun(f"{files[0]} is empty: the run was killed at its start")
+    for file in empty:
+        print(f"{file} is empty and left out: the run was killed at its start", file=sys.stderr)
     rows: list[dict[str, Any]] = []
     config: dict[str, Any] = {}
     final: dict[str, str] = {}
     label = folder.name
-    for file in sorted({folder / file_name, *folder.parent.glob(f"*run-*/{file_name}")}):
-        for record in records(file):
+    for file in files:
+        for record in [] if file in empty else records(file):
             if record["type"] == "run":
                 update = record["run"].get("config", {}).get("update", {})
                 config = {key: value for key, value in update.items() if key not in ("_wandb", "meta")}
@@ -104,6 +112,11 @@ def from_wandb(folder: Path) -> Run:
             elif record["type"] == "summary":
                 final |= {key: record["summary"]["update"][key] for key in FINAL if key in record["summary"]["update"]}
     return Run(f"{label} (W&B)", folder, rows_by_step(evaluations.from_wandb(rows), folder), flatten(config), final)
+
+
+def is_empty(file: Path) -> bool:
+    """Return whether an offline W&B run's file has no record."""
+    return file.stat().st_size <= WANDB_HEADER
 
 
 def records(file: Path) -> list[dict[str, Any]]:

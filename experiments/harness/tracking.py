@@ -12,7 +12,9 @@ from typing import Any
 
 import psutil
 
+from analysis import read
 from analysis.metrics import METRICS
+from analysis.runs import is_empty, records
 from das.side_output import side_output
 from experiments.settings.config import RunConfig
 
@@ -24,7 +26,7 @@ class Tracker:
     """Sends the rows of one arm to its W&B run. Does nothing if `wandb=off`."""
 
     def __init__(self, config: RunConfig, group: str, folder: Path):
-        """Start the run, or continue an earlier W&B run in the folder.
+        """Start the run, or continue an earlier W&B run in the folder: it gets the rows that it lacks.
 
         config: the config that the run records. group: name of the W&B group. folder: the arm's, with meta.json.
         """
@@ -75,6 +77,8 @@ class Tracker:
         for metric in METRICS:
             if metric.wandb:
                 run.define_metric(metric.name, step_metric="step", summary=metric.wandb)
+        for row in [] if run_id is None else lacking(folder, run_id):
+            self._send(run, row)
         self.run = run
 
     def log(self, row: dict[str, Any]) -> list[str]:
@@ -142,6 +146,17 @@ def cluster_values(cluster: Mapping[str, Any]) -> dict[str, float]:
     for engine, row in cluster.get("by_engine", {}).items():
         values |= {f"cluster/engine_{engine}/{name}": value for name, value in row.items() if value is not None}
     return values
+
+
+def lacking(folder: Path, run_id: str) -> list[dict[str, Any]]:
+    """Return the rows of metrics.jsonl that no W&B file of this run holds: W&B's process writes some time after a step,
+    so a killed one may have lost them. folder: of the arm."""
+    rows = read.metrics(folder) if (folder / "metrics.jsonl").exists() else []
+    files = [file for file in folder.glob(f"wandb/*run-*/run-{run_id}.wandb") if not is_empty(file)] if rows else []
+    held = {
+        record["history"]["item"]["_step"] for file in files for record in records(file) if record["type"] == "history"
+    }
+    return [row for row in rows if row["step"] not in held]
 
 
 def earlier_run(folder: Path) -> str | None:

@@ -14,7 +14,7 @@ from steps_on_disk import json_lines
 
 from analysis.compare import compare, difference, main
 from analysis.identity import equal
-from analysis.runs import find, records
+from analysis.runs import NotARun, find, records
 from experiments.harness.tracking import Tracker
 
 FINAL = {"final_weights": "0123456789abcdef", "optimizer": "fedcba9876543210"}
@@ -218,6 +218,23 @@ def test_an_offline_wandb_run_equals_its_folder(tmp_path: Path) -> None:
     assert run.final == FINAL
     assert run.config["trainer.learning_rate"] == 5e-5
     assert difference(folder, run).identical
+
+
+def test_a_run_that_was_killed_early_is_whole_in_wandb_once_it_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """W&B's process has written nothing yet, or not all steps, when it is killed with the run."""
+    rows = [row(step) for step in (1, 2, 3)]
+    tracked(tmp_path, rows[:1], ends=False)
+    (file,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
+    file.write_bytes(file.read_bytes()[:7])
+    with pytest.raises(NotARun, match="is empty: the run was killed at its start"):
+        find(str(file.parent))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows[:2]))
+    tracked(tmp_path, rows[2:], ends=False)
+    (run,) = find(str(file.parent))
+    assert [each["step"] for each in run.rows] == [1, 2, 3]
+    assert capsys.readouterr().err == f"{file} is empty and left out: the run was killed at its start\n"
 
 
 def test_a_wandb_run_records_what_made_it(tmp_path: Path) -> None:
