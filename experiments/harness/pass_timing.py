@@ -1,6 +1,5 @@
 """Time decode passes of an engine: random drafts, which are verified and hardly ever accepted, for made-up prompts."""
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,23 +53,22 @@ def add_requests(engine: Any, prompts: Sequence[Any], name: str, tokens: int) ->
 
 
 def timed_passes(engine: Any, runner: "Runner", live: int, drafts: int, count: int) -> list[list[float]]:
-    """Time `count` passes in which all `live` requests decode and each verifies `drafts` drafted tokens.
+    """Time `count` passes in which all `live` requests decode and each verifies `drafts` drafted tokens, each behind
+    other such passes: from the end of one to the end of the next.
 
     Returns a row for each: live requests, tokens in the pass, tokens of context, seconds. Raises RunFailed if the
     responses end before.
     """
+    meter, wanted, contexts = runner.meter, (live, live * (1 + drafts)), list[int]()
+    first = len(meter.step_live)
     rows: list[list[float]] = []
-    full_passes = 0  # full passes since the last one that was not full
-    while len(rows) < count:
+    while len(rows) < WARM_UP + count:
         if not engine.has_unfinished_requests():
             raise RunFailed(f"responses ended before {count} passes of {live} requests with {drafts} drafts were timed")
-        before = runner.meter.step_tokens[-1:]
-        context = sum(r.num_prompt_tokens + len(r.output_token_ids) for r in runner.requests.values())
-        start = time.perf_counter()
         engine.step()
-        seconds = time.perf_counter() - start
-        full = runner.meter.step_tokens[-1] == live * (1 + drafts)
-        full_passes = full_passes + 1 if full and runner.meter.step_live[-1] == live else 0
-        if full_passes > WARM_UP and before:
-            rows.append([live, live * (1 + drafts), context, seconds])
-    return rows
+        context = sum(r.num_prompt_tokens + len(r.output_token_ids) for r in runner.requests.values())
+        ends = meter.step_time_s[first:]
+        contexts += [context] * (len(ends) - len(contexts))  # with asynchronous scheduling passes are counted later
+        full = [pair == wanted for pair in zip(meter.step_live[first:], meter.step_tokens[first:], strict=True)]
+        rows = [[*wanted, contexts[i], ends[i] - ends[i - 1]] for i in range(1, len(full)) if full[i] and full[i - 1]]
+    return rows[WARM_UP : WARM_UP + count]
