@@ -43,8 +43,7 @@ nightly-searches: env-test
 nightly-verl: verl env-test
 	$(PYTEST) tests/in_verl
 
-# Everything that only a GPU can tell, in nine minutes, in the Python that is active (docs/install.md). Without a GPU
-# it tests itself.
+# What only a GPU can tell, in nine minutes, in the Python that is active (docs/install.md). Without a GPU it tests itself.
 check-gpu:
 	"$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))" run.py task=check_gpu $(ARGS)
 
@@ -53,7 +52,7 @@ check-gpu:
 smoke-tasks: env
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache --pages outputs/pages
 
-# The same at tiny shapes on this CPU: does every part run?
+# The check of a GPU at tiny shapes on this CPU, in three minutes: does every part run?
 rehearse-gpu: env
 	rm -rf outputs/rehearsal
 	$(BIN)/python run.py task=check_gpu task.device=cpu out=outputs/rehearsal

@@ -24,9 +24,7 @@ MODULES = (
     "das.engine.runner.runner",
     "das.verify.keyed_triton",
     "experiments.tasks.compare",
-    "experiments.gpu.speed",
-    "experiments.gpu.audits",
-    "experiments.gpu.pass_times",
+    *(f"experiments.gpu.{part}" for part in ("sampler", "speed", "tokens", "passes", "grpo", "memory")),
 )
 KERNELS = {"_C": "rms_norm", "_C_cache_ops": "reshape_and_cache_flash", "_vllm_fa3_C": "fwd"}
 
@@ -110,26 +108,25 @@ def check(invariant: bool, home: str) -> None:
     from vllm.engine.arg_utils import EngineArgs
 
     import das
-    from experiments.gpu.engines import FORMS
+    from experiments.gpu.engines import NO_COMPILER
+    from experiments.gpu.speed import NGRAM_GPU
     from experiments.small_policy.shapes import shape_of, weightless_policy
 
     policy = str(weightless_policy("8b", shape_of("8b").vocabulary or 0, "bfloat16", Path(home)))
     das.install(exact="bits" if invariant else "distribution")
-    options = {"none": {}, "das": {}, "das asynchronous": {"asynchronous": True}}
-    for name, more in options.items():
-        for form, chosen in FORMS.items():
-            arguments = das.engine_arguments(name.split()[0], exact="bits" if invariant else "distribution", **more)
-            sizes = {"max_model_len": 1024, "max_num_seqs": 256, "max_num_batched_tokens": 16384}
-            engine = EngineArgs(
-                model=policy, load_format="dummy", skip_tokenizer_init=True, **sizes, **arguments, **chosen
-            )
-            made = engine.create_engine_config()
-            compilation = made.compilation_config
-            print(
-                f"torch {torch.__version__}, invariant {invariant}, {name}, {form}: mode {compilation.mode}, graphs "
-                f"{compilation.cudagraph_mode}, largest {compilation.max_cudagraph_capture_size}, asynchronous "
-                f"{made.scheduler_config.async_scheduling}, attention {made.attention_config.backend}"
-            )
+    sizes = {"max_model_len": 1024, "max_num_seqs": 256, "max_num_batched_tokens": 16384}
+    arms = {name: das.engine_arguments(name, exact="bits" if invariant else "distribution") for name in ("none", "das")}
+    for name, arguments in {**arms, "ngram": {"speculative_config": NGRAM_GPU}}.items():
+        engine = EngineArgs(
+            model=policy, load_format="dummy", skip_tokenizer_init=True, **sizes, **arguments, **NO_COMPILER
+        )
+        made = engine.create_engine_config()
+        compilation = made.compilation_config
+        print(
+            f"torch {torch.__version__}, invariant {invariant}, {name}: mode {compilation.mode}, graphs "
+            f"{compilation.cudagraph_mode}, largest {compilation.max_cudagraph_capture_size}, asynchronous "
+            f"{made.scheduler_config.async_scheduling}, attention {made.attention_config.backend}"
+        )
 
 
 if __name__ == "__main__":

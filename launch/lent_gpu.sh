@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The one call on a lent GPU (docs/install.md): launch/lent_gpu.sh [SETTING=VALUE ...]
-# Unpacks what pack_gpu.py wrote into outputs/gpu_pack, and runs task=check_gpu. After each part the results so far lie in
-# the folder OUT, so that they are there if the machine is taken away.
+# Unpacks what pack_gpu.py wrote into outputs/gpu_pack, and runs task=check_gpu, in 560 s together. Results go into the
+# folder OUT as they come, so that they are there if the machine is taken away.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-site=$PWD/outputs/gpu_site python=${PYTHON:-python3} results=$PWD/outputs/check_gpu
+site=$PWD/outputs/gpu_site python=${PYTHON:-python3}
 export VLLM_USE_FLASHINFER_SAMPLER=0 # the image has no flashinfer, and vLLM looks for its sampler
 export PYTHONPATH=$site:$PWD${PYTHONPATH:+:$PYTHONPATH}
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
@@ -18,8 +18,5 @@ if [ ! -e "$site/whole" ]; then
     echo "unpacked: $SECONDS s"
 fi
 
-if [ -n "${OUT:-}" ]; then
-    while sleep 2; do cp -u "$results"/check_gpu.tar.gz "$OUT" 2>/dev/null || true; done &
-    trap 'kill %1; cp -u "$results"/check_gpu.tar.gz "$OUT" || true; echo "$SECONDS s"' EXIT
-fi
-"$python" -u run.py task=check_gpu task.device=cuda "task.folder=$results" "$@"
+exec "$python" -u run.py task=check_gpu task.device=cuda "task.seconds=$((555 - SECONDS))" \
+    "task.folder=${OUT:-outputs/check_gpu}" "$@"

@@ -23,7 +23,7 @@ NOT_WHOLE = {
     "das/arrays.py",  # into its stream
     # Output of a process, as it comes.
     "experiments/run/output.py", "experiments/harness/failures.py", "experiments/harness/runs/one_by_one.py",
-    "experiments/gpu/child.py", "experiments/tasks/train.py",
+    "experiments/gpu/parts.py", "experiments/tasks/train.py",
     "das/cluster/rollout_engine.py",  # a checkpoint's files, into an engine's own folder
     "experiments/harness/resume.py", "das/engine/checked_policies.py",  # a lock
     "rewards/forkserver.py", "rewards/isolation.py",  # the kernel's files

@@ -1,35 +1,30 @@
-"""Build the engines of task=check_gpu: random weights, made on the device, of any shape."""
+"""Build the engines of task=check_gpu: random weights, made on the device."""
 
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from das.engine.methods import STOCK
-from experiments.gpu.verdict import Scale
+from experiments.gpu.scale import Scale
 
-# How an engine is built; "graphs" first, because Inductor (compiled) takes minutes and may not know this torch.
-FORMS: Mapping[str, dict[str, Any]] = {
-    "graphs": {"compilation_config": {"mode": 0}},
-    "eager": {"enforce_eager": True},
-    "triton": {"enforce_eager": True, "attention_config": {"backend": "TRITON_ATTN"}},
-    "compiled": {},
-}
-SHARE = 0.6  # of the device's memory, for an engine that has it alone
+# Graphs, but no Inductor, which takes minutes, and may not know this torch.
+NO_COMPILER: dict[str, Any] = {"compilation_config": {"mode": 0}}
+SHAPE, THIN = "8b", "8b_thin"  # on a GPU; the second: 8B's width, and so its kernels, in four layers
 
 
 def build(
     scale: Scale,
     method: str,
-    shape: str,
-    options: Mapping[str, Any] | None = None,
-    invariant: bool = False,
-    **sizes: Any,
+    shape: str = SHAPE,
+    exact: str = "distribution",
+    das_options: Mapping[str, Any] | None = None,
+    own_process: bool = False,
+    **arguments: Any,
 ) -> Any:
-    """Build an engine with random weights. `stock` is vLLM as it comes; other methods are das's.
+    """Build an engine. `stock` is vLLM as it comes; other methods are das's.
 
-    shape: of experiments/small_policy/shapes.py, on a GPU; a CPU takes a tiny one. options: of das.engine_arguments.
-    invariant: exact=bits in place of distribution. sizes: further arguments of vllm.LLM; with load_format="auto" the
-    weights are made beforehand, on the CPU, and lie on disk.
+    shape: of experiments/small_policy/shapes.py; a CPU takes a tiny one. das_options: of das.engine_arguments.
+    own_process: whether the engine's core gets a process of its own. arguments: further ones of vllm.LLM.
     """
     import das
     from das.engine.environment import in_this_process, variables
@@ -37,34 +32,37 @@ def build(
 
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # the log says which kernels and graphs were chosen
     if method == STOCK:
-        arguments: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}
+        made: dict[str, Any] = {"logprobs_mode": "processed_logprobs"}  # as TRL sets it
     else:
-        exact = "bits" if invariant else "distribution"
         das.install(exact=exact)
-        # A CPU takes the same way as a GPU does by default.
-        asynchronous: dict[str, Any] = {} if scale.gpu or method == "none" else {"asynchronous": True}
-        arguments = das.engine_arguments(method, exact=exact, **asynchronous, **(options or {}))
+        # A CPU takes the way that a GPU takes by default.
+        asynchronous: dict[str, Any] = {"asynchronous": True} if method == "das" and not scale.gpu else {}
+        made = das.engine_arguments(method, exact=exact, **asynchronous, **(das_options or {}))
     from vllm import LLM
 
     name, dtype = scale.pick(shape, "tiny"), scale.pick("bfloat16", "float32")
-    make = weightless_policy if scale.gpu and "load_format" not in sizes else random_policy
+    make = weightless_policy if scale.gpu else random_policy
     policy = make(name, shape_of(name).vocabulary or 512, dtype, scale.cache / "policies")
-    form = FORMS[scale.form] | {"load_format": "dummy"} if scale.gpu else {"enforce_eager": True}
-    with variables(in_this_process()):
-        return LLM(
-            str(policy),
-            **arguments
-            | {"skip_tokenizer_init": True, "dtype": dtype, "gpu_memory_utilization": scale.pick(SHARE, 0.1)}
-            | form
-            | sizes,
-        )
+    on_gpu = NO_COMPILER | {"load_format": "dummy", "gpu_memory_utilization": 0.6}
+    # Room for every request with the longest draft.
+    made |= {"skip_tokenizer_init": True, "dtype": dtype, "max_num_batched_tokens": scale.pick(16384, 1024)}
+    made |= scale.pick(on_gpu, {"enforce_eager": True, "gpu_memory_utilization": 0.1})
+    with variables(in_this_process() | {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int(own_process))}):
+        return LLM(str(policy), **made | arguments)
+
+
+def worker_of(llm: Any) -> Any:
+    """Return the worker of an engine in this process."""
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker
 
 
 def sharpen(llm: Any) -> None:
     """Make the engine's random weights say something: vLLM's are so small that all tokens are equally likely."""
-    llm.collective_rpc(_sharpen)
-
-
-def _sharpen(worker: Any) -> None:
-    head = worker.model_runner.get_model().lm_head.weight
+    head = worker_of(llm).model_runner.get_model().lm_head.weight
     head.mul_(4.0 / head.float().std().item() / head.shape[1] ** 0.5)
+
+
+def kv_tokens(llm: Any) -> int:
+    """Return how many tokens the engine's KV cache holds."""
+    cache = llm.llm_engine.vllm_config.cache_config
+    return int(cache.num_gpu_blocks * cache.block_size)

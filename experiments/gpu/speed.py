@@ -1,228 +1,156 @@
-"""How long does a rollout take with stock, none and das, on an 8B shape with random weights and forced text?
+"""The part `speed` of task=check_gpu: how long does a rollout of an 8B shape take, and how does the device spend it?
 
-Each arm has a process of its own and rolls out the same made-up responses (das/verify/forced.py), with 64, 256 and 16
-requests at once. In the first epoch das knows no past responses. A last epoch is profiled, not timed: in what share of
-the time does the device work, how long does it wait between passes, and which kernels take how long?
+Each arm has a process of its own, and rolls out the same responses (das/verify/forced.py); prompts are computed before.
+`stock` is vLLM as it comes, in the trainer's process as TRL has it; `stock_core` has its core in a process of its own,
+and das is compared with the faster of the two. `ngram` is vLLM's own n-gram drafter on the device, which drafts from a
+request's own text alone, with vLLM's dynamic speculation: fewer drafted tokens the more requests run.
+
+das rolls out three visits, and knows no responses in the first; other arms the last one, and `stock` all whose lengths
+differ. After the timed visits a short rollout is profiled.
 """
 
-import cProfile
-import pstats
-import statistics
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from das.engine.methods import STOCK
-from experiments.gpu.engines import build
-from experiments.gpu.verdict import Scale, Verdict
+from experiments.gpu.engines import build, kv_tokens
+from experiments.gpu.scale import Row, Scale, Verdict
+from experiments.gpu.texts import VISITS, Work, works
+from experiments.gpu.watch import Watch, profile
 
-SHAPE = "8b"
-SIBLINGS, EPOCHS = 8, 6  # and one more epoch, which is profiled
-UNDRAFTED_EPOCHS = 2  # of arms that have nothing to learn
-PROFILED, HOST = range(24, 36), range(40, 52)  # passes of the last epoch in which the device, and the host, is watched
-KERNELS = 16  # that are listed, those that take longest first
+WARM, SHORT, PROFILED = 16, 96, range(24, 36)  # tokens of the first and last rollout; profiled passes of the last one
+NGRAM = {"num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
+NGRAM_GPU = {
+    "method": "ngram_gpu",
+    **NGRAM,
+    # (first, last number of requests, drafted tokens of each), by what rows cost on an H200 (docs/benchmarks.md)
+    "num_speculative_tokens_per_batch_size": [(1, 16, 4), (17, 64, 2), (65, 128, 1), (129, 256, 0)],
+}
 
 
 def speed(scale: Scale, arm: str) -> Verdict:
-    """Time one arm. arm: METHOD, or METHOD.HOW: `bits` (batch-invariant kernels, 64 requests only), `compiled` (by
-    Inductor)."""
+    """Time one arm (experiments/gpu/parts.py)."""
     from das.engine.build import warm_up
-    from das.engine.methods import EngineSettings
-    from experiments.harness.replays.forced_engines import ForcedRollout, as_recorded, roll_out_forced, set_seats
 
-    method, _, how = arm.partition(".")
-    keyed = method != STOCK
-    lives = scale.pick([64] if how == "bits" else [64, 16, 256], [8, 2])
-    works, end = forced_work(scale, lives)
-    options: dict[str, Any] = {}
-    if not scale.gpu and method == "das":
-        options["budget"] = {"name": "fixed", "tokens": 4}  # a pass of the tiny shape is too short to be worth a draft
-    llm = build(
-        _in_form(scale, how),
-        method,
-        SHAPE,
-        options,
-        invariant=how == "bits",
-        max_num_seqs=max(lives),
-        max_model_len=scale.pick(1024, 256),
-        max_num_batched_tokens=scale.pick(16384, 1024),  # for every request with the longest draft
-        enable_prefix_caching=True,
-    )
+    texts = works(scale)
+    # A pass of the tiny shape is too short to be worth a draft.
+    options = {"budget": {"name": "fixed", "tokens": 4}} if arm == "das" and not scale.gpu else {}
+    llm = _engine(scale, arm, texts, options)
     warm_up(llm)
-    settings = EngineSettings("", method, **options)
-    speeds: dict[str, Any] = {}
-    epochs = EPOCHS if settings.row.drafts else UNDRAFTED_EPOCHS
-    for live in lives:
-        if settings.row.history:
-            llm.collective_rpc("das_use_proposer", args=(f"{live} live", settings.das_options))
-        set_seats(llm, live)
-        rows = []
-        for epoch, work in enumerate(works[live][: epochs + 1], 1):
-            profile = Profile(llm) if epoch > epochs else None
-            llm.reset_prefix_cache()
-            rollout = roll_out_forced(llm, ForcedRollout(work, end, live, epoch), 0, keyed, logprobs=0)
-            equal = as_recorded(rollout.responses, work, only_lengths=not keyed)
-            report = rollout.report
-            row = {
-                "live": live,
-                "epoch": epoch,
-                "rollout_s": rollout.rollout_s,
-                "tokens": rollout.tokens,
-                "passes": report.decode_steps,
-                "tokens_per_pass": rollout.tokens / report.passes,
-                "drafted": report.drafted,
-                "accepted": rollout.accepted,
-                "draft_s": report.draft_s,
-                "equal": equal,
-            }
-            if profile is not None:
-                row |= profile.end()
-            scale.note({"arm": arm, **row})
-            rows.append(row)
-        speeds[str(live)] = _summary(rows)
-    stock = scale.numbers(f"speed_{'compiled_' if how == 'compiled' else ''}stock").get("speeds", {})
-    for requests, found in speeds.items():
-        if requests in stock and keyed:
-            found["to_stock"] = found["rollout_s"] / stock[requests]["rollout_s"]
-            found["last_to_stock"] = found["last_epoch_s"] / stock[requests]["rollout_s"]
-    drafted = any(found["accepted"] for found in speeds.values())
-    wrong = "" if all(found["equal"] for found in speeds.values()) else "TOKENS THAT WERE NOT RECORDED; "
-    wrong += "NO DRAFTED TOKEN WAS ACCEPTED; " if settings.row.drafts and not drafted else ""
-    return Verdict(not wrong, wrong + "; ".join(_line(*each) for each in speeds.items()), {"speeds": speeds})
+    scale.note(arm=arm, kv_tokens=kv_tokens(llm))
+    watch = Watch(llm, arm == "ngram") if arm in ("das", "ngram") else None
+    lines, wrong = [], ""
+    for work in texts:
+        _roll_out(llm, arm, work.first_tokens(WARM), 0, watch)  # computes prompts, and compiles what is left
+        if arm == "das":
+            llm.collective_rpc("das_use_proposer", args=(work.name, None))
+        every = arm == "das" or (arm.startswith(STOCK) and not work.is_even)
+        rows = [_timed(scale, arm, llm, work, i, watch) for i in range(0 if every else VISITS - 1, VISITS)]
+        wrong += "" if all(row["equal"] for row in rows) else "OTHER TOKENS THAN WERE TO BE EMITTED; "
+        wrong += "" if arm != "das" or rows[-1]["tokens_per_pass"] > 1 else "NO DRAFTED TOKEN WAS ACCEPTED; "
+        device: dict[str, float] = {}
+        if arm != "stock_core":  # cannot be looked into
+            with profile(llm, scale.pick(PROFILED, range(2, 5)), device):
+                _roll_out(llm, arm, work.first_tokens(SHORT), 0, watch)
+        lines.append(_summed_up(scale, arm, work.name, rows, device))
+    if arm == "stock_core":
+        llm.llm_engine.engine_core.shutdown()
+    return Verdict(not wrong, f"{arm}: {wrong}{'; '.join(lines)}")
 
 
-def _in_form(scale: Scale, how: str) -> Scale:
-    return replace(scale, form="compiled") if how == "compiled" and scale.form == "graphs" else scale
-
-
-def forced_work(scale: Scale, lives: list[int]) -> tuple[dict[int, Any], int]:
-    """Make up responses that share phrases. Returns live requests -> the responses of each epoch, and the token that
-    ends a response."""
-    from experiments.gpu.tasks import write_recording
-    from experiments.recorded.forced_works import forced_works, with_end
-    from experiments.small_policy.shapes import shape_of
-
-    recording: Path = scale.folder / "rollouts.jsonl"
-    length, epochs = scale.pick(192, 24), EPOCHS + 1
-    vocabulary = scale.pick(shape_of(SHAPE).vocabulary, None) or 512
-    write_recording(recording, max(1, max(lives) // SIBLINGS), SIBLINGS * epochs, length, vocabulary - 1)
-    cut = forced_works(recording, lives, SIBLINGS, epochs, SIBLINGS * epochs * length, scale.pick(256, 12))
-    works, end, _ = with_end(cut, vocabulary, recording)
-    recording.unlink()
-    return works, end
-
-
-def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sum the epochs up. The first one, in which history has nothing, is reported beside the others, and so is the
-    last one, when the budget has learned most."""
-    timed = rows[:-1]
-    warm = timed[1:]
-    seconds = [row["rollout_s"] for row in warm]
-    return {
-        "rollout_s": statistics.mean(seconds),
-        "spread": max(seconds) / min(seconds) - 1,
-        "first_epoch_s": timed[0]["rollout_s"],
-        "last_epoch_s": seconds[-1],
-        "tokens_per_pass": sum(row["tokens"] for row in warm)
-        / sum(row["tokens"] / row["tokens_per_pass"] for row in warm),
-        "passes": statistics.mean(row["passes"] for row in warm),
-        "ms_a_pass": 1e3 * sum(seconds) / sum(row["passes"] for row in warm),
-        "draft_ms_a_pass": 1e3 * sum(row["draft_s"] for row in warm) / sum(row["passes"] for row in warm),
-        "drafted": sum(row["drafted"] for row in warm),
-        "accepted": sum(row["accepted"] for row in warm),
-        "equal": all(row["equal"] for row in rows),
-        **{name: rows[-1].get(name) for name in ("device_share", "gap_ms", "device_ms", "kernels")},
+def _engine(scale: Scale, arm: str, texts: list[Work], options: dict[str, Any]) -> Any:
+    longest = max(len(work.prompts[0]) + max(map(len, texts)) for work in texts for texts in work.visits)
+    sizes: dict[str, Any] = {
+        "max_num_seqs": max(len(work.prompts) for work in texts),
+        "max_model_len": -(-longest // 128) * 128,
+        "enable_prefix_caching": True,
     }
+    if arm == "ngram" and scale.gpu:
+        return build(scale, STOCK, speculative_config=NGRAM_GPU, **sizes)
+    if arm == "ngram":  # vLLM has no kernels for CPUs: das's runner with vLLM's n-grams of the host
+        return build(scale, arm, das_options={"speculative": NGRAM}, **sizes)
+    method = STOCK if arm.startswith(STOCK) else arm
+    return build(scale, method, das_options=options, own_process=arm == "stock_core", **sizes)
 
 
-def _line(live: str, found: dict[str, Any]) -> str:
-    line = f"{live} live {found['rollout_s']:.2f} s, {found['ms_a_pass']:.1f} ms a pass"
-    if found["accepted"]:
-        line += f", {found['tokens_per_pass']:.2f} tokens/pass"
-    if found["device_share"] is not None:
-        line += f", device works {found['device_share']:.0%}, waits {found['gap_ms']:.1f} ms a pass"
-    if "to_stock" not in found:
-        return line
-    return line + f", {found['to_stock']:.2f} of stock ({found['last_to_stock']:.2f} in the last epoch)"
+def _roll_out(llm: Any, arm: str, work: Work, visit: int, watch: Watch | None) -> Any:
+    """Roll out a visit. Unmodified vLLM emits the recorded number of tokens: without drafts the time of a pass does not
+    depend on its tokens. For its n-grams the texts are forced (Watch)."""
+    from vllm import SamplingParams
 
+    from das.engine.patches.front_end import let_force
+    from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out
+    from das.verify.admission import FORCED_KEY
+    from experiments.training.stock import roll_out_stock
 
-class Profile:
-    """Watches some of the steps of an engine's next rollout: the device's kernels, then the host's functions. Nothing
-    on a CPU."""
+    texts, keyed = work.visits[visit], arm in ("das", "none")
 
-    def __init__(self, llm: Any):
-        import torch
+    class Forced(RolloutRequest):
+        def parameters(self) -> list[Any]:
+            parameters = super().parameters()
+            for i, params in enumerate(parameters):
+                params.extra_args[FORCED_KEY] = f"{i}"
+                # The limit is the same for all, so that the budget cannot learn the length of a response.
+                params.max_tokens = longest if keyed else len(texts[i])
+            return parameters
 
-        self._engine, self._step = llm.llm_engine, llm.llm_engine.step
-        self._count = 0
-        self._on_device: Any = None
-        self._on_host = cProfile.Profile()
-        self._found: dict[str, Any] = {}
-        self._cuda = torch.cuda.is_available()
-        if self._cuda:
-            self._engine.step = self._watched
-
-    def _watched(self) -> Any:
-        import torch
-
-        if self._count == PROFILED.start:
-            self._on_device = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
-            self._on_device.start()
-        if self._count == HOST.start:
-            self._on_host.enable()
-        outputs = self._step()
-        self._count += 1
-        if self._count == PROFILED.stop:
-            torch.cuda.synchronize()
-            self._on_device.stop()
-            self._found = device_times(self._on_device.events(), len(PROFILED))
-        if self._count == HOST.stop:
-            self._on_host.disable()
-            self._found["host_ms"] = host_times(self._on_host, len(HOST))
-        return outputs
-
-    def end(self) -> dict[str, Any]:
-        """Take the watch off again. Returns device_share, device_ms and gap_ms a pass, kernels, host_ms; empty on a
-        CPU, or if the rollout had too few steps."""
-        if self._cuda:
-            self._engine.step = self._step
-        return self._found
-
-
-def host_times(profile: cProfile.Profile, passes: int) -> dict[str, list[float]]:
-    """Returns the functions in which the host spends most: ms a pass with what they call, ms without, calls. Python is
-    some two times slower while it is watched."""
-    stats: Any = pstats.Stats(profile)
-    found = {
-        f"{Path(file).name}:{line} {name}": [1e3 * total / passes, 1e3 * own / passes, calls / passes]
-        for (file, line, name), (_, calls, own, total, _) in stats.stats.items()
-    }
-    return dict(sorted(found.items(), key=lambda pair: -pair[1][0])[:60])
-
-
-def device_times(events: Any, passes: int, is_kernel: Callable[[Any], bool] | None = None) -> dict[str, Any]:
-    """Sum up a profile. events: with `name`, `time_range.start` and `.end` in microseconds. is_kernel: which of them
-    ran on the device; None: by torch's device type."""
-    import torch
-
-    on_device = is_kernel or (
-        lambda event: event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation
+    longest, ending = max(map(len, texts)), {"stop_token_ids": [work.end]} if keyed else {"ignore_eos": True}
+    if watch is not None:
+        watch.begin(texts if arm == "ngram" else ())
+    request = Forced(
+        [{"prompt_token_ids": list(prompt)} for prompt in work.prompts],
+        SamplingParams(temperature=1.0, logprobs=0, **ending),  # TRL asks for log-probs
+        work.problems,
+        seeds=[request_seed(0, visit, i) for i in range(len(texts))],
+        step=visit,
+        next_history_tick=visit + 1,
     )
-    spans = sorted((event.time_range.start, event.time_range.end, event.name) for event in events if on_device(event))
-    if not spans:
-        return {}
-    busy, until = 0.0, spans[0][0]
-    by_name: dict[str, list[float]] = {}
-    for start, end, name in spans:
-        busy += max(0.0, end - max(start, until))
-        until = max(until, end)
-        by_name.setdefault(name[:90], []).append(end - start)
-    wall = until - spans[0][0]
-    longest = sorted(by_name.items(), key=lambda pair: -sum(pair[1]))[:KERNELS]
-    return {
-        "device_share": busy / wall,
-        "device_ms": busy / passes / 1e3,
-        "gap_ms": (wall - busy) / passes / 1e3,
-        "kernels": {name: [sum(took) / passes, len(took) / passes] for name, took in longest},  # us and calls a pass
+    if not keyed:
+        return roll_out_stock(llm, request)[1]
+    let_force(llm)
+    llm.collective_rpc("das_force", args=({f"{i}": text for i, text in enumerate(texts)}, {}))
+    return roll_out(llm, request)[1]
+
+
+def _timed(scale: Scale, arm: str, llm: Any, work: Work, visit: int, watch: Watch | None) -> Row:
+    """Rolls out a visit, and notes its line."""
+    rollout = _roll_out(llm, arm, work, visit, watch)
+    report, texts = rollout.report, work.visits[visit]
+    equal = rollout.responses == texts
+    if arm.startswith(STOCK):  # emits other tokens
+        equal = [len(each) for each in rollout.responses] == [len(text) for text in texts]
+    row = {
+        "arm": arm,
+        "work": work.name,
+        "visit": visit + 1,
+        "rollout_s": rollout.rollout_s,
+        "tokens": rollout.tokens,
+        "passes": report.decode_steps,
+        "ms_a_pass": 1e3 * rollout.rollout_s / report.decode_steps,
+        "tokens_per_pass": rollout.tokens / (watch.request_passes if arm == "ngram" and watch else report.passes),
+        "rows_verified": 0 if watch is None else watch.rows_verified,
+        "rows_held": 0 if watch is None else watch.rows_held,
+        "late_passes": report.launched_ahead,
+        "host_draft_ms_a_pass": 1e3 * report.draft_s / report.decode_steps,
+        "equal": equal,
     }
+    scale.note(**row)
+    return row
+
+
+def _summed_up(scale: Scale, arm: str, work: str, rows: list[Row], device: dict[str, float]) -> str:
+    """Notes the summary of one work, with each visit's time over the faster stock's. Returns its words."""
+    stocks: dict[int, float] = {}  # by visit
+    for row in scale.noted(arm="stock", work=work) + scale.noted(arm="stock_core", work=work):
+        stocks[row["visit"]] = min(row["rollout_s"], stocks.get(row["visit"], row["rollout_s"]))
+    seconds = [row["rollout_s"] for row in rows]
+    ratios = [row["rollout_s"] / stocks.get(row["visit"], stocks[VISITS]) for row in rows] if stocks else []
+    scale.note(summary=arm, work=work, seconds=seconds, to_faster_stock=ratios, **device)
+    last = rows[-1]
+    line = f"{work}: {' '.join(f'{each:.2f}' for each in seconds)} s, {last['ms_a_pass']:.1f} ms a pass"
+    if last["rows_verified"]:
+        line += (
+            f", {last['tokens_per_pass']:.2f} tokens a pass, {last['rows_held']} of {last['rows_verified']} rows held"
+        )
+    if device:
+        line += f", device busy {device['device_share']:.0%}, waits for drafts {device['wait_ms']:.1f} ms a pass"
+    return line + (f", {' '.join(f'{each:.2f}' for each in ratios)} of the faster stock" if stocks else "")

@@ -28,19 +28,27 @@ def recorded_texts(config: RunConfig, end: int) -> list[list[Text]]:
     length, so that the longest has trainer.max_completion_length tokens. Raises UserError if the recording has too few
     problems with enough responses.
     """
-    path, trainer, problems = Path(config.task.recorded), config.trainer, config.data.problems
+    trainer, problems = config.trainer, config.data.problems
     if problems is None:
         raise UserError("data.problems=null: say how many problems of task.recorded are rolled out")
     visits = -(-trainer.max_steps // steps_per_epoch(problems, config.problems_per_step))
-    wanted = trainer.num_generations * visits
-    enough = [[text for text, _ in texts] for texts in sampled_responses_of(path).values() if len(texts) >= wanted]
+    path, wanted = Path(config.task.recorded), trainer.num_generations * visits
+    return texts_of(path, problems, wanted, trainer.max_completion_length, end)
+
+
+def texts_of(path: Path, problems: int, responses: int, longest: int, end: int) -> list[list[Text]]:
+    """Return the first `responses` responses to each of the first `problems` problems that have so many.
+
+    longest: tokens of the longest one; all are cut to the same fraction of their length. end: see recorded_texts.
+    """
+    enough = [[text for text, _ in texts] for texts in sampled_responses_of(path).values() if len(texts) >= responses]
     if len(enough) < problems:
         raise UserError(
-            f"task.recorded={path}: {len(enough)} problems have {wanted} responses, and {problems} are needed: lower "
-            "data.problems, trainer.num_generations or trainer.max_steps"
+            f"task.recorded={path}: {len(enough)} problems have {responses} responses, and {problems} are needed: "
+            "lower data.problems, trainer.num_generations or trainer.max_steps, or take another recording"
         )
-    chosen = [texts[:wanted] for texts in enough[:problems]]
-    fraction = min(1.0, (trainer.max_completion_length - 1) / max(len(text) for texts in chosen for text in texts))
+    chosen = [texts[:responses] for texts in enough[:problems]]
+    fraction = min(1.0, (longest - 1) / max(len(text) for texts in chosen for text in texts))
     cut = [[text[: max(1, round(len(text) * fraction))] for text in texts] for texts in chosen]
     used = np.unique(np.concatenate([text for texts in cut for text in texts]))
     numbers = np.arange(len(used)) + (np.arange(len(used)) >= end)

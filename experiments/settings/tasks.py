@@ -38,6 +38,7 @@ TASKS: dict[str, Mapping[Any, str]] = {
         Texts | None: "parts",
         Literal["auto", "cuda", "cpu"]: "device",
         float: "seconds",
+        str | None: "recorded",
     },
     "compare": {bool: "lock_step train train_once", str | None: "recorded"},
     "evaluate": {Count | None: "problems", Count: "samples", list[Annotated[int, Range(1, 2**16)]] | None: "k"},

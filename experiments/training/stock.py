@@ -68,15 +68,14 @@ def build_stock(settings: EngineSettings, trained: bool = False, **overrides: An
     return llm
 
 
-def roll_out_stock(llm: Any, request: RolloutRequest, seats: int | None = None) -> tuple[list[Any], Rollout]:
+def roll_out_stock(llm: Any, request: RolloutRequest) -> tuple[list[Any], Rollout]:
     """Roll out with a stock engine.
 
     Requests have neither seeds nor problem ids, because users of plain vLLM pass none: per-request seeds slow vLLM's
     sampler. Requests are handed over in the order given. As in other engines, tokens are decoded to text only if a stop
-    string needs it. seats: how many requests run at once; None: the engine's max_num_seqs. For the other arguments and
-    the result see `das.engine.rollouts.rollout.roll_out`.
+    string needs it. For arguments and result see `das.engine.rollouts.rollout.roll_out`.
     """
-    seats = seats or llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
+    seats = llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
     parameters = request.parameters()
     for params in parameters:
         params.seed = None

@@ -77,8 +77,8 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.temperatures=[1.0]",
         "task.drafters=[w8,w4]",
     ),
-    # Two parts of sixteen; tests/experiments/tasks/test_check_gpu.py runs most.
-    "check_gpu": ("task.device=cpu", "task.parts=[sampler,pass_times]", "task.folder={made}/check_gpu"),
+    # Two parts of six; tests/experiments/tasks/test_check_gpu.py runs most.
+    "check_gpu": ("task.device=cpu", "task.parts=[sampler,passes]", "task.folder={made}/check_gpu"),
     # Beside the tasks: what chooses one is among the settings.
     "every_arm": ("task=compare", TINY, f"arms=[{ARMS}]"),
     "recorded": (

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scripts import exact, run_script
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # the rehearsal of task=check_gpu has it, too
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 STEPS = 3
 
