@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, TextIO
 import matplotlib.pyplot as plt
 
 from analysis import evaluations
-from analysis.figures import COLOURS, OTHER_COLOURS, figure
+from analysis.figures import colours_of, figure
 from analysis.metrics import SHOWN
 
 
@@ -32,7 +32,6 @@ PANELS = (*CURVES, *_MORE)
 ACCURACY = Panel(  # drawn only if policies were evaluated
     "Held-out pass@1 (dotted: pass@k, largest k)", "share of problems", ("eval/pass_at_1", "eval/pass_at_k")
 )
-OKABE_ITO = (*COLOURS.values(), *OTHER_COLOURS)
 
 
 def draw(
@@ -48,6 +47,7 @@ def draw(
     num_rows = -(-len(panels) // 3)
     small = plt.rc_context({"axes.titlesize": 10, "axes.labelsize": 9})
     with small, figure(to, 3, (12, 2.9 * num_rows), num_rows, form) as axes:
+        colours = colours_of(list(runs))
         for panel, chart in zip(panels, axes.flat, strict=False):
             for order, (name, rows) in enumerate(runs.items()):
                 for rank, metric in enumerate(panel.metrics):
@@ -56,7 +56,7 @@ def draw(
                         continue
                     chart.plot(
                         *zip(*points, strict=True),
-                        color=OKABE_ITO[order % len(OKABE_ITO)],
+                        color=colours[name],
                         linewidth=max(1.0, 3.0 - order) if rank == 0 else 1.0,
                         linestyle=(0, (1, 2)) if rank else "-" if order == 0 else (0, (4, 1 + order)),
                         marker="." if len(points) == 1 else None,

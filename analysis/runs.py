@@ -15,7 +15,7 @@ from yaml import YAMLError
 from analysis import evaluations, read
 from analysis.identity import FINAL
 
-WANDB_HEADER = 7  # bytes with which a file of W&B begins
+WANDB_HEADER = b":W&B\xe1\xbe\x00"  # with which a file of W&B begins
 WANDB_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # W&B writes these as text
 
 
@@ -116,7 +116,8 @@ def from_wandb(folder: Path) -> Run:
 
 def is_empty(file: Path) -> bool:
     """Return whether an offline W&B run's file has no record."""
-    return file.stat().st_size <= WANDB_HEADER
+    with file.open("rb") as begun:
+        return WANDB_HEADER.startswith(begun.read(len(WANDB_HEADER) + 1))
 
 
 def records(file: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Faster rollouts by speculative decoding, with exactly the same tokens.
+"""Faster rollouts by speculative decoding, verified by the policy: the same distribution, and on request every bit.
 
 - `das.speculate()` speeds up the trainers of a TRL script.
 - `das.install()` and `das.engine_arguments()` do the same for your own vLLM engine.

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from steps_on_disk import json_lines
 
 from analysis.compare import compare, difference, main
 from analysis.identity import equal
-from analysis.runs import NotARun, find, records
+from analysis.runs import NotARun, find, is_empty, records
 from experiments.harness.tracking import Tracker
 
 FINAL = {"final_weights": "0123456789abcdef", "optimizer": "fedcba9876543210"}
@@ -198,7 +199,10 @@ def tracked(folder: Path, rows: list[dict[str, Any]], ends: bool) -> None:
         tracker.log(one)
     if ends:
         tracker.end({**FINAL, "steps": 3})
+    file, tries = Path(tracker.run.settings.sync_file), 3000
     tracker.close()
+    while is_empty(file) and (tries := tries - 1):
+        time.sleep(0.01)  # W&B's process writes the file after the run has ended
 
 
 def test_an_offline_wandb_run_equals_its_folder(tmp_path: Path) -> None:
