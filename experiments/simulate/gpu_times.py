@@ -47,9 +47,10 @@ HOST, HOST_REQUEST = 4.43e-3, 40e-6  # seconds a pass, and for each live request
 HOST_TOKEN = 5e-6  # seconds for each token that a request emits beyond the first
 # vLLM's generate on the same core, 64 and 256 prompts of 256 tokens, until the first pass begins.
 JOIN = 0.105e-3  # seconds to take in a request
-# One H200: passes with 4 and 8 random drafts a request less the device's part take .4, .9 and 1.7 ms at 1, 16 and 64
-# requests; in profiled rollouts the device waits .7, 1.8 and 4.5 ms at 16, 64 and 256. A line through the means.
-DRAFTING, DRAFTING_REQUEST = 0.55e-3, 15.6e-6  # seconds from the end of a pass to its drafts, and for each live request
+# One H200. Passes with 4 and 8 random drafts a request, less the device's part, take .4, .9 and 1.7 ms longer at 1, 16
+# and 64 requests; in profiled rollouts the device waits .7, 1.8 and 4.5 ms at 16, 64 and 256, and .6 ms more until the
+# launched pass begins. The slope fits both; the constant lies between .55 ms, by the first, and 1.1 ms, by the second.
+DRAFTING, DRAFTING_REQUEST = 0.85e-3, 15.6e-6  # seconds from the end of a pass to its drafts, and for each live request
 # The same passes of the das that drafted before it launched take .9 to 1.6 ms longer, at 1 to 64 requests.
 LAUNCH = 1.4e-3  # seconds to prepare and launch a pass, in series where its drafts must be known before
 

@@ -49,14 +49,14 @@ def test_a_pass_of_one_request_takes_what_the_published_sweep_of_an_a100_took() 
         assert 1e3 * device(times, 1, 1, 256) == pytest.approx(ms, rel=0.02)
 
 
-def test_the_h200s_passes_are_met_within_a_tenth_and_its_rollouts_nearly() -> None:
+def test_the_h200s_passes_are_met_within_a_tenth_and_the_ratios_of_its_rollouts_within_a_twentieth() -> None:
     for what, measured, computed in against_h200.passes():
         assert computed == pytest.approx(measured, rel=0.1), what
     for live, measured in against_h200.DAS.items():
         stock_ms, das = against_h200.rolled(live)
         assert stock_ms == pytest.approx(against_h200.STOCK[live], rel=0.05)
         assert das.ms == pytest.approx(measured.ms, rel=0.1)
-        assert das.ratio == pytest.approx(measured.ratio, rel=0.08)
+        assert das.ratio == pytest.approx(measured.ratio, rel=0.05)
     for live, ms in against_h200.AT_REST.items():
         assert against_h200.at_rest(live) == pytest.approx(ms, rel=0.1)
 
@@ -125,5 +125,5 @@ def test_no_rollout_takes_longer_than_that_of_stock(live: int, works: Callable[[
     stock = simulate(Arm(), epochs, replace(times, das=False), live, 200).steps
     das = simulate(arm, epochs, times, live, 200).steps
     assert max(drafted.rollout_s / plain.rollout_s for drafted, plain in zip(das, stock, strict=True)) < 1.02
-    if works is copied and live <= 64:
+    if works is copied and live <= 32:
         assert das[-1].rollout_s < 0.95 * stock[-1].rollout_s
