@@ -69,6 +69,8 @@ class GpuTimes:
     rows_a_read  rows of a request that share one reading of its keys: all in FlashAttention 3, 16 / (heads / KV heads)
                  in Triton's attention
     host         factor of the host's times: another processor, or an engine core in a process of its own
+    weight_bytes of a parameter; with one byte (FP8) products are computed twice as fast
+    reduce, link the seconds of an all-reduce, and its bytes per second
     """
 
     gpu: Gpu
@@ -82,6 +84,9 @@ class GpuTimes:
     reading: float = 0.0
     rows_a_read: float = inf
     host: float = 1.0
+    weight_bytes: float = 2.0
+    reduce: float = REDUCE
+    link: float = LINK
 
     def device(
         self, live: Array, rows: Array, context: Array, prompt: Array | float = 0.0, remembers: bool = False
@@ -89,9 +94,10 @@ class GpuTimes:
         """Returns the seconds in which the device works on passes. rows: live + drafted. prompt: tokens of prompts.
         remembers: whether das's drafter remembers the distributions of the sampled tokens."""
         gpu, model = self.gpu, self.model
-        bandwidth, flops = gpu.bandwidth * self.gpus, gpu.flops * gpu.products * self.gpus
+        bandwidth = gpu.bandwidth * self.gpus
+        flops = gpu.flops * gpu.products * self.gpus * 2 / self.weight_bytes
         rows = np.where(rows < 32 * GRAPH, GRAPH * np.ceil(rows / GRAPH), 2 * GRAPH * np.ceil(rows / (2 * GRAPH)))
-        weights = 2 * model.read(rows + prompt) / (bandwidth * WEIGHTS)
+        weights = self.weight_bytes * model.read(rows + prompt, self.gpus) / (bandwidth * WEIGHTS)
         products = model.flop * (rows + prompt) / flops
         longer = np.maximum(weights, products)
         products = longer * ((weights / longer) ** gpu.knee + (products / longer) ** gpu.knee) ** (1 / gpu.knee)
@@ -110,7 +116,7 @@ class GpuTimes:
         if self.gpus == 1:
             return np.zeros(np.shape(rows))
         sent = 2 * (self.gpus - 1) / self.gpus * 2 * self.model.hidden * rows
-        return 2 * self.model.layers * (REDUCE + sent / LINK)
+        return 2 * self.model.layers * (self.reduce + sent / self.link)
 
     def on_host(self, live: Array, emitted: Array) -> Array:
         """Returns the seconds of the host's work on passes, without drafting."""

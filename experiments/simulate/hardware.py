@@ -1,6 +1,7 @@
 """Data sheets of GPUs, and shapes of language models: bytes and operations of a pass."""
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -65,11 +66,14 @@ class Model:
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         return self.attention_weights + self.expert_weights * self.experts + embeddings
 
-    def read(self, rows: Array) -> Array:
+    def read(self, rows: Array, gpus: int = 1) -> Array:
         """Return the parameters that a pass of so many rows reads: an expert if a row chose it, at random, and of the
-        embedding a few rows only."""
-        chosen = self.experts * (1 - (1 - self.active / self.experts) ** np.asarray(rows, np.float64))
-        experts = chosen if self.experts > 1 else np.ones_like(chosen)
+        embedding a few rows only. Experts lie on `gpus` GPUs, and the pass waits for the one that reads most."""
+        share = 1 - (1 - self.active / self.experts) ** np.asarray(rows, np.float64)  # of the experts that are chosen
+        each = self.experts / gpus
+        above = NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))  # expected maximum, in standard deviations (Blom)
+        busiest = np.minimum(each, each * share + above * np.sqrt(each * share * (1 - share)))
+        experts = gpus * busiest if self.experts > 1 else np.ones_like(share)
         return self.attention_weights + self.expert_weights * experts + self.vocabulary * self.hidden
 
     @property

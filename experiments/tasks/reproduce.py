@@ -30,7 +30,7 @@ PAPERS = {
     "nemo_rl": "System-integrated speculative decoding (NeMo RL), arXiv 2604.26779",
 }
 REPLAYED = ": at its own scale, replayed"  # end of the headings of simulated chapters
-MINUTES = {"das": 7.0, "efficient_rollout": 1.0, "nemo_rl": 0.2}  # time of a paper's simulation on 2 cores
+MINUTES = {"das": 7.0, "efficient_rollout": 1.0, "nemo_rl": 1.0}  # time of a paper's simulation on 2 cores
 
 
 @dataclass(frozen=True)
@@ -98,19 +98,20 @@ def everything(config: RunConfig, overrides: list[str], store: Path) -> None:
 
 
 def replay_runs(config: RunConfig, overrides: Sequence[str], progress: Progress) -> dict[str, Run]:
-    """Return paper -> the run that simulates its experiments. DAS is left out if its recorded rollouts are missing.
+    """Return paper -> the run that simulates its experiments. Those that need the recorded rollouts are left
+    out if these are missing.
 
     overrides: the user's overrides; the overrides of the task's settings are passed on to the runs.
     """
     settings = [override for override in overrides if override.startswith("task.")]
-    runs = {
-        paper: Run(("task=reproduce", f"paper={paper}", *settings), MINUTES[paper])
-        for paper in ("efficient_rollout", "nemo_rl")
-    }
+    runs = {paper: Run(("task=reproduce", f"paper={paper}", *settings), MINUTES[paper]) for paper in PAPERS}
     if not Path(config.task.traces).exists():
-        progress.note(f"skipped: the replay of {PAPERS['das']} needs {config.task.traces}: run task=recordings first")
-        return runs
-    return {"das": Run(("task=reproduce", "paper=das", *settings), MINUTES["das"]), **runs}
+        for paper in ("das", "nemo_rl"):
+            del runs[paper]
+            progress.note(
+                f"skipped: the replay of {PAPERS[paper]} needs {config.task.traces}: run task=recordings first"
+            )
+    return runs
 
 
 def sections_of(
