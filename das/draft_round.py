@@ -78,27 +78,18 @@ class DraftRound:
     def observe(
         self,
         requests: Sequence[LiveRequest],
-        num_drafted: Sequence[int],
-        num_accepted: Sequence[int],
         tokens: Sequence[Sequence[int]],
         target_passes: Sequence[TargetPass],
         remembered: np.ndarray | None = None,
-        num_passes: int = 1,
     ) -> None:
-        """Give the tokens that a target pass emitted to the drafter, give the pass to the budget, and update the
-        requests' counts. Passes of the same requests that verified no drafts may be given together.
+        """Give the tokens that a target pass emitted to the drafter, and the pass to the budget. Passes of the same
+        requests that verified no drafts may be given together.
 
-        num_drafted, num_accepted: how many draft tokens of each request were verified, and how many of them became
-        tokens of its response. tokens: the token ids that each request emitted. target_passes: the passes as the budget
-        sees them, without those that it must not learn from, because they also computed prompts. remembered: the
-        distribution from which each token was sampled, in the order of `tokens` (das.drafter.distributions); None:
-        unknown. num_passes: how many passes these are.
+        requests: they have counted these tokens (`LiveRequest.emit`). tokens: the token ids that each emitted.
+        target_passes: the passes as the budget sees them, without those that it must not learn from, because they also
+        computed prompts. remembered: the distribution from which each token was sampled, in the order of `tokens`
+        (das.drafter.distributions); None: unknown.
         """
-        for request, drafted, accepted, new in zip(requests, num_drafted, num_accepted, tokens, strict=True):
-            request.num_drafted += drafted
-            request.num_accepted += accepted
-            request.passes += 1 if num_passes == 1 else min(num_passes, len(new))
-            request.generated += len(new)
         for target_pass in target_passes:
             self.budget.observe_pass(target_pass)
         names = [request.name for request in requests]

@@ -15,6 +15,7 @@ from das.drafter import Drafts, HistoryDrafter
 from das.drafter.distributions import NO_PAIR, PAIRS, Distributions
 from das.engine import proposer
 from das.engine.engine_config import WORKER
+from das.engine.requests import Pass, Request, Requests
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost
 from das.verify.admission import PROBLEM_KEY
@@ -118,16 +119,20 @@ def make_proposer(budget: dict[str, Any], remember: str) -> proposer.DasProposer
 
 
 def run_like_vllm(
-    drafting: proposer.DasProposer, work: Workload, max_num_seqs: int, pass_ends: list[float], clock: SimpleNamespace
+    drafting: proposer.DasProposer,
+    work: Workload,
+    max_num_seqs: int,
+    pass_ends: list[float],
+    clock: SimpleNamespace,
+    everyone: list[Request],
 ) -> tuple[int, int, int]:
     """One rollout whose target model emits the recorded responses. Returns passes, drafted and accepted tokens.
 
-    pass_ends: when each pass ends; the proposer reads the time from `clock`.
+    pass_ends: when each pass ends; the proposer reads the time from `clock`. everyone: gets all requests.
     """
     drafting.begin_step(len(work))
     waiting, rows, drafts = deque(range(len(work))), [], {}
-    sampler = SimpleNamespace(remembered=[])
-    runner = SimpleNamespace(requests={}, input_batch=SimpleNamespace(req_ids=[]), sampler=sampler, passes_ended=())
+    requests = Requests(64, 10_000)
     remembered, starts = work.remembered, work.starts
     assert remembered is not None
     passes = num_drafted = num_accepted = 0
@@ -143,13 +148,19 @@ def run_like_vllm(
                 ignore_eos=True,
             )
             prompt = list(range(PROMPT, PROMPT + work.prompt))
-            state = SimpleNamespace(sampling_params=params, prompt_token_ids=prompt, output_token_ids=[])
-            runner.requests[str(i)] = state
+            new = SimpleNamespace(
+                req_id=str(i),
+                sampling_params=params,
+                prompt_token_ids=prompt,
+                prompt_len=len(prompt),
+                prefill_token_ids=prompt,
+            )
+            everyone += requests.add(SimpleNamespace(scheduled_new_reqs=[new]))
             rows.append(i)
-        emitted = []
+        emitted, drafted = [], [len(drafts.get(i, [])) for i in rows]
         places = []  # of the first token that each request emits
         for i in rows:
-            output = runner.requests[str(i)].output_token_ids
+            output = requests.known[str(i)].output_token_ids
             places.append(int(starts[i]) + len(output))
             text = [*work.response(i).tolist(), 0][len(output) :]  # vLLM samples one more token after an accepted stop
             draft, good = drafts.get(i, []), 0
@@ -159,15 +170,13 @@ def run_like_vllm(
             output += emitted[-1]
             good = min(good, len(text) - 2)  # the response ends inside the pass
             passes, num_drafted, num_accepted = passes + 1, num_drafted + len(draft), num_accepted + good
-        runner.input_batch.req_ids = [str(i) for i in rows]
-        lengths = [work.prompt + len(runner.requests[str(i)].output_token_ids) for i in rows]
         cells = np.array(places)[:, None] + np.arange(max(map(len, emitted)))
-        sampler.remembered = [Remembered(remembered, cells)]
-        drafting.attach(runner)
-        proposed = drafting.propose(emitted, np.array(lengths, np.int32))
+        known = [requests.known[str(i)] for i in rows]
+        proposed = drafting.propose(Pass(known, emitted, drafted, [clock.now], [Remembered(remembered, cells)]))
         drafts = dict(zip(rows, proposed, strict=True))
-        rows = [i for i in rows if STOP not in runner.requests[str(i)].output_token_ids]
-        runner.requests = {str(i): runner.requests[str(i)] for i in rows}
+        over = [str(i) for i in rows if STOP in requests.known[str(i)].output_token_ids]
+        rows = [i for i in rows if str(i) not in over]
+        requests.finish(SimpleNamespace(finished_req_ids=over))
     assert not rows
     assert not waiting
     return passes, num_drafted, num_accepted
@@ -193,13 +202,14 @@ def test_proposer_and_text_engine_draft_the_same(
         work = work_of(epoch)
         step = simulate_rollout(work, [engine], [range(len(work))], epoch + 1)
         pass_ends = step.timelines[0]["time_s"].tolist()
-        assert run_like_vllm(real, work, max_num_seqs, pass_ends, clock) == (
+        everyone: list[Request] = []
+        assert run_like_vllm(real, work, max_num_seqs, pass_ends, clock, everyone) == (
             step.passes,
             engine.num_drafted,
             engine.num_accepted,
         )
-        for i, sampling in enumerate(work.sampling):
-            noted = real.noted(str(i), RequestCost(1, 1))
+        for request, sampling in zip(everyone, work.sampling, strict=True):
+            noted = real.noted(request, RequestCost(1, 1))
             assert sampling is not None
             assert noted.distributions == (None if remember == "tokens" else sampling.distributions.text())
             assert noted.seed == (None if remember == "tokens" else sampling.seed)
@@ -250,7 +260,8 @@ def test_a_draft_is_cut_to_what_may_still_come() -> None:
     for request in requests:
         draft_round.begin(request, [7, 8], earlier_tokens=text[:99])
     assert requests[0].generated == 99
-    draft_round.observe(requests, [5] * 5, [0] * 5, [text[99:]] * 5, [])
+    assert [request.emit(len(text[99:]), 5) for request in requests] == [0] * 5
+    draft_round.observe(requests, [text[99:]] * 5, [])
     assert [(r.generated, r.num_drafted, r.num_accepted, r.passes) for r in requests] == [(100, 5, 0, 1)] * 5
     proposal = draft_round.propose(requests, room=[50, 50, 50, 2, 50])
     assert proposal is not None
@@ -277,8 +288,8 @@ def test_who_is_not_kept_leaves_no_trace() -> None:
     for request in requests:
         draft_round.begin(request, [1])
     done = TargetPass(2, 0, 0, 2, 1e-3)
-    draft_round.observe(requests, [0, 0], [0, 0], [[5], [6]], [done])
-    draft_round.observe([], [], [], [], [done])  # a pass of requests that the drafter does not know
+    draft_round.observe(requests, [[5], [6]], [done])
+    draft_round.observe([], [], [done])  # a pass of requests that the drafter does not know
     assert budget.passes == [done, done]
     for request in requests:
         draft_round.end(request, keep=request.name == "kept")
@@ -319,6 +330,6 @@ def test_a_budgets_wrong_numbers_are_named(limits: list[int], trimmed: list[int]
     requests = [LiveRequest(name, "p", 100) for name in "ab"]
     for request in requests:
         draft_round.begin(request, [1])
-        draft_round.observe([request], [0], [0], [[1, 2, 3] * 4], [])
+        draft_round.observe([request], [[1, 2, 3] * 4], [])
     with pytest.raises(ValueError, match=message):
         draft_round.propose(requests)

@@ -1,7 +1,7 @@
 """The interface of budget policies, and the data they receive: requests, drafts, target passes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 
 from das.drafter import Drafts
@@ -15,9 +15,12 @@ class LengthClass(IntEnum):
     LONG = 2
 
 
-@dataclass
+@dataclass(eq=False)
 class LiveRequest:
-    """A running request, as a budget sees it. Lengths are in tokens."""
+    """A running request, as a budget sees it. Lengths are in tokens.
+
+    It counts its tokens itself: `emit` is the only place where accepted tokens are counted.
+    """
 
     name: str
     problem: str
@@ -32,7 +35,7 @@ class LiveRequest:
     num_drafted: int = 0  # number of draft tokens verified so far
     num_accepted: int = 0  # number of these that were accepted
     passes: int = 0  # number of target passes that emitted tokens for it
-    initial: LengthClass | None = field(default=None, compare=False)  # class at start, set by policies that use it
+    initial: LengthClass | None = None  # class at start, set by policies that use it
 
     def cut_at_stop(self, tokens: list[int]) -> list[int]:
         """Returns `tokens` up to and including the first stop token, and notes it. Tokens after a stop token are never
@@ -42,6 +45,17 @@ class LiveRequest:
                 self.stopped = True
                 return tokens[: i + 1]
         return tokens
+
+    def emit(self, num_tokens: int, num_drafted: int, num_passes: int = 1) -> int:
+        """Count what a pass emitted, or passes alike without drafts: each emits one token more than it accepts.
+        Returns how many of the drafted tokens were accepted."""
+        passes = 1 if num_passes == 1 else min(num_passes, num_tokens)
+        num_accepted = num_tokens - passes
+        self.passes += passes
+        self.generated += num_tokens
+        self.num_drafted += num_drafted
+        self.num_accepted += num_accepted
+        return num_accepted
 
 
 @dataclass(frozen=True)

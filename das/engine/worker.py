@@ -34,10 +34,11 @@ from das.engine.rollouts.judge import Judge  # noqa: E402
 from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
 from das.engine.rollouts.report import Plain, RequestCost, RolloutReport  # noqa: E402
 from das.engine.rollouts.totals import LinesInTheLog, add_to_totals  # noqa: E402
-from das.engine.runner.draft_passes import blocks_needed, with_scratch_blocks  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
+from das.engine.runner.text_drafts import TextDrafts  # noqa: E402
+from das.models.draft_passes import blocks_needed, with_scratch_blocks  # noqa: E402
 from das.models.self_draft import QuantizedLayers, require_self_draft  # noqa: E402
-from das.verify.forced import ForcedSampler  # noqa: E402
+from das.verify.forced import Forced  # noqa: E402
 from das.weights.agreement import policy_of  # noqa: E402
 from das.weights.fingerprint import fingerprint  # noqa: E402
 from das.weights.loaded_weights import lost_weights  # noqa: E402
@@ -189,11 +190,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def compile_or_warm_up_model(self) -> Any:
         """Capture graphs, and run made-up requests so that kernels are compiled. Nothing is learned from them."""
         stages.now("compiles its engine's kernels and warms up")
-        self.das_runner.is_warming_up = True
+        self.das_runner.flights.is_warming_up = True
         self.das_begin_rollout(0, evaluation=True)
         times = super().compile_or_warm_up_model()
         self._end_rollout(0)
-        self.das_runner.is_warming_up = False
+        self.das_runner.flights.is_warming_up = False
         return times
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +203,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         if self._das_new_weights:
             self._take_new_weights()
         elif not self._das_announced:
-            meter = self.das_runner.meter
+            meter = self.das_runner.flights.meter
             if len(meter.step_time_s) >= MAX_PASSES or meter.num_requests >= MAX_REQUESTS:
                 self._end_unannounced_rollout()
         output = super().execute_model(*args, **kwargs)
@@ -225,27 +226,28 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         self._das_new_weights = False
         self.das_runner.flights.settle()
         weights.repack_linear_layers(self.model_runner.get_model())
-        self.das_runner.weights_version += 1
-        if not self._das_announced and self.das_runner.meter.step_time_s:
+        if self.das_runner.quantized is not None:
+            self.das_runner.quantized.newest += 1
+        if not self._das_announced and self.das_runner.flights.meter.step_time_s:
             self._end_unannounced_rollout()
 
     def _end_unannounced_rollout(self) -> None:
         self.das_runner.flights.settle()
-        report = self._judged(self.das_runner.meter.report())
+        meter, self.das_runner.flights.meter = self.das_runner.flights.meter, RolloutMeter()
+        report = self._judged(meter.report())
         self._count(report.plain())
-        self.das_runner.meter = RolloutMeter()
         alarms = report.alarms
         if self._das_proposer is not None:
             if get_tp_group().is_first_rank:
                 self._das_lines.add(report.plain())
-            alarms = self._das_proposer.end_unannounced_step()
+            alarms = self._das_proposer.end_unannounced_step(meter)
         for alarm in alarms:  # TRL quiets vLLM's loggers
             logging.getLogger("das").warning("speculation: %s", alarm)
 
     @property
     def _das_proposer(self) -> DasProposer | None:
         """The engine's proposer if it is das's; None if nothing drafts, or if one of vLLM's own drafters does."""
-        drafter = self.das_runner.drafter
+        drafter = self.das_runner.flights.drafter
         return drafter if isinstance(drafter, DasProposer) else None
 
     # ---- what callers call through collective_rpc ----
@@ -270,7 +272,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Begin a rollout of this many requests, with new counts. evaluation: the training must not notice it."""
         self._das_announced = True
         self.das_runner.flights.settle()
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.flights.meter = RolloutMeter()
         self._end_evaluation()
         if evaluation:
             self._begin_evaluation()
@@ -280,7 +282,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def das_begin_turn(self, num_requests: int) -> None:
         """Note that the running rollout goes on with a turn of this many requests."""
         self.das_runner.flights.settle()
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.flights.meter = RolloutMeter()
         if self._das_proposer is not None:
             self._das_proposer.begin_turn(num_requests)
 
@@ -290,10 +292,10 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         Returns the turn's report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
         """
         self.das_runner.flights.settle()
-        meter = self.das_runner.meter
+        meter = self.das_runner.flights.meter
         costs = self._plain_costs()
         report = self._judged(meter.report()) if self._das_proposer is None else self._das_proposer.end_turn(meter)
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.flights.meter = RolloutMeter()
         return self._count(report.plain()) | {"requests": costs}
 
     def das_use_proposer(self, name: str, options: DasOptions | None) -> None:
@@ -305,11 +307,10 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """
         self.das_runner.flights.settle()
         if name not in self._das_proposers:
-            config, drafter = self.vllm_config, self.das_runner.drafter
-            if options is None and drafter is None:
+            if self.das_runner.flights.drafter is None:
                 raise NotInstalled("this engine has no drafter of which there could be another: build one that drafts")
-            self._das_proposers[name] = type(drafter)(config) if options is None else DasProposer(config, options)
-        self.das_runner.drafter = self._das_proposers[name]
+            self._das_proposers[name] = self.das_runner.new_drafter(options)
+        self.das_runner.flights.drafter = self._das_proposers[name]
 
     def das_end_rollout(self, history_tick: int) -> Plain:
         """End the rollout. If das drafts in the engine, move the drafter's window to `history_tick`, unless the rollout
@@ -323,25 +324,24 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
     def _end_rollout(self, history_tick: int) -> tuple[RolloutReport, dict[str, Plain]]:
         self._das_announced = False
         self.das_runner.flights.settle()
-        meter, proposer = self.das_runner.meter, self._das_proposer
+        meter, proposer = self.das_runner.flights.meter, self._das_proposer
         costs = self._plain_costs()
         report = self._judged(meter.report()) if proposer is None else proposer.end_step(meter, history_tick)
         self._end_evaluation()
         # The next rollout's, for callers that never call das_begin_rollout.
-        self.das_runner.meter = RolloutMeter()
+        self.das_runner.flights.meter = RolloutMeter()
         return report, costs
 
     def _begin_evaluation(self) -> None:
         self._das_evaluates = True
-        speculative_config = self.vllm_config.speculative_config
-        if speculative_config is not None and speculative_config.method == "suffix":  # it cannot leave texts out
-            self._das_suffix = self.das_runner.drafter
-            self.das_runner.drafter = type(self._das_suffix)(self.vllm_config)
+        drafter = self.das_runner.flights.drafter
+        if isinstance(drafter, TextDrafts) and drafter.keeps_texts:
+            self._das_suffix, self.das_runner.flights.drafter = drafter, self.das_runner.new_drafter()
 
     def _end_evaluation(self) -> None:
         self._das_evaluates = False
         if self._das_suffix is not None:
-            self.das_runner.drafter, self._das_suffix = self._das_suffix, None
+            self.das_runner.flights.drafter, self._das_suffix = self._das_suffix, None
 
     def _judged(self, report: RolloutReport) -> RolloutReport:
         """Returns the report with what the judge says, if one of vLLM's own drafters drafts. An evaluation is not
@@ -358,13 +358,14 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def _costs(self, requests: Iterable[str]) -> list[RequestCost]:
         """Returns the costs so far of these requests of the running rollout or turn, in their order."""
-        meter, proposer = self.das_runner.meter, self._das_proposer
-        costs = {name: meter.requests[name].cost() for name in requests}
-        return [cost if proposer is None else proposer.noted(name, cost) for name, cost in costs.items()]
+        meter, proposer = self.das_runner.flights.meter, self._das_proposer
+        known = {request.name: request for request in meter.requests}
+        costs = [(known[name], meter.cost(known[name])) for name in requests]
+        return [cost if proposer is None else proposer.noted(request, cost) for request, cost in costs]
 
     def _plain_costs(self) -> dict[str, Plain]:
         """Returns the costs of all requests of the rollout or turn, by vLLM's internal ids."""
-        names = list(self.das_runner.meter.requests)
+        names = list(dict.fromkeys(request.name for request in self.das_runner.flights.meter.requests))
         return {name: cost.plain() for name, cost in zip(names, self._costs(names), strict=True)}
 
     def das_costs(self, requests: Sequence[str]) -> list[RequestCost]:
@@ -398,11 +399,11 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             learned.load(self._das_proposer, Path(folder))
 
     def das_force(self, responses: dict[str, list[int]], remembered: dict[str, np.ndarray] | None = None) -> None:
-        """Let requests that name one of `responses` emit it. An empty dict ends this. remembered: see ForcedSampler."""
+        """Let requests that name one of `responses` emit it. An empty dict ends this. remembered: see Forced."""
         self.das_runner.flights.settle()
-        sampler = self.das_runner.sampler
-        keyed = sampler.keyed if isinstance(sampler, ForcedSampler) else sampler
-        self.das_runner.sampler = ForcedSampler(keyed, responses, remembered or {}) if responses else keyed
+        forced = Forced(responses, remembered or {}) if responses else None
+        self.das_runner.draws.forced = forced
+        self.das_runner.flights.requests.recorded = () if forced is None else forced.recorded
 
     def das_use_new_weights(self) -> None:
         """Start now to use the weights loaded since the last pass. Without this call, the next pass does so."""

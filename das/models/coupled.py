@@ -8,12 +8,18 @@ token of q would be emitted only with probability p(token). Emitted tokens do no
 (docs/exactness.md). A head is less sure of its likeliest tokens than the policy is, and a scale above 1 makes it surer.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
-from das.verify.layout import RunningBatch
+from das.verify.layout import Batch
 from das.verify.noise import keyed_argmax
 from das.verify.sampler import GREEDY_BELOW
+
+# Applies each request's sampling parameters to a drafter's logits, as they are applied to the verifier's. It takes
+# logits, float32 [rows, vocab], which it may change; the rows' indices in vLLM's arrays; the lengths of their texts.
+Processed = Callable[[torch.Tensor, np.ndarray, np.ndarray], torch.Tensor]
 
 # Scales; how often each would be right: docs/log.md#the-house-smaller-2026-11-28.
 OF_MODELS = 1.0  # of whole models: copies of the policy, draft models
@@ -26,19 +32,18 @@ class CoupledSampler:
 
     def __init__(self, scale: float):
         self.scale = scale
-        self._runner: RunningBatch
-        # Of each row of the round: its row in the runner's batch, seed and position of its first drafted token, whether
-        # it is greedy, how many tokens it has drafted.
-        self._rows = self._seeds = self._positions = self._greedy = self._num_drafted = np.zeros(0, np.int64)
+        self._processed: Processed
+        # Of each row of the round: its index in vLLM's arrays, its seed, the tokens of its text and of its prompt,
+        # whether it is greedy, how many tokens it has drafted.
+        self._rows = self._seeds = self._lengths = self._prompts = self._num_drafted = np.zeros(0, np.int64)
+        self._greedy = np.zeros(0, np.bool_)
 
-    def begin(self, runner: RunningBatch, rows: np.ndarray | None = None) -> None:
-        """Begin a round of drafting. rows: rows of the runner's batch, int64 [rows]; None: all rows."""
-        batch = runner.input_batch
-        rows = np.arange(batch.num_reqs) if rows is None else np.asarray(rows, np.int64)
-        self._runner, self._rows, self._seeds = runner, rows, runner.seeds_of(rows)
-        self._positions = batch.num_tokens_no_spec[rows].astype(np.int64) - batch.num_prompt_tokens[rows]
-        self._greedy = batch.temperature_cpu[rows] < GREEDY_BELOW
-        self._num_drafted = np.zeros(len(rows), np.int64)
+    def begin(self, batch: Batch, processed: Processed) -> None:
+        """Begin a round of drafting, for all requests of this batch."""
+        self._processed, self._rows, self._seeds = processed, batch.rows, batch.seeds
+        self._lengths, self._prompts = batch.lengths.astype(np.int64), batch.prompts
+        self._greedy = batch.temperatures < GREEDY_BELOW
+        self._num_drafted = np.zeros(len(self._rows), np.int64)
 
     def draw(self, logits: torch.Tensor, among: np.ndarray | None = None) -> torch.Tensor:
         """Draw the next drafted token of each row. Call it once for each depth.
@@ -48,9 +53,9 @@ class CoupledSampler:
         device.
         """
         among = np.arange(len(self._rows)) if among is None else np.asarray(among, np.int64)
-        num_drafted = self._num_drafted[among]
+        lengths = self._lengths[among] + self._num_drafted[among]
         self._num_drafted[among] += 1
         # Penalties and bad words do not count these drafted tokens: drafts may be worse for it, but not wrong.
-        logits = self._runner.processed(logits.to(torch.float32), self._rows[among], num_drafted)
-        positions = self._positions[among] + num_drafted
+        logits = self._processed(logits.to(torch.float32), self._rows[among], lengths)
+        positions = lengths - self._prompts[among]
         return keyed_argmax(logits * self.scale, self._seeds[among], positions, self._greedy[among])

@@ -7,10 +7,10 @@ its own. A pass of the quantized weights drafts one token for every request that
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +19,8 @@ from das.budget import DraftWork
 from das.drafter import Draft, Drafter, Drafts
 from das.errors import NotInstalled
 from das.models.coupled import OF_MODELS, CoupledSampler
+from das.models.draft_passes import DraftPasses
 from das.models.quantized import Linear, linear_maker, require_shape
-
-if TYPE_CHECKING:
-    from das.engine.runner.runner import Runner
 
 logger = logging.getLogger("das")
 BROKEN = "the self-draft computed values that are not finite; it drafts nothing until new weights come"
@@ -32,32 +30,19 @@ class SelfDraft(Drafter):
     """The policy with quantized layers. It learns nothing of requests, drafts as many tokens as it is asked for, and
     does not say how probable they are.
 
-    weights: the format of the drafting weights, one of FORMATS
+    weights: the format of the drafting weights, one of FORMATS. passes_of: makes what self-drafts in a format run on
     """
 
-    def __init__(self, weights: str):
+    def __init__(self, weights: str, passes_of: Callable[[str], tuple[DraftPasses, "QuantizedLayers"]]):
         self.weights = weights
         self.sampler = CoupledSampler(OF_MODELS)
-        self._runner = cast("Runner", None)  # until `attach`
+        self.requests: Sequence[Any] = ()  # of the next round, in its order; the proposer sets them
+        self._passes_of = passes_of
+        self._passes: DraftPasses | None = None  # made in the first round, when the KV cache exists
+        self._layers: QuantizedLayers
         self._broken: int | None = None  # version of the policy's weights with which values were not finite
         self._alarms: list[str] = []
-        self._passes: Any  # what Runner.draft_passes returned
-        self._layers: QuantizedLayers
         self._work = DraftWork()
-
-    def attach(self, runner: "Runner") -> None:
-        """Connect to the model runner whose requests it drafts for. The runner's KV cache already exists.
-
-        Called before every round of drafts.
-        """
-        if self._runner is runner:
-            return
-        layers: QuantizedLayers | None = runner.quantized
-        if layers is None or layers.weights != self.weights:
-            raise NotInstalled(f"this engine has no self-drafts in {self.weights}: build it for the method self_draft")
-        self._runner = runner
-        self._layers = layers
-        self._passes = runner.draft_passes(int(runner.vllm.vllm_config.speculative_config.num_speculative_tokens))
 
     def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
         """Do nothing."""
@@ -81,26 +66,29 @@ class SelfDraft(Drafter):
     ) -> Drafts:
         """Draft limits[i] tokens for request i, or none as long as the present weights computed values that are not
         finite. Floors do not matter, and the stated probabilities are all 1."""
+        if self._passes is None:
+            self._passes, self._layers = self._passes_of(self.weights)
+        passes, layers = self._passes, self._layers
         most = np.asarray(limits, np.int64)
         tokens = np.zeros((len(most), most.max()), np.int32)
         nothing = Drafts(tokens, np.ones(tokens.shape), np.zeros(len(most), np.int64))
-        if self._broken == self._runner.weights_version:
+        if self._broken == layers.newest:
             return nothing
-        passes: list[tuple[int, float]] = []
-        self._work = DraftWork(passes, self._quantize())
+        took: list[tuple[int, float]] = []
+        self._work = DraftWork(took, layers.update())
         before = time.perf_counter()
-        newest = self._begin(requests)
+        self.sampler.begin(passes.begin(self.requests), passes.processed)
+        newest = np.array([request.output_token_ids[-1] for request in self.requests], np.int64)  # computed by no pass
         for depth in range(most.max()):
             among = np.flatnonzero(most > depth)
-            with self._layers.used():
-                hidden = self._passes.run(among, newest[among])
+            with layers.used():
+                hidden = passes.run(among, newest[among])
             if not bool(torch.isfinite(hidden).all()):
-                self._break()
+                self._break(passes)
                 return nothing
-            logits = self._runner.vllm.model.compute_logits(hidden).float()
-            tokens[among, depth] = newest[among] = self.sampler.draw(logits, among).cpu().numpy()
+            tokens[among, depth] = newest[among] = self.sampler.draw(passes.logits(hidden), among).cpu().numpy()
             before, began = time.perf_counter(), before
-            passes.append((len(among), before - began))
+            took.append((len(among), before - began))
         return Drafts(tokens, nothing.probs, most)
 
     def handed_out(self) -> DraftWork:
@@ -113,30 +101,12 @@ class SelfDraft(Drafter):
         alarms, self._alarms = self._alarms, []
         return alarms
 
-    def _quantize(self) -> float:
-        """Quantize the policy's weights if they have changed since they were quantized last. Returns the seconds."""
-        version: int = self._runner.weights_version
-        if self._layers.version == version:
-            return 0.0
-        start = time.perf_counter()
-        self._layers.make(version)
-        return time.perf_counter() - start
-
-    def _begin(self, requests: Sequence[str]) -> np.ndarray:
-        """Begin a round of drafts that continue the text of these requests. Returns the last token of each, which no
-        pass has computed yet, int64 [requests]."""
-        batch, known = self._runner.input_batch, self._runner.requests
-        rows = np.array([batch.req_id_to_index[name] for name in requests], np.int64)
-        self._passes.begin(rows)
-        self.sampler.begin(self._runner, rows)
-        return np.array([known[name].output_token_ids[-1] for name in requests], np.int64)
-
-    def _break(self) -> None:
+    def _break(self, passes: DraftPasses) -> None:
         """Draft nothing until new weights come."""
-        self._broken = self._runner.weights_version
+        self._broken = self._layers.newest
         self._alarms.append(BROKEN)
         logger.error("speculation: %s", BROKEN)
-        self._passes.forget()
+        passes.forget()
 
 
 @dataclass(frozen=True)
@@ -162,7 +132,8 @@ class QuantizedLayers:
         from vllm.platforms import current_platform
 
         self.weights = weights
-        self.version: int | None = None  # version of the policy's weights that were quantized last
+        self.newest = 0  # version of the policy's weights; it grows with every sync
+        self.version: int | None = None  # the one that was quantized last
         self._make = linear_maker(weights)
         self._layers: list[Any] = [layer for layer in model.modules() if isinstance(layer, LinearBase)]
         if current_platform.is_cpu():
@@ -170,12 +141,20 @@ class QuantizedLayers:
                 require_shape(weights, layer.weight)
         self._drafting: list[_Method] = []
 
-    def make(self, version: int) -> None:
+    def update(self) -> float:
+        """Quantize the policy's weights if they have changed since they were quantized last. Returns the seconds."""
+        if self.version == self.newest:
+            return 0.0
+        start = time.perf_counter()
+        self.make()
+        return time.perf_counter() - start
+
+    def make(self) -> None:
         """Quantize the policy's weights as they are now. Raises NotInstalled if no kernel can multiply them."""
         self.forget()  # first, so that old and new quantized weights are not in memory together
         for layer in self._layers:
             self._drafting.append(_Method(self._make(layer.weight.data)))
-        self.version = version
+        self.version = self.newest
 
     def forget(self) -> None:
         """Free the memory of the quantized weights."""

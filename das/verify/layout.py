@@ -2,31 +2,37 @@
 host and device."""
 
 import functools
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 
-class RunningBatch(Protocol):
-    """The part of a model runner that verification needs: its requests, and the requests of the running pass."""
+@dataclass
+class Batch:
+    """The requests of a pass, one in each row, with what verification and drafting read of vLLM's arrays.
 
-    input_batch: Any  # the requests of the pass, one in each row (das.engine.runner.requests.Batch)
-    # True for each row whose prompt is unfinished after the pass, so that its sampled token is discarded; bool [rows]
-    unfinished: np.ndarray
+    requests: das.engine.requests.Request. rows: their indices in vLLM's arrays, int64 [requests]. prompts, lengths:
+    tokens of the prompt, and of prompt and response, int64 [requests]. temperatures: float32 [requests]. seeds: int64
+    [requests].
+    """
 
-    @property
-    def requests(self) -> Mapping[str, Any]:
-        """Each request that the runner knows, by request id (das.engine.runner.requests.KnownRequest)."""
+    requests: Sequence[Any]
+    rows: np.ndarray
+    prompts: np.ndarray
+    lengths: np.ndarray
+    temperatures: np.ndarray
+    seeds: np.ndarray
 
-    def seeds_of(self, rows: np.ndarray) -> np.ndarray:
-        """Returns the seeds of some rows of the batch, for drafters that are models. Both arrays int64 [rows]."""
-
-    def processed(self, logits: torch.Tensor, rows: np.ndarray, num_drafted: np.ndarray) -> torch.Tensor:
-        """Returns logits of a drafter after each request's sampling parameters were applied, as they are to the
-        verifier's. logits: float32 [rows, vocab], changed in place. rows: of the batch, int64 [rows]. num_drafted:
-        tokens that are drafted before each, int64 [rows]."""
+    @classmethod
+    def of(cls, vllm: Any, requests: Sequence[Any], rows: np.ndarray, positions: np.ndarray) -> Self:
+        """Read vLLM's arrays. vllm: its model runner. positions: the tokens of each response so far, by the indices of
+        vLLM's arrays."""
+        states, prompts = vllm.sampler.sampling_states, vllm.req_states.prompt_len.np[rows].astype(np.int64)
+        lengths = prompts + positions[rows]
+        return cls(requests, rows, prompts, lengths, states.temperature.np[rows], states.seeds.np[rows])
 
 
 class Layout:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from das.verify.layout import Layout, RunningBatch
+from das.verify.layout import Layout
 from das.verify.noise import (
     REJECTED,
     accept_inputs,
@@ -103,25 +103,9 @@ def remembered_of(pieces: Sequence[Remembered], rows: Sequence[int], counts: Seq
     return one.pairs[one.cells[np.asarray(rows)][is_emitted]]
 
 
-class KeyedSampler:
-    """What drafters remember of a pass in one model runner. das/verify/sampler.py draws, and
-    das/engine/runner/verifier.py calls both."""
-
-    def __init__(self) -> None:
-        self.remembers = False  # whether the drafter remembers the distributions from which tokens were sampled
-        self.remembered: list[Remembered] = []  # the distributions of the last pass, piece by piece
-
-    def knows_noise(self, recorded: str) -> bool:
-        """Whether a recorded response is emitted with its own noise (das/verify/forced.py). This sampler emits none."""
-        return False
-
-    def begin_pass(self, runner: RunningBatch, logits: torch.Tensor, layout: Layout) -> None:
-        """Forget the distributions of the pass before. For the arguments see ForcedSampler.begin_pass."""
-        self.remembered = []
-
-    def remember(self, logits: torch.Tensor, emitted: torch.Tensor, layout: Layout) -> None:
-        """Keep the distributions of a piece's emitted tokens, for the drafter. logits: processed, [rows, vocab].
-        emitted: what `draw` returned."""
-        cells = emitted_cells(layout.num_drafted, emitted.shape[1])
-        used = cells.ravel() if emitted.device.type != "cpu" else cells[emitted.numpy() != REJECTED]
-        self.remembered.append(Remembered(likeliest(logits, np.ascontiguousarray(used, np.int64)), cells))
+def kept_of(logits: torch.Tensor, emitted: torch.Tensor, layout: Layout) -> Remembered:
+    """Returns the distributions of a piece's emitted tokens. logits: processed, [rows, vocab]. emitted: what `draw`
+    returned."""
+    cells = emitted_cells(layout.num_drafted, emitted.shape[1])
+    used = cells.ravel() if emitted.device.type != "cpu" else cells[emitted.numpy() != REJECTED]
+    return Remembered(likeliest(logits, np.ascontiguousarray(used, np.int64)), cells)

@@ -28,7 +28,7 @@ def memory(scale: Scale) -> Verdict:
         max_num_seqs=seats,
         max_model_len=512,
     )
-    drafting = worker_of(llm).das_runner.drafter.draft_round
+    drafting = worker_of(llm).das_runner.flights.drafter.draft_round
     drafting.drafter = RandomDrafter(llm.llm_engine.model_config.get_vocab_size())
     drafting.budget = Fixed(drafting.max_draft_tokens)
     drafting.max_rows = seats * (1 + drafting.max_draft_tokens)  # passes without a graph, too

@@ -35,7 +35,7 @@ def passes(scale: Scale) -> Verdict:
         enable_prefix_caching=True,  # a prompt is computed once
     )
     engine, runner = llm.llm_engine, worker_of(llm).das_runner
-    drafting = runner.drafter.draft_round
+    drafting = runner.flights.drafter.draft_round
     drafting.drafter = RandomDrafter(engine.model_config.get_vocab_size())
     rows: list[list[float]] = []
     cells: list[str] = []

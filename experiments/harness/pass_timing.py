@@ -59,14 +59,14 @@ def timed_passes(engine: Any, runner: "Runner", live: int, drafts: int, count: i
     Returns a row for each: live requests, tokens in the pass, tokens of context, seconds. Raises RunFailed if the
     responses end before.
     """
-    meter, wanted, contexts = runner.meter, (live, live * (1 + drafts)), list[int]()
+    meter, wanted, contexts = runner.flights.meter, (live, live * (1 + drafts)), list[int]()
     first = len(meter.step_live)
     rows: list[list[float]] = []
     while len(rows) < WARM_UP + count:
         if not engine.has_unfinished_requests():
             raise RunFailed(f"responses ended before {count} passes of {live} requests with {drafts} drafts were timed")
         engine.step()
-        context = sum(r.num_prompt_tokens + len(r.output_token_ids) for r in runner.requests.values())
+        context = sum(r.prompt + len(r.output_token_ids) for r in runner.flights.requests.known.values())
         ends = meter.step_time_s[first:]
         contexts += [context] * (len(ends) - len(contexts))  # with asynchronous scheduling passes are counted later
         full = [pair == wanted for pair in zip(meter.step_live[first:], meter.step_tokens[first:], strict=True)]

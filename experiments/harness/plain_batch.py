@@ -13,11 +13,10 @@ import torch
 from vllm import SamplingParams
 
 # isort: split
-from das.engine.runner.requests import Batch, KnownRequest  # first, because it prepares vLLM's runner for CPUs
-from das.engine.runner.runner import Runner
-from das.engine.runner.stand_in import replace_kernels
+from das.engine.requests import Request
+from das.engine.runner.stand_in import replace_kernels  # first, because it prepares vLLM's runner for CPUs
 from das.engine.runner.verifier import Draws, KeyedVerifier
-from das.verify.sampler import KeyedSampler
+from das.verify.layout import Batch
 
 # isort: split
 from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
@@ -36,9 +35,6 @@ class PlainRunner:
     vocab: number of tokens. longest: the longest draft. device: name of a torch device. keeps_bits: see Runner.
     """
 
-    seeds_of, processed = Runner.seeds_of, Runner.processed
-    drafter = None
-
     def __init__(
         self,
         parameters: Sequence[SamplingParams],
@@ -48,7 +44,6 @@ class PlainRunner:
         logprobs_mode: Any = "processed_logprobs",
         keeps_bits: bool = True,
     ):
-        self.keeps_bits = keeps_bits
         on, count = torch.device(device), len(parameters)
         if on.type == "cpu":
             replace_kernels()
@@ -61,11 +56,11 @@ class PlainRunner:
         self.vllm: Any = SimpleNamespace(
             sampler=sampler, req_states=states, speculative_config=speculative, device=on, vocab_size=vocab
         )
-        self.requests: dict[str, KnownRequest] = {}
+        requests: list[Request] = []
         self.rows = np.zeros(count, np.int64)
         for i, params in enumerate(parameters):
             name = f"{i}-plain"
-            self.requests[name] = KnownRequest([0] * PROMPT, PROMPT, params, [], [])
+            requests.append(Request(name, "plain", LONGEST - PROMPT, prompt=PROMPT, params=params))
             states.add_request(name, PROMPT, [0] * PROMPT, 0, LONGEST - PROMPT)
             self.rows[i] = states.req_id_to_index[name]
             sampler.add_request(int(self.rows[i]), params)
@@ -74,22 +69,16 @@ class PlainRunner:
         states.prefill_len.np[:] = 0  # behind their prompts: before, vLLM takes drafts for placeholders
         states.prefill_len.copy_to_uva()
         self.positions = np.zeros(count, np.int64)  # tokens of each response so far, by the indices in `rows`
-        self.unfinished = np.zeros(count, np.bool_)
-        self.input_batch = Batch(
-            [*self.requests],
-            np.full(count, PROMPT, np.int64),
-            np.full(count, PROMPT, np.int64),
-            sampler.sampling_states.temperature.np[self.rows],
-        )
-        self.sampler = KeyedSampler()
-        self.draws = Draws(self)  # type: ignore[arg-type]
+        self.batch = Batch.of(self.vllm, requests, self.rows, self.positions)
+        self.draws = Draws(self.vllm, self.positions, keeps_bits)
+        self.draws.batch = self.batch
         sampler.sample = self.draws.sample
         self.verifier = KeyedVerifier(self.draws)
 
     def sample(self, logits: torch.Tensor, drafts: Sequence[Sequence[int]] | None) -> Any:
         """Sample a pass. logits: [rows, vocab]; without drafts one row a request, with them one more for each drafted
         token. Returns vLLM's SamplerOutput."""
-        batch = self._batch(drafts)
+        batch = self._batch_of(drafts)
         if drafts is None:
             return self.vllm.sampler(logits, batch)
         return self.verifier(logits, batch, None)
@@ -97,9 +86,9 @@ class PlainRunner:
     def emit(self, num_emitted: np.ndarray) -> None:
         """Let each response grow by so many tokens, int64 [requests]."""
         self.positions[self.rows] += num_emitted
-        self.input_batch.num_tokens_no_spec += num_emitted
+        self.batch.lengths += num_emitted
 
-    def _batch(self, drafts: Sequence[Sequence[int]] | None) -> Any:
+    def _batch_of(self, drafts: Sequence[Sequence[int]] | None) -> Any:
         """vLLM's InputBatch of a pass, as far as its samplers read it."""
         device, requests = self.vllm.device, len(self.rows)
         counts = np.array([len(draft) for draft in drafts] if drafts is not None else [0] * requests, np.int32)
@@ -109,7 +98,7 @@ class PlainRunner:
         inputs = np.zeros(len(owner), np.int32)
         if drafts is not None:
             inputs[place > 0] = [token for draft in drafts for token in draft]
-        lengths = self.input_batch.num_tokens_no_spec
+        lengths = self.batch.lengths
         pos = lengths[owner] - 1 + place
 
         def there(array: np.ndarray, kind: torch.dtype) -> torch.Tensor:
@@ -118,7 +107,7 @@ class PlainRunner:
         starts = np.concatenate(([0], ends))
         return SimpleNamespace(
             num_reqs=requests,
-            req_ids=[*self.requests],
+            req_ids=[request.name for request in self.batch.requests],
             idx_mapping=there(self.rows, torch.int64),
             idx_mapping_np=self.rows,
             expanded_idx_mapping=there(self.rows[owner], torch.int64),

@@ -85,8 +85,8 @@ class TextEngine(Engine):
         joined = self._join()
         live, num_drafted, context = len(self._requests), int(self._num_drafts.sum()), self._context
         before = self._at
-        num_accepted, new_tokens = self._verify(num_drafted)
-        emitted = live + int(num_accepted.sum())
+        new_tokens = self._verify(num_drafted)
+        emitted = sum(map(len, new_tokens))
         done = self._pass(
             self._ids[live - len(joined) :],
             live=live,
@@ -104,11 +104,11 @@ class TextEngine(Engine):
             sampling = self.work.sampling_of(i) if self.drafter.remembers else None
             self.draft_round.begin(request, self._prompt, seed=None if sampling is None else sampling.seed)
         # Budgets learn from decode passes: a pass with prompts takes longer.
-        target_pass = TargetPass(live, num_drafted, int(num_accepted.sum()), context, seconds)
+        num_accepted = sum(map(LiveRequest.emit, self._requests, map(len, new_tokens), self._num_drafts.tolist()))
+        self.num_accepted += num_accepted
+        target_pass = TargetPass(live, num_drafted, num_accepted, context, seconds)
         self.draft_round.observe(
             self._requests,
-            self._num_drafts.tolist(),
-            num_accepted.tolist(),
             new_tokens,
             [] if joined else [target_pass],
             self._remembered_between(before, self._at),
@@ -137,25 +137,23 @@ class TextEngine(Engine):
             self._drafts = np.pad(self._drafts, ((0, len(joined)), (0, 0)))
         return joined
 
-    def _verify(self, num_drafted: int) -> tuple[np.ndarray, list[list[int]]]:
+    def _verify(self, num_drafted: int) -> list[list[int]]:
         """Emit the accepted part of each draft and one more token, but nothing beyond the response. Counts the tokens.
 
-        num_drafted: drafted tokens of the batch. Returns accepted tokens [requests], and each request's new tokens.
+        num_drafted: drafted tokens of the batch. Returns each request's new tokens.
         """
         live, width = len(self._requests), int(self._num_drafts.max())
         window = self._text[self._at[:, None] + np.arange(width + 1)]
         remaining = self._end - self._at
         num_emitted = np.minimum(self._accepted(window) + 1, remaining)
-        num_accepted = num_emitted - 1  # what lies behind the response's end saves no pass
         total = int(num_emitted.sum())
         self.passes += live
         self.num_drafted += num_drafted
-        self.num_accepted += int(num_accepted.sum())
         self.drafts_of += np.bincount(self._num_drafts, minlength=len(self.drafts_of))
-        self.accepts_of += np.bincount(num_accepted, minlength=len(self.accepts_of))
+        self.accepts_of += np.bincount(num_emitted - 1, minlength=len(self.accepts_of))
         self._at = self._at + num_emitted
         self._context += total
-        return num_accepted, [text[:n] for text, n in zip(window.tolist(), num_emitted.tolist(), strict=True)]
+        return [text[:n] for text, n in zip(window.tolist(), num_emitted.tolist(), strict=True)]
 
     def _accepted(self, window: np.ndarray) -> np.ndarray:
         """Returns the number of accepted tokens of each draft, [requests]. window: the next recorded tokens [requests,

@@ -105,7 +105,7 @@ def measure(config: RunConfig, task: Any, policy: str, progress: Progress) -> li
     llm = build_engine(engine_settings(config, policy), max_num_seqs=max(task.live), **made_up)
     engine = llm.llm_engine
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner
-    runner.drafter.draft_round.drafter = RandomDrafter(engine.model_config.get_vocab_size())
+    runner.flights.drafter.draft_round.drafter = RandomDrafter(engine.model_config.get_vocab_size())
     # Tokens of context -> prompts of that length. Key 0: the data's prompts, whose real contexts go into the rows.
     if task.shape is None:
         prompts = {0: [prompt for _, prompt in tokenized(config, policy)]}
@@ -124,7 +124,7 @@ def measure(config: RunConfig, task: Any, policy: str, progress: Progress) -> li
     for turn in range(task.rounds):
         order.shuffle(combinations)
         for live, drafts, context in combinations:
-            runner.drafter.draft_round.budget = Fixed(drafts) if drafts else NoDrafts()
+            runner.flights.drafter.draft_round.budget = Fixed(drafts) if drafts else NoDrafts()
             of_live = [prompts[context][i % len(prompts[context])] for i in range(live)]
             names = add_requests(engine, of_live, f"{turn}-{live}-{drafts}", config.trainer.max_completion_length)
             timed = timed_passes(engine, runner, live, drafts, int(task.passes))

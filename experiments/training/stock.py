@@ -13,7 +13,8 @@ from typing import Any
 from das.engine.build import build_engine, warm_up
 from das.engine.methods import EngineSettings
 from das.engine.patches import weights
-from das.engine.rollouts.meter import RequestCounts, RolloutMeter
+from das.engine.rollouts.meter import TAIL
+from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.trl.engines.in_process import DasEngine
 from das.weights.agreement import Policy, policy_of
@@ -25,32 +26,38 @@ from das.weights.weight_check import WeightSample, problem_of
 class StepClock:
     """Records when each step of vLLM's front end is over. The rollout begins when the clock is made."""
 
-    meter: RolloutMeter = field(default_factory=RolloutMeter)
+    began: float = field(default_factory=time.perf_counter)
+    step_time_s: list[float] = field(default_factory=list)  # since then
     num_finished: list[int] = field(default_factory=list)  # requests that finished in each step
     finished_s: dict[str, float] = field(default_factory=dict)  # by request id, in seconds since the rollout began
 
     def record(self, finished: Sequence[str]) -> None:
         """Note that a step ended. finished: ids of the requests that finished in it."""
-        now = time.perf_counter() - self.meter.began
-        self.meter.step_time_s.append(now)
+        now = time.perf_counter() - self.began
+        self.step_time_s.append(now)
         self.num_finished.append(len(finished))
         self.finished_s.update(dict.fromkeys(finished, now))
 
-    def finish(self, tokens: Mapping[str, int], seats: int) -> RolloutMeter:
-        """Fill the rollout's meter, and return it. It assumes that in each step at most `seats` of the unfinished
-        requests are live, and that each of these emits one token.
+    def costs(self, tokens: Mapping[str, int]) -> list[RequestCost]:
+        """Returns the costs of each request. tokens: the number of response tokens of each. The time of a request's
+        first token is not visible from outside, so `first_s` is 0."""
+        return [RequestCost(passes=count, drafted=0, last_s=self.finished_s[name]) for name, count in tokens.items()]
 
-        tokens: the number of response tokens of each request. The time of a request's first token is not visible from
-        outside, so `first_s` is 0.
-        """
-        unfinished = len(tokens)
+    def report(self, costs: Sequence[RequestCost], seats: int) -> RolloutReport:
+        """Make the report of the rollout. It assumes that in each step at most `seats` of the unfinished requests are
+        live, and that each of these emits one token."""
+        unfinished, live = len(costs), list[int]()
         for finished in self.num_finished:
-            for counts in (self.meter.step_live, self.meter.step_tokens, self.meter.step_emitted):
-                counts.append(min(unfinished, seats))
+            live.append(min(unfinished, seats))
             unfinished -= finished
-        for name, count in tokens.items():
-            self.meter.requests[name] = RequestCounts(passes=count, last_s=self.finished_s[name])
-        return self.meter
+        return RolloutReport(
+            decode_steps=len(live),
+            tail_steps=sum(each <= TAIL for each in live),
+            step_time_s=self.step_time_s,
+            step_live=live,
+            step_tokens=live,
+            step_emitted=live,
+        ).of_requests(costs)
 
 
 def build_stock(settings: EngineSettings, trained: bool = False, **overrides: Any) -> Any:
@@ -82,19 +89,18 @@ def roll_out_stock(llm: Any, request: RolloutRequest) -> tuple[list[Any], Rollou
         params.extra_args = None
     with _clocked(llm.llm_engine) as clock:
         outputs = llm.generate(list(request.prompts), parameters, use_tqdm=False)
-        rollout_s = time.perf_counter() - clock.meter.began
+        rollout_s = time.perf_counter() - clock.began
     responses = [list(output.outputs[0].token_ids) for output in outputs]
     names = [output.request_id for output in outputs]
-    meter = clock.finish({name: len(tokens) for name, tokens in zip(names, responses, strict=True)}, seats)
-    costs = meter.costs()
+    costs = clock.costs({name: len(tokens) for name, tokens in zip(names, responses, strict=True)})
     return outputs, Rollout(
         step=request.step,
         problems=list(request.problems),
         responses=responses,
         finish_reasons=[str(output.outputs[0].finish_reason) for output in outputs],
-        requests=[costs[name] for name in names],
+        requests=costs,
         rollout_s=rollout_s,
-        report=meter.report(),
+        report=clock.report(costs, seats),
     )
 
 

@@ -20,12 +20,12 @@ def lower_the_bounds() -> None:
 def sizes(worker: Any) -> dict[str, int]:
     """How much the engine's parts of das hold."""
     runner = worker.das_runner
-    proposer = runner.drafter
+    proposer = runner.flights.drafter
     drafter = proposer.draft_round.drafter
     return {
         "history_tokens": drafter.history_tokens,
         "history_tick": drafter.history_tick,
         "lengths": len(proposer.lengths._problems),
-        "passes": len(runner.meter.step_time_s) + len(proposer._record.measured_s),
-        "live": len(proposer.requests.live),
+        "passes": len(runner.flights.meter.step_time_s) + len(proposer._record.measured_s),
+        "live": len(proposer.live),
     }

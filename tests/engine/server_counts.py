@@ -16,12 +16,12 @@ def counted(meter: Any) -> dict[str, int]:
     return {
         "drafts": report.draft_rounds,
         "drafted": report.drafted,
-        "accepted": sum(sum(counts.emitted) - counts.passes for counts in meter.requests.values()),
+        "accepted": sum(sum(request.counts.emitted) - request.counts.passes for request in meter.requests),
     }
 
 
 def count_and_end(worker: DasWorker) -> None:
-    COUNTED.update(counted(worker.das_runner.meter))
+    COUNTED.update(counted(worker.das_runner.flights.meter))
     END_UNANNOUNCED_ROLLOUT(worker)
 
 
@@ -39,7 +39,7 @@ class Counts:
 
     def drafted(self) -> dict[str, int]:
         """Counts of all requests since the engine began."""
-        now = counted(self.das_runner.meter)
+        now = counted(self.das_runner.flights.meter)
         return {name: COUNTED[name] + count for name, count in now.items()}
 
     def held(self) -> dict[str, int]:

@@ -12,9 +12,10 @@ from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistri
 from das.engine import worker
 from das.engine.patches.cpu import own_shared_memory
 from das.engine.proposer import DasProposer
-from das.engine.runner import runner
-from das.engine.runner.requests import Batch, Requests
-from das.engine.runner.runner import Runner
+from das.engine.requests import Pass, Request, Requests
+from das.engine.runner import in_flight
+from das.engine.runner.in_flight import Flights
+from das.engine.runner.speculator import TrueLengths
 from das.engine.worker import DasWorker
 
 
@@ -35,12 +36,12 @@ class Group:
 def test_the_first_rank_drafts_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     drafts = []
     for rank in (0, 1):
-        made: Any = Runner.__new__(Runner)
-        made.meter, made.input_batch = SimpleNamespace(draft_s=0.0), Batch(["a"])
-        made.emitted, made._lengths, made._known = [], SimpleNamespace(), Requests()
-        made.drafter = SimpleNamespace(attach=lambda runner: None, propose=lambda *args, rank=rank: [[rank]])
-        monkeypatch.setattr(runner, "get_tp_group", lambda rank=rank: Group(rank))
-        drafts.append(made.draft())
+        made: Any = Flights.__new__(Flights)
+        made.meter, made.lengths = SimpleNamespace(draft_s=0.0), TrueLengths(lambda: None)
+        made.requests = Requests(8, 100)
+        made.drafter = SimpleNamespace(propose=lambda *args, rank=rank: [[rank]])
+        monkeypatch.setattr(in_flight, "get_tp_group", lambda rank=rank: Group(rank))
+        drafts.append(made._draft(Pass([Request("a", "p", 9)], [[7]], [0], [0.0])))
     assert drafts == [[[0]], [[0]]]
 
 
@@ -52,7 +53,7 @@ def test_the_first_rank_alone_writes_the_history(monkeypatch: pytest.MonkeyPatch
         drafter: Any = DasProposer.__new__(DasProposer)
         save = functools.partial(lambda rank, path: written.append((rank, path)), rank)
         drafter.draft_round = SimpleNamespace(drafter=SimpleNamespace(save=save))
-        made.das_runner = SimpleNamespace(drafter=drafter)
+        made.das_runner = SimpleNamespace(flights=SimpleNamespace(drafter=drafter))
         monkeypatch.setattr(worker, "get_tp_group", lambda rank=rank: Group(rank))
         made.das_save_history("history.npz")
     assert written == [(0, Path("history.npz"))]

@@ -31,8 +31,8 @@ def load_same_weights(worker: Any) -> None:
 def history(worker: Any) -> tuple[int, int, int]:
     """Tokens in the drafter's history, its tick, and the passes that the meter has counted."""
     runner = worker.das_runner
-    drafter = runner.drafter.draft_round.drafter
-    return drafter.history_tokens, drafter.history_tick, len(runner.meter.step_time_s)
+    drafter = runner.flights.drafter.draft_round.drafter
+    return drafter.history_tokens, drafter.history_tick, len(runner.flights.meter.step_time_s)
 
 
 def sequence(engines: Engines, policy: str, method: str) -> list[list[list[int]]]:
@@ -114,7 +114,7 @@ def test_counts_stay_bounded(
         history_tokens, _, passes = llm.collective_rpc(history)[0]
         assert passes <= 50
         assert history_tokens <= 4 * 500 + 2 * 6 * 60  # the window's, and those of two calls
-        proposer = llm.collective_rpc(lambda worker: worker.das_runner.drafter)[0]
+        proposer = llm.collective_rpc(lambda worker: worker.das_runner.flights.drafter)[0]
         assert len(proposer._record.measured_s) <= 50
     assert llm.collective_rpc(history)[0][1] >= 30 * trained + 5
 

@@ -1,10 +1,10 @@
 """The proposer without an engine: which passes it need not read, and which it must."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ from das.drafter import Drafts
 from das.engine import learned
 from das.engine.engine_config import WORKER
 from das.engine.proposer import DasProposer
+from das.engine.requests import Pass, Request, Requests
+from das.engine.rollouts.meter import RolloutMeter
 from das.verify.admission import LIMIT_KEY
 
 
 class Batch:
     """vLLM's side: requests by name, all in the batch."""
-
-    passes_ended: Sequence[float] = ()
 
     def __init__(self, max_model_len: int = 100) -> None:
         config = SimpleNamespace(
@@ -30,30 +30,40 @@ class Batch:
             speculative_config=SimpleNamespace(num_speculative_tokens=8),
             model_config=SimpleNamespace(max_model_len=max_model_len, get_vocab_size=lambda: 10),
         )
-        self.requests: dict[str, Any] = {}
+        self.requests = Requests(8, max_model_len)
+        self.meter = RolloutMeter()
         self.proposer = DasProposer(config)
-        self.proposer.attach(self)
 
-    @property
-    def input_batch(self) -> Any:
-        return SimpleNamespace(req_ids=list(self.requests))
-
-    def add(self, name: str, limit: int | None) -> None:
-        self.requests[name] = SimpleNamespace(
-            sampling_params=self.parameters(limit),
-            prompt_token_ids=[1, 2, 3],
-            num_prompt_tokens=3,
-            output_token_ids=[7],
-        )
-
-    @staticmethod
-    def parameters(limit: int | None) -> Any:
+    def add(self, name: str, limit: int | None, stops: Sequence[int] = ()) -> Request:
+        """A request with one token; an id that is there already stands for another request now."""
+        self.end(name)
         extra = {} if limit is None else {LIMIT_KEY: limit}
-        return SimpleNamespace(extra_args=extra, max_tokens=50, ignore_eos=True, stop_token_ids=[])
+        params = SimpleNamespace(
+            extra_args=extra, max_tokens=50, ignore_eos=True, stop_token_ids=stops, temperature=1.0, seed=0
+        )
+        new = SimpleNamespace(
+            req_id=name,
+            sampling_params=params,
+            prompt_token_ids=[1, 2, 3],
+            prompt_len=3,
+            prefill_token_ids=[1, 2, 3, 7],
+        )
+        (request,) = self.requests.add(SimpleNamespace(scheduled_new_reqs=[new]))
+        return request
+
+    def end(self, *names: str) -> None:
+        self.requests.finish(SimpleNamespace(finished_req_ids=names))
+
+    def done(self, tokens: list[list[int]], ended: Sequence[float] = (), drafted: Sequence[int] = ()) -> Pass:
+        """A pass, or passes alike, in which each request emitted these tokens."""
+        requests = [*self.requests.known.values()]
+        counts, ended = list(drafted) or [0] * len(requests), ended or [time.perf_counter()]
+        for _ in ended:
+            self.meter.record_pass(requests, counts, [len(new) // len(ended) for new in tokens])
+        return Pass(requests, tokens, counts, ended)
 
     def propose(self) -> list[list[int]]:
-        count = len(self.requests)
-        return self.proposer.propose([[7]] * count, np.full(count, 4))
+        return self.proposer.propose(self.done([[7]] * len(self.requests.known)))
 
 
 @pytest.fixture
@@ -73,41 +83,47 @@ def test_a_pass_of_known_requests_that_never_draft_is_not_read(batch: Batch, mon
 
 def test_a_request_runs_on_when_an_unannounced_rollout_ends(batch: Batch) -> None:
     """A server's rollouts end between passes: with new weights, or once they are long."""
-    batch.add("c", limit=None)
+    request = batch.add("c", limit=None)
     batch.propose()
-    assert batch.proposer.end_unannounced_step() == []
+    assert batch.proposer.end_unannounced_step(batch.meter) == []
     batch.propose()
-    assert batch.proposer.requests.live["c"].generated == 2
-    del batch.requests["c"]
+    assert request.generated == 2
+    batch.end("c")
     batch.propose()
     assert batch.proposer.draft_round.drafter.history_tokens == 2, "its whole response has joined the history"
 
 
 def test_a_request_that_drafts_is_noticed_among_them(batch: Batch) -> None:
-    batch.add("c", limit=None)
+    request = batch.add("c", limit=None)
     batch.propose()
-    assert not batch.proposer.requests.live["c"].untracked
+    assert not request.untracked
     batch.propose()
-    assert batch.proposer.requests.live["c"].generated == 2
-    del batch.requests["c"]
+    assert request.generated == 2
+    batch.end("c")
     batch.propose()
-    assert set(batch.proposer.requests.live) == {"a", "b"}
+    assert batch.proposer.live == []
     assert batch.proposer.draft_round.drafter.history_tokens == 2, "it has joined the history"
 
 
 def test_an_id_that_stands_for_another_request_now_is_noticed(batch: Batch) -> None:
-    batch.add("a", limit=None)
+    request = batch.add("a", limit=None)
     batch.propose()
-    assert not batch.proposer.requests.live["a"].untracked
+    assert batch.proposer.live == [request]
+    other = batch.add("a", limit=None)
+    batch.propose()
+    assert batch.proposer.live == [other]
+    assert batch.proposer.draft_round.drafter.history_tokens == 1
 
 
 def test_requests_that_are_gone_are_forgotten(batch: Batch) -> None:
-    batch.requests.clear()
+    batch.end("a", "b")
     for number in range(3):
-        batch.add(f"new-{number}", limit=0)
+        batch.add(f"new-{number}", limit=None)
         batch.propose()
-        del batch.requests[f"new-{number}"]
-    assert len(batch.proposer.requests.live) == 1
+        batch.end(f"new-{number}")
+    assert len(batch.proposer.live) == 1
+    batch.proposer.end_over()
+    assert not batch.proposer.live
 
 
 def test_passes_at_rest_that_are_read_together_count_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,25 +132,24 @@ def test_passes_at_rest_that_are_read_together_count_as_one_by_one(monkeypatch: 
     seen: list[list[TargetPass]] = []
     for batch in (one_by_one, together):
         for name in ("c", "d"):
-            batch.add(name, limit=None)
-            batch.requests[name].sampling_params.stop_token_ids = [9]
-        batch.passes_ended = [1.0]
-        batch.propose()
+            batch.add(name, limit=None, stops=[9])
+        batch.proposer.propose(batch.done([[7], [7]], [1.0]))
         seen.append([])
         monkeypatch.setattr(batch.proposer.draft_round.budget, "observe_pass", seen[-1].append)
     for i in range(3):
-        one_by_one.passes_ended = [1.5 + i]
-        one_by_one.proposer.observe([[i], [(8, 9, 1)[i]]])
-    together.passes_ended = [1.5, 2.5, 3.5]
-    together.proposer.observe([[0, 1, 2], [8, 9, 1]])
+        one_by_one.proposer.observe(one_by_one.done([[i], [(8, 9, 1)[i]]], [1.5 + i]))
+    together.proposer.observe(together.done([[0, 1, 2], [8, 9, 1]], [1.5, 2.5, 3.5]))
     assert len(seen[0]) == 3
     assert [replace(done, context=0) for done in seen[1]] == [replace(done, context=0) for done in seen[0]]
-    assert together.proposer.requests.live == one_by_one.proposer.requests.live
-    assert [request.passes for request in together.proposer.requests.live.values()] == [4, 3]
+    counts = [
+        [(request.generated, request.passes, request.num_accepted, request.stopped) for request in batch.proposer.live]
+        for batch in (one_by_one, together)
+    ]
+    assert counts[1] == counts[0] == [(4, 4, 0, False), (3, 3, 0, True)]
     records = [batch.proposer._record for batch in (one_by_one, together)]
     assert records[1].measured_s == records[0].measured_s == [0.5, 1.0, 1.0]
     for batch in (one_by_one, together):
-        batch.requests.clear()
+        batch.end("c", "d")
         batch.proposer.end_over()
         assert batch.proposer.draft_round.drafter.history_tokens == 7
 
@@ -144,7 +159,7 @@ def test_an_engine_that_resumes_may_take_longer_texts(tmp_path: Path) -> None:
     shorter, longer = Batch(), Batch(max_model_len=200)
     shorter.add("c", limit=None)
     shorter.propose()
-    shorter.requests.clear()
+    shorter.end("c")
     shorter.proposer.end_over()
     learned.save(shorter.proposer, tmp_path)
     learned.load(longer.proposer, tmp_path)
@@ -159,29 +174,37 @@ def test_a_pass_is_planned_from_what_the_budget_chose_in_the_last_rounds(
     batch.add("c", limit=None)
     draft_round = batch.proposer.draft_round
     chosen: list[int] = []
+
+    def planned_rows() -> int:
+        rows = batch.proposer.planned_rows([*batch.requests.known.values()])
+        assert rows[:2] == [0, 0]
+        return rows[2]
+
     monkeypatch.setattr(
         draft_round,
         "propose",
         lambda *args: SimpleNamespace(drafts=drafts, counts=[chosen[-1]]) if chosen[-1] else None,
     )
 
-    def round_of(count: int, planned: dict[str, int] | None = None) -> list[int]:
+    def round_of(count: int, planned: Sequence[int] | None = None) -> list[int]:
         chosen.append(count)
-        found = batch.proposer.propose([[7]] * 3, np.full(3, 4), planned)
+        found = batch.proposer.propose(batch.done([[7]] * 3, drafted=verified), planned)
         assert found[:2] == [[], []], "requests that never draft"
+        verified[:] = map(len, found)
         return found[2]
 
+    verified = [0, 0, 0]
     assert round_of(4) == [5, 6, 7, 8]
-    assert batch.proposer.planned_rows() == {"c": 4}
-    assert round_of(1, {"a": 0, "b": 0, "c": 2}) == [5, 6], "as many as planned, although the budget wants fewer now"
-    assert batch.proposer.planned_rows() == {"c": 3}, "the mean of 4 and 1, rounded up"
-    assert round_of(1, {"a": 0, "b": 0, "c": 6}) == [5, 6, 7, 8, 0, 0]
-    assert batch.proposer.planned_rows() == {"c": 2}, "the mean of 4, 1 and 1"
-    assert round_of(0, {"a": 0, "b": 0, "c": 2}) == [0, 0], "nobody drafts any more, but two rows are verified"
-    assert batch.proposer.planned_rows() == {}
+    assert planned_rows() == 4
+    assert round_of(1, [0, 0, 2]) == [5, 6], "as many as planned, although the budget wants fewer now"
+    assert planned_rows() == 3, "the mean of 4 and 1, rounded up"
+    assert round_of(1, [0, 0, 6]) == [5, 6, 7, 8, 0, 0]
+    assert planned_rows() == 2, "the mean of 4, 1 and 1"
+    assert round_of(0, [0, 0, 2]) == [0, 0], "nobody drafts any more, but two rows are verified"
+    assert planned_rows() == 0
     told: list[TargetPass] = []
     monkeypatch.setattr(draft_round.budget, "observe_pass", told.append)
     assert round_of(3) == [5, 6, 7]
     assert [done.num_drafted for done in told] == [2], "the budget hears of rows, not of tokens"
-    assert round_of(3, {"a": 0, "b": 0, "c": 0}) == []
+    assert round_of(3, [0, 0, 0]) == []
     assert not batch.proposer._record.declined, "the pass had no rows, and the budget cut nothing"

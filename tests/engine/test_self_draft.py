@@ -14,10 +14,10 @@ from vllm import SamplingParams
 
 from das.drafter import Drafts
 from das.engine.engine_config import das_options
-from das.engine.runner.draft_passes import blocks_needed, pass_inputs, with_scratch_blocks
 from das.engine.runner.runner import Runner
 from das.errors import NotInstalled
 from das.models import quantized
+from das.models.draft_passes import blocks_needed, pass_inputs, with_scratch_blocks
 from das.models.self_draft import BROKEN, require_self_draft
 
 RNG = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
     engines: Engines, tiny_policy: str, undrafted: Any, poison: float
 ) -> None:
     llm = engines.fresh(tiny_policy, **W8)
-    layers = runner_of(llm).drafter.drafting_model
+    layers = runner_of(llm).flights.drafter.drafting_model
     rollout(llm, 1)  # builds and uses the quantized layers
     healthy = list(layers._layers._drafting)
 
@@ -95,7 +95,7 @@ def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
     assert all(bool(torch.isfinite(cache[scratch]).all()) for cache in caches)
     layers._layers._drafting[0] = healthy[0]
     assert rollout(llm, 3)[1]["drafted"] == 0  # off until new weights come
-    runner_of(llm).weights_version += 1
+    runner_of(llm).quantized.newest += 1
     tokens, report = rollout(llm, 4)
     assert tokens == undrafted["plain"]
     assert report["drafted"] > 0
@@ -136,7 +136,7 @@ def test_draft_passes_write_into_scratch_blocks_alone(engines: Engines, tiny_pol
     runner = runner_of(llm)
     scratch = torch.zeros(len(runner.vllm.kv_caches[0]), dtype=torch.bool)
     scratch[list(runner.draft_blocks)] = True
-    drafter = runner.drafter.drafting_model
+    drafter = runner.flights.drafter.drafting_model
     draft, num_rounds = drafter.propose_batch, 0
 
     def watched(*arguments: Any) -> Drafts:

@@ -70,7 +70,7 @@ class Loop:
 
     def round(self) -> None:
         """Draft DEPTH tokens for every request, and verify them."""
-        self.sampler.begin(self.runner)
+        self.sampler.begin(self.runner.batch, self.runner.draws.processed_rows)
         drafts: list[list[int]] = [[] for _ in self.texts]
         for _ in range(DEPTH):
             logits = torch.stack([self.drafter(text + own) for text, own in zip(self.texts, drafts, strict=True)])

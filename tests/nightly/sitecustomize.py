@@ -24,7 +24,7 @@ def _die() -> None:
 
 
 # Kind of fault -> the function in which it happens, by its module and its name, and what happens there.
-PASS = ("das.verify.sampler", "KeyedSampler.begin_pass")  # once in every pass
+PASS = ("das.engine.runner.verifier", "Draws.begin_pass")  # once in every pass
 FAULTS: dict[str, tuple[str, str, Callable[[], Any]]] = {
     # The whole run dies when the engine holds new weights and has not packed them yet.
     "sync": ("das.engine.patches.weights", "repack_linear_layers", partial(os.killpg, 0, signal.SIGKILL)),

@@ -1,9 +1,9 @@
 """The proposer's notes about the running rollout, for its report, the judge and the history's clock."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from das.budget import LiveRequest
-from das.drafter.distributions import Distributions
+from das.budget import DraftWork
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
 # window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each.
@@ -28,7 +28,7 @@ class HistoryClock:
 
     def unannounced(self, requests: int, tokens: int) -> int:
         """Returns by how many ticks the clock moves at the end of an unannounced rollout. requests, tokens: how many
-        requests finished in it, and their response tokens.
+        requests ran in it, and the tokens that they emitted.
         """
         self._unannounced_tokens += tokens + TOKENS_PER_REQUEST * requests
         passed, self._unannounced_tokens = divmod(self._unannounced_tokens, TOKENS_PER_TICK)
@@ -37,30 +37,24 @@ class HistoryClock:
 
 @dataclass
 class RolloutRecord:
-    """Expected and measured times and lengths, and sums over the requests that finished."""
+    """Expected and measured times of passes, and what drafting did."""
 
     announced: bool = False  # whether somebody will ask for the requests' costs
-    passes: int = 0  # of requests that may draft
-    num_drafted: int = 0
-    num_accepted: int = 0
-    tokens: int = 0
-    requests: int = 0
     declined: bool = False  # whether there was a pass for which the budget let nobody draft
     predicted_s: list[float] = field(default_factory=list)  # seconds that the budget expected of each decode pass
     measured_s: list[float] = field(default_factory=list)  # seconds that the pass took
-    predicted_length: dict[str, float] = field(default_factory=dict)  # by request, in tokens, predicted when it began
-    seeds: dict[str, int | None] = field(default_factory=dict)  # by request, if the drafter remembers distributions
-    remembered: dict[str, Distributions] = field(default_factory=dict)  # of requests that have ended
+    works: list[DraftWork] = field(default_factory=list)  # of a draft model, by round
 
-    def finish(self, request: LiveRequest) -> None:
-        """Count a request that finished."""
-        self.passes += request.passes if request.limit > 0 else 0
-        self.num_drafted += request.num_drafted
-        self.num_accepted += request.num_accepted
-        self.tokens += request.generated
-        self.requests += 1
+    def of_draft_model(self) -> dict[str, Any]:
+        """Returns the work of a draft model, as fields of a RolloutReport."""
+        passes = [each for work in self.works for each in work.passes]
+        return {
+            "draft_passes": len(passes),
+            "draft_rows": sum(rows for rows, _ in passes),
+            "draft_pass_s": sum(seconds for _, seconds in passes),
+            "requantize_s": sum(work.requantize_s for work in self.works),
+        }
 
     def forget_turn(self) -> None:
-        """Forget what belongs to the requests and passes so far, because the next turn has a report of its own."""
-        self.predicted_length, self.predicted_s, self.measured_s = {}, [], []
-        self.seeds, self.remembered = {}, {}
+        """Forget what belongs to the passes so far, because the next turn has a report of its own."""
+        self.predicted_s, self.measured_s, self.works = [], [], []

@@ -1,4 +1,4 @@
-"""Passes whose tokens are on their way from the device to the host, and passes that begin meanwhile.
+"""The way of a pass's tokens from the device to counts and drafter, and of drafts back to the next pass.
 
 With asynchronous scheduling nothing waits for the tokens of a pass while it runs: vLLM plans the next pass and hands
 out the tokens of the one before. When the next pass is to begin, there are three cases:
@@ -10,7 +10,7 @@ out the tokens of the one before. When the next pass is to begin, there are thre
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,16 @@ import torch
 from vllm.distributed import get_tp_group
 from vllm.platforms import current_platform
 
-from das.engine.runner.requests import Batch
-from das.engine.runner.speculator import padded
+from das.engine.proposer import DasProposer
+from das.engine.requests import Pass, Requests
+from das.engine.rollouts.meter import RolloutMeter
+from das.engine.runner.speculator import TrueLengths, filled_up, padded
+from das.engine.runner.text_drafts import TextDrafts
+from das.verify.layout import Batch
 from das.verify.sampler import Remembered, of_passes_alike
 
 if TYPE_CHECKING:
-    from das.engine.runner.late_drafts import LateDrafts
-    from das.engine.runner.runner import Runner
+    from das.engine.runner.late_drafts import LateDrafts  # which is for CUDA alone
 
 READ_TOGETHER = 64  # passes at rest; what the drafter learns from them comes so much later
 
@@ -34,15 +37,14 @@ READ_TOGETHER = 64  # passes at rest; what the drafter learns from them comes so
 class Flight:
     """A pass that was launched, or passes of the same requests without drafts as if they were one.
 
-    batch: its requests; rows: their indices in vLLM's arrays, on the host and (indices) on the device. num_drafted: the
-    drafted tokens of each. unfinished: whether its prompt goes on. remembered: the distributions of its tokens, which
-    are there when the tokens are. tokens: int64 [requests, 1 + most tokens], the number of emitted tokens and the
-    tokens. ended: recorded when they are on the host; None on a CPU, where they are there at once. passes_ended: when
-    each pass ended, in seconds of time.perf_counter, once it has landed.
+    batch: its requests; indices: theirs in vLLM's arrays, on the device. num_drafted: the drafted tokens of each.
+    unfinished: whether its prompt goes on. remembered: the distributions of its tokens, which are there when the tokens
+    are. tokens: int64 [requests, 1 + most tokens], the number of emitted tokens and the tokens. ended: recorded when
+    they are on the host; None on a CPU, where they are there at once. passes_ended: when each pass ended, in seconds of
+    time.perf_counter, once it has landed.
     """
 
     batch: Batch
-    rows: np.ndarray
     indices: torch.Tensor
     num_drafted: list[int]
     unfinished: np.ndarray
@@ -74,20 +76,41 @@ def joined(flights: Sequence[Flight]) -> Flight:
 
 def _are_alike(one: Flight, other: Flight) -> bool:
     """Whether two flights that have landed can be joined."""
-    alike = one.batch.req_ids == other.batch.req_ids and bool(one.remembered) == bool(other.remembered)
+    alike = one.batch.requests == other.batch.requests and bool(one.remembered) == bool(other.remembered)
     return alike and all(flight.is_counted and bool((flight.tokens[:, 0] == 1).all()) for flight in (one, other))
 
 
 class Flights:
-    """The passes of a runner whose tokens the drafter does not know yet. late: hands drafts to passes that were
-    launched before, on a GPU where that is possible."""
+    """The passes of an engine, from their launch to the drafts that follow them.
 
-    def __init__(self, runner: "Runner"):
+    vllm: its model runner. positions: the tokens of each response so far, by the indices of vLLM's arrays. requests:
+    all that vLLM's runner knows. drafter: das's or one of vLLM's; None if nothing drafts on the host. It can be
+    replaced. meter: of the running rollout. late: hands drafts to passes that were launched before, on a GPU where that
+    is possible. is_warming_up: whether vLLM runs made-up requests, so that kernels are compiled.
+    """
+
+    def __init__(self, vllm: Any, positions: np.ndarray):
+        self.vllm, self.positions = vllm, positions
+        self.drafter: DasProposer | TextDrafts | None = None
+        self.meter = RolloutMeter()
         self.late: LateDrafts | None = None
-        self._runner = runner
+        self.is_warming_up = False
         self.rests = False  # whether nobody drafts for the running pass, nor reads it soon
-        self._waiting: list[Flight] = []  # the oldest first
+        self.lengths = TrueLengths(self.settle_now)
+        speculative = vllm.vllm_config.speculative_config
+        longest = 0 if speculative is None else int(speculative.num_speculative_tokens)
+        self.requests = Requests(longest, int(vllm.vllm_config.model_config.max_model_len))
+        self._waiting: list[Flight] = []  # whose tokens the drafter does not know yet, the oldest first
         self._last: tuple[torch.cuda.Event, float] | None = None  # the end of the last pass that landed, and its time
+
+    @property
+    def draft_later(self) -> bool:
+        """Whether drafting waits for the next pass: with asynchronous scheduling, if das drafts from texts."""
+        return (
+            self.vllm.scheduler_config.async_scheduling
+            and isinstance(self.drafter, DasProposer)
+            and self.drafter.drafting_model is None
+        )
 
     def take_off(self, output: Any, num_sampled: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
         """Start to copy the tokens of a pass. output: vLLM's SamplerOutput. Returns Flight's `tokens` and `ended`."""
@@ -95,7 +118,7 @@ class Flights:
         if tokens.device.type != "cuda":
             return tokens.cpu(), None
         on_host = torch.empty(tokens.shape, dtype=torch.int64, pin_memory=True)
-        stream = self._runner.vllm.output_copy_stream
+        stream = self.vllm.output_copy_stream
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             on_host.copy_(tokens, non_blocking=True)
@@ -104,8 +127,10 @@ class Flights:
         tokens.record_stream(stream)
         return on_host, ended
 
-    def land(self, flight: Flight) -> None:
+    def _land(self, flight: Flight) -> None:
         """Wait until the tokens of a pass are on the host, and note when the pass ended."""
+        if flight.passes_ended:
+            return
         if flight.ended is None:
             flight.passes_ended = [flight.launched]
             return
@@ -119,11 +144,74 @@ class Flights:
 
     def add(self, flight: Flight) -> None:
         """Add a pass that was launched."""
+        if flight.is_counted:
+            self._grow(flight, ~flight.unfinished)
         self._waiting.append(flight)
+
+    def _grow(self, flight: Flight, num_emitted: np.ndarray) -> None:
+        self.positions[flight.batch.rows] += num_emitted
+        flight.batch.lengths += num_emitted
+
+    def count(self) -> None:
+        """Count the tokens of the pass that was launched last. Nobody drafts after it."""
+        (last,), self._waiting = self._waiting, []
+        self.book(last)
+
+    def book(self, flight: Flight) -> Pass:
+        """Wait for a flight's tokens, and count them. Returns what drafting hears of it."""
+        self._land(flight)
+        start, requests = time.perf_counter(), flight.batch.requests
+        # vLLM has no more of a request that ended while the pass was planned.
+        emitted = [
+            [] if request.is_over else row[1 : 1 + row[0]]
+            for request, row in zip(requests, flight.tokens.tolist(), strict=True)
+        ]
+        for request, new in zip(requests, emitted, strict=True):
+            if new:
+                request.output_token_ids += new
+        if not flight.is_counted:
+            self._grow(flight, flight.tokens[:, 0].numpy())
+        counts = [len(new) // len(flight.passes_ended) for new in emitted]
+        for ended in flight.passes_ended:
+            self.meter.record_pass(requests, flight.num_drafted, counts, ended)
+        self.meter.draft_s += time.perf_counter() - start
+        return Pass(requests, emitted, flight.num_drafted, flight.passes_ended, flight.remembered)
+
+    def _draft(self, done: Pass, planned: Sequence[int] | None = None) -> list[list[int]]:
+        """Draft after a pass, and measure the time of drafting. Returns the drafted token ids of each row.
+
+        planned: how many tokens the next pass verifies for each row, if it was planned before.
+        """
+        start, ranks = time.perf_counter(), get_tp_group()
+        # On the first rank only: a budget that learns from times would choose other drafts on each rank.
+        own = None
+        if ranks.is_first_rank:
+            assert self.drafter is not None
+            own = self.drafter.propose(done, planned)
+        drafts: list[list[int]] = ranks.broadcast_object(own)
+        self.lengths.note(done.requests, drafts)
+        self.requests.plan(done.requests, [len(draft) for draft in drafts])
+        self.meter.draft_s += time.perf_counter() - start
+        return drafts
+
+    def _on_device(self, drafts: list[list[int]]) -> torch.Tensor:
+        """Returns drafts as vLLM's runner takes them, and measures the time."""
+        start = time.perf_counter()
+        tokens = filled_up(drafts, self.vllm.num_speculative_steps, self.vllm.device)
+        self.meter.draft_s += time.perf_counter() - start
+        return tokens
+
+    def _shortened(self, scheduled: Any) -> Any:
+        """Returns the plan of a pass without the rows that nobody drafted. scheduled: vLLM's SchedulerOutput."""
+        start, num_tokens = time.perf_counter(), scheduled.total_num_scheduled_tokens
+        scheduled = self.requests.shortened(scheduled)
+        self.meter.undrafted_rows += num_tokens - scheduled.total_num_scheduled_tokens
+        self.meter.draft_s += time.perf_counter() - start
+        return scheduled
 
     def execute(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a pass, which vLLM's runner does in `original`, execute_model. scheduled: vLLM's SchedulerOutput."""
-        runner, self.rests = self._runner, self._may_rest(scheduled)
+        self.rests = self._may_rest(scheduled)
         if self.rests:
             self._rest(scheduled)
         elif self._may_launch(scheduled):
@@ -131,14 +219,14 @@ class Flights:
         else:
             self.settle()
         # In vLLM's warm-up all requests draft the longest draft, so that the kernels for it are compiled.
-        if not runner.is_warming_up:
-            scheduled = runner.shortened(scheduled)
+        if not self.is_warming_up:
+            scheduled = self._shortened(scheduled)
         return original(scheduled, *args, **kwargs)
 
     def _may_launch(self, scheduled: Any) -> bool:
         """Whether the pass that begins can be launched before the tokens of the one before are known: its requests are
         those of that pass, and none has a grammar, which reads drafts."""
-        if not self._waiting or self._runner.is_warming_up or not self._runner.drafts_later:
+        if not self._waiting or self.is_warming_up:
             return False
         if self.late is None and not current_platform.is_cpu():
             return False
@@ -147,7 +235,7 @@ class Flights:
         return bool(
             names
             and get_tp_group().world_size == 1  # see `_may_rest`
-            and names <= set(last.batch.req_ids)
+            and names <= {request.name for request in last.batch.requests}
             and not scheduled.scheduled_new_reqs
             and not scheduled.preempted_req_ids
             and not scheduled.has_structured_output_requests
@@ -156,17 +244,20 @@ class Flights:
 
     def _launch(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch a pass, then draft for it while the device ends the pass before."""
-        runner = self._runner
         self._read_earlier()
-        (last,) = self._waiting
-        runner.meter.launched_ahead += 1
-        scheduled = runner.shortened(scheduled, runner.drafter.planned_rows())
+        (last,), drafter = self._waiting, self.drafter
+        assert isinstance(drafter, DasProposer)
+        self.meter.launched_ahead += 1
+        requests = last.batch.requests
+        self.requests.plan_nothing()
+        self.requests.plan(requests, drafter.planned_rows(requests))
+        scheduled = self._shortened(scheduled)
         drafted = scheduled.scheduled_spec_decode_tokens
-        planned = {name: len(drafted.get(name, ())) for name in last.batch.req_ids}
+        planned = [len(drafted.get(request.name, ())) for request in requests]
         if current_platform.is_cpu():  # computes the pass when it is launched
             self.settle(planned)
             return original(scheduled, *args, **kwargs)
-        late = self.late if any(planned.values()) else None
+        late = self.late if any(planned) else None
         if late is not None:
             late.expect(last.indices)
         launched = original(scheduled, *args, **kwargs)
@@ -179,52 +270,56 @@ class Flights:
             bool(self._waiting and scheduled.total_num_scheduled_tokens)
             and self._waiting[-1].is_counted
             and get_tp_group().world_size == 1  # ranks have the first one's drafts, and would have to ask it
-            and bool(self._runner.drafter.rests)
+            and isinstance(self.drafter, DasProposer)
+            and self.drafter.rests
         )
 
     def _rest(self, scheduled: Any) -> None:
         """Let the next pass begin before the tokens of the last one are there."""
-        last = self._waiting[-1]
+        last, drafter = self._waiting[-1], self.drafter
+        assert isinstance(drafter, DasProposer)
         are_the_same = not (scheduled.finished_req_ids or scheduled.scheduled_new_reqs or scheduled.preempted_req_ids)
         if not are_the_same or len(self._waiting) > READ_TOGETHER:
             self._read_earlier()
-        self._runner.nobody_drafts(last.batch.req_ids)
-        self._runner.drafter.rest()
+        self.requests.plan_nothing()
+        self.lengths.note(last.batch.requests)
+        drafter.rest()
 
-    def settle(self, planned: Mapping[str, int] | None = None, late: "LateDrafts | None" = None) -> None:
+    def settle_now(self) -> None:
+        """Settle, unless drafting waits for the next pass. vLLM's runner calls it at the end of each pass."""
+        if not self.draft_later:
+            self.settle()
+
+    def settle(self, planned: Sequence[int] | None = None, late: "LateDrafts | None" = None) -> None:
         """Give the tokens of all passes that were launched to meter and drafter, which drafts for the next pass. Called
         before these are looked at or exchanged.
 
-        planned: see Runner.draft. late: waits for the drafts; None: nothing does."""
+        planned: see _draft. late: waits for the drafts; None: nothing does."""
         if not self._waiting:
             return
         self._read_earlier()
         (last,), self._waiting = self._waiting, []
-        self.land(last)
-        self._runner.book(last)
-        drafts = self._runner.draft(planned)
+        drafts = self._draft(self.book(last), planned)
         if late is not None:
-            late.write(padded(drafts, self._runner.vllm.num_speculative_steps))
+            late.write(padded(drafts, self.vllm.num_speculative_steps))
         elif any(drafts):
-            self._runner.vllm.req_states.draft_tokens[last.indices] = self._runner.on_device(drafts)
+            self.vllm.req_states.draft_tokens[last.indices] = self._on_device(drafts)
 
     def _read_earlier(self) -> None:
         """Give the drafter the tokens of all passes but the last one, after which nobody drafted. The next pass forgets
         requests that ended in one of them, so this comes first."""
-        runner = self._runner
         for flight in self._alike():
-            runner.book(flight)
-            start = time.perf_counter()
-            runner.drafter.attach(runner)
-            runner.drafter.observe(runner.emitted)
-            runner.meter.draft_s += time.perf_counter() - start
+            done, start = self.book(flight), time.perf_counter()
+            assert isinstance(self.drafter, DasProposer)
+            self.drafter.observe(done)
+            self.meter.draft_s += time.perf_counter() - start
 
     def _alike(self) -> Iterator[Flight]:
         """Yields all passes but the last one, joined where that is possible, and forgets them."""
         earlier, self._waiting = self._waiting[:-1], self._waiting[-1:]
         together: list[Flight] = []
         for flight in earlier:
-            self.land(flight)
+            self._land(flight)
             if together and not _are_alike(together[-1], flight):
                 yield joined(together)
                 together = []

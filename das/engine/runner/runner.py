@@ -4,15 +4,15 @@ One object, Runner, holds what das adds. These attributes of vLLM's runner are r
 
 - init_speculator, replaced only while the runner is built: vLLM knows no drafter on the host. vLLM's own speculators,
   which run a model, stay (speculator.py).
-- load_model: the sampler exists afterwards. Then rejection_sampler, sampler.sample (verifier.py) and
-  draft_tokens_handler (speculator.py) are replaced.
-- add_requests, finish_requests: this runner keeps no objects of requests (requests.py). Requests without a seed get
-  das's seed when they are added.
+- load_model: the sampler exists afterwards. Then rejection_sampler and sampler.sample are replaced (verifier.py).
+- draft_tokens_handler: see TrueLengths (speculator.py).
+- add_requests, finish_requests: this runner keeps no objects of requests (das/engine/requests.py).
 - sampler.sampling_states.add_request: vLLM's array has no place for seeds of 2^63 and more.
 - sample: a pass is counted, and its tokens are brought to the host for the drafter. An engine without a drafter waits
   for nothing.
-- execute_model, with asynchronous scheduling: das waits for the tokens of the pass before and drafts here, and not in
-  sample, so that vLLM's scheduler works while the device does; or the pass begins before that (in_flight.py).
+- execute_model: with asynchronous scheduling das waits for the tokens of the pass before and drafts here, so that
+  vLLM's scheduler works while the device does; or the pass begins before that (in_flight.py). A synchronous engine
+  does both once its pass is over, where vLLM calls the draft_tokens_handler.
 - lora_state.make_lora_inputs: the rows of drafts take their requests' adapters too.
 - execute_model: vLLM's scheduler plans rows for drafts that nobody made (Requests.shortened).
 - initialize_kv_cache: vLLM's full graphs take drafts of any length (GPU).
@@ -22,33 +22,29 @@ One object, Runner, holds what das adds. These attributes of vLLM's runner are r
 
 import copy
 import functools
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from vllm.config import CUDAGraphMode
-from vllm.distributed import get_tp_group
 from vllm.platforms import current_platform
 from vllm.v1.worker.gpu.attn_utils import get_varlen_cudagraph_unsupported_backend
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import MAX_CHUNK_BYTES
 
-from das.engine.engine_config import drafts_by_das
+from das.engine.engine_config import DasOptions, drafts_by_das
 from das.engine.patches.replace import patch, replaced, required
 from das.engine.proposer import DasProposer
-from das.engine.rollouts.meter import RolloutMeter
-from das.engine.runner.draft_passes import DraftPasses
 from das.engine.runner.in_flight import Flight, Flights
-from das.engine.runner.requests import Batch, KnownRequest, Requests
-from das.engine.runner.speculator import CoupledSpeculator, HostSpeculator, TrueLengths, filled_up
+from das.engine.runner.speculator import CoupledSpeculator, HostSpeculator
 from das.engine.runner.stand_in import replace_kernels
 from das.engine.runner.text_drafts import TEXT_METHODS, TextDrafts
 from das.engine.runner.verifier import Draws, KeyedVerifier
+from das.errors import NotInstalled
+from das.models.draft_passes import DraftPasses
 from das.models.self_draft import QuantizedLayers
-from das.verify.forced import ForcedSampler
-from das.verify.sampler import KeyedSampler
+from das.verify.layout import Batch
 from das.verify.top_p import profiled_bytes
 
 
@@ -87,45 +83,29 @@ class Runner:
     """The additions of das to `vllm`, vLLM's model runner: it verifies with keyed noise, drafts, and counts passes and
     tokens.
 
-    keeps_bits: whether a request's tokens may not depend on others of its pass (das/engine/patches/gpu.py). meter: of
-    the running rollout. weights_version: of the policy; it grows with every sync. quantized: the layers with which the
-    policy drafts for itself; None: it does not. draft_blocks: KV blocks into which draft passes of the policy write.
-    drafter: das's proposer or one of vLLM's; None if nothing drafts. It can be replaced by another. flights: the passes
-    whose tokens it does not know yet. passes_ended: when the passes whose tokens it gets ended, in seconds; more than
-    one only if nobody drafted in them. emitted: the tokens that each row emitted in them. is_warming_up: whether vLLM
-    runs made-up requests, so that kernels are compiled.
+    keeps_bits: whether a request's tokens may not depend on others of its pass (das/engine/patches/gpu.py). flights:
+    the way of tokens to drafter and meter, and of drafts to the next pass. draws: draw the tokens. quantized: layers
+    with which the policy drafts for itself; None: it does not. draft_blocks: KV blocks into which draft passes of the
+    policy write. coupled: the speculator of vLLM's that runs a model, if there is one.
     """
 
     def __init__(self, vllm: Any, keeps_bits: bool = True):
         self.vllm, self.keeps_bits = vllm, keeps_bits
-        config = vllm.vllm_config
-        self.meter = RolloutMeter()
-        self.sampler: KeyedSampler | ForcedSampler = KeyedSampler()
-        self.weights_version = 0
         self.quantized: QuantizedLayers | None = None
         self.draft_blocks = range(0)
-        self.drafter: Any = vllm.speculator
         self.coupled: CoupledSpeculator | None = None
-        self.input_batch = Batch()
         # Tokens of the response so far, of each request, by its index in vLLM's arrays.
         self.positions = np.zeros(vllm.max_num_reqs, np.int64)
-        self.rows = np.zeros(0, np.int64)  # for each row of the pass, this index of its request
-        self.unfinished = np.zeros(0, np.bool_)
+        self.draws = Draws(vllm, self.positions, keeps_bits)
+        self.flights = flights = Flights(vllm, self.positions)
         self._scheduled: Any = None  # vLLM's SchedulerOutput of the running pass
-        self._known = Requests()
-        self.emitted: list[list[int]] = []
-        self._lengths = TrueLengths()
-        self.flights = Flights(self)
-        self.passes_ended: list[float] = []
-        self.is_warming_up = False
         if isinstance(vllm.speculator, HostSpeculator):
-            self.drafter = DasProposer(config) if drafts_by_das(config) else TextDrafts(config)
-            vllm.speculator.das_runner = self
-            vllm.draft_tokens_handler = self._lengths
+            flights.drafter = self.new_drafter()
+            vllm.draft_tokens_handler = flights.lengths
             patch(vllm, "initialize_kv_cache", self._initialize_kv_cache)
-            patch(vllm, "execute_model", self.flights.execute)
+            patch(vllm, "execute_model", flights.execute)
         elif vllm.speculator is not None:
-            self.coupled = CoupledSpeculator(self)
+            self.coupled = CoupledSpeculator(vllm, self.draws, lambda: flights.meter)
         self._vllm_sample = required(vllm, "sample")
         vllm.sample = self._sample
         patch(vllm, "load_model", self._load_model)
@@ -133,77 +113,30 @@ class Runner:
         patch(vllm, "finish_requests", self._finish_requests)
         patch(vllm, "profile_run", self._profile)
 
-    @property
-    def requests(self) -> Mapping[str, KnownRequest]:
-        """Each request that vLLM's runner knows, by request id."""
-        return self._known.known
+    def new_drafter(self, options: DasOptions | None = None) -> DasProposer | TextDrafts:
+        """Returns a drafter for this engine. options: how it drafts; None: as the engine was built to."""
+        config = self.vllm.vllm_config
+        if options is not None or drafts_by_das(config):
+            return DasProposer(config, options, self.self_drafts)
+        return TextDrafts(self.vllm)
 
-    def draft_passes(self, max_tokens: int) -> DraftPasses:
-        """Returns the object with which the policy drafts for itself. max_tokens: the most positions that its passes
-        compute for a request between two target passes."""
-        return DraftPasses(self, max_tokens)
-
-    def block_tables(self) -> np.ndarray:
-        """Returns the KV blocks of each request of the batch, int32 [requests, blocks], on the host. On a GPU this
-        waits for the device."""
-        tables = self.vllm.block_tables.block_tables[0].gpu[torch.from_numpy(self.rows)]
-        on_host: np.ndarray = tables.cpu().numpy()
-        return on_host
-
-    def texts(self) -> np.ndarray:
-        """Returns the token ids of each request of the batch, prompt and response, int32 [requests, max_model_len], on
-        the host. On a GPU this waits for the device."""
-        texts: np.ndarray = self.vllm.req_states.all_token_ids.gpu[torch.from_numpy(self.rows)].cpu().numpy()
-        return texts
-
-    def seeds_of(self, rows: np.ndarray) -> np.ndarray:
-        """See RunningBatch."""
-        seeds: np.ndarray = self.vllm.sampler.sampling_states.seeds.np[self.rows[rows]]
-        return seeds
-
-    def processed(self, logits: torch.Tensor, rows: np.ndarray, num_drafted: np.ndarray) -> torch.Tensor:
-        """See RunningBatch."""
-        owner, device = self.rows[rows], logits.device
-        request = torch.from_numpy(owner).to(device)
-        lengths = self.input_batch.num_tokens_no_spec[rows] + num_drafted
-        pos = torch.from_numpy(lengths - 1).to(device)
-        none = torch.zeros(len(owner), dtype=torch.int32, device=device)
-        return self.draws.processed(logits, request, request, owner, pos, none, none, lengths)
-
-    def draft(self, planned: Mapping[str, int] | None = None) -> list[list[int]]:
-        """Draft after a pass, and measure the time of drafting. Returns the drafted token ids of each row.
-
-        planned: how many tokens the next pass verifies for each request, if it was planned before; only DasProposer
-        knows how to keep to that.
-        """
-        start, batch, ranks = time.perf_counter(), self.input_batch, get_tp_group()
-        self.drafter.attach(self)
-        # On the first rank only: a budget that learns from times would choose other drafts on each rank.
-        as_planned = () if planned is None else (planned,)
-        own = self.drafter.propose(self.emitted, batch.num_tokens_no_spec, *as_planned) if ranks.is_first_rank else None
-        drafts: list[list[int]] = ranks.broadcast_object(own)
-        self._lengths.drafts = dict(zip(batch.req_ids, drafts, strict=True))
-        self._known.num_drafted.update(zip(batch.req_ids, map(len, drafts), strict=True))
-        self.meter.draft_s += time.perf_counter() - start
-        return drafts
-
-    def on_device(self, drafts: list[list[int]]) -> torch.Tensor:
-        """Returns drafts as vLLM's runner takes them, and measures the time."""
-        start = time.perf_counter()
-        tokens = filled_up(drafts, self.vllm.num_speculative_steps, self.vllm.device)
-        self.meter.draft_s += time.perf_counter() - start
-        return tokens
+    def self_drafts(self, weights: str) -> tuple[DraftPasses, QuantizedLayers]:
+        """Returns what self-drafts in a format run on. Raises NotInstalled if the engine was not built for them."""
+        if self.quantized is None or self.quantized.weights != weights:
+            raise NotInstalled(f"this engine has no self-drafts in {weights}: build it for the method self_draft")
+        most = int(self.vllm.vllm_config.speculative_config.num_speculative_tokens)
+        passes = DraftPasses(self.vllm, self.positions, self.draws.processed_rows, self.draft_blocks, most)
+        return passes, self.quantized
 
     # ---- what vLLM's runner calls ----
 
     def _load_model(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
-        self.draws = draws = Draws(self)
-        self.vllm.sampler.sample = draws.sample
+        self.vllm.sampler.sample = self.draws.sample
         patch(self.vllm.sampler.sampling_states, "add_request", _signed_seed)
         patch(self.vllm.lora_state, "make_lora_inputs", self._adapters)
         if self.vllm.speculative_config is not None:
-            self.vllm.rejection_sampler = KeyedVerifier(draws)
+            self.vllm.rejection_sampler = KeyedVerifier(self.draws)
 
     def _initialize_kv_cache(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         from vllm.v1.worker.gpu import model_runner
@@ -212,7 +145,7 @@ class Runner:
             original(*args, **kwargs)
         # A pass that waits for its drafts must be one graph: the launches of many kernels may not fit into the device's
         # queue behind the wait.
-        if self.drafts_later and not current_platform.is_cpu() and drafts_in_one_graph(self.vllm):
+        if self.flights.draft_later and not current_platform.is_cpu() and drafts_in_one_graph(self.vllm):
             from das.engine.runner.late_drafts import LateDrafts
 
             self.flights.late = LateDrafts(self.vllm.req_states.draft_tokens)
@@ -224,106 +157,46 @@ class Runner:
         drafted = self._scheduled.scheduled_spec_decode_tokens
         return tuple(np.repeat(of_request, [1 + len(drafted.get(name, ())) for name in names])), *rest
 
-    def shortened(self, scheduled: Any, planned: Mapping[str, int] | None = None) -> Any:
-        """Returns the plan of a pass without the rows that nobody drafted. scheduled: vLLM's SchedulerOutput. planned:
-        how many tokens are verified for each request; None: as many as were drafted."""
-        start, num_tokens = time.perf_counter(), scheduled.total_num_scheduled_tokens
-        if planned is not None:
-            self._known.num_drafted = dict(planned)
-        scheduled = self._known.shortened(scheduled)
-        self.meter.undrafted_rows += num_tokens - scheduled.total_num_scheduled_tokens
-        self.meter.draft_s += time.perf_counter() - start
-        return scheduled
-
-    def nobody_drafts(self, names: list[str]) -> None:
-        """Note that the requests of the next pass, of these ids, have no drafts."""
-        self._known.num_drafted.clear()
-        self._lengths.drafts = dict.fromkeys(names, ())
-
-    @property
-    def drafts_later(self) -> bool:
-        """Whether drafting waits for the next pass: with asynchronous scheduling, if das drafts from texts."""
-        return (
-            self.vllm.scheduler_config.async_scheduling
-            and isinstance(self.vllm.speculator, HostSpeculator)
-            and isinstance(self.drafter, DasProposer)
-            and self.drafter.drafting_model is None
-        )
-
     def _finish_requests(self, original: Callable[..., Any], scheduled: Any) -> None:
-        self._known.finish(scheduled)
+        self.flights.requests.finish(scheduled)
         original(scheduled)
 
     def _add_requests(self, original: Callable[..., Any], scheduled: Any) -> None:
         """Add requests."""
-        names, self._scheduled = self._known.add(scheduled), scheduled
+        added, self._scheduled = self.flights.requests.add(scheduled), scheduled
         original(scheduled)
-        if names:
-            rows = [self.vllm.req_states.req_id_to_index[name] for name in names]
-            self.positions[rows] = [len(self.requests[name].output_token_ids) for name in names]
+        index = self.vllm.req_states.req_id_to_index
+        for request in added:
+            self.positions[index[request.name]] = len(request.output_token_ids)
 
     def _sample(self, hidden_states: Any, batch: Any, grammar_output: Any) -> Any:
         """Sample the tokens of a pass, and count the pass. batch: vLLM's InputBatch."""
-        self.rows = rows = batch.idx_mapping_np
-        names, prompts = batch.req_ids, self.vllm.req_states.prompt_len.np[rows].astype(np.int64)
-        self.input_batch = Batch(
-            names, prompts + self.positions[rows], prompts, self.vllm.sampler.sampling_states.temperature.np[rows]
-        )
-        self.unfinished = batch.num_computed_tokens_np + batch.num_scheduled_tokens < batch.prefill_len_np
+        flights, drafter = self.flights, self.flights.drafter
+        requests = [flights.requests.known[name] for name in batch.req_ids]
+        self.draws.batch = of_pass = Batch.of(self.vllm, requests, batch.idx_mapping_np, self.positions)
         # Not at rest, where drafts did not pay and the pass should take no longer than without a drafter.
-        self.sampler.remembers = getattr(self.drafter, "remembers", False) and not self.flights.rests
+        self.draws.remembers = drafter is not None and drafter.remembers and not flights.rests
+        unfinished = batch.num_computed_tokens_np + batch.num_scheduled_tokens < batch.prefill_len_np
         output, num_sampled, num_rejected = self._vllm_sample(hidden_states, batch, grammar_output)
         num_drafted = batch.num_draft_tokens_per_req
-        drafted = [0] * len(names) if num_drafted is None else num_drafted.tolist()
-        if self.drafter is None:
-            num_emitted = (~self.unfinished).astype(np.int64)
-            self.positions[rows] += num_emitted
-            self.input_batch.num_tokens_no_spec += num_emitted
-            self.meter.record_pass(names, drafted, num_emitted.tolist())
+        drafted = [0] * len(requests) if num_drafted is None else num_drafted.tolist()
+        if drafter is None and self.coupled is None:
+            num_emitted = (~unfinished).astype(np.int64)
+            self.positions[batch.idx_mapping_np] += num_emitted
+            flights.meter.record_pass(requests, drafted, num_emitted.tolist())
             return output, num_sampled, num_rejected
-        tokens, ended = self.flights.take_off(output, num_sampled)
-        flight = Flight(
-            self.input_batch, rows, batch.idx_mapping, drafted, self.unfinished, self.sampler.remembered, tokens, ended
-        )
-        if flight.is_counted:
-            self.positions[rows] += ~self.unfinished
-        if self.drafts_later:
-            self.flights.add(flight)
-        else:
-            self.flights.land(flight)
-            self.book(flight)
+        tokens, ended = flights.take_off(output, num_sampled)
+        flight = Flight(of_pass, batch.idx_mapping, drafted, unfinished, self.draws.remembered, tokens, ended)
+        flights.add(flight)
+        if drafter is None:  # a model of vLLM's drafts now, and reads how long the texts are
+            flights.count()
         return output, num_sampled, num_rejected
-
-    def book(self, flight: Flight) -> None:
-        """Count the tokens of a flight that has landed. Afterwards `input_batch`, `rows` and `emitted` are those of
-        this flight."""
-        self.passes_ended = flight.passes_ended
-        start = time.perf_counter()
-        self.input_batch, self.rows, self.unfinished = flight.batch, flight.rows, flight.unfinished
-        self.sampler.remembered = flight.remembered
-        num_emitted = flight.tokens[:, 0].numpy()
-        known = self._known.known
-        # vLLM has no more of a request that ended while the pass was planned.
-        self.emitted = [
-            row[1 : 1 + row[0]] if name in known else []
-            for name, row in zip(flight.batch.req_ids, flight.tokens.tolist(), strict=True)
-        ]
-        for name, new in zip(flight.batch.req_ids, self.emitted, strict=True):
-            if new:
-                known[name].output_token_ids += new
-        if not flight.is_counted:
-            self.positions[flight.rows] += num_emitted
-        flight.batch.num_tokens_no_spec += num_emitted
-        counts = [len(new) // len(self.passes_ended) for new in self.emitted]
-        for ended in self.passes_ended:
-            self.meter.record_pass(flight.batch.req_ids, flight.num_drafted, counts, ended, known)
-        self.meter.draft_s += time.perf_counter() - start
 
     def _profile(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Let vLLM's profile of a pass's memory also count the rows that drafts add, das's sampler, and the weights of
         self-drafts."""
         if self.quantized is not None:
-            self.quantized.make(self.weights_version)
+            self.quantized.make()
         original(*args, **kwargs)
         runner = self.vllm
         rows = min(runner.max_num_tokens, runner.max_num_reqs * (1 + runner.num_speculative_steps))

@@ -8,9 +8,9 @@ eagle3, mtp) stay, and CoupledSpeculator replaces two methods of this one object
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,19 +18,18 @@ from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
 from das.engine.patches.replace import patch, required
+from das.engine.requests import Request
+from das.engine.rollouts.meter import RolloutMeter
+from das.engine.runner.verifier import Draws
 from das.models.coupled import OF_HEADS, OF_MODELS, CoupledSampler
 from das.verify.layout import on_device
 
-if TYPE_CHECKING:
-    from das.engine.runner.runner import Runner
-
 
 class HostSpeculator(BaseSpeculator):
-    """Lets Runner draft after each pass. vLLM builds it before Runner exists, which sets `das_runner`."""
+    """Stands where vLLM's runner wants a speculator and drafts are made on the host, once a pass is over (Flights)."""
 
     supports_mm_inputs = False
     draft_logits = None
-    das_runner: Any = None
 
     def __init__(self, vllm_config: Any, device: torch.device):
         shape = vllm_config.scheduler_config.max_num_seqs, vllm_config.speculative_config.num_speculative_tokens
@@ -42,13 +41,9 @@ class HostSpeculator(BaseSpeculator):
     def capture(self) -> None:
         """Do nothing, for the same reason."""
 
-    def propose(self, input_batch: Any, *args: Any, dummy_run: bool = False, **kwargs: Any) -> torch.Tensor:
-        """Returns the drafted token ids of each request of the pass (filled_up); zeros if they come later
-        (Flights.settle)."""
-        if dummy_run or self.das_runner.drafts_later:
-            return self._none[: input_batch.num_reqs]
-        drafts: torch.Tensor = self.das_runner.on_device(self.das_runner.draft())
-        return drafts
+    def propose(self, input_batch: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Returns zeros, where the drafts will be: token ids of each request of the pass."""
+        return self._none[: input_batch.num_reqs]
 
 
 def filled_up(drafts: Sequence[Sequence[int]], longest: int, device: torch.device) -> torch.Tensor:
@@ -67,27 +62,36 @@ def padded(drafts: Sequence[Sequence[int]], longest: int) -> np.ndarray:
 
 class TrueLengths:
     """Takes the place of vLLM's DraftTokensHandler, which tells the scheduler that every request drafted as many tokens
-    as possible. The scheduler then plans a row for each drafted token, and no more."""
+    as possible. The scheduler then plans a row for each drafted token, and no more. settle: drafts after a pass."""
 
-    def __init__(self) -> None:
-        self.drafts: Mapping[str, Sequence[int]] = {}  # by request, of the last pass
+    def __init__(self, settle: Callable[[], None]):
+        self._settle = settle
+        self._drafts: tuple[Sequence[Request], Sequence[list[int]]] = [], []
+
+    def note(self, requests: Sequence[Request], drafts: Sequence[list[int]] = ()) -> None:
+        """Note the drafts of these requests. drafts: (): nobody drafted."""
+        self._drafts = requests, drafts
 
     def set_draft_tokens(self, input_batch: Any, draft_tokens: torch.Tensor) -> None:
-        """Do nothing: Runner sets `drafts`."""
+        """Called at the end of a pass, when the tokens of HostSpeculator lie where drafts belong."""
+        self._settle()
 
     def get_draft_tokens(self) -> DraftTokenIds:
         """Returns each request's draft, for vLLM's scheduler."""
-        return DraftTokenIds(list(self.drafts), [list(draft) for draft in self.drafts.values()])
+        requests, drafts = self._drafts
+        names = [request.name for request in requests]
+        return DraftTokenIds(names, [list(draft) for draft in drafts] if drafts else [[] for _ in names])
 
 
 class CoupledSpeculator:
-    """Lets one of vLLM's speculators draw its tokens with the verifier's noise."""
+    """Lets one of vLLM's speculators draw its tokens with the verifier's noise. vllm: its runner. draws: those of the
+    verifier. meter: returns the running rollout's."""
 
-    def __init__(self, das_runner: "Runner"):
-        is_model = das_runner.vllm.speculative_config.method == "draft_model"
+    def __init__(self, vllm: Any, draws: Draws, meter: Callable[[], RolloutMeter]):
+        is_model = vllm.speculative_config.method == "draft_model"
         self.sampler = CoupledSampler(OF_MODELS if is_model else OF_HEADS)
-        self._das_runner = das_runner
-        self._speculator = speculator = das_runner.vllm.speculator
+        self._draws, self._meter = draws, meter
+        self._speculator = speculator = vllm.speculator
         self._is_dry = False  # whether vLLM only tries out a pass, without requests
         required(speculator, "sample_draft")
         self._logits = getattr(speculator, "compute_draft_logits", None) or self._logits_of_model
@@ -97,9 +101,9 @@ class CoupledSpeculator:
     def _propose(self, original: Callable[..., Any], *args: Any, dummy_run: bool = False, **kwargs: Any) -> Any:
         start, self._is_dry = time.perf_counter(), dummy_run
         if not dummy_run:
-            self.sampler.begin(self._das_runner)
+            self.sampler.begin(self._draws.batch, self._draws.processed_rows)
         drafts = original(*args, dummy_run=dummy_run, **kwargs)
-        self._das_runner.meter.draft_s += time.perf_counter() - start
+        self._meter().draft_s += time.perf_counter() - start
         return drafts
 
     def _logits_of_model(self, hidden_states: torch.Tensor, spec_step_idx: int) -> torch.Tensor:

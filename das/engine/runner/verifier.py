@@ -6,30 +6,49 @@ drafted token is accepted if and only if it equals the token that is sampled on 
 keeps bits also has top-k and top-p in a form that does not depend on the other rows (das/verify/top_p.py).
 """
 
+import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
-from das.verify.layout import Layout, on_device
+from das.verify.forced import Forced
+from das.verify.layout import Batch, Layout, on_device
 from das.verify.noise import REJECTED
-from das.verify.sampler import GREEDY_BELOW, draw, draw_inputs
+from das.verify.sampler import GREEDY_BELOW, Remembered, draw, draw_inputs, kept_of
 from das.verify.top_p import keep_likeliest
-
-if TYPE_CHECKING:
-    from das.engine.runner.runner import Runner
 
 
 class Draws:
-    """Draws the tokens of one runner's passes. Its `sample` takes the place of `sample` of vLLM's sampler."""
+    """Draws the tokens of one runner's passes. Its `sample` takes the place of `sample` of vLLM's sampler.
 
-    def __init__(self, das_runner: "Runner"):
-        self.das_runner = das_runner
-        self.vllm_sampler = das_runner.vllm.sampler
-        of_states = inspect.signature(self.vllm_sampler.sampling_states.get_top_k_top_p).parameters
-        self._takes_vocab = "vocab_size" in of_states  # since vLLM 0.33
+    vllm: its model runner. positions: the tokens of each response so far, by the indices of vLLM's arrays. keeps_bits:
+    see Runner. batch: the requests of the running pass. remembers: whether the drafter remembers the distributions from
+    which tokens were sampled. remembered: those of the pass, piece by piece. forced: recorded responses; None: all
+    requests are sampled.
+    """
+
+    def __init__(self, vllm: Any, positions: np.ndarray, keeps_bits: bool):
+        self.vllm, self.positions, self.keeps_bits = vllm, positions, keeps_bits
+        self.batch: Batch
+        self.remembers = False
+        self.remembered: list[Remembered] = []
+        self.forced: Forced | None = None
+
+    @functools.cached_property
+    def _takes_vocab(self) -> bool:
+        """Whether vLLM's sampler asks for the size of the vocabulary, as it does since 0.33."""
+        return "vocab_size" in inspect.signature(self.vllm.sampler.sampling_states.get_top_k_top_p).parameters
+
+    def begin_pass(self, logits: torch.Tensor, layout: Layout) -> None:
+        """Begin to draw a pass. logits: all of its rows, [rows, vocab]; changed in place."""
+        self.remembered = []
+        if self.forced is not None:
+            self.forced.raise_logits(self.batch, logits, layout)
+            if self.remembers:
+                self.remembered = self.forced.remembered(self.batch, layout)
 
     def processed(
         self,
@@ -41,8 +60,8 @@ class Draws:
     ) -> torch.Tensor:
         """Returns the logits after all sampling parameters, float32 [rows, vocab]. rest: as for vLLM's
         Sampler.apply_sampling_params."""
-        sampler = self.vllm_sampler
-        if not self.das_runner.keeps_bits:
+        sampler = self.vllm.sampler
+        if not self.keeps_bits:
             parameters = idx_mapping, idx_mapping_np, *rest
             return sampler.apply_sampling_params(logits, expanded_idx_mapping, *parameters).to(torch.float32)
         logits = sampler.apply_sampling_params(
@@ -52,19 +71,28 @@ class Draws:
         top_k, top_p, *_ = sampler.sampling_states.get_top_k_top_p(expanded_idx_mapping, idx_mapping_np, *of_vocab)
         return keep_likeliest(logits, top_k, top_p)
 
+    def processed_rows(self, logits: torch.Tensor, rows: np.ndarray, lengths: np.ndarray) -> torch.Tensor:
+        """Returns a drafter's logits, processed. See das.models.coupled.Processed."""
+        device = logits.device
+        request, pos = torch.from_numpy(rows).to(device), torch.from_numpy(lengths - 1).to(device)
+        none = torch.zeros(len(rows), dtype=torch.int32, device=device)
+        return self.processed(logits, request, request, rows, pos, none, none, lengths)
+
     def draw(
         self, logits: torch.Tensor, layout: Layout, drafted: torch.Tensor, requests: np.ndarray, width: int
     ) -> torch.Tensor:
         """Returns the tokens of a piece of the pass (das/verify/sampler.py), and lets the drafter remember their
         distributions. requests: the indices of the piece's requests in vLLM's arrays, int [requests]."""
-        states, das_sampler = self.vllm_sampler.sampling_states, self.das_runner.sampler
+        states = self.vllm.sampler.sampling_states
         greedy = states.temperature.np[requests] < GREEDY_BELOW
-        keys = states.seeds.np[requests], self.das_runner.positions[requests], greedy if greedy.any() else None, width
+        keys = states.seeds.np[requests], self.positions[requests], greedy if greedy.any() else None, width
         on_host = logits.device.type == "cpu"
         inputs = {} if on_host else on_device(logits.device, draw_inputs(layout, *keys))
         emitted = draw(logits, layout, drafted, *keys, inputs)
-        if das_sampler.remembers:
-            das_sampler.remember(logits, emitted, layout)
+        if self.remembers:
+            kept = kept_of(logits, emitted, layout)
+            if self.forced is None:
+                self.remembered.append(kept)
         return emitted
 
     def sample(
@@ -79,7 +107,7 @@ class Draws:
         """Sample a pass without drafts: one row for each request. Returns the tokens, int64 [requests], and the
         processed logits."""
         layout = Layout(np.zeros(len(idx_mapping_np), np.int64))
-        self.das_runner.sampler.begin_pass(self.das_runner, logits, layout)
+        self.begin_pass(logits, layout)
         logits = self.processed(logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest)
         tokens = self.draw(logits, layout, idx_mapping[:0], idx_mapping_np, 1)
         return tokens[:, 0].to(torch.int64), logits
@@ -89,7 +117,7 @@ class KeyedVerifier(RejectionSampler):
     """vLLM's rejection sampler, in which a drafted token is accepted if and only if it equals the sampled one."""
 
     def __init__(self, draws: Draws):
-        vllm = draws.das_runner.vllm
+        vllm = draws.vllm
         super().__init__(vllm.sampler, vllm.speculative_config, vllm.device)
         self.draws = draws
         self._num_drafted = np.zeros(0, np.int64)  # of each request of the pass
@@ -98,9 +126,8 @@ class KeyedVerifier(RejectionSampler):
     def __call__(self, logits: torch.Tensor, input_batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Sample a pass with drafts. logits: [rows, vocab]; a request's rows lie together, the one after its text
         first. Returns vLLM's SamplerOutput."""
-        das_runner = self.draws.das_runner
         self._num_drafted, self._verified = input_batch.num_draft_tokens_per_req.astype(np.int64), 0
-        das_runner.sampler.begin_pass(das_runner, logits, Layout(self._num_drafted))
+        self.draws.begin_pass(logits, Layout(self._num_drafted))
         return super().__call__(logits, input_batch, *args, **kwargs)
 
     def _verify(

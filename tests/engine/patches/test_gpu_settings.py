@@ -18,12 +18,10 @@ from das.verify import top_p
 
 def runner() -> Any:
     """A model runner as Runner sees it. It notes in `torch.empty`'s list when vLLM profiles."""
-    config = SimpleNamespace(
-        parallel_config=SimpleNamespace(data_parallel_index=0), speculative_config=None, additional_config={}
-    )
+    config = SimpleNamespace(model_config=SimpleNamespace(max_model_len=9), speculative_config=None)
     return SimpleNamespace(
         vllm_config=config,
-        model_config=SimpleNamespace(seed=0, dtype=torch.bfloat16),
+        model_config=SimpleNamespace(dtype=torch.bfloat16),
         scheduler_config=SimpleNamespace(async_scheduling=False),
         speculator=None,
         output_copy_stream=None,
@@ -40,12 +38,12 @@ def runner() -> Any:
 def test_the_profile_counts_the_rows_of_drafts_and_the_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
     hooked = runner()
-    Runner(hooked).quantized = SimpleNamespace(make=taken.append)  # type: ignore[assignment]
+    Runner(hooked).quantized = SimpleNamespace(make=lambda: taken.append("weights"))  # type: ignore[assignment]
     monkeypatch.setattr(torch, "empty", lambda size, **kwargs: taken.append(size))
     hooked.profile_run()
     rows, vocab = 64 * 33, 1000
     size = rows * vocab * (4 + 2 + top_p.SORTED_CELL_BYTES)
-    assert taken == [0, "profile", size]  # the weights of self-drafts are there before
+    assert taken == ["weights", "profile", size]  # the weights of self-drafts are there before
     assert top_p.profiled_bytes(8192, 152064, torch.bfloat16) == 8192 * 152064 * 2 + 2**30
 
 

@@ -105,7 +105,7 @@ def test_a_drafting_engine_is_judged(roll: tuple[Go, Any]) -> None:
     (line,), rollout = go(run_seed=1)
     assert line.startswith("far fewer tokens were accepted than usual")
     assert rollout.responses != quiet[0][1].responses
-    drafter = das_runner_of(llm).drafter.draft_round.drafter
+    drafter = das_runner_of(llm).flights.drafter.draft_round.drafter
     propose = drafter.propose_batch
     drafter.propose_batch = lambda names, limits, floors: propose(names, [0] * len(limits), floors)
     (line,), rollout = go()
@@ -130,7 +130,7 @@ def test_time_between_rollouts_is_no_pass(roll: tuple[Go, Any]) -> None:
     from vllm import SamplingParams
 
     go, llm = roll
-    proposer = das_runner_of(llm).drafter
+    proposer = das_runner_of(llm).flights.drafter
     seconds: list[float] = []
     proposer.draft_round.budget.observe_pass = lambda done: seconds.append(done.seconds)
     go()
@@ -168,16 +168,19 @@ def test_a_slot_taken_over_is_no_decode_pass_and_all_tokens_are_seen(engines: En
         max_num_batched_tokens=80,
         budget={"name": "fixed", "tokens": 32},
     )
-    proposer = das_runner_of(llm).drafter
+    proposer = das_runner_of(llm).flights.drafter
     decoding: list[bool] = []
     watch = proposer._watch_passes
 
-    def watched(names: list[str], *rest: Any) -> Any:
-        before = set(proposer._decoding)
-        done = watch(names, *rest)
-        decoding.append(bool(done))
-        assert not decoding[-1] or set(names) <= before
-        return done
+    emitted: set[Any] = set()  # the requests that emitted in the pass before
+
+    def watched(done: Any, *rest: Any) -> Any:
+        found = watch(done, *rest)
+        decoding.append(bool(found))
+        assert not decoding[-1] or set(done.requests) <= emitted
+        emitted.clear()
+        emitted.update(request for request, new in zip(done.requests, done.tokens, strict=True) if new)
+        return found
 
     proposer._watch_passes = watched
     prompts = [{"prompt_token_ids": [7 + i, *range(20, 90)]} for i in range(6)]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import das
+from das.engine.requests import Request, stop_tokens
 from das.engine.rollouts.meter import RolloutMeter, end_of_response
 from das.engine.rollouts.report import RequestCost
 
@@ -18,16 +19,19 @@ def params(**values: Any) -> SimpleNamespace:
     return SimpleNamespace(**given, ignore_eos=False, all_stop_token_ids={EOS, *given["stop_token_ids"]})
 
 
+def request_of(name: str, **values: Any) -> Request:
+    given = params(**values)
+    return Request(name, "p", 99, params=given, stop_tokens=stop_tokens(given))
+
+
 def metered(passes: Sequence[Sequence[int]], **values: Any) -> RolloutMeter:
     """A request whose passes emitted these tokens, beside one that drafts nothing."""
-    request = SimpleNamespace(sampling_params=params(**values), output_token_ids=[])
-    other = SimpleNamespace(sampling_params=params(), output_token_ids=[])
+    request, other = request_of("a", **values), request_of("b")
     meter = RolloutMeter()
     for new in passes:
         request.output_token_ids += new
         other.output_token_ids += [1]
-        known = {"a": request, "b": other}
-        meter.record_pass(["a", "b"], [len(new) - 1, 0], [len(new), 1], known=known)
+        meter.record_pass([request, other], [len(new) - 1, 0], [len(new), 1])
     return meter
 
 
@@ -46,7 +50,7 @@ def test_tokens_behind_the_end_do_not_count(name: str) -> None:
     given, passes, kept = ENDS[name]
     meter = metered(passes, **given)
     report = meter.report()
-    cost, others = meter.costs()["a"], len(passes)
+    cost, others = meter.cost(meter.requests[0]), len(passes)
     assert (cost.emitted, cost.passes) == (kept, len(kept))
     assert report.passes == len(kept) + others
     assert report.accepted == cost.accepted == sum(kept) - len(kept)
@@ -58,14 +62,15 @@ def test_tokens_behind_the_end_do_not_count(name: str) -> None:
 
 
 def test_where_a_request_began_before_the_rollout_its_end_is_found_all_the_same() -> None:
-    tokens = [1, EOS, 2, 3, EOS, 4]  # min_tokens allowed the first one
-    assert end_of_response(params(), tokens, 3) == 5
+    request = request_of("a")
+    request.output_token_ids = [1, EOS, 2, 3, EOS, 4]  # min_tokens allowed the first one
+    assert end_of_response(request, 3) == 5
 
 
 def test_without_the_tokens_all_count() -> None:
-    meter = RolloutMeter()
-    meter.record_pass(["a"], [0], [1])
-    meter.record_pass(["a"], [2], [3])
+    meter, request = RolloutMeter(), request_of("a")
+    meter.record_pass([request], [0], [1])
+    meter.record_pass([request], [2], [3])
     assert (meter.report().passes, meter.report().accepted) == (2, 2)
 
 

@@ -13,9 +13,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from das.engine.requests import Request
 from das.engine.runner.runner import Runner
 from das.engine.runner.speculator import filled_up
-from das.engine.runner.verifier import Draws, KeyedVerifier
+from das.engine.runner.verifier import KeyedVerifier
 from das.verify.noise import REJECTED
 from tests.made_noise import torch_argmax
 
@@ -78,11 +79,10 @@ class MadePass:
         )
         sampler = SimpleNamespace(sampling_states=states, apply_sampling_params=lambda logits, *args, **kwargs: logits)
         config = SimpleNamespace(
-            additional_config={}, speculative_config=None, parallel_config=SimpleNamespace(data_parallel_index=0)
+            additional_config={}, speculative_config=None, model_config=SimpleNamespace(max_model_len=9)
         )
         vllm: Any = SimpleNamespace(
             vllm_config=config,
-            model_config=SimpleNamespace(seed=0, logprobs_mode="processed_logprobs"),
             max_num_reqs=3,
             speculator=None,
             sampler=sampler,
@@ -93,8 +93,8 @@ class MadePass:
             **dict.fromkeys(("load_model", "add_requests", "finish_requests", "profile_run")),
         )
         self.runner = Runner(vllm)
-        self.runner.drafter, self.runner.draws = drafter, Draws(self.runner)
-        self.runner._known.known |= {name: SimpleNamespace(output_token_ids=[]) for name in NAMES}  # type: ignore[misc]
+        self.runner.flights.drafter = drafter
+        self.runner.flights.requests.known |= {name: Request(name, "p", 9) for name in NAMES}
         self.batch = SimpleNamespace(
             req_ids=NAMES,
             idx_mapping=torch.arange(3),
@@ -134,6 +134,7 @@ def test_only_a_drafter_waits_and_once(
     there, here = MadePass(num_drafted, drafter), MadePass(num_drafted, drafter)
     with Device() as device:
         output, *_ = there.runner._sample(OnDevice(there.logits), there.batch, None)
+        there.runner.flights._read_earlier()
         filled_up([[1, 2], [], [3]], LONGEST, DEVICE)
     assert device.waits == ["aten._to_copy.default"] * waits
     on_host, *_ = here.runner._sample(here.logits, here.batch, None)

@@ -14,8 +14,8 @@ def test_timed_passes_hold_all_requests_and_all_drafts(engines: Engines, tiny_po
     llm = engines.build(tiny_policy, method="das", max_num_seqs=4, budget={"name": "fixed", "tokens": 6})
     engine = llm.llm_engine
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.das_runner
-    runner.drafter.draft_round.drafter = RandomDrafter(engine.model_config.get_vocab_size())
-    runner.drafter.draft_round.budget = Fixed(3)
+    runner.flights.drafter.draft_round.drafter = RandomDrafter(engine.model_config.get_vocab_size())
+    runner.flights.drafter.draft_round.budget = Fixed(3)
     for i in range(4):
         params = SamplingParams(max_tokens=100, ignore_eos=True, seed=i)
         engine.add_request(str(i), {"prompt_token_ids": [5, 6, 7 + i]}, params)

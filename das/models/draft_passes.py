@@ -9,16 +9,14 @@ non-finite values of a broken draft changed what the policy computed, although i
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from das.errors import NotInstalled
-from das.verify.layout import on_device
-
-if TYPE_CHECKING:
-    from das.engine.runner.runner import Runner
+from das.models.coupled import Processed
+from das.verify.layout import Batch, on_device
 
 
 def blocks_needed(max_tokens: int, block_size: int) -> int:
@@ -121,29 +119,30 @@ def in_pass(vllm_config: Any, group: Any, common: Any) -> AbstractContextManager
 
 
 class DraftPasses:
-    """Runs draft passes: passes of the policy's own model over rows of the runner's batch.
+    """Runs draft passes: passes of the policy's own model over requests that decode.
 
-    They write into the runner's draft_blocks: `blocks_needed(max_tokens, block size)` for each request that may decode
-    at once. max_tokens: the most positions that are computed for a request between two target passes.
+    vllm: its model runner. positions: see Batch.of. processed: see Processed. scratch: the KV blocks into which the
+    passes write, `blocks_needed(max_tokens, block size)` for each request that may decode at once. max_tokens: the most
+    positions that are computed for a request between two target passes.
     """
 
-    def __init__(self, das_runner: "Runner", max_tokens: int):
-        self.das_runner = das_runner
-        self.runner = runner = das_runner.vllm
-        self.block_size = _block_size_of(runner)
-        self.scratch = np.array(das_runner.draft_blocks, np.int32).reshape(
-            -1, blocks_needed(max_tokens, self.block_size)
-        )
-        if len(runner.attn_groups[0]) != 1:
+    def __init__(self, vllm: Any, positions: np.ndarray, processed: Processed, scratch: Sequence[int], max_tokens: int):
+        self.runner, self.processed, self._positions = vllm, processed, positions
+        self.block_size = _block_size_of(vllm)
+        self.scratch = np.array(scratch, np.int32).reshape(-1, blocks_needed(max_tokens, self.block_size))
+        if len(vllm.attn_groups[0]) != 1:
             raise _refusal("a model whose layers have one kind of attention")
         self._next = np.empty(0, np.int64)  # position of each row's next token
         self._tables = np.empty((0, 0), np.int32)  # blocks of each row
 
-    def begin(self, rows: np.ndarray) -> None:
-        """Let the next passes continue the present text of these rows of the batch. rows: int64 [R]."""
-        # The position of the last token.
-        self._next = self.das_runner.input_batch.num_tokens_no_spec[rows].astype(np.int64) - 1
-        self._tables = self.das_runner.block_tables()[rows].copy()
+    def begin(self, requests: Sequence[Any]) -> Batch:
+        """Let the next passes continue the present texts of these requests. Returns them as a batch. On a GPU this
+        waits for the device."""
+        index = self.runner.req_states.req_id_to_index
+        rows = np.array([index[request.name] for request in requests], np.int64)
+        batch = Batch.of(self.runner, requests, rows, self._positions)
+        self._next = batch.lengths - 1  # the position of the last token
+        self._tables = self.runner.block_tables.block_tables[0].gpu[torch.from_numpy(rows)].cpu().numpy()
         first = self._next // self.block_size
         copies = []
         for i, (column, free) in enumerate(zip(first.tolist(), self.scratch, strict=False)):
@@ -152,6 +151,7 @@ class DraftPasses:
             width = min(len(free), self._tables.shape[1] - column)
             self._tables[i, column : column + width] = free[:width]
         _copy_blocks(self.runner, copies)
+        return batch
 
     def run(self, among: np.ndarray, tokens: np.ndarray) -> torch.Tensor:
         """Let the policy's model compute the next token of some of the rows that `begin` got.
@@ -164,6 +164,11 @@ class DraftPasses:
         with in_pass(self.runner.vllm_config, self.runner.attn_groups[0][0], common):
             hidden: torch.Tensor = self.runner.model(*inputs)
         return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Returns the logits of these hidden states, float32 [A, vocab]."""
+        logits: torch.Tensor = self.runner.model.compute_logits(hidden).float()
+        return logits
 
     def forget(self) -> None:
         """Fill the scratch blocks with zeros, so that no later pass reads values of earlier passes."""
