@@ -19,7 +19,7 @@ def made_seed(engine_seed: int, engine_rank: int, number: int) -> int:
 
 
 def features_of(state: Any) -> list[str]:
-    """Returns vLLM's hashes of a request's images and other features. state: the runner's KnownRequest."""
+    """Returns vLLM's hashes of a request's images and other features. state: vLLM's NewRequestData."""
     return [feature.identifier for feature in getattr(state, "mm_features", None) or ()]
 
 
