@@ -1,6 +1,6 @@
 """The part `memory` of task=check_gpu: do das's passes stay within the memory that the engine reserved for them?
 
-The worst case: all seats are taken, every request verifies the longest draft, and top-p sorts all rows.
+The worst case: all seats are taken, passes have as many drafted tokens as das allows, and top-p sorts all rows.
 """
 
 from typing import Any
@@ -31,7 +31,6 @@ def memory(scale: Scale) -> Verdict:
     drafting = worker_of(llm).das_runner.flights.drafter.draft_round
     drafting.drafter = RandomDrafter(llm.llm_engine.model_config.get_vocab_size())
     drafting.budget = Fixed(drafting.max_draft_tokens)
-    drafting.max_rows = seats * (1 + drafting.max_draft_tokens)  # passes without a graph, too
     params = SamplingParams(temperature=1.0, top_p=0.95, max_tokens=24, ignore_eos=True, logprobs=0, detokenize=False)
     prompts: list[Any] = [{"prompt_token_ids": [i, 1, 2]} for i in range(seats)]
     llm.collective_rpc("das_begin_rollout", args=(seats,))
