@@ -20,6 +20,7 @@ class Watch:
         self._fills_with_last, self._batch = fills_with_last, None
         self.request_passes = self.rows_verified = 0  # passes of each request that emit; drafted tokens in them
         self._held = torch.zeros((), dtype=torch.int64, device=runner.device)
+        self._texts_in_them = 0  # rows that hold a token of the text, among those of `_held`
         self._texts: list[list[int]] = []  # of requests that will be added
         self._forced = torch.zeros(0)
         self._prompt = torch.zeros(runner.max_num_reqs, dtype=torch.int64, device=runner.device)
@@ -30,12 +31,13 @@ class Watch:
     @property
     def rows_held(self) -> int:
         """How many of the verified rows held a drafted token. Waits for the device."""
-        return int(self._held)
+        return int(self._held) - self._texts_in_them
 
     def begin(self, texts: Sequence[Sequence[int]] = ()) -> None:
         """Begin to count. texts: that vLLM's verifier emits for the next requests, in their order; empty: none."""
         self.request_passes = self.rows_verified = 0
         self._held.zero_()
+        self._texts_in_them = 0
         self._texts = [list(text) for text in texts]
         shape = len(self._prompt), max(map(len, texts), default=0)
         self._forced = torch.zeros(shape, dtype=torch.int64, device=self._prompt.device)
@@ -54,9 +56,12 @@ class Watch:
         self.rows_verified += batch.num_draft_tokens
         if batch.num_draft_tokens:
             tokens = batch.input_ids[batch.logits_indices]
-            last = self._runner.req_states.last_sampled_tokens.view(-1)[batch.expanded_idx_mapping]
-            filler = last if self._fills_with_last else torch.zeros_like(last)
-            self._held += ((batch.expanded_local_pos > 0) & (tokens != filler)).sum()
+            if self._fills_with_last:
+                last = self._runner.req_states.last_sampled_tokens.view(-1)[batch.expanded_idx_mapping]
+                self._held += ((batch.expanded_local_pos > 0) & (tokens != last)).sum()
+            else:  # few operations, because they are timed; no text has a 0
+                self._held += torch.count_nonzero(tokens)
+                self._texts_in_them += batch.num_reqs
         self._batch = batch
         try:
             return original(hidden_states, batch, *rest)
