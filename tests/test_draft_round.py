@@ -16,8 +16,6 @@ from das.drafter.distributions import NO_PAIR, PAIRS, Distributions
 from das.engine import proposer
 from das.engine.engine_config import WORKER
 from das.engine.requests import Pass, Request, Requests
-from das.engine.rollouts.meter import RolloutMeter
-from das.engine.rollouts.report import RequestCost
 from das.verify.admission import PROBLEM_KEY
 from das.verify.sampler import Remembered
 from experiments.simulate.cluster import simulate_rollout
@@ -130,7 +128,7 @@ def run_like_vllm(
 
     pass_ends: when each pass ends; the proposer reads the time from `clock`. everyone: gets all requests.
     """
-    drafting.begin_step(len(work))
+    drafting.begin_rollout(len(work))
     waiting, rows, drafts = deque(range(len(work))), [], {}
     requests = Requests(64, 10_000)
     remembered, starts = work.remembered, work.starts
@@ -209,11 +207,12 @@ def test_proposer_and_text_engine_draft_the_same(
             engine.num_accepted,
         )
         for request, sampling in zip(everyone, work.sampling, strict=True):
-            noted = real.noted(request, RequestCost(1, 1))
+            noted = real.noted(request)
             assert sampling is not None
-            assert noted.distributions == (None if remember == "tokens" else sampling.distributions.text())
-            assert noted.seed == (None if remember == "tokens" else sampling.seed)
-        real.end_step(RolloutMeter(), epoch + 1)
+            assert noted["distributions"] == (None if remember == "tokens" else sampling.distributions.text())
+            assert noted["seed"] == (None if remember == "tokens" else sampling.seed)
+        real.end_live()
+        real.end_rollout(real.clock.announced(epoch + 1))
     # Only the proposer asks what a pass should take, and what to record; and budgets and drafters, whose steps end in
     # another order, know nothing of each other.
     left_out = ("predict", "end_step", "remembered")

@@ -45,4 +45,3 @@ def load(proposer: "DasProposer", folder: Path) -> None:
     proposer.lengths.restore(learned)
     proposer.calibration.counts = learned["calibration"]
     proposer.judge.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())
-    proposer.begin_record()

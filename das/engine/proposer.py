@@ -1,8 +1,7 @@
 """What drafts in an engine of das: it gives the engine's tokens to the drafter and returns drafts within the budget."""
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -17,10 +16,8 @@ from das.drafter.saved import SavedText
 from das.engine.engine_config import WORKER, DasOptions, das_options
 from das.engine.patches.gpu import rows_of_graphs
 from das.engine.requests import Pass, Request
+from das.engine.rollouts.history_clock import HistoryClock
 from das.engine.rollouts.judge import Judge
-from das.engine.rollouts.meter import RolloutMeter
-from das.engine.rollouts.report import RequestCost, RolloutReport
-from das.engine.rollouts.rollout_record import HistoryClock, RolloutRecord
 from das.errors import NotInstalled
 from das.models.draft_passes import DraftPasses
 from das.models.self_draft import QuantizedLayers, SelfDraft
@@ -39,6 +36,31 @@ class _Emitted:
     context: int = 0  # tokens of prompt and response that the requests had before the pass
     decodes: bool = True  # whether all requests of the batch, also the others, emitted in the pass before, too
     repeats: bool = True  # whether all of them emitted in this one
+
+
+@dataclass
+class Record:
+    """Expected and measured times of passes, and what drafting did."""
+
+    announced: bool = False  # whether somebody will ask for the requests' costs
+    declined: bool = False  # whether there was a pass for which the budget let nobody draft
+    predicted_s: list[float] = field(default_factory=list)  # seconds that the budget expected of each decode pass
+    measured_s: list[float] = field(default_factory=list)  # seconds that the pass took
+    works: list[DraftWork] = field(default_factory=list)  # of a draft model, by round
+
+    def of_draft_model(self) -> dict[str, Any]:
+        """Returns the work of a draft model, as fields of a RolloutReport."""
+        passes = [each for work in self.works for each in work.passes]
+        return {
+            "draft_passes": len(passes),
+            "draft_rows": sum(rows for rows, _ in passes),
+            "draft_pass_s": sum(seconds for _, seconds in passes),
+            "requantize_s": sum(work.requantize_s for work in self.works),
+        }
+
+    def forget_turn(self) -> None:
+        """Forget what belongs to the passes so far, because the next turn has a report of its own."""
+        self.predicted_s, self.measured_s, self.works = [], [], []
 
 
 class DasProposer:
@@ -78,7 +100,7 @@ class DasProposer:
         self.judge = Judge()
         self.calibration = TokenCalibration()
         self._sample: tuple[Request | None, list[float]] = None, []  # one draft of the pass, and its probabilities
-        self.begin_record()
+        self.record = Record()
         self._pass = 0  # the number of the pass that is read
         self._drafting = DraftWork()  # what a draft model did for these drafts
         self._pass_ended = 0.0
@@ -110,7 +132,7 @@ class DasProposer:
         proposal = self.draft_round.propose(emitted.requests, room)
         if self.drafting_model is not None:
             self._drafting = self.drafting_model.handed_out()
-            self._record.works.append(self._drafting)
+            self.record.works.append(self._drafting)
         counts = [] if proposal is None else proposal.counts
         if not any(counts):
             self._plan_nothing()
@@ -119,14 +141,14 @@ class DasProposer:
         if any(counts):
             for request, count in zip(emitted.requests, counts, strict=True):
                 request.wanted.append(count)
-        self._record.declined |= not any(counts) and bool(proposal.drafts.counts.any())
+        self.record.declined |= not any(counts) and bool(proposal.drafts.counts.any())
         if planned is not None:
             counts = np.minimum(proposal.drafts.counts, [planned[row] for row in emitted.rows]).tolist()
         all_tokens = proposal.drafts.tokens[:, : max(counts)].tolist()
         for row, count, tokens in zip(emitted.rows, counts, all_tokens, strict=True):
             if count:
                 drafts[row] = tokens[:count] if planned is None else tokens[:count] + drafts[row][count:]
-        i = len(self._record.measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
+        i = len(self.record.measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
         self._sample = emitted.requests[i], proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
 
@@ -148,7 +170,7 @@ class DasProposer:
         """Take the place of `propose` before a pass for which nobody drafts; `observe` comes once its tokens are
         known."""
         self._plan_nothing()
-        self._record.declined = True
+        self.record.declined = True
         self.draft_round.rest()
 
     def observe(self, done: Pass) -> None:
@@ -224,8 +246,8 @@ class DasProposer:
         for before, ended in pairwise((self._pass_ended, *done.ended)):
             if decodes:
                 seconds = ended - before - modelling
-                self._record.predicted_s.append(budget.predict(live, emitted.num_drafted, context))
-                self._record.measured_s.append(seconds)
+                self.record.predicted_s.append(budget.predict(live, emitted.num_drafted, context))
+                self.record.measured_s.append(seconds)
                 target_passes.append(TargetPass(live, *counts, context, seconds, drafting.passes))
             decodes = emitted.repeats
             context += len(emitted.rows)
@@ -242,118 +264,59 @@ class DasProposer:
             self.clock.told = history_tick
         history.add_history(texts)
 
-    def noted(self, request: Request, cost: RequestCost) -> RequestCost:
-        """Returns a request's costs in this rollout with what the proposer noted about the request."""
+    def noted(self, request: Request) -> dict[str, Any]:
+        """Returns what the proposer noted about a request in this rollout, as fields of a RequestCost."""
         known = request.distributions
-        if known is None and self.remembers and self._record.announced and request in self.live:
+        if known is None and self.remembers and self.record.announced and request in self.live:
             known = self.draft_round.drafter.remembered(request.name)
-        return replace(
-            cost,
-            predicted_length=request.predicted_length,
-            distributions=None if known is None else known.text(),
-            seed=None if known is None else request.seed,
-        )
+        return {
+            "predicted_length": request.predicted_length,
+            "distributions": None if known is None else known.text(),
+            "seed": None if known is None else request.seed,
+        }
 
-    def begin_step(self, num_requests: int, evaluation: bool = False) -> None:
-        """Note that a rollout of this many requests begins. evaluation: the training must not notice it: its requests
-        join no history, and nothing is learned of them."""
-        self._end_evaluation()
-        if evaluation:
-            self._begin_evaluation()
+    # ---- a rollout: das/engine/running.py calls these ----
+
+    def begin_rollout(self, num_requests: int) -> None:
+        """Note that an announced rollout of this many requests begins."""
+        self.record = Record(announced=True)
+        self.begin_turn(num_requests)
+
+    def begin_turn(self, num_requests: int) -> None:
+        """Note that the rollout goes on with a turn of this many requests."""
         self._pass += 2  # the time until the first pass was not decoding
-        self.begin_record()
-        self._record.announced = True
         self.draft_round.begin_step(num_requests)
 
-    def _begin_evaluation(self) -> None:
+    def begin_evaluation(self) -> None:
+        """Let nothing be learned, until `end_evaluation`: the requests that begin now will join no history."""
         self._of_training, self.draft_round.budget = self.draft_round.budget, make_budget(self._budget_options)
         self.draft_round.drafter.learns = False
 
-    def _end_evaluation(self) -> None:
+    def end_evaluation(self) -> None:
+        """End an evaluation, if there is one."""
         if self._of_training is not None:
             self.draft_round.budget, self._of_training = self._of_training, None
             self.draft_round.drafter.learns = True
 
-    def begin_turn(self, num_requests: int) -> None:
-        """Note that the running rollout goes on with a turn of this many requests."""
-        self._pass += 2
-        self.draft_round.begin_step(num_requests)
-
-    def end_turn(self, meter: RolloutMeter) -> RolloutReport:
-        """Note that a turn is over: its requests join the history, and the rollout may go on. meter: the turn's meter.
-        Returns the turn's report."""
-        start = time.perf_counter()
+    def end_live(self) -> None:
+        """End all requests, because their rollout or turn is over."""
         self._end(self.live)
-        report = self._report(meter, start)
-        self._record.forget_turn()
-        return report
 
-    def begin_record(self) -> None:
-        """Start new notes, and forget those of the last rollout."""
-        self._record = RolloutRecord()
+    def reported(self) -> dict[str, Any]:
+        """Returns times and decisions of the rollout or turn, as fields of a RolloutReport."""
+        return {
+            **self.record.of_draft_model(),
+            "pass_predicted_s": self.record.predicted_s,
+            "pass_measured_s": self.record.measured_s,
+            "traces": self.draft_round.budget.trace(),
+        }
 
-    def _report(self, meter: RolloutMeter, ended: float) -> RolloutReport:
-        """Make the report from the meter, the record, and the budget's traces of its decisions.
-
-        ended: when the rollout or turn ended. The time since then counts as the drafter's.
-        """
-        meter.draft_s += time.perf_counter() - ended
-        return replace(
-            meter.report(),
-            **self._record.of_draft_model(),
-            pass_predicted_s=self._record.predicted_s,
-            pass_measured_s=self._record.measured_s,
-            traces=self.draft_round.budget.trace(),
-        )
-
-    def end_step(self, meter: RolloutMeter, history_tick: int) -> RolloutReport:
-        """End the rollout, and return its report. Its requests join the history, and the drafter's window moves to
-        `history_tick` (a step or epoch), unless it was an evaluation. meter: the rollout's meter."""
-        start = time.perf_counter()
-        self._end(self.live)
+    def end_rollout(self, passed: int) -> None:
+        """Note that a rollout is over. Requests that still run go on in the next one. passed: by so many ticks the
+        drafter's window moves."""
         self._pass += 2  # the time until the next pass is training, not decoding
-        alarms = self._alarms(meter)
-        drafter, evaluation = self.draft_round.drafter, self._of_training is not None
-        passed = 0 if evaluation else self.clock.announced(history_tick)
-        self.draft_round.end_step(drafter.history_tick + passed)
-        report = replace(
-            self._report(meter, start),
-            history_tokens=drafter.history_tokens,
-            calibration_error=None if self.drafting_model else self.calibration.error,  # it states no probabilities
-            alarms=alarms,
-        )
-        self._end_evaluation()
-        self.begin_record()  # the next rollout's, for callers that never call begin_step
-        return report
-
-    def end_unannounced_step(self, meter: RolloutMeter) -> list[str]:
-        """End an unannounced rollout, because the weights are new or because it has gone on for long. (A rollout is
-        unannounced if nobody called `begin_step` for it.)
-
-        Requests may still run. The window moves by the number of response tokens, not by steps. Returns the alarms. It
-        was no rollout if the drafter knew none of its requests. meter: the rollout's meter.
-        """
-        tracked = [request for request in meter.requests if not request.untracked]
-        if not tracked:
-            return []
-        self._pass += 2
-        alarms = self._alarms(meter)
-        passed = self.clock.unannounced(len(tracked), sum(sum(request.counts.emitted) for request in tracked))
         self.draft_round.end_step(self.draft_round.drafter.history_tick + passed)
-        self.begin_record()
-        self.draft_round.begin_step(0)  # nobody knows how many requests will come
-        return alarms
-
-    def _alarms(self, meter: RolloutMeter) -> list[str]:
-        """Returns the alarms about the rollout that ends. An evaluation is not judged."""
-        alarms = [] if self.drafting_model is None else self.drafting_model.alarms()
-        if self._of_training is None:
-            costs = [meter.cost(request) for request in meter.requests if request.limit > 0]
-            passes, drafted, accepted = (
-                sum(getattr(cost, name) for cost in costs) for name in ("passes", "drafted", "accepted")
-            )
-            alarms += self.judge.lines(passes, drafted, accepted, self._record.declined)
-        return alarms
+        self.record = Record()  # the next rollout's, for callers that never announce one
 
     def _begin(self, request: Request, num_emitted: int) -> None:
         """Begin a request that emitted for the first time, or that continues after its rollout ended.
@@ -380,7 +343,7 @@ class DasProposer:
         """End these requests. They join the history, but those of an evaluation."""
         for request in requests:
             request.proposer = None
-            if self.remembers and self._record.announced:
+            if self.remembers and self.record.announced:
                 request.distributions = self.draft_round.drafter.remembered(request.name)
             self.draft_round.end(request, request.kept)
             if request.kept:

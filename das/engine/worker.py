@@ -5,9 +5,8 @@ It is the platform's own worker with the hooks of das/engine/patches/ on its obj
 """
 
 import json
-import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, replace
+from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,9 @@ from das.engine import learned  # noqa: E402
 from das.engine.engine_config import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
-from das.engine.proposer import DasProposer  # noqa: E402
-from das.engine.rollouts.judge import Judge  # noqa: E402
-from das.engine.rollouts.meter import RolloutMeter  # noqa: E402
-from das.engine.rollouts.report import Plain, RequestCost, RolloutReport  # noqa: E402
-from das.engine.rollouts.totals import LinesInTheLog, add_to_totals  # noqa: E402
+from das.engine.rollouts.report import Plain, RequestCost  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
-from das.engine.runner.text_drafts import TextDrafts  # noqa: E402
+from das.engine.running import RunningRollout  # noqa: E402
 from das.models.draft_passes import blocks_needed, with_scratch_blocks  # noqa: E402
 from das.models.self_draft import QuantizedLayers, require_self_draft  # noqa: E402
 from das.verify.forced import Forced  # noqa: E402
@@ -77,6 +72,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     model_runner: Any  # vLLM's
     das_runner: Runner  # what das adds to it
+    das_running: RunningRollout
 
     def __init__(self, *args: Any, **kwargs: Any):
         with cpu.unbound_on_one_node():
@@ -97,13 +93,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             gpu.choose_attention(self.vllm_config)
             LatencyModel.usual = ON_GPU
         self._das_proposers: dict[str, Any] = {}  # by the names given to das_use_proposer
-        self._das_announced = False  # whether the running rollout began by das_begin_rollout
-        self._das_evaluates = False  # whether the running rollout is an evaluation
-        self._das_suffix: Any = None  # in an evaluation, vLLM's suffix drafter of the training
         self._das_new_weights = False  # whether weights arrived since the last pass
         self._das_expected: WeightSample | None = None  # keeps some of the weights that a server's trainer sends
-        self._das_lines = LinesInTheLog()
-        self._das_judge = Judge()  # of vLLM's own drafters; a proposer has its own
 
     # ---- what vLLM calls ----
 
@@ -112,6 +103,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         with runner_under_construction(self.vllm_config), cpu.own_shared_memory(self.vllm_config):
             super().init_device()
         self.das_runner = Runner(self.model_runner, self._das_bits)
+        self.das_running = RunningRollout(self.das_runner)
         speculative_config = self.vllm_config.speculative_config
         logger.info(
             "das verifies by keyed noise; exact: %s; drafts: %s",
@@ -191,9 +183,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """Capture graphs, and run made-up requests so that kernels are compiled. Nothing is learned from them."""
         stages.now("compiles its engine's kernels and warms up")
         self.das_runner.flights.is_warming_up = True
-        self.das_begin_rollout(0, evaluation=True)
+        self.das_running.begin(0, evaluation=True)
         times = super().compile_or_warm_up_model()
-        self._end_rollout(0)
+        self.das_running.end(0)
         self.das_runner.flights.is_warming_up = False
         return times
 
@@ -202,14 +194,15 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         without a pass only says which requests have ended: they join the history now, not with the next pass."""
         if self._das_new_weights:
             self._take_new_weights()
-        elif not self._das_announced:
+        elif not self.das_running.is_announced:
             meter = self.das_runner.flights.meter
             if len(meter.step_time_s) >= MAX_PASSES or meter.num_requests >= MAX_REQUESTS:
-                self._end_unannounced_rollout()
+                self.das_running.end_unannounced()
         output = super().execute_model(*args, **kwargs)
         scheduled = kwargs["scheduler_output"] if "scheduler_output" in kwargs else args[0]
-        if not scheduled.total_num_scheduled_tokens and self._das_proposer is not None:
-            self._das_proposer.end_over()
+        proposer = self.das_runner.flights.proposer
+        if not scheduled.total_num_scheduled_tokens and proposer is not None:
+            proposer.end_over()
         return output
 
     def _note_new_weights(self) -> None:
@@ -228,27 +221,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         weights.repack_linear_layers(self.model_runner.get_model())
         if self.das_runner.quantized is not None:
             self.das_runner.quantized.newest += 1
-        if not self._das_announced and self.das_runner.flights.meter.step_time_s:
-            self._end_unannounced_rollout()
-
-    def _end_unannounced_rollout(self) -> None:
-        self.das_runner.flights.settle()
-        meter, self.das_runner.flights.meter = self.das_runner.flights.meter, RolloutMeter()
-        report = self._judged(meter.report())
-        self._count(report.plain())
-        alarms = report.alarms
-        if self._das_proposer is not None:
-            if get_tp_group().is_first_rank:
-                self._das_lines.add(report.plain())
-            alarms = self._das_proposer.end_unannounced_step(meter)
-        for alarm in alarms:  # TRL quiets vLLM's loggers
-            logging.getLogger("das").warning("speculation: %s", alarm)
-
-    @property
-    def _das_proposer(self) -> DasProposer | None:
-        """The engine's proposer if it is das's; None if nothing drafts, or if one of vLLM's own drafters does."""
-        drafter = self.das_runner.flights.drafter
-        return drafter if isinstance(drafter, DasProposer) else None
+        if not self.das_running.is_announced and self.das_runner.flights.meter.step_time_s:
+            self.das_running.end_unannounced()
 
     # ---- what callers call through collective_rpc ----
 
@@ -262,41 +236,27 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
 
     def das_meet_trainer(self) -> None:
         """Prepare for a new trainer of the server: end an evaluation or rollout that the last trainer left open."""
-        if self._das_evaluates:
-            self._end_rollout(0)
-        if self._das_announced:
-            self._das_announced = False
-            self._end_unannounced_rollout()
+        self.das_running.leave()
 
     def das_begin_rollout(self, num_requests: int, evaluation: bool = False) -> None:
-        """Begin a rollout of this many requests, with new counts. evaluation: the training must not notice it."""
-        self._das_announced = True
-        self.das_runner.flights.settle()
-        self.das_runner.flights.meter = RolloutMeter()
-        self._end_evaluation()
-        if evaluation:
-            self._begin_evaluation()
-        if self._das_proposer is not None:
-            self._das_proposer.begin_step(num_requests, evaluation)
+        """See RunningRollout.begin."""
+        self.das_running.begin(num_requests, evaluation)
 
     def das_begin_turn(self, num_requests: int) -> None:
-        """Note that the running rollout goes on with a turn of this many requests."""
-        self.das_runner.flights.settle()
-        self.das_runner.flights.meter = RolloutMeter()
-        if self._das_proposer is not None:
-            self._das_proposer.begin_turn(num_requests)
+        """See RunningRollout.begin_turn."""
+        self.das_running.begin_turn(num_requests)
 
     def das_end_turn(self) -> Plain:
-        """End a turn of the running rollout: its responses join the history, and the window stays where it is.
+        """See RunningRollout.end_turn."""
+        return self.das_running.end_turn()
 
-        Returns the turn's report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
-        """
-        self.das_runner.flights.settle()
-        meter = self.das_runner.flights.meter
-        costs = self._plain_costs()
-        report = self._judged(meter.report()) if self._das_proposer is None else self._das_proposer.end_turn(meter)
-        self.das_runner.flights.meter = RolloutMeter()
-        return self._count(report.plain()) | {"requests": costs}
+    def das_end_rollout(self, history_tick: int) -> Plain:
+        """See RunningRollout.end."""
+        return self.das_running.end(history_tick)
+
+    def das_costs(self, requests: list[str]) -> list[RequestCost]:
+        """See RunningRollout.costs."""
+        return self.das_running.costs(requests)
 
     def das_use_proposer(self, name: str, options: DasOptions | None) -> None:
         """Draft with the proposer of this name from now on. This lets one engine compare drafters and budgets.
@@ -312,91 +272,29 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             self._das_proposers[name] = self.das_runner.new_drafter(options)
         self.das_runner.flights.drafter = self._das_proposers[name]
 
-    def das_end_rollout(self, history_tick: int) -> Plain:
-        """End the rollout. If das drafts in the engine, move the drafter's window to `history_tick`, unless the rollout
-        was an evaluation.
-
-        Returns the rollout's report and its requests' costs, for `RolloutReport.from_plain` and `costs_from_plain`.
-        """
-        report, costs = self._end_rollout(history_tick)
-        return self._count(report.plain()) | {"requests": costs}
-
-    def _end_rollout(self, history_tick: int) -> tuple[RolloutReport, dict[str, Plain]]:
-        self._das_announced = False
-        self.das_runner.flights.settle()
-        meter, proposer = self.das_runner.flights.meter, self._das_proposer
-        costs = self._plain_costs()
-        report = self._judged(meter.report()) if proposer is None else proposer.end_step(meter, history_tick)
-        self._end_evaluation()
-        # The next rollout's, for callers that never call das_begin_rollout.
-        self.das_runner.flights.meter = RolloutMeter()
-        return report, costs
-
-    def _begin_evaluation(self) -> None:
-        self._das_evaluates = True
-        drafter = self.das_runner.flights.drafter
-        if isinstance(drafter, TextDrafts) and drafter.keeps_texts:
-            self._das_suffix, self.das_runner.flights.drafter = drafter, self.das_runner.new_drafter()
-
-    def _end_evaluation(self) -> None:
-        self._das_evaluates = False
-        if self._das_suffix is not None:
-            self.das_runner.flights.drafter, self._das_suffix = self._das_suffix, None
-
-    def _judged(self, report: RolloutReport) -> RolloutReport:
-        """Returns the report with what the judge says, if one of vLLM's own drafters drafts. An evaluation is not
-        judged."""
-        if self.vllm_config.speculative_config is None or self._das_proposer is not None or self._das_evaluates:
-            return report
-        return replace(report, alarms=self._das_judge.lines(report.passes, report.drafted, report.accepted))
-
-    def _count(self, report: Plain) -> Plain:
-        """Add a rollout to the totals of `das run`, once for all ranks of the engine. Returns its report."""
-        if get_tp_group().is_first_rank:
-            add_to_totals(report)
-        return report
-
-    def _costs(self, requests: Iterable[str]) -> list[RequestCost]:
-        """Returns the costs so far of these requests of the running rollout or turn, in their order."""
-        meter, proposer = self.das_runner.flights.meter, self._das_proposer
-        known = {request.name: request for request in meter.requests}
-        costs = [(known[name], meter.cost(known[name])) for name in requests]
-        return [cost if proposer is None else proposer.noted(request, cost) for request, cost in costs]
-
-    def _plain_costs(self) -> dict[str, Plain]:
-        """Returns the costs of all requests of the rollout or turn, by vLLM's internal ids."""
-        names = list(dict.fromkeys(request.name for request in self.das_runner.flights.meter.requests))
-        return {name: cost.plain() for name, cost in zip(names, self._costs(names), strict=True)}
-
-    def das_costs(self, requests: Sequence[str]) -> list[RequestCost]:
-        """Returns the costs so far of these requests of the running rollout or turn, in their order. requests: vLLM's
-        internal ids."""
-        self.das_runner.flights.settle()
-        return self._costs(requests)
-
     def das_add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
         """Add responses of other engines to the history. history_tick: the window's present tick. Does nothing unless
         das drafts in this engine.
         """
-        if self._das_proposer is not None:
-            self._das_proposer.add_history(history_tick, texts)
+        if (proposer := self.das_runner.flights.proposer) is not None:
+            proposer.add_history(history_tick, texts)
 
     def das_save_history(self, path: str) -> None:
         """Write the drafter's history and learned weights, for `drafter.warm`. Does nothing unless das drafts. Of the
         ranks of an engine only the first one drafts, and so has a history."""
-        if self._das_proposer is not None and get_tp_group().is_first_rank:
-            self._das_proposer.draft_round.drafter.save(Path(path))
+        if (proposer := self.das_runner.flights.proposer) is not None and get_tp_group().is_first_rank:
+            proposer.draft_round.drafter.save(Path(path))
 
     def das_save_state(self, folder: str) -> None:
         """Write the drafter's part of a checkpoint into `folder`. Does nothing where nothing is learned."""
-        if self._das_proposer is not None:
-            learned.save(self._das_proposer, Path(folder))
+        if (proposer := self.das_runner.flights.proposer) is not None:
+            learned.save(proposer, Path(folder))
 
     def das_load_state(self, folder: str) -> None:
         """Load what `das_save_state` wrote, to draft as the engine that wrote it would. Does nothing where nothing is
         learned."""
-        if self._das_proposer is not None:
-            learned.load(self._das_proposer, Path(folder))
+        if (proposer := self.das_runner.flights.proposer) is not None:
+            learned.load(proposer, Path(folder))
 
     def das_force(self, responses: dict[str, list[int]], remembered: dict[str, np.ndarray] | None = None) -> None:
         """Let requests that name one of `responses` emit it. An empty dict ends this. remembered: see Forced."""

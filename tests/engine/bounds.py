@@ -9,10 +9,10 @@ TOKENS_PER_TICK, MAX_PASSES, MAX_PROBLEMS = 2**11, 64, 64
 def lower_the_bounds() -> None:
     """For engines that are built afterwards, in this process."""
     import das.budget.lengths
-    import das.engine.rollouts.rollout_record
+    import das.engine.rollouts.history_clock
     import das.engine.worker
 
-    das.engine.rollouts.rollout_record.TOKENS_PER_TICK = TOKENS_PER_TICK
+    das.engine.rollouts.history_clock.TOKENS_PER_TICK = TOKENS_PER_TICK
     das.engine.worker.MAX_PASSES = MAX_PASSES
     das.budget.lengths.ByProblem.__init__.__defaults__ = (MAX_PROBLEMS,)
 
@@ -26,6 +26,6 @@ def sizes(worker: Any) -> dict[str, int]:
         "history_tokens": drafter.history_tokens,
         "history_tick": drafter.history_tick,
         "lengths": len(proposer.lengths._problems),
-        "passes": len(runner.flights.meter.step_time_s) + len(proposer._record.measured_s),
+        "passes": len(runner.flights.meter.step_time_s) + len(proposer.record.measured_s),
         "live": len(proposer.live),
     }

@@ -4,15 +4,15 @@ import os
 from collections import Counter
 from typing import Any
 
-from das.engine.worker import DasWorker
+from das.engine.running import RunningRollout
 
 COUNTED: Counter[str] = Counter()  # by meters that were thrown away
-END_UNANNOUNCED_ROLLOUT = DasWorker._end_unannounced_rollout
+END_UNANNOUNCED = RunningRollout.end_unannounced
 
 
 def counted(meter: Any) -> dict[str, int]:
     """Counts as vLLM counts for /metrics: accepted tokens before a response is cut at its end."""
-    report = meter.report()
+    report = meter.report(meter.costs())
     return {
         "drafts": report.draft_rounds,
         "drafted": report.drafted,
@@ -20,12 +20,12 @@ def counted(meter: Any) -> dict[str, int]:
     }
 
 
-def count_and_end(worker: DasWorker) -> None:
-    COUNTED.update(counted(worker.das_runner.flights.meter))
-    END_UNANNOUNCED_ROLLOUT(worker)
+def count_and_end(running: RunningRollout) -> None:
+    COUNTED.update(counted(running._flights.meter))
+    END_UNANNOUNCED(running)
 
 
-DasWorker._end_unannounced_rollout = count_and_end  # type: ignore[method-assign, assignment]
+RunningRollout.end_unannounced = count_and_end  # type: ignore[method-assign, assignment]
 if os.environ.get("SERVER_LOW_BOUNDS"):  # before the engine is built
     from bounds import lower_the_bounds
 

@@ -53,7 +53,7 @@ def test_the_first_rank_alone_writes_the_history(monkeypatch: pytest.MonkeyPatch
         drafter: Any = DasProposer.__new__(DasProposer)
         save = functools.partial(lambda rank, path: written.append((rank, path)), rank)
         drafter.draft_round = SimpleNamespace(drafter=SimpleNamespace(save=save))
-        made.das_runner = SimpleNamespace(flights=SimpleNamespace(drafter=drafter))
+        made.das_runner = SimpleNamespace(flights=SimpleNamespace(proposer=drafter))
         monkeypatch.setattr(worker, "get_tp_group", lambda rank=rank: Group(rank))
         made.das_save_history("history.npz")
     assert written == [(0, Path("history.npz"))]

@@ -101,7 +101,7 @@ def test_counts_stay_bounded(
 ) -> None:
     """Nobody announces a rollout and no weights arrive; or a trainer announced one before, and went away."""
     monkeypatch.setattr(das_worker, "MAX_PASSES", 50)
-    monkeypatch.setattr("das.engine.rollouts.rollout_record.TOKENS_PER_TICK", 500)
+    monkeypatch.setattr("das.engine.rollouts.history_clock.TOKENS_PER_TICK", 500)
     llm = engines.fresh(tiny_policy, method="das")
     if trained:
         llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
@@ -115,7 +115,7 @@ def test_counts_stay_bounded(
         assert passes <= 50
         assert history_tokens <= 4 * 500 + 2 * 6 * 60  # the window's, and those of two calls
         proposer = llm.collective_rpc(lambda worker: worker.das_runner.flights.drafter)[0]
-        assert len(proposer._record.measured_s) <= 50
+        assert len(proposer.record.measured_s) <= 50
     assert llm.collective_rpc(history)[0][1] >= 30 * trained + 5
 
 

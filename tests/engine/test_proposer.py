@@ -15,7 +15,6 @@ from das.engine import learned
 from das.engine.engine_config import WORKER
 from das.engine.proposer import DasProposer
 from das.engine.requests import Pass, Request, Requests
-from das.engine.rollouts.meter import RolloutMeter
 from das.verify.admission import LIMIT_KEY
 
 
@@ -31,7 +30,6 @@ class Batch:
             model_config=SimpleNamespace(max_model_len=max_model_len, get_vocab_size=lambda: 10),
         )
         self.requests = Requests(8, max_model_len)
-        self.meter = RolloutMeter()
         self.proposer = DasProposer(config)
 
     def add(self, name: str, limit: int | None, stops: Sequence[int] = ()) -> Request:
@@ -58,8 +56,6 @@ class Batch:
         """A pass, or passes alike, in which each request emitted these tokens."""
         requests = [*self.requests.known.values()]
         counts, ended = list(drafted) or [0] * len(requests), ended or [time.perf_counter()]
-        for _ in ended:
-            self.meter.record_pass(requests, counts, [len(new) // len(ended) for new in tokens])
         return Pass(requests, tokens, counts, ended)
 
     def propose(self) -> list[list[int]]:
@@ -85,7 +81,7 @@ def test_a_request_runs_on_when_an_unannounced_rollout_ends(batch: Batch) -> Non
     """A server's rollouts end between passes: with new weights, or once they are long."""
     request = batch.add("c", limit=None)
     batch.propose()
-    assert batch.proposer.end_unannounced_step(batch.meter) == []
+    batch.proposer.end_rollout(passed=0)
     batch.propose()
     assert request.generated == 2
     batch.end("c")
@@ -146,7 +142,7 @@ def test_passes_at_rest_that_are_read_together_count_as_one_by_one(monkeypatch: 
         for batch in (one_by_one, together)
     ]
     assert counts[1] == counts[0] == [(4, 4, 0, False), (3, 3, 0, True)]
-    records = [batch.proposer._record for batch in (one_by_one, together)]
+    records = [batch.proposer.record for batch in (one_by_one, together)]
     assert records[1].measured_s == records[0].measured_s == [0.5, 1.0, 1.0]
     for batch in (one_by_one, together):
         batch.end("c", "d")
@@ -207,4 +203,4 @@ def test_a_pass_is_planned_from_what_the_budget_chose_in_the_last_rounds(
     assert round_of(3) == [5, 6, 7]
     assert [done.num_drafted for done in told] == [2], "the budget hears of rows, not of tokens"
     assert round_of(3, [0, 0, 0]) == []
-    assert not batch.proposer._record.declined, "the pass had no rows, and the budget cut nothing"
+    assert not batch.proposer.record.declined, "the pass had no rows, and the budget cut nothing"

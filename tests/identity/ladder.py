@@ -202,7 +202,7 @@ def built(engines: Any, policy: str, method: Method) -> Any:
     llm = engines.build(policy, max_model_len=MAX_MODEL_LEN, **own)
     if method.limits:
         worker = core_of(llm).model_executor.driver_worker.worker
-        worker._das_proposer.draft_round.budget = RandomLimits(method.limits)
+        worker.das_runner.flights.proposer.draft_round.budget = RandomLimits(method.limits)
     return llm
 
 

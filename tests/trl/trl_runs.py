@@ -109,7 +109,7 @@ def ask_llm(llm: Any) -> list[Any]:
 
 def learned(worker: Any) -> tuple[int, int]:
     """How much a worker's drafter remembers, and its tick."""
-    drafter = worker._das_proposer.draft_round.drafter
+    drafter = worker.das_runner.flights.proposer.draft_round.drafter
     return drafter.history_tokens, drafter.history_tick
 
 

@@ -5,7 +5,7 @@ more before its engine hears of the end: such tokens and passes are no part of t
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -127,11 +127,14 @@ class RolloutMeter:
         behind = len(tokens) - end_of_response(request, first)
         return cost.of_response(sum(counts.emitted) - behind) if behind else cost
 
-    def report(self) -> RolloutReport:
-        """Make the report: the counts of all requests and passes, and their sums."""
-        requests = self.requests
-        costs, step_emitted = list(map(self.cost, requests)), list(self.step_emitted)
-        for request, cost in zip(requests, costs, strict=True):
+    def costs(self) -> dict[Request, RequestCost]:
+        """Returns the costs of each request that has emitted a token."""
+        return {request: self.cost(request) for request in self.requests}
+
+    def report(self, costs: Mapping[Request, RequestCost]) -> RolloutReport:
+        """Make the report: the counts of all requests and passes, and their sums. costs: those of `costs`."""
+        step_emitted = list(self.step_emitted)
+        for request, cost in costs.items():
             counts = request.counts
             kept = [1] * cost.passes if cost.emitted is None else list(cost.emitted)
             for place in range(max(0, len(kept) - 1), len(counts.steps)):  # only the last passes were cut
@@ -139,7 +142,7 @@ class RolloutMeter:
         counted = {name: value for name, value in vars(self).items() if name != "began" and name[0] != "_"}
         return RolloutReport(
             **counted | {"step_emitted": step_emitted},
-            draft_rounds=sum(request.counts.rounds for request in requests),
+            draft_rounds=sum(request.counts.rounds for request in costs),
             decode_steps=len(self.step_time_s),
             tail_steps=sum(live <= TAIL for live in self.step_live),
-        ).of_requests(costs)
+        ).of_requests(list(costs.values()))

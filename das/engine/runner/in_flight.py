@@ -104,12 +104,17 @@ class Flights:
         self._last: tuple[torch.cuda.Event, float] | None = None  # the end of the last pass that landed, and its time
 
     @property
+    def proposer(self) -> DasProposer | None:
+        """The drafter if it is das's; None if nothing drafts, or if one of vLLM's own drafters does."""
+        return self.drafter if isinstance(self.drafter, DasProposer) else None
+
+    @property
     def draft_later(self) -> bool:
         """Whether drafting waits for the next pass: with asynchronous scheduling, if das drafts from texts."""
         return (
             self.vllm.scheduler_config.async_scheduling
-            and isinstance(self.drafter, DasProposer)
-            and self.drafter.drafting_model is None
+            and self.proposer is not None
+            and self.proposer.drafting_model is None
         )
 
     def take_off(self, output: Any, num_sampled: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
@@ -245,12 +250,12 @@ class Flights:
     def _launch(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
         """Launch a pass, then draft for it while the device ends the pass before."""
         self._read_earlier()
-        (last,), drafter = self._waiting, self.drafter
-        assert isinstance(drafter, DasProposer)
+        (last,), proposer = self._waiting, self.proposer
+        assert proposer is not None
         self.meter.launched_ahead += 1
         requests = last.batch.requests
         self.requests.plan_nothing()
-        self.requests.plan(requests, drafter.planned_rows(requests))
+        self.requests.plan(requests, proposer.planned_rows(requests))
         scheduled = self._shortened(scheduled)
         drafted = scheduled.scheduled_spec_decode_tokens
         planned = [len(drafted.get(request.name, ())) for request in requests]
@@ -270,20 +275,20 @@ class Flights:
             bool(self._waiting and scheduled.total_num_scheduled_tokens)
             and self._waiting[-1].is_counted
             and get_tp_group().world_size == 1  # ranks have the first one's drafts, and would have to ask it
-            and isinstance(self.drafter, DasProposer)
-            and self.drafter.rests
+            and self.proposer is not None
+            and self.proposer.rests
         )
 
     def _rest(self, scheduled: Any) -> None:
         """Let the next pass begin before the tokens of the last one are there."""
-        last, drafter = self._waiting[-1], self.drafter
-        assert isinstance(drafter, DasProposer)
+        last, proposer = self._waiting[-1], self.proposer
+        assert proposer is not None
         are_the_same = not (scheduled.finished_req_ids or scheduled.scheduled_new_reqs or scheduled.preempted_req_ids)
         if not are_the_same or len(self._waiting) > READ_TOGETHER:
             self._read_earlier()
         self.requests.plan_nothing()
         self.lengths.note(last.batch.requests)
-        drafter.rest()
+        proposer.rest()
 
     def settle_now(self) -> None:
         """Settle, unless drafting waits for the next pass. vLLM's runner calls it at the end of each pass."""
@@ -310,8 +315,8 @@ class Flights:
         requests that ended in one of them, so this comes first."""
         for flight in self._alike():
             done, start = self.book(flight), time.perf_counter()
-            assert isinstance(self.drafter, DasProposer)
-            self.drafter.observe(done)
+            assert self.proposer is not None
+            self.proposer.observe(done)
             self.meter.draft_s += time.perf_counter() - start
 
     def _alike(self) -> Iterator[Flight]:

@@ -2,7 +2,7 @@
 
 import random
 
-from das.engine.rollouts.rollout_record import TOKENS_PER_REQUEST, TOKENS_PER_TICK, HistoryClock
+from das.engine.rollouts.history_clock import TOKENS_PER_REQUEST, TOKENS_PER_TICK, HistoryClock
 
 
 def test_unannounced_rollouts_add_up_whatever_their_sizes() -> None:

@@ -113,6 +113,25 @@ def test_a_drafting_engine_is_judged(roll: tuple[Go, Any]) -> None:
     assert rollout.responses == quiet[0][1].responses
 
 
+def test_the_turns_of_a_rollout_are_judged_together(roll: tuple[Go, Any]) -> None:
+    from vllm import SamplingParams
+
+    _, llm = roll
+    drafter = das_runner_of(llm).flights.drafter.draft_round.drafter
+    propose = drafter.propose_batch
+    drafter.propose_batch = lambda names, limits, floors: propose(names, [0] * len(limits), floors)
+    llm.collective_rpc("das_begin_rollout", args=(4,))
+    for turn in range(2):
+        if turn:
+            llm.collective_rpc("das_begin_turn", args=(4,))
+        params = SamplingParams(max_tokens=30, ignore_eos=True)
+        llm.generate([{"prompt_token_ids": [5, 6, 7]}] * 4, params, use_tqdm=False)
+        (report,) = llm.collective_rpc("das_end_turn")
+        assert (report["passes"], report["alarms"]) == (120, [])
+    (report,) = llm.collective_rpc("das_end_rollout", args=(1,))
+    assert report["alarms"][0].startswith("nothing was drafted in 240 passes, though")
+
+
 def test_the_schedule_touches_no_token(roll: tuple[Go, Any]) -> None:
     go, _ = roll
     _, given = go()

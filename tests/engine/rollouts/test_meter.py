@@ -49,13 +49,13 @@ ENDS: dict[str, tuple[dict[str, Any], list[list[int]], list[int]]] = {
 def test_tokens_behind_the_end_do_not_count(name: str) -> None:
     given, passes, kept = ENDS[name]
     meter = metered(passes, **given)
-    report = meter.report()
+    report = meter.report(meter.costs())
     cost, others = meter.cost(meter.requests[0]), len(passes)
     assert (cost.emitted, cost.passes) == (kept, len(kept))
     assert report.passes == len(kept) + others
     assert report.accepted == cost.accepted == sum(kept) - len(kept)
     assert sum(report.step_emitted) == sum(kept) + others
-    assert meter.report() == report
+    assert meter.report(meter.costs()) == report
     drafted = sum(len(new) - 1 for new in passes)
     assert f" {report.passes} passes in place of {sum(kept) + others}, " in das.rollout_sentence(report.plain())
     assert f"das: {report.accepted} of {drafted} drafted" in das.rollout_sentence(report.plain())
@@ -71,7 +71,8 @@ def test_without_the_tokens_all_count() -> None:
     meter, request = RolloutMeter(), request_of("a")
     meter.record_pass([request], [0], [1])
     meter.record_pass([request], [2], [3])
-    assert (meter.report().passes, meter.report().accepted) == (2, 2)
+    report = meter.report(meter.costs())
+    assert (report.passes, report.accepted) == (2, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,4 @@
-"""The proposer's notes about the running rollout, for its report, the judge and the history's clock."""
-
-from dataclasses import dataclass, field
-from typing import Any
-
-from das.budget import DraftWork
+"""The clock of the drafter's history: by ticks that callers give, or by tokens where nobody announces rollouts."""
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
 # window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each.
@@ -33,28 +28,3 @@ class HistoryClock:
         self._unannounced_tokens += tokens + TOKENS_PER_REQUEST * requests
         passed, self._unannounced_tokens = divmod(self._unannounced_tokens, TOKENS_PER_TICK)
         return passed
-
-
-@dataclass
-class RolloutRecord:
-    """Expected and measured times of passes, and what drafting did."""
-
-    announced: bool = False  # whether somebody will ask for the requests' costs
-    declined: bool = False  # whether there was a pass for which the budget let nobody draft
-    predicted_s: list[float] = field(default_factory=list)  # seconds that the budget expected of each decode pass
-    measured_s: list[float] = field(default_factory=list)  # seconds that the pass took
-    works: list[DraftWork] = field(default_factory=list)  # of a draft model, by round
-
-    def of_draft_model(self) -> dict[str, Any]:
-        """Returns the work of a draft model, as fields of a RolloutReport."""
-        passes = [each for work in self.works for each in work.passes]
-        return {
-            "draft_passes": len(passes),
-            "draft_rows": sum(rows for rows, _ in passes),
-            "draft_pass_s": sum(seconds for _, seconds in passes),
-            "requantize_s": sum(work.requantize_s for work in self.works),
-        }
-
-    def forget_turn(self) -> None:
-        """Forget what belongs to the passes so far, because the next turn has a report of its own."""
-        self.predicted_s, self.measured_s, self.works = [], [], []

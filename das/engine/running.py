@@ -1,0 +1,178 @@
+"""The rollout that an engine runs: it begins and ends here, whoever drafts, and whether or not it was announced."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from vllm.distributed import get_tp_group
+
+from das.engine.proposer import DasProposer
+from das.engine.requests import Request
+from das.engine.rollouts.judge import Judge
+from das.engine.rollouts.meter import RolloutMeter
+from das.engine.rollouts.report import Plain, RequestCost, RolloutReport
+from das.engine.rollouts.totals import LinesInTheLog, add_to_totals
+from das.engine.runner.runner import Runner
+from das.engine.runner.text_drafts import TextDrafts
+
+Costs = Mapping[Request, RequestCost]
+
+
+class RunningRollout:
+    """The rollouts of an engine, one after the other.
+
+    is_announced: whether the running one began by `begin`. Passes outside of announced ones form an unannounced one.
+    is_evaluation: whether the training must not notice it.
+    """
+
+    def __init__(self, runner: Runner):
+        self._runner, self._flights = runner, runner.flights
+        self.is_announced = self.is_evaluation = False
+        self._suffix: TextDrafts | None = None  # in an evaluation, vLLM's suffix drafter of the training
+        self._judge = Judge()  # of vLLM's own drafters; a proposer has its own
+        self._lines = LinesInTheLog()
+        self._judged = [0, 0, 0]  # passes, drafted and accepted tokens of the turns so far
+
+    def begin(self, num_requests: int, evaluation: bool = False) -> None:
+        """Begin a rollout of this many requests, with new counts. evaluation: the training must not notice it."""
+        self._settled()
+        self.is_announced, self._judged = True, [0, 0, 0]
+        self._end_evaluation()
+        if evaluation:
+            self._begin_evaluation()
+        if (proposer := self._flights.proposer) is not None:
+            proposer.begin_rollout(num_requests)
+
+    def begin_turn(self, num_requests: int) -> None:
+        """Note that the rollout goes on with a turn of this many requests."""
+        self._settled()
+        if (proposer := self._flights.proposer) is not None:
+            proposer.begin_turn(num_requests)
+
+    def end_turn(self) -> Plain:
+        """End a turn: its responses join the history, and the window stays where it is. Returns the turn's report, and
+        its requests' costs by vLLM's internal ids, for `RolloutReport.from_plain` and `costs_from_plain`."""
+        report, costs = self._end_requests()
+        if (proposer := self._flights.proposer) is not None:
+            proposer.record.forget_turn()
+        return self._plain(report, costs)
+
+    def end(self, history_tick: int) -> Plain:
+        """End the rollout: the drafter's window moves to this tick (a step or epoch), unless it was an evaluation.
+        Returns what `end_turn` returns."""
+        self.is_announced, proposer = False, self._flights.proposer
+        report, costs = self._end_requests()
+        report = replace(report, alarms=self._alarms())
+        if proposer is not None:
+            proposer.end_rollout(0 if self.is_evaluation else proposer.clock.announced(history_tick))
+            report = replace(
+                report,
+                history_tokens=proposer.draft_round.drafter.history_tokens,
+                # Self-drafts state no probabilities.
+                calibration_error=None if proposer.drafting_model else proposer.calibration.error,
+            )
+        self._end_evaluation()
+        return self._plain(report, costs)
+
+    def end_unannounced(self) -> None:
+        """End an unannounced rollout, because the weights are new or because it has gone on for long.
+
+        Requests may still run. The window moves by the number of response tokens, not by steps. For the drafter it was
+        no rollout if it knew none of the requests.
+        """
+        meter, proposer = self._settled(), self._flights.proposer
+        costs = meter.costs()
+        plain = meter.report(costs).plain()
+        self._count(plain)
+        self._sum(costs)
+        tracked = [request for request in costs if not request.untracked]
+        if proposer is not None and get_tp_group().is_first_rank:
+            self._lines.add(plain)
+        if proposer is not None and not tracked:
+            return
+        for alarm in self._alarms():  # TRL quiets vLLM's loggers
+            logging.getLogger("das").warning("speculation: %s", alarm)
+        if proposer is not None:
+            tokens = sum(sum(request.counts.emitted) for request in tracked)
+            proposer.end_rollout(proposer.clock.unannounced(len(tracked), tokens))
+            proposer.draft_round.begin_step(0)  # nobody knows how many requests will come
+
+    def costs(self, names: list[str]) -> list[RequestCost]:
+        """Returns the costs so far of these requests of the running rollout or turn, in their order. names: vLLM's
+        internal ids."""
+        self._flights.settle()
+        costs = {request.name: (request, cost) for request, cost in self._flights.meter.costs().items()}
+        return [self._noted(*costs[name]) for name in names]
+
+    def leave(self) -> None:
+        """End an evaluation or a rollout that its caller left open."""
+        if self.is_evaluation:
+            self.end(0)
+        if self.is_announced:
+            self.is_announced = False
+            self.end_unannounced()
+
+    def _settled(self) -> RolloutMeter:
+        """Read all passes. Returns the meter that counted them; what comes next has a new one."""
+        self._flights.settle()
+        meter, self._flights.meter = self._flights.meter, RolloutMeter()
+        return meter
+
+    def _end_requests(self) -> tuple[RolloutReport, Costs]:
+        """End the requests of a rollout or turn. Returns its report and their costs."""
+        meter, start, proposer = self._settled(), time.perf_counter(), self._flights.proposer
+        if proposer is not None:
+            proposer.end_live()
+        meter.draft_s += time.perf_counter() - start
+        costs = meter.costs()
+        self._sum(costs)
+        report = meter.report(costs)
+        return report if proposer is None else replace(report, **proposer.reported()), costs
+
+    def _noted(self, request: Request, cost: RequestCost) -> RequestCost:
+        """Returns a request's costs with what the proposer noted about it."""
+        proposer = self._flights.proposer
+        return cost if proposer is None else replace(cost, **proposer.noted(request))
+
+    def _plain(self, report: RolloutReport, costs: Costs) -> Plain:
+        plain = report.plain()
+        self._count(plain)
+        return plain | {"requests": {each.name: self._noted(each, cost).plain() for each, cost in costs.items()}}
+
+    def _count(self, plain: Plain) -> None:
+        """Add a rollout to the totals of `das run`, once for all ranks of the engine."""
+        if get_tp_group().is_first_rank:
+            add_to_totals(plain)
+
+    def _sum(self, costs: Costs) -> None:
+        """Keep the sums over the requests that may draft, for the judge."""
+        may_draft = [cost for request, cost in costs.items() if request.limit > 0]
+        for i, name in enumerate(("passes", "drafted", "accepted")):
+            self._judged[i] += sum(getattr(cost, name) for cost in may_draft)
+
+    def _alarms(self) -> list[str]:
+        """Returns the alarms about the rollout that ends. An evaluation is not judged."""
+        (passes, drafted, accepted), self._judged = self._judged, [0, 0, 0]
+        proposer, alarms = self._flights.proposer, list[str]()
+        if proposer is not None and proposer.drafting_model is not None:
+            alarms += proposer.drafting_model.alarms()
+        if self.is_evaluation or self._runner.vllm.speculator is None:
+            return alarms
+        if proposer is None:
+            return alarms + self._judge.lines(passes, drafted, accepted)
+        return alarms + proposer.judge.lines(passes, drafted, accepted, proposer.record.declined)
+
+    def _begin_evaluation(self) -> None:
+        self.is_evaluation, drafter = True, self._flights.drafter
+        if isinstance(drafter, DasProposer):
+            drafter.begin_evaluation()
+        elif drafter is not None and drafter.keeps_texts:
+            self._suffix, self._flights.drafter = drafter, self._runner.new_drafter()
+
+    def _end_evaluation(self) -> None:
+        self.is_evaluation = False
+        if self._suffix is not None:
+            self._flights.drafter, self._suffix = self._suffix, None
+        if (proposer := self._flights.proposer) is not None:
+            proposer.end_evaluation()
