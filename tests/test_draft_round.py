@@ -121,12 +121,11 @@ def run_like_vllm(
     work: Workload,
     max_num_seqs: int,
     pass_ends: list[float],
-    clock: SimpleNamespace,
     everyone: list[Request],
 ) -> tuple[int, int, int]:
     """One rollout whose target model emits the recorded responses. Returns passes, drafted and accepted tokens.
 
-    pass_ends: when each pass ends; the proposer reads the time from `clock`. everyone: gets all requests.
+    pass_ends: when each pass ends. everyone: gets all requests.
     """
     drafting.begin_rollout(len(work))
     waiting, rows, drafts = deque(range(len(work))), [], {}
@@ -134,7 +133,7 @@ def run_like_vllm(
     remembered, starts = work.remembered, work.starts
     assert remembered is not None
     passes = num_drafted = num_accepted = 0
-    for clock.now in pass_ends:
+    for ended in pass_ends:
         while waiting and len(rows) < max_num_seqs:
             i = waiting.popleft()
             params = SimpleNamespace(
@@ -170,7 +169,7 @@ def run_like_vllm(
             passes, num_drafted, num_accepted = passes + 1, num_drafted + len(draft), num_accepted + good
         cells = np.array(places)[:, None] + np.arange(max(map(len, emitted)))
         known = [requests.known[str(i)] for i in rows]
-        proposed = drafting.propose(Pass(known, emitted, drafted, [clock.now], [Remembered(remembered, cells)]))
+        proposed = drafting.propose(Pass(known, emitted, drafted, [ended], [Remembered(remembered, cells)]))
         drafts = dict(zip(rows, proposed, strict=True))
         over = [str(i) for i in rows if STOP in requests.known[str(i)].output_token_ids]
         rows = [i for i in rows if str(i) not in over]
@@ -183,9 +182,7 @@ def run_like_vllm(
 @pytest.mark.parametrize("remember", ["tokens", "distributions"])
 @pytest.mark.parametrize("max_num_seqs", [2, 64])
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_proposer_and_text_engine_draft_the_same(
-    monkeypatch: pytest.MonkeyPatch, budget: str, max_num_seqs: int, remember: str
-) -> None:
+def test_proposer_and_text_engine_draft_the_same(budget: str, max_num_seqs: int, remember: str) -> None:
     """On the same text and times, both make the same drafter and budget calls with the same answers, in order.
 
     What the proposer notes for the record are the distributions and seeds of the text.
@@ -194,14 +191,12 @@ def test_proposer_and_text_engine_draft_the_same(
     engine = TextEngine(TIMES, max_num_seqs, drafter, make_budget(BUDGETS[budget]), MAX_TOKENS)
     real = make_proposer(BUDGETS[budget], remember)
     simulated_calls, real_calls = record(engine.draft_round), record(real.draft_round)
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(proposer, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     for epoch in range(3):
         work = work_of(epoch)
         step = simulate_rollout(work, [engine], [range(len(work))], epoch + 1)
         pass_ends = step.timelines[0]["time_s"].tolist()
         everyone: list[Request] = []
-        assert run_like_vllm(real, work, max_num_seqs, pass_ends, clock, everyone) == (
+        assert run_like_vllm(real, work, max_num_seqs, pass_ends, everyone) == (
             step.passes,
             engine.num_drafted,
             engine.num_accepted,

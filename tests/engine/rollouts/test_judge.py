@@ -127,7 +127,8 @@ def test_the_turns_of_a_rollout_are_judged_together(roll: tuple[Go, Any]) -> Non
         params = SamplingParams(max_tokens=30, ignore_eos=True)
         llm.generate([{"prompt_token_ids": [5, 6, 7]}] * 4, params, use_tqdm=False)
         (report,) = llm.collective_rpc("das_end_turn")
-        assert (report["passes"], report["alarms"]) == (120, [])
+        assert report["passes"] == 120
+        assert "alarms" not in report
     (report,) = llm.collective_rpc("das_end_rollout", args=(1,))
     assert report["alarms"][0].startswith("nothing was drafted in 240 passes, though")
 
