@@ -43,7 +43,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "das": {},
     "ngram": {"speculative": {"num_speculative_tokens": 4, "prompt_lookup_max": 4}},
     "das distribution": {"exact": "distribution"},
-    "self_draft": {},
+    "self_draft": {"self_draft": "w4"},
     "eagle3": {"speculative": {"num_speculative_tokens": 4}},
 }
 PASSES = {  # drafted tokens of each request
