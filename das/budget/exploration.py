@@ -18,7 +18,8 @@ MAX_HALVINGS = 3
 # What drafting may lose in a rollout: a share of its time, and some passes beyond. With many requests these are fewer,
 # because each costs more.
 LOSS, PASSES, OF_MANY = 0.005, 2.5, 25.0
-SPREAD = 0.02  # of a pass's time, for each doubling of the live requests, see Account
+# See Account: of a pass's time, for each doubling of the live requests; it falls with the root of the passes beyond EVEN.
+SPREAD, EVEN = 0.02, 200
 
 
 class Allowance:
@@ -59,14 +60,16 @@ class Account:
     def __init__(self) -> None:
         self._saved: dict[int, float] = {}  # by the octave
         self._resting: set[int] = set()  # octaves in which drafting rests
-        self._elapsed = 0.0
+        self._elapsed, self._passes = 0.0, 0
 
     def note(self, live: int, saved: float, seconds: float, plain: float) -> None:
         """Note a pass. saved: seconds against passes at rest that emit as many tokens for each request; 0 for a pass at
         rest. plain: seconds of such a pass."""
         octave = int(log2(live))
+        self._passes += 1
         self._elapsed += seconds
-        balance = self._saved.get(octave, 0.0) + (saved - SPREAD * log2(live) * seconds if saved else 0.0)
+        spread = SPREAD * log2(live) * min(1.0, EVEN / self._passes) ** 0.5
+        balance = self._saved.get(octave, 0.0) + (saved - spread * seconds if saved else 0.0)
         self._saved[octave] = balance
         # A debt that is small again lets drafting go on: at rest the limit grows.
         limit = LOSS * self._elapsed + plain * (octave not in self._resting) * min(PASSES, OF_MANY / live)
