@@ -18,7 +18,7 @@ MAX_HALVINGS = 3
 # What drafting may lose in a rollout: a share of its time, and some passes beyond. With many requests these are fewer,
 # because each costs more.
 LOSS, PASSES, OF_MANY = 0.005, 2.5, 25.0
-# See Account: of a pass's time, for each doubling of the live requests; it falls with the root of the passes beyond EVEN.
+# See Account: of a pass's time, for each doubling of the live requests. From EVEN passes on it falls with their root.
 SPREAD, EVEN = 0.02, 200
 
 
