@@ -16,7 +16,6 @@ from composed import composed_arm
 from das import side_output
 from das.engine.methods import EngineSettings
 from das.engine.rollouts import totals
-from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import RequestCost, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.trl.speculate import logged, roll_out_announced
@@ -108,16 +107,6 @@ def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     progress.step(ROW | {"step": 2})
 
 
-def text_of_stop_strings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = SimpleNamespace(
-        max_tokens=9, min_tokens=0, stop=["x"], stop_token_ids=[], ignore_eos=True, skip_special_tokens=True
-    )
-    meter = RolloutMeter(broken)
-    known = {"a": SimpleNamespace(sampling_params=params, output_token_ids=[1, 2])}
-    meter.record_pass(["a"], [1], [2], known=known)
-    assert meter.report().passes == 1
-
-
 def rows_in_the_logs_of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generation = SimpleNamespace(last=None, announce=lambda *args: None)
 
@@ -145,7 +134,7 @@ SIDE_OUTPUTS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     each.__name__: each
     for each in (
         *(sum_of_das_run, sum_on_a_full_disk, timeline, events_of_engines, terminal_that_is_gone, terminal_with_a_bar),
-        *(pipe_that_nobody_reads, verdict, text_of_stop_strings, rows_in_the_logs_of_trl, wandb_of_a_script),
+        *(pipe_that_nobody_reads, verdict, rows_in_the_logs_of_trl, wandb_of_a_script),
     )
 }
 

@@ -16,6 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from experiments.run.errors import FAILED, INTERRUPTED, TERMINATED, say, stop
+from experiments.run.files import add_rows
 
 FAILURES = "failed.jsonl"  # in the sweep's folder: a row for each job that failed
 
@@ -44,8 +45,7 @@ def job() -> Iterator[None]:
     if code:
         name = f"job {config.job.num} ({' '.join(config.overrides.task)})"
         say(f"{name} failed, which ends no other job")
-        with (Path(config.sweep.dir) / FAILURES).open("a") as file:
-            file.write(json.dumps({"job": name, "code": code}) + "\n")
+        add_rows(Path(config.sweep.dir) / FAILURES, [{"job": name, "code": code}])
 
 
 class SweepEnd(Callback):
