@@ -114,12 +114,6 @@ def train(policy: str, kind: str, method: str, out: Path) -> None:
     trainer = build(policy, kind, out)
     generation = trainer.vllm_generation
     steps: list[tuple[Any, int]] = []
-    finish = generation._finish
-
-    def finished(rollout: Any) -> None:
-        steps.append((rollout, generation.history_tick))
-        finish(rollout)
-
     by_turn: list[list[dict[str, int]]] = []
     finish_turns = generation.finish_turns
 
@@ -131,8 +125,9 @@ def train(policy: str, kind: str, method: str, out: Path) -> None:
             ]
         )
         finish_turns()
+        steps.append((generation.last, generation.history_tick))
 
-    generation._finish, generation.finish_turns = finished, finished_turns
+    generation.finish_turns = finished_turns
     asked[:] = [generation.llm] if method == "das" else []
     trainer.train()
     out.mkdir(parents=True, exist_ok=True)
