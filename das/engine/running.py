@@ -82,15 +82,17 @@ class RunningRollout:
         no rollout if it knew none of the requests.
         """
         meter, proposer = self._settled(), self._flights.proposer
+        if not get_tp_group().is_first_rank:  # the others have no drafter that knows a request
+            return
         costs = meter.costs()
         plain = meter.report(costs).plain()
         self._count(plain)
         self._sum(costs)
         tracked = [request for request in costs if not request.untracked]
-        if proposer is not None and get_tp_group().is_first_rank:
+        if proposer is not None:
             self._lines.add(plain)
-        if proposer is not None and not tracked:
-            return
+            if not tracked:
+                return
         for alarm in self._alarms():  # TRL quiets vLLM's loggers
             logging.getLogger("das").warning("speculation: %s", alarm)
         if proposer is not None:
@@ -102,8 +104,9 @@ class RunningRollout:
         """Returns the costs so far of these requests of the running rollout or turn, in their order. names: vLLM's
         internal ids."""
         self._flights.settle()
-        costs = {request.name: (request, cost) for request, cost in self._flights.meter.costs().items()}
-        return [self._noted(*costs[name]) for name in names]
+        meter = self._flights.meter
+        known = {request.name: request for request in meter.requests}
+        return [self._noted(known[name], meter.cost(known[name])) for name in names]
 
     def leave(self) -> None:
         """End an evaluation or a rollout that its caller left open."""
