@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from trl.generation.vllm_generation import VLLMGeneration
 
 from das import ranks
 from das.drafter import window_of
@@ -29,6 +28,9 @@ from das.trl.support import invariance_problem
 from das.weights.agreement import Policy
 from das.weights.loaded_weights import cached_blocks
 from das.weights.weight_check import Tensors, WeightSample, problem_of
+
+if TYPE_CHECKING:
+    from trl.generation.vllm_generation import VLLMGeneration  # it takes seconds
 
 
 class DasEngine:
@@ -178,7 +180,7 @@ class SharingEngine(DasEngine):
 
 
 def start_in_process(
-    generation: VLLMGeneration, settings: EngineSettings, build: Callable[..., DasEngine]
+    generation: "VLLMGeneration", settings: EngineSettings, build: Callable[..., DasEngine]
 ) -> DasEngine:
     """Build this rank's engine, and put what TRL's own code needs into `generation`. All ranks must call it. build:
     takes further arguments of vllm.LLM. Raises EngineError if the engine cannot be built in the trainer's process."""
