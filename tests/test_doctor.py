@@ -29,7 +29,7 @@ draw.keyed_verify = lambda logits, num_drafted, drafts, seeds, positions, *rest:
 """
 NO_DRAFTS = """
 from das.engine.proposer import DasProposer
-DasProposer.propose = lambda proposer, sampled_token_ids, *args, **kwargs: [[] for _ in sampled_token_ids]
+DasProposer.propose = lambda proposer, done, *args: [[] for _ in done.requests]
 """
 SELF_TEST = """
 import json, sys

@@ -18,11 +18,12 @@ from das.engine.patches.weights import WEIGHT_TRANSFER
 ROOT = Path(__file__).resolve().parents[1]
 FIXED = ROOT / "tests" / "fixed_budget.py"
 METHODS = ("none", "das")
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # spares engines in processes of their own, which start slowly
 
 
-def run_example(*arguments: str | Path) -> Ended:
+def run_example(*arguments: str | Path, **environment: str) -> Ended:
     """Run an example with a budget that reads no clock, in a process that has imported vLLM and TRL before."""
-    (ended,) = scripts([str(FIXED.relative_to(ROOT)), *map(str, arguments)], [{}])
+    (ended,) = scripts([str(FIXED.relative_to(ROOT)), *map(str, arguments)], [environment])
     assert ended.code == 0, (ended.out + ended.errors)[-3000:]
     return ended
 
@@ -109,7 +110,7 @@ def test_other_problems_and_a_server(repetitive_policy: str, tmp_path: Path) -> 
 
 
 def test_prompt_lookup(repetitive_policy: str) -> None:
-    output = run_example("examples/prompt_lookup.py", repetitive_policy).out
+    output = run_example("examples/prompt_lookup.py", repetitive_policy, **ONE_PROCESS).out
     none, drafted, same = re.findall(r"^(?:none:|das:|same).*$", output, re.MULTILINE)
     assert none.endswith("1.00 a pass, 0 drafted")
     assert int(drafted.split()[-2]) > 0

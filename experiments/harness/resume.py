@@ -41,7 +41,8 @@ SHOWN = 5  # number of differences that a message names
 LOCK = "lock"  # file that a run in its folder holds locked until it ends
 WANDB = "wandb"  # W&B's folder in a run's folder
 CODE = re.compile(r"[^\W\d]\w*(\.\w+)*:[^\W\d]\w*")  # the name of a class or function, module:name
-RECORDS = ("overrides.json", "meta.json", "metrics.jsonl", "result.json")  # a folder with one of them holds a run
+OVERRIDES = "overrides.json"
+RECORDS = (OVERRIDES, "meta.json", "metrics.jsonl", "result.json")  # a folder with one of them holds a run
 
 
 # ---- command line and lock ----
@@ -50,7 +51,7 @@ RECORDS = ("overrides.json", "meta.json", "metrics.jsonl", "result.json")  # a f
 def remember(folder: Path, overrides: list[str]) -> None:
     """Write the command line's overrides into a run's folder, so that `recall` can read them."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "overrides.json", json.dumps(_settings(overrides)))
+    write_text(folder / OVERRIDES, json.dumps(_settings(overrides)))
 
 
 def goes_on(folder: Path, config: DictConfig, overrides: Sequence[str]) -> bool:
@@ -83,7 +84,7 @@ def _settings(overrides: Sequence[str]) -> list[str]:
 def _recorded(folder: Path) -> list[str]:
     """The overrides that `remember` wrote. Raises UserError if there are none."""
     try:
-        return [str(override) for override in json.loads((folder / "overrides.json").read_text())]
+        return [str(override) for override in json.loads((folder / OVERRIDES).read_text())]
     except (OSError, ValueError, TypeError, RecursionError):
         raise UserError(f"resume={folder}: it holds no run of task=train or task=compare (overrides.json)") from None
 
@@ -184,7 +185,9 @@ def hint(folder: Path) -> str:
     if not saved:
         return ""
     launch = f"-m {read.config(folder)['engine']['launch']} " if ranks.count() > 1 else ""
-    return f"; to resume: python {launch}run.py resume={folder}"
+    recorded = _recorded(folder) if (folder / OVERRIDES).exists() else []
+    own = [override for override in recorded if CODE.fullmatch(override.partition("=")[2])]  # see _refuse_foreign
+    return f"; to resume: python {launch}run.py {' '.join([*own, f'resume={folder}'])}"
 
 
 def arguments(folder: Path, overrides: Sequence[str]) -> list[str]:

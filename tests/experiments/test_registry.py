@@ -1,5 +1,7 @@
 """The registry agrees with the config files and the generated page."""
 
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +24,14 @@ def test_every_task_has_a_config_and_a_module() -> None:
     for name, task in TASKS.items():
         assert task.name == name
         assert find_spec(task.module) is not None
+
+
+def test_no_task_loads_vllm_or_trl_before_it_has_checked_its_settings() -> None:
+    program = (
+        "import sys; from experiments.registry import TASKS; loaded = [task.load() for task in TASKS.values()]; "
+        "assert loaded and not {'vllm', 'trl'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("name", TASKS)

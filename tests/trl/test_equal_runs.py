@@ -159,14 +159,11 @@ def test_checkpoints_of_a_policy_with_an_mtp_layer_are_whole_policies(
 # ---- what stops a run ----
 
 
-@pytest.mark.parametrize(
-    ("arm", "message"),
-    [("none", "did not reach the engine"), ("stock", "engine and trainer disagree on log-probs")],
-)
+@pytest.mark.parametrize("arm", ["none", "stock"])
 def test_weights_that_do_not_arrive_stop_the_run(
-    in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path, arm: str, message: str
+    in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path, arm: str
 ) -> None:
-    assert message in in_process(error_of, "lost weights", arm, tiny_policy, tmp_path)
+    assert "did not reach the engine" in in_process(error_of, "lost weights", arm, tiny_policy, tmp_path)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_before_a_checkpoint(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import COMPARED
-from scripts import run_script
+from scripts import GIVEN_PRICES, run_script
 
 from analysis import compare as curves
 from analysis import read
@@ -111,11 +111,12 @@ def test_a_resumed_run_is_as_if_it_had_not_stopped(once: tuple[Path, str], tmp_p
     shutil.copytree(once[0], stopped)
     shutil.rmtree(stopped / "arms" / "das" / CHECKPOINTS / "step_00005")
     (stopped / "first_arm.safetensors").write_bytes(b"half")
-    assert "resuming after step 4" in run_script("run.py", f"resume={stopped}")
+    assert "resuming after step 4" in run_script("run.py", f"resume={stopped}", *GIVEN_PRICES)
     for arm in ARMS:
         assert checkpoint.steps(stopped / "arms" / arm / CHECKPOINTS) == [5]
         assert not (stopped / "arms" / arm / CHECKPOINTS / "step_00005" / checkpoint.OPTIMIZER).exists()
-    assert "resuming after step 5" in run_script("run.py", f"resume={stopped}"), "its verdict can be made again"
+    again = run_script("run.py", f"resume={stopped}", *GIVEN_PRICES)
+    assert "resuming after step 5" in again, "its verdict can be made again"
     assert not list(stopped.glob("*.safetensors"))
     assert read.result(stopped)["identical"] == read.result(once[0])["identical"]
     for arm in ARMS[:-1]:

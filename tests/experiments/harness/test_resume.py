@@ -108,6 +108,13 @@ def test_accumulated_steps_may_share_a_generation() -> None:
     check_checkpoints(config("+trainer.steps_per_generation=4", "+trainer.gradient_accumulation_steps=2"))
 
 
+def test_the_command_that_resumes_names_what_is_not_taken_from_the_folder(tmp_path: Path) -> None:
+    resume.remember(tmp_path, ["arms=[none,das]", "reward.function=mine:reward"])
+    assert resume.hint(tmp_path) == "", "there is no checkpoint"
+    (tmp_path / "arms" / "das" / resume.CHECKPOINTS / "step_00001").mkdir(parents=True)
+    assert resume.hint(tmp_path) == f"; to resume: python run.py reward.function=mine:reward resume={tmp_path}"
+
+
 def test_a_run_that_is_still_running_is_not_resumed(tmp_path: Path) -> None:
     with resume.hold(tmp_path), pytest.raises(UserError, match="still running"), resume.hold(tmp_path):
         pass
