@@ -4,17 +4,33 @@ The engine's proposer (das.engine.proposer) and the simulated engine of the harn
 DraftRound, so that a simulated rollout makes the same drafter and budget calls, in the same order, as a real one.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import gt
 
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
+from das.budget.marginal import best_tokens
 from das.drafter import Drafter, Drafts
 
 UNLIMITED = 2**31
+PLANNED_BY = 4  # the last rounds of a request, by which its rows are planned
+
+
+def planned_rows(wanted: Sequence[Collection[int]], most: int) -> list[int]:
+    """Returns how many drafted tokens of each request to verify in a pass that begins before its drafts are known: as
+    many as the budget chose in the last rounds on average, rounded up, and fewer of the longest drafts where all would
+    be more than `most`. wanted: what the budget chose for each request in its last rounds."""
+    planned = [-(-sum(counts) // max(1, len(counts))) for counts in wanted]
+    over = sum(planned) - most
+    while over > 0:
+        longest = max(planned)
+        for i, count in enumerate(planned):
+            if count == longest and over > 0:
+                planned[i], over = count - 1, over - 1
+    return planned
 
 
 @dataclass(slots=True)
@@ -32,8 +48,8 @@ class DraftRound:
     drafter           several rounds may share one drafter (engines with one history)
     budget            belongs to this round alone
     max_draft_tokens  the longest draft that the caller can verify; None: the budget's maximum
-    max_rows          the most rows (requests and drafted tokens) of a pass; drafts are the shorter the more requests
-                      there are; None: no such limit
+    max_rows          the most rows (requests and drafted tokens) of a pass, for which the drafted tokens count that
+                      are likeliest to be accepted; None: no such limit
 
     begin_step and end_step enclose a rollout. Where nobody announces rollouts, as in a server, they end between two
     passes, and requests that still run belong to the next one.
@@ -111,8 +127,20 @@ class DraftRound:
             return None
         names = [request.name for request in requests]
         floors = self.budget.floors(requests)
-        drafts = self.drafter.propose_batch(names, limits, floors)
+        drafts = self._fitting(self.drafter.propose_batch(names, limits, floors))
         return Proposal(drafts, self._trimmed(requests, drafts))
+
+    def room(self, num_requests: int) -> int:
+        """Returns how many drafted tokens a pass of so many requests can verify."""
+        return max(0, self.max_rows - num_requests)
+
+    def _fitting(self, drafts: Drafts) -> Drafts:
+        """Returns the drafts without the tokens for which a pass has no rows."""
+        room = self.room(len(drafts))
+        if int(drafts.counts.sum()) <= room:
+            return drafts
+        _, counts, _, _ = best_tokens(drafts, np.zeros(room + 1), room)
+        return replace(drafts, counts=counts)
 
     @property
     def _budget(self) -> str:
@@ -132,9 +160,9 @@ class DraftRound:
     def _cap(self, wanted: Sequence[int], requests: Sequence[LiveRequest], room: Sequence[int] | None) -> list[int]:
         """Returns the longest draft allowed for each request, in tokens: the smallest of the budget's limit (`wanted`),
         the request's remaining tokens, its own draft limit, its `room`, and the longest draft that the caller can
-        verify beside those of the other requests."""
+        verify."""
         limits = []
-        longest = min(self.max_draft_tokens, self.max_rows // len(requests) - 1)
+        longest = self.max_draft_tokens if self.room(len(requests)) else 0
         # These are comparisons, because min() of five values takes twice as long, and this runs in every pass.
         for limit, request, free in zip(wanted, requests, repeat(UNLIMITED) if room is None else room, strict=False):
             remaining = request.max_tokens - request.generated - 1

@@ -10,7 +10,7 @@ import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.fixed import Fixed
-from das.draft_round import DraftRound
+from das.draft_round import DraftRound, planned_rows
 from das.drafter import Drafts, HistoryDrafter
 from das.drafter.distributions import NO_PAIR, PAIRS, Distributions
 from das.engine import proposer
@@ -265,14 +265,27 @@ def test_a_draft_is_cut_to_what_may_still_come() -> None:
     assert draft_round.propose(requests[-1:]) is None
 
 
-@pytest.mark.parametrize(("live", "longest"), [(1, 8), (64, 8), (65, 7), (128, 3), (288, 1), (289, 0)])
-def test_drafts_end_where_a_pass_has_no_more_rows(live: int, longest: int) -> None:
-    draft_round = DraftRound(HistoryDrafter(min_prob=0.0), Greedy(), max_draft_tokens=8, max_rows=576)
+@pytest.mark.parametrize("live", [1, 64, 85, 86, 256, 700, 767, 768, 800])
+def test_a_pass_has_no_more_rows_than_fit_and_the_likeliest_tokens_have_them(live: int) -> None:
+    drafter = HistoryDrafter(min_prob=0.0)
+    draft_round = DraftRound(drafter, Greedy(), max_draft_tokens=8, max_rows=768)
     requests = [LiveRequest(str(i), "p", 1000) for i in range(live)]
     for request in requests:
         draft_round.begin(request, [7, 8], earlier_tokens=list(range(50)) * 2)
     proposal = draft_round.propose(requests)
-    assert (0 if proposal is None else max(proposal.counts)) == longest
+    counts = [0] * live if proposal is None else proposal.counts
+    assert sum(counts) == min(8 * live, max(0, 768 - live))
+    if proposal is not None:
+        gains = drafter.propose_batch([request.name for request in requests], [8] * live).probs.cumprod(axis=1)
+        is_kept = np.arange(8) < np.array(counts)[:, None]
+        assert gains[is_kept].min() >= gains[~is_kept].max(initial=0)
+
+
+def test_planned_rows_are_the_mean_of_the_last_rounds_and_fit() -> None:
+    wanted = [[], [0, 0, 1], [8, 8, 8, 8], [3, 4]]
+    assert planned_rows(wanted, 13) == [0, 1, 8, 4]
+    assert planned_rows(wanted, 7) == [0, 1, 3, 3]
+    assert planned_rows(wanted, 0) == [0, 0, 0, 0]
 
 
 def test_who_is_not_kept_leaves_no_trace() -> None:

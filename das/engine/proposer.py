@@ -10,7 +10,7 @@ import numpy as np
 from das.budget import BudgetPolicy, DraftWork, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.lengths import RemainingLength
-from das.draft_round import DraftRound
+from das.draft_round import DraftRound, planned_rows
 from das.drafter import make_drafter
 from das.drafter.saved import SavedText
 from das.engine.engine_config import WORKER, DasOptions, das_options
@@ -158,8 +158,8 @@ class DasProposer:
 
     def planned_rows(self, requests: Sequence[Request]) -> list[int]:
         """Returns how many drafted tokens of each of these requests to verify in a pass that begins before its drafts
-        are known: as many as the budget chose in the last rounds on average, rounded up."""
-        return [-(-sum(request.wanted) // max(1, len(request.wanted))) for request in requests]
+        are known."""
+        return planned_rows([request.wanted for request in requests], self.draft_round.room(len(requests)))
 
     @property
     def rests(self) -> bool:

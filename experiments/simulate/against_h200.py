@@ -7,7 +7,7 @@ draft of the last four passes, kept a pass within its largest graph of 576 rows 
 and read the tokens of each pass at rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,13 +90,17 @@ def roll_out(engine: Engine, epochs: Sequence[Workload]) -> list[Step]:
     return [simulate_rollout(work, [engine], [range(len(work))], tick) for tick, work in enumerate(epochs, 1)]
 
 
+def longest(wanted: Sequence[Collection[int]], most: int) -> list[int]:
+    """Return how many drafted tokens of each request das planned then."""
+    return [max(counts, default=0) for counts in wanted]
+
+
 def rolled(live: int) -> tuple[float, Rolled]:
     """Simulate the rollouts of `live` requests. Returns ms a pass of `stock`, and what das took."""
     epochs = works(live)
     stock = roll_out(PlainEngine(h200(das=False), live), epochs)
-    engine = TextEngine(
-        h200(), live, HistoryDrafter(), Then(), LENGTH + 1, max_draft_tokens=DRAFTED, max_rows=GRAPHS, ahead=max
-    )
+    most = min(DRAFTED, GRAPHS // live - 1)
+    engine = TextEngine(h200(), live, HistoryDrafter(), Then(), LENGTH + 1, max_draft_tokens=most, ahead=longest)
     das = roll_out(engine, epochs)
     count = sum(len(step.timelines[0]["live"]) for step in das[1:])
     took, of_stock = (sum(step.rollout_s for step in arm[1:]) for arm in (das, stock))

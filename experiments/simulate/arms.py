@@ -5,15 +5,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from das.budget import make_budget
+from das.draft_round import planned_rows
 from das.drafter import Drafter, HistoryDrafter
 from experiments.simulate.cluster import Step, simulate_rollout
 from experiments.simulate.engine import Engine, PlainEngine
-from experiments.simulate.text_engine import TextEngine, planned_rows
+from experiments.simulate.text_engine import TextEngine
 from experiments.simulate.times import PassTimes
 from experiments.simulate.workload import Workload
 
-# On a GPU das drafts at most 8 tokens for a request, and keeps a pass within its largest graph: 64 requests with these.
-DRAFTED, GRAPHS = 8, 576
+# On a GPU das drafts at most 8 tokens for a request, and keeps a pass within its largest graph (engine/patches/gpu.py).
+DRAFTED, GRAPHS = 8, 768
 
 
 @dataclass(frozen=True)

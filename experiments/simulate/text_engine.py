@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
-from das.draft_round import DraftRound, Proposal
+from das.draft_round import PLANNED_BY, DraftRound, Proposal
 from das.drafter import Drafter
 from experiments.simulate.engine import Engine
 from experiments.simulate.times import PassTimes
@@ -18,14 +18,7 @@ from experiments.simulate.workload import Workload
 
 PROMPT = 10**6  # recorded responses come without prompts: token ids of stand-in prompts start here
 KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
-PLANNED_BY = 4  # rounds, as in das.engine.proposer
 PLACEHOLDER = -1  # a planned token for which there is no draft
-
-
-def planned_rows(wanted: Collection[int]) -> int:
-    """Returns how many drafted tokens of a request a pass verifies that is launched before they are known. wanted: what
-    the budget chose in the request's last rounds. See DasProposer.planned_rows."""
-    return -(-sum(wanted) // len(wanted))
 
 
 class TextEngine(Engine):
@@ -37,7 +30,7 @@ class TextEngine(Engine):
     name           prefix of request names, which must differ between engines that share a drafter
     max_draft_tokens, max_rows  see DraftRound
     ahead          how an engine plans the drafted tokens of a pass that it launches before the drafts are known, such
-                   as planned_rows; None: drafts are known
+                   as das.draft_round.planned_rows; None: drafts are known
     """
 
     def __init__(
@@ -50,7 +43,7 @@ class TextEngine(Engine):
         name: str = "",
         max_draft_tokens: int | None = None,
         max_rows: int | None = None,
-        ahead: Callable[[Collection[int]], int] | None = None,
+        ahead: Callable[[Sequence[Collection[int]], int], Sequence[int]] | None = None,
     ) -> None:
         super().__init__(times, max_num_seqs)
         self.drafter = drafter
@@ -190,8 +183,8 @@ class TextEngine(Engine):
         joins = bool(self.waiting) and len(self._requests) - over < self.max_num_seqs
         if self._ahead is None or joins:
             return None
-        wanted = self._wanted
-        return np.array([self._ahead(wanted[r.name]) if r.name in wanted else 0 for r in self._requests])
+        wanted = [self._wanted.get(request.name, ()) for request in self._requests]
+        return np.array(self._ahead(wanted, self.draft_round.room(len(wanted))))
 
     def _note_wanted(self, proposal: Proposal | None) -> None:
         before, self._wanted = self._wanted, {}

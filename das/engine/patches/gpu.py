@@ -2,17 +2,17 @@
 
 - compilation_config.custom_ops of an engine with batch-invariant kernels gets "+rms_norm".
 - attention_config.backend of such an engine is vLLM's Triton attention if the heads are smaller than 128.
-- compilation_config.cudagraph_capture_sizes of an engine that drafts has room for GRAPHED requests with SHORT drafted
-  tokens each. vLLM's own list ends at 512 rows.
+- compilation_config.cudagraph_capture_sizes of an engine that drafts ends at ROWS rows. vLLM's own list ends at 512.
 """
 
 from typing import Any
 
 import torch
 
-from das.engine.engine_config import BITS, SHORT
+from das.engine.engine_config import BITS
 
-GRAPHED = 64  # requests with SHORT drafted tokens each whose pass is one graph
+ROWS = 768  # of the largest pass that is one graph: 256 requests with two drafted tokens each
+GRAPHED = 64  # requests that all draft the longest draft, in the graphs of attention that wants that
 INVARIANT_HEAD = 128  # the head size for which FlashAttention 3 should be batch-invariant under vLLM's flag
 
 
@@ -40,7 +40,7 @@ def keeps_bits(exact: str | None, dtype: torch.dtype) -> bool:
 
 
 def graph_drafts(vllm_config: Any) -> None:
-    """Let graphs reach the passes of GRAPHED requests with drafts. Sizes that the user chose stay."""
+    """Let graphs reach passes of ROWS rows. Sizes that the user chose stay."""
     from vllm.platforms import current_platform
 
     compilation, requests = vllm_config.compilation_config, vllm_config.scheduler_config.max_num_seqs
@@ -48,7 +48,7 @@ def graph_drafts(vllm_config: Any) -> None:
     if current_platform.is_cpu() or vllm_config.model_config.enforce_eager or chosen:
         return
     longest = 1 + vllm_config.speculative_config.num_speculative_tokens
-    largest = min(requests * longest, GRAPHED * (1 + SHORT))
+    largest = min(requests * longest, ROWS)
     few = [1, 2, 4, *range(8, GRAPHED + 1, 8)]
     # As vLLM's own: passes of any drafts, and, for attention that wants it, those in which all draft the longest draft.
     sizes = {1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16), largest, *(longest * each for each in few)}

@@ -54,6 +54,7 @@ PASSES = {  # drafted tokens of each request
     "15 live, all draft 32": [32] * 15,
     "64 live, all draft 8": [8] * 64,
     "256 live, 400 drafted": [8] * 50 + [0] * 206,
+    "256 live, 513 drafted": [8] * 64 + [1] + [0] * 191,
 }
 
 

@@ -49,9 +49,11 @@ def check(rows: dict[str, dict[str, Any]]) -> None:
         longest = "64 live, all draft 8" if at_level_1 else "15 live, all draft 32"
         drafted = {graphs[one] for one in ("64 live, 5 drafted", longest)}
         assert drafted == {"FULL" if by_das else "PIECEWISE"}, (name, row)
-        assert (graphs["256 live, 400 drafted"], row["largest"]) == ("NONE", 576 if by_das else 512), (name, row)
+        assert row["largest"] == (768 if by_das else 512), (name, row)
+        assert graphs["256 live, 400 drafted"] == ("FULL" if by_das else "NONE"), (name, row)
+        assert graphs["256 live, 513 drafted"] == "NONE", (name, row)
         if by_das:  # also with an attention whose full graphs want equal lengths
-            assert row["rows of graphs"] == 576, (name, row)
+            assert row["rows of graphs"] == 768, (name, row)
             assert row["in one graph"] == {"ALWAYS": True, "UNIFORM_BATCH": False}, (
                 "only then are passes launched ahead"
             )

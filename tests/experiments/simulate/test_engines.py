@@ -14,6 +14,7 @@ import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.fixed import Fixed
+from das.draft_round import planned_rows
 from das.drafter import HistoryDrafter
 from experiments.simulate.cluster import simulate_rollout
 from experiments.simulate.engine import PlainEngine
@@ -21,7 +22,7 @@ from experiments.simulate.latency_fits import Roofline
 from experiments.simulate.latency_forms import Drafting
 from experiments.simulate.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
 from experiments.simulate.tables import Table
-from experiments.simulate.text_engine import PROMPT, TextEngine, planned_rows
+from experiments.simulate.text_engine import PROMPT, TextEngine
 from experiments.simulate.times import PassWork, Priced, Scaled, Times
 from experiments.simulate.workload import Workload, workload
 
