@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 from vllm.sampling_params import RequestOutputKind
 
-from das.engine.rollouts.report import costs_from_plain
+from das.engine.rollouts.report import finished_from_plain
 from das.verify.seeds import made_seed
 
 PROBLEMS = 6
@@ -133,7 +133,7 @@ def answers(
         if steps == ABORT_AFTER and aborted:
             engine.abort_request([str(i) for i in aborted if responses[i] is None])
     report = llm.collective_rpc("das_end_rollout", args=(history_tick,))[0]
-    costs = {name.rsplit("-", 1)[0]: cost for name, cost in costs_from_plain(report).items()}
+    costs = finished_from_plain(report)
     for i, samples in enumerate(responses):
         if samples is None or "stop" in batch[i].arguments:  # the engine does not know the end that a stop string makes
             continue

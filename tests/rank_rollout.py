@@ -2,11 +2,8 @@
 
 from types import SimpleNamespace
 
-import numpy as np
-
 from das import ranks
-from das.cluster.messages import Response
-from das.engine.rollouts.report import ClusterReport, RequestCost, RolloutReport
+from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.trl.engines.cluster import ClusterEngines
 from experiments.rank_folders import join
@@ -15,17 +12,15 @@ from experiments.run.rollout_row import rollout_row
 SHARES = (1, 2)  # rows of each rank
 
 
-def answered(request: RolloutRequest) -> tuple[list[Response], Rollout]:
+def answered(request: RolloutRequest) -> Rollout:
     """A cluster's rollout: each response is the request's seed, as often as its prompt is long."""
     assert ranks.is_main()
     tokens = [
-        np.full(len(prompt["prompt_token_ids"]), seed)
-        for prompt, seed in zip(request.prompts, request.seeds, strict=True)
+        [seed] * len(prompt["prompt_token_ids"]) for prompt, seed in zip(request.prompts, request.seeds, strict=True)
     ]
-    costs = [RequestCost(1, len(row), last_s=1.0) for row in tokens]
-    responses = [
-        Response(index, row, -1.0 * row, "stop", cost)
-        for index, (row, cost) in enumerate(zip(tokens, costs, strict=True))
+    finished = [
+        Finished(1, len(row), last_s=1.0, problem=problem, tokens=row, finish_reason="stop")
+        for row, problem in zip(tokens, request.problems, strict=True)
     ]
     report = RolloutReport(
         passes=3,
@@ -37,8 +32,7 @@ def answered(request: RolloutRequest) -> tuple[list[Response], Rollout]:
         step_time_s=[0.5],
         cluster=ClusterReport(2, 0, 0, 0.0, 0, {}),
     )
-    rollout = Rollout(0, list(request.problems), [row.tolist() for row in tokens], ["stop"] * 3, costs, 2.0, report)
-    return responses, rollout
+    return Rollout(0, finished, 2.0, report)
 
 
 if __name__ == "__main__":
@@ -52,8 +46,8 @@ if __name__ == "__main__":
         engines.cluster = SimpleNamespace(roll_out=answered)
     responses, rollout = engines.roll_out(RolloutRequest(prompts, None, problems, seeds, 0, 1))
     expected = [[seed] * (rank + row + 1) for row, seed in enumerate(seeds)]
-    assert rollout.responses == [response.tokens.tolist() for response in responses] == expected
-    assert rollout.problems == problems
+    assert rollout.responses == [response.tokens for response in responses] == expected
+    assert [each.problem for each in rollout.finished] == problems
     row = rollout_row(rollout)
     assert row["passes"] == len(seeds)
     assert row["decode_steps"] == (0 if rank else 5)

@@ -16,7 +16,7 @@ from composed import composed_arm
 from das import side_output
 from das.engine.methods import EngineSettings
 from das.engine.rollouts import totals
-from das.engine.rollouts.report import RequestCost, RolloutReport
+from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.trl.speculate import logged, roll_out_announced
 from das.trl.step_rollouts import StepRollouts
@@ -26,7 +26,8 @@ from experiments.run.progress import Progress
 from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import ENGINES, RunFolder
 
-ROLLED_OUT = Rollout(0, ["p"], [[1, 2]], ["stop"], [RequestCost(2, 0)], 1.0, RolloutReport(passes=2))
+FINISHED = Finished(2, 0, problem="p", tokens=[1, 2], finish_reason="stop")
+ROLLED_OUT = Rollout(0, [FINISHED], 1.0, RolloutReport(passes=2))
 ROW = {"step": 1, "arm": "das", "rollout_s": 1.5, "tokens_per_pass": 2.0, "length_max": 70, "alarms": []}
 
 
@@ -68,7 +69,7 @@ def events_of_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path, composed_arm("das").resolved)
     (tmp_path / ENGINES).mkdir()
     report = RolloutReport(passes=2, engines=[{"engine": 0}])
-    folder.add_step(ROW, Rollout(0, ["p"], [[1, 2]], ["stop"], [RequestCost(2, 0)], 1.0, report), [None])
+    folder.add_step(ROW, Rollout(0, [FINISHED], 1.0, report), [None])
     assert json.loads((tmp_path / "metrics.jsonl").read_text())["step"] == 1
 
 
@@ -186,7 +187,5 @@ def test_wandb_that_does_not_start_is_said(tmp_path: Path, monkeypatch: pytest.M
 
 def test_numbers_of_a_rollout_without_a_token() -> None:
     """Every prompt filled its context."""
-    row = rollout_row(
-        Rollout(0, ["p"], [[]], ["length"], [RequestCost(0, 0, predicted_length=2.0)], 1.0, RolloutReport())
-    )
+    row = rollout_row(Rollout(0, [Finished(0, 0, problem="p", predicted_length=2.0)], 1.0, RolloutReport()))
     assert (row["tokens_per_pass"], row["longest_over_mean"], row["length_error"]) == (0, 0, 2)

@@ -17,12 +17,12 @@ import numpy as np
 from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
 from das.cluster.dispatcher import Dispatcher
 from das.cluster.history_store import HistoryStore, finished_text
-from das.cluster.messages import ClusterError, EngineRequest, Response, predicted, requests_of
+from das.cluster.messages import ClusterError, EngineRequest, predicted, requests_of
 from das.cluster.pool import EnginePool, Event, PoolEngine
 from das.drafter import window_of
 from das.drafter.saved import SavedText, read_history
 from das.engine.learned import HISTORY, LEARNED
-from das.engine.rollouts.report import ClusterReport, RolloutReport, of_engines
+from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport, of_engines
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 from das.files import write_bytes
 
@@ -41,17 +41,12 @@ class Running:
     params: Any
     evaluation: bool
     began: float
-    responses: dict[int, Response] = field(default_factory=dict)
+    responses: dict[int, Finished] = field(default_factory=dict)  # by the request's index
     by: dict[int, int] = field(default_factory=dict)  # the engine that delivered each response
     began_at: dict[int, float] = field(default_factory=dict)  # when each engine began, in seconds after `began`
     losses: Counter[int] = field(default_factory=Counter)  # number of engines that died with each request
     timeline: list[dict[str, Any]] = field(default_factory=list)
     rollout_s: float = 0.0
-
-    @property
-    def ordered(self) -> list[Response]:
-        """The responses in the order of the prompts."""
-        return [self.responses[index] for index in range(len(self.requests))]
 
     def note(self, engine: int, event: str) -> None:
         """Add an event of an engine to the rollout's timeline."""
@@ -82,8 +77,8 @@ class Cluster:
 
     # ---- rollouts ----
 
-    def roll_out(self, request: RolloutRequest) -> tuple[list[Response], Rollout]:
-        """Generate one response for each prompt. Returns the responses, in the order of the prompts, and the rollout.
+    def roll_out(self, request: RolloutRequest) -> Rollout:
+        """Generate one response for each prompt.
 
         Raises ClusterError if no engine is left, or if LOSSES engines die with the same request.
         """
@@ -92,13 +87,12 @@ class Cluster:
         rollout = self._measured(request, running, reports)
         self._move_history(request.next_history_tick, request.evaluation)
         warn_of(rollout.report, request.step)
-        return running.ordered, rollout
+        return rollout
 
-    def roll_out_turn(self, request: RolloutRequest, turn: int) -> tuple[list[Response], Rollout]:
+    def roll_out_turn(self, request: RolloutRequest, turn: int) -> Rollout:
         """Generate the responses of one turn of a rollout that has several turns. `end_turns` ends the rollout."""
         running = self._run(request, turn)
-        rollout = self._measured(request, running, self.engines.call_all("end_turn"))
-        return running.ordered, rollout
+        return self._measured(request, running, self.engines.call_all("end_turn"))
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """End a rollout of several turns: the drafters' windows move to `next_history_tick`. Returns a report of the
@@ -165,18 +159,16 @@ class Cluster:
         elif event.method == "poll":
             self._take_responses(running, engine, event.answer)
 
-    def _take_responses(self, running: Running, engine: int, responses: Sequence[Response]) -> None:
+    def _take_responses(self, running: Running, engine: int, responses: Sequence[Finished]) -> None:
         for response in responses:
-            running.dispatcher.finished(engine, response.index)
-            running.responses[response.index], running.by[response.index] = response, engine
+            index = int(str(response.name))
+            running.dispatcher.finished(engine, index)
+            running.responses[index], running.by[index] = response, engine
             if not running.evaluation:
-                self.history.add(self._trajectory(running.requests[response.index], response), [engine])
+                prompt = running.requests[index].prompt
+                self.history.add(finished_text(response, self.history.history_tick, prompt), [engine])
         if responses:
             running.note(engine, "finished")
-
-    def _trajectory(self, request: EngineRequest, response: Response) -> SavedText:
-        tick, distributions = self.history.history_tick, response.cost.distributions
-        return finished_text(request.problem, tick, request.prompt, response.tokens, distributions)
 
     def _lost(self, running: Running, event: Event) -> None:
         """Let other engines start the requests of a dead engine again. event: the engine's loss."""
@@ -197,18 +189,13 @@ class Cluster:
 
     def _measured(self, request: RolloutRequest, running: Running, reports: Mapping[int, RolloutReport]) -> Rollout:
         """Returns the finished rollout with its measurements. reports: the reports of engines that are still alive."""
-        ordered = running.ordered
-        costs = []
-        for response in ordered:
-            engine = running.by[response.index]
-            offset = running.began_at[engine]
-            cost = response.cost
-            costs.append(replace(cost, first_s=cost.first_s + offset, last_s=cost.last_s + offset, engine=engine))
-        start = time.thread_time()
-        responses = [response.tokens.tolist() for response in ordered]
-        handover_s = time.thread_time() - start + self.engines.receiving_s
-        self.engines.receiving_s = 0.0
-        tokens = sum(map(len, responses))
+        finished = []
+        for index in range(len(running.requests)):
+            engine, response = running.by[index], running.responses[index]
+            first_s, last_s = (running.began_at[engine] + time_s for time_s in (response.first_s, response.last_s))
+            finished.append(replace(response, engine=engine, first_s=first_s, last_s=last_s))
+        handover_s, self.engines.receiving_s = self.engines.receiving_s, 0.0
+        tokens = sum(len(response.tokens) for response in finished)
         restarts, self._restarts = self.engines.restarts - self._restarts, self.engines.restarts
         cluster = ClusterReport(
             engines=len(self.engines.engines),
@@ -219,8 +206,7 @@ class Cluster:
             by_engine=by_engine(running, reports),
         )
         report = replace(of_engines(reports), cluster=cluster, engines=running.timeline)
-        reasons = [response.finish_reason for response in ordered]
-        return measured_rollout(request, responses, reasons, costs, running.rollout_s, report)
+        return measured_rollout(request, finished, running.rollout_s, report)
 
     # ---- state ----
 
@@ -275,8 +261,8 @@ def by_engine(running: Running, reports: Mapping[int, RolloutReport]) -> dict[st
     rows: dict[str, dict[str, Any]] = {}
     for engine in sorted(running.began_at):
         own = [running.responses[index] for index, deliverer in running.by.items() if deliverer == engine]
-        tokens, passes = sum(len(each.tokens) for each in own), sum(each.cost.passes for each in own)
-        last_s = max((each.cost.last_s for each in own), default=0.0)
+        tokens, passes = sum(len(each.tokens) for each in own), sum(each.passes for each in own)
+        last_s = max((each.last_s for each in own), default=0.0)
         rows[str(engine)] = {
             "responses": len(own),
             "tokens": tokens,

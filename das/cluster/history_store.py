@@ -7,26 +7,22 @@ and no engine indexes what it does not need.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from das.drafter.distributions import Distributions
 from das.drafter.options import PROMPT_CONTEXT
 from das.drafter.saved import SavedHistory, SavedText
+from das.engine.rollouts.report import Finished
 
 
-def finished_text(
-    problem: str, history_tick: int, prompt: Sequence[int], response: Sequence[int] | np.ndarray, distributions: Any
-) -> SavedText:
-    """Returns a finished response in the form in which engines give it to each other.
-
-    prompt: its token ids. distributions: of the response's tokens, as Distributions.text; None: unknown.
-    """
-    context = prompt[-PROMPT_CONTEXT:]
-    tokens = np.concatenate([np.asarray(context, np.int32), np.asarray(response, np.int32)])
-    remembered = None if distributions is None else Distributions.from_text(distributions, len(response))
-    return SavedText(problem, history_tick, len(context), tokens, remembered=remembered)
+def finished_text(finished: Finished, history_tick: int, prompt: Sequence[int]) -> SavedText:
+    """Returns a finished response in the form in which engines give it to each other. prompt: its token ids."""
+    assert finished.problem is not None
+    context, known, length = prompt[-PROMPT_CONTEXT:], finished.distributions, len(finished.tokens)
+    tokens = np.concatenate([np.asarray(context, np.int32), np.asarray(finished.tokens, np.int32)])
+    remembered = None if known is None else Distributions.from_text(known, length)
+    return SavedText(finished.problem, history_tick, len(context), tokens, remembered=remembered)
 
 
 class HistoryStore:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from das.cluster.dispatcher import QueuedRequest
-from das.engine.rollouts.report import RequestCost
 from das.engine.rollouts.rollout import RolloutRequest
 
 
@@ -32,17 +31,6 @@ def requests_of(rollout: RolloutRequest) -> list[EngineRequest]:
         EngineRequest(index, list(prompt), problem, seed)
         for index, (prompt, problem, seed) in enumerate(zip(prompts, rollout.problems, rollout.seeds, strict=True))
     ]
-
-
-@dataclass(frozen=True)
-class Response:
-    """A finished request. Every engine gives equal requests equal responses, except for `cost`."""
-
-    index: int
-    tokens: np.ndarray  # int32 [T], ids
-    logprobs: np.ndarray | None  # float64 [T], log-probs of the tokens; None: the rollout did not ask for them
-    finish_reason: str
-    cost: RequestCost
 
 
 def predicted(request: RolloutRequest) -> list[QueuedRequest]:

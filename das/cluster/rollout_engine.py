@@ -9,19 +9,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
-from das.cluster.messages import ClusterError, EngineRequest, Response
+from das.cluster.messages import ClusterError, EngineRequest
 from das.cluster.weights import WeightsPart, unpacked
 from das.drafter.saved import SavedText
 from das.engine.build import build_engine
 from das.engine.install import install
 from das.engine.methods import EngineSettings
-from das.engine.rollouts.report import RequestCost, RolloutReport
+from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import own_parameters
 from das.weights.agreement import Policy
 from das.weights.loaded_weights import cached_blocks
@@ -38,11 +38,10 @@ class RolloutEngine:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="das-engine")
         self._pass: Future[None]  # the last pass that was asked for; each asks for the next one
-        self._finished: deque[Response] = deque()  # responses that the trainer has not got yet
-        self._live: dict[str, EngineRequest] = {}  # live requests by their names in vLLM
-        self._internal: dict[str, str] = {}  # vLLM's internal name of each request, by its name in `_live`
+        self._finished: deque[Finished] = deque()  # responses that the trainer has not got yet
+        self._live: dict[str, EngineRequest] = {}  # live requests by their names in vLLM, their indices
         self._params: Any = None  # SamplingParams of the running rollout
-        self._rollout = 0  # counts rollouts, so that names never repeat
+        self._has_begun = False  # whether there was a rollout
         self._history_tick = 0  # the present tick of the drafter's window
 
     def start(self, settings: EngineSettings, threads: int = 1) -> int:
@@ -119,8 +118,8 @@ class RolloutEngine:
             self._params = _flat(params)
             self._abort()
             self._finished.clear()
-            goes_on = turn and self._rollout  # a new engine may join amid a rollout of several turns
-            self._rollout += 1
+            goes_on = turn and self._has_begun  # a new engine may join amid a rollout of several turns
+            self._has_begun = True
             self._history_tick = history_tick
             self.llm.collective_rpc("das_add_history", args=(history_tick, ()))
             if goes_on:
@@ -132,7 +131,7 @@ class RolloutEngine:
 
     def poll(
         self, new: Sequence[EngineRequest], waiting: int, timeout_s: float, history: Sequence[SavedText] = ()
-    ) -> list[Response]:
+    ) -> list[Finished]:
         """Start `new` requests. Returns the responses that have finished since the last poll.
 
         waiting: how many requests wait in the queue that engines share. history: responses of other engines that the
@@ -187,10 +186,10 @@ class RolloutEngine:
             self.llm.collective_rpc("das_add_history", args=(self._history_tick, history))
         idle = not self._live
         for request in new:
-            name = f"{self._rollout}.{request.index}"
+            name = str(request.index)
             params = own_parameters(self._params, request.seed, request.problem)
             prompt = {"prompt_token_ids": list(request.prompt)}
-            self._internal[name] = self.llm.llm_engine.add_request(name, prompt, params)
+            self.llm.llm_engine.add_request(name, prompt, params)
             self._live[name] = request
         if idle:
             self._pass = self._thread.submit(self._step)
@@ -198,7 +197,6 @@ class RolloutEngine:
     def _abort(self) -> None:
         self.llm.llm_engine.abort_request(list(self._live))
         self._live.clear()
-        self._internal.clear()
 
     def _step(self) -> None:
         """Run a pass, and ask for the next one if requests are live."""
@@ -206,25 +204,20 @@ class RolloutEngine:
             return  # they were aborted since
         stepped = self.llm.llm_engine.step()
         outputs = [output for output in stepped if output.finished and output.request_id in self._live]
-        internal = [self._internal.pop(output.request_id) for output in outputs]
-        costs = self.llm.collective_rpc("das_costs", args=(internal,))[0] if outputs else []
-        for output, cost in zip(outputs, costs, strict=True):
-            self._finished.append(self._response(self._live[output.request_id].index, output, cost))
-        for output in outputs:
-            del self._live[output.request_id]
+        names = [output.request_id for output in outputs]
+        finished = self.llm.collective_rpc("das_finished", args=(names,))[0] if outputs else []
+        for name, output, known in zip(names, outputs, finished, strict=True):
+            completion, problem = output.outputs[0], self._live.pop(name).problem
+            self._finished.append(replace(known.answered(problem, completion), logprobs=_logprobs(completion)))
         if self._live:
             self._pass = self._thread.submit(self._step)
 
-    def _response(self, index: int, output: Any, cost: RequestCost) -> Response:
-        completion = output.outputs[0]
-        logprobs = completion.logprobs
-        return Response(
-            index=index,
-            tokens=np.array(completion.token_ids, np.int32),
-            logprobs=None if logprobs is None else np.array(logprobs.logprobs, np.float64),
-            finish_reason=str(completion.finish_reason),
-            cost=cost,
-        )
+
+def _logprobs(completion: Any) -> list[float | None] | None:
+    """Returns the log-probs of the sampled tokens, with None in place of NaN, as TRL has them."""
+    if completion.logprobs is None:
+        return None
+    return [None if found != found else found for found in completion.logprobs.logprobs]
 
 
 def _flat(params: Any) -> Any:

@@ -265,7 +265,7 @@ class DasProposer:
         history.add_history(texts)
 
     def noted(self, request: Request) -> dict[str, Any]:
-        """Returns what the proposer noted about a request in this rollout, as fields of a RequestCost."""
+        """Returns what the proposer noted about a request in this rollout, as fields of Finished."""
         known = request.distributions
         if known is None and self.remembers and self.record.announced and request in self.live:
             known = self.draft_round.drafter.remembered(request.name)

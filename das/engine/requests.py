@@ -49,6 +49,11 @@ class Request(LiveRequest):
     meter: Any = None  # of the rollout to which `counts` belong
     counts: Counts = field(default_factory=Counts)
 
+    @property
+    def asked(self) -> str:
+        """The id that its caller gave it: inside the engine vLLM appends a random tail."""
+        return self.name.rpartition("-")[0] or self.name
+
 
 @dataclass(slots=True)
 class Pass:

@@ -11,12 +11,12 @@ from das.engine.proposer import DasProposer
 from das.engine.requests import Request
 from das.engine.rollouts.judge import Judge
 from das.engine.rollouts.meter import RolloutMeter
-from das.engine.rollouts.report import Plain, RequestCost, RolloutReport
+from das.engine.rollouts.report import Finished, Plain, RolloutReport
 from das.engine.rollouts.totals import LinesInTheLog, add_to_totals
 from das.engine.runner.runner import Runner
 from das.engine.runner.text_drafts import TextDrafts
 
-Costs = Mapping[Request, RequestCost]
+Responses = Mapping[Request, Finished]
 
 
 class RunningRollout:
@@ -52,17 +52,17 @@ class RunningRollout:
 
     def end_turn(self) -> Plain:
         """End a turn: its responses join the history, and the window stays where it is. Returns the turn's report, and
-        its requests' costs by vLLM's internal ids, for `RolloutReport.from_plain` and `costs_from_plain`."""
-        report, costs = self._end_requests()
+        its responses, for `RolloutReport.from_plain` and `finished_from_plain`."""
+        report, finished = self._end_requests()
         if (proposer := self._flights.proposer) is not None:
             proposer.record.forget_turn()
-        return self._plain(report, costs)
+        return self._plain(report, finished)
 
     def end(self, history_tick: int) -> Plain:
         """End the rollout: the drafter's window moves to this tick (a step or epoch), unless it was an evaluation.
         Returns what `end_turn` returns."""
         self.is_announced, proposer = False, self._flights.proposer
-        report, costs = self._end_requests()
+        report, finished = self._end_requests()
         report = replace(report, alarms=self._alarms())
         if proposer is not None:
             proposer.end_rollout(0 if self.is_evaluation else proposer.clock.announced(history_tick))
@@ -73,7 +73,7 @@ class RunningRollout:
                 calibration_error=None if proposer.drafting_model else proposer.calibration.error,
             )
         self._end_evaluation()
-        return self._plain(report, costs)
+        return self._plain(report, finished)
 
     def end_unannounced(self) -> None:
         """End an unannounced rollout, because the weights are new or because it has gone on for long.
@@ -84,11 +84,11 @@ class RunningRollout:
         meter, proposer = self._settled(), self._flights.proposer
         if not get_tp_group().is_first_rank:  # the others have no drafter that knows a request
             return
-        costs = meter.costs()
-        plain = meter.report(costs).plain()
+        finished = meter.finished()
+        plain = meter.report(finished).plain()
         self._count(plain)
-        self._sum(costs)
-        tracked = [request for request in costs if not request.untracked]
+        self._sum(finished)
+        tracked = [request for request in finished if not request.untracked]
         if proposer is not None:
             self._lines.add(plain)
             if not tracked:
@@ -100,13 +100,13 @@ class RunningRollout:
             proposer.end_rollout(proposer.clock.unannounced(len(tracked), tokens))
             proposer.draft_round.begin_step(0)  # nobody knows how many requests will come
 
-    def costs(self, names: list[str]) -> list[RequestCost]:
-        """Returns the costs so far of these requests of the running rollout or turn, in their order. names: vLLM's
-        internal ids."""
+    def finished(self, names: list[str]) -> list[Finished]:
+        """Returns the responses so far of these requests of the running rollout or turn, in their order. names: as
+        their caller named them."""
         self._flights.settle()
         meter = self._flights.meter
-        known = {request.name: request for request in meter.requests}
-        return [self._noted(known[name], meter.cost(known[name])) for name in names]
+        known = {request.asked: request for request in meter.requests}
+        return [meter.one_finished(known[name], self._noted(known[name])) for name in names]
 
     def leave(self) -> None:
         """End an evaluation or a rollout that its caller left open."""
@@ -122,37 +122,37 @@ class RunningRollout:
         meter, self._flights.meter = self._flights.meter, RolloutMeter()
         return meter
 
-    def _end_requests(self) -> tuple[RolloutReport, Costs]:
-        """End the requests of a rollout or turn. Returns its report and their costs."""
+    def _end_requests(self) -> tuple[RolloutReport, Responses]:
+        """End the requests of a rollout or turn. Returns its report and their responses."""
         meter, start, proposer = self._settled(), time.perf_counter(), self._flights.proposer
         if proposer is not None:
             proposer.end_live()
         meter.draft_s += time.perf_counter() - start
-        costs = meter.costs()
-        self._sum(costs)
-        report = meter.report(costs)
-        return report if proposer is None else replace(report, **proposer.reported()), costs
+        finished = meter.finished(self._noted)
+        self._sum(finished)
+        report = meter.report(finished)
+        return report if proposer is None else replace(report, **proposer.reported()), finished
 
-    def _noted(self, request: Request, cost: RequestCost) -> RequestCost:
-        """Returns a request's costs with what the proposer noted about it."""
+    def _noted(self, request: Request) -> Plain:
+        """Returns what the proposer noted about a request, as fields of Finished."""
         proposer = self._flights.proposer
-        return cost if proposer is None else replace(cost, **proposer.noted(request))
+        return {} if proposer is None else proposer.noted(request)
 
-    def _plain(self, report: RolloutReport, costs: Costs) -> Plain:
+    def _plain(self, report: RolloutReport, finished: Responses) -> Plain:
         plain = report.plain()
         self._count(plain)
-        return plain | {"requests": {each.name: self._noted(each, cost).plain() for each, cost in costs.items()}}
+        return plain | {"requests": {each.name: each.plain() for each in finished.values()}}
 
     def _count(self, plain: Plain) -> None:
         """Add a rollout to the totals of `das run`, once for all ranks of the engine."""
         if get_tp_group().is_first_rank:
             add_to_totals(plain)
 
-    def _sum(self, costs: Costs) -> None:
+    def _sum(self, finished: Responses) -> None:
         """Keep the sums over the requests that may draft, for the judge."""
-        may_draft = [cost for request, cost in costs.items() if request.limit > 0]
+        may_draft = [each for request, each in finished.items() if request.limit > 0]
         for i, name in enumerate(("passes", "drafted", "accepted")):
-            self._judged[i] += sum(getattr(cost, name) for cost in may_draft)
+            self._judged[i] += sum(getattr(each, name) for each in may_draft)
 
     def _alarms(self) -> list[str]:
         """Returns the alarms about the rollout that ends. An evaluation is not judged."""

@@ -28,7 +28,7 @@ from das.engine import learned  # noqa: E402
 from das.engine.engine_config import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
-from das.engine.rollouts.report import Plain, RequestCost  # noqa: E402
+from das.engine.rollouts.report import Finished, Plain  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
 from das.engine.running import RunningRollout  # noqa: E402
 from das.models.draft_passes import blocks_needed, with_scratch_blocks  # noqa: E402
@@ -254,9 +254,9 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         """See RunningRollout.end."""
         return self.das_running.end(history_tick)
 
-    def das_costs(self, requests: list[str]) -> list[RequestCost]:
-        """See RunningRollout.costs."""
-        return self.das_running.costs(requests)
+    def das_finished(self, requests: list[str]) -> list[Finished]:
+        """See RunningRollout.finished."""
+        return self.das_running.finished(requests)
 
     def das_use_proposer(self, name: str, options: DasOptions | None) -> None:
         """Draft with the proposer of this name from now on. This lets one engine compare drafters and budgets.

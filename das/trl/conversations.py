@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from das.engine.rollouts.report import RequestCost, RolloutReport, added
+from das.engine.rollouts.report import Finished, RolloutReport, added
 from das.engine.rollouts.rollout import Rollout
 from das.errors import EngineError
 
@@ -28,7 +28,7 @@ class RowTokens(list[int]):
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of a rollout: `rollout.responses[i]` continues row `rows[i]`."""
+    """One turn of a rollout: `rollout.finished[i]` continues row `rows[i]`."""
 
     rows: Sequence[int]
     rollout: Rollout
@@ -83,57 +83,44 @@ def conversation_rows(prompts: Sequence[Mapping[str, Any]]) -> list[int]:
 def joined(turns: Sequence[Turn], end: RolloutReport) -> Rollout:
     """Returns one rollout for all turns: one response for each row, with the tokens that the policy generated for it.
 
-    end: the engines' report about their work after the last turn. Times and costs are summed over turns. A cost's field
+    end: the engines' report about their work after the last turn. Times and costs are summed over turns. Its field
     `turns` has the number of tokens of each turn. Time between turns, in which tools run, is not counted.
     """
     first = turns[0].rollout
-    responses: list[list[int]] = [[] for _ in first.responses]
-    finish_reasons = list(first.finish_reasons)
-    costs: list[list[RequestCost]] = [[] for _ in first.responses]
-    lengths: list[list[int]] = [[] for _ in first.responses]
+    of_rows: list[list[Finished]] = [[] for _ in first.finished]
     report = RolloutReport()
     began_s = 0.0
     for turn in turns:
         rollout = turn.rollout
-        for row, response, reason, cost in zip(
-            turn.rows, rollout.responses, rollout.finish_reasons, rollout.requests, strict=True
-        ):
-            responses[row] += response
-            finish_reasons[row] = reason
-            lengths[row].append(len(response))
-            costs[row].append(replace(cost, last_s=began_s + cost.last_s))
+        for row, finished in zip(turn.rows, rollout.finished, strict=True):
+            of_rows[row].append(replace(finished, last_s=began_s + finished.last_s))
         step_time_s = [began_s + time_s for time_s in rollout.report.step_time_s]
         report = added(report, replace(rollout.report, step_time_s=step_time_s))
         began_s += rollout.rollout_s
-    return Rollout(
-        step=first.step,
-        problems=first.problems,
-        responses=responses,
-        finish_reasons=finish_reasons,
-        requests=[_cost(*of_row) for of_row in zip(costs, lengths, strict=True)],
-        rollout_s=began_s,
-        report=added(report, end),
-    )
+    return Rollout(first.step, [_row(*turns) for turns in of_rows], began_s, added(report, end))
 
 
-def _cost(turns: Sequence[RequestCost], lengths: Sequence[int]) -> RequestCost:
-    """Returns the costs of a row. turns: the costs of its turns. lengths: the numbers of tokens of its turns."""
-    predicted = [cost.predicted_length for cost in turns if cost.predicted_length is not None]
+def _row(*turns: Finished) -> Finished:
+    """Returns the response of a row. turns: those of its turns."""
+    predicted = [turn.predicted_length for turn in turns if turn.predicted_length is not None]
     return replace(
-        turns[0],
-        passes=sum(cost.passes for cost in turns),
-        drafted=sum(cost.drafted for cost in turns),
-        last_s=turns[-1].last_s,
+        turns[-1],
+        passes=sum(turn.passes for turn in turns),
+        drafted=sum(turn.drafted for turn in turns),
+        first_s=turns[0].first_s,
+        tokens=[token for turn in turns for token in turn.tokens],
+        logprobs=None,
         predicted_length=sum(predicted) if predicted else None,
-        turns=lengths,
+        engine=turns[0].engine,
+        turns=[len(turn.tokens) for turn in turns],
         emitted=_emitted(turns),
         distributions=None,  # each turn has a seed of its own, and a replay takes a response for one request
         seed=None,
     )
 
 
-def _emitted(turns: Sequence[RequestCost]) -> list[int] | None:
+def _emitted(turns: Sequence[Finished]) -> list[int] | None:
     """Returns the tokens that each pass of a row emitted, over all turns; None if nothing was drafted."""
-    if all(cost.emitted is None for cost in turns):
+    if all(turn.emitted is None for turn in turns):
         return None
-    return [count for cost in turns for count in ([1] * cost.passes if cost.emitted is None else cost.emitted)]
+    return [count for turn in turns for count in ([1] * turn.passes if turn.emitted is None else turn.emitted)]

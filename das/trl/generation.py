@@ -302,9 +302,12 @@ class SpeculativeGeneration(VLLMGeneration):
             if load is not None:
                 load()
             *_, found, _ = self.generate(prompts=prompts, images=None, num_generations=trainer.num_generations)
-            logprobs = [[position[0] for position in response] for response in found]  # the sampled token's
             assert self.last is not None
-            return FinishedRollout(self.last, logprobs, prompts, updates, self.sync)
+            finished = [
+                replace(each, logprobs=[position[0] for position in response])  # the sampled token's
+                for each, response in zip(self.last.finished, found, strict=True)
+            ]
+            return FinishedRollout(replace(self.last, finished=finished), prompts, updates, self.sync)
 
         return self.engines.submit(roll_out)
 

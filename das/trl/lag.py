@@ -16,13 +16,12 @@ import numpy as np
 
 from das import ranks
 from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
-from das.engine.rollouts.report import RequestCost, RolloutReport
+from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.trl.step_rollouts import FinishedRollout, Rows, StepRollouts, Sync
 
 STATE = "rollouts_ahead.npz"
 KIND = "rollouts ahead"
-PLAIN = ("step", "problems", "responses", "finish_reasons", "rollout_s")  # fields of Rollout that fit into JSON
 
 
 class RolloutsAhead(StepRollouts):
@@ -173,20 +172,20 @@ def save_ahead(folder: Path, ahead: Sequence[FinishedRollout]) -> None:
     rows = []
     for done in ahead:
         rollout = done.rollout
-        plain = {name: getattr(rollout, name) for name in PLAIN}
-        plain |= {"requests": [cost.plain() for cost in rollout.requests], "report": rollout.report.plain()}
-        rows.append((plain, done.logprobs, done.prompts, done.weights, vars(done.sync)))  # JSON keeps every bit
+        plain = {"step": rollout.step, "rollout_s": rollout.rollout_s, "report": rollout.report.plain()}
+        plain["finished"] = [each.plain() for each in rollout.finished]
+        rows.append((plain, done.prompts, done.weights, vars(done.sync)))  # JSON keeps every bit
     save_arrays(folder / STATE, {"kind": np.array(KIND), "ahead": pack_strings(rows)})
 
 
 def load_ahead(folder: Path) -> list[FinishedRollout]:
     """Read what `save_ahead` wrote. Raises ValueError for a damaged file."""
     ahead = []
-    for plain, logprobs, prompts, weights, sync in unpack_strings(load_arrays(folder / STATE, KIND)["ahead"]):
-        requests = [RequestCost(**cost) for cost in plain.pop("requests")]
+    for plain, prompts, weights, sync in unpack_strings(load_arrays(folder / STATE, KIND)["ahead"]):
+        finished = [Finished(**each) for each in plain.pop("finished")]
         report = RolloutReport.from_plain(plain.pop("report"))
-        rollout = Rollout(requests=requests, report=report, **plain)
-        ahead.append(FinishedRollout(rollout, logprobs, prompts, weights, Sync(**sync)))
+        rollout = Rollout(finished=finished, report=report, **plain)
+        ahead.append(FinishedRollout(rollout, prompts, weights, Sync(**sync)))
     return ahead
 
 

@@ -62,11 +62,8 @@ class SharedHistory:
         if not self._gives:
             return
         tick = self._store.history_tick
-        for prompt, response, cost, problem in zip(
-            request.prompts, rollout.responses, rollout.requests, request.problems, strict=True
-        ):
-            ids = prompt["prompt_token_ids"]
-            self._finished.append(finished_text(problem, tick, ids, response, cost.distributions))
+        for prompt, finished in zip(request.prompts, rollout.finished, strict=True):
+            self._finished.append(finished_text(finished, tick, prompt["prompt_token_ids"]))
 
     def end_rollout(self, history_tick: int) -> None:
         """Move the window, as the engine's drafter does at a rollout's end, and begin to exchange what was finished."""

@@ -25,13 +25,12 @@ class Sync:
 class FinishedRollout:
     """A rollout that waits for its training step."""
 
-    rollout: Rollout
-    logprobs: list[list[float | None]]  # log-probs of the sampled tokens under the weights that sampled them
+    rollout: Rollout  # its log-probs are those of the weights that sampled it
     prompts: list[list[int]]  # token ids
     weights: int  # number of updates that these weights had seen
     sync: Sync
 
-    def answer(self, prompt_ids: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[list[float | None]]]:
+    def answer(self, prompt_ids: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[Any]]:
         """Returns what TRL's `_generate_single_turn` returns for these prompts: token ids and log-probs of the
         responses. Raises EngineError if the rollout has other prompts."""
         if self.prompts != prompt_ids:
@@ -39,7 +38,7 @@ class FinishedRollout:
                 f"a step trains on other rows than rollout {self.rollout.step} has: rollouts ahead need TRL's own "
                 "order of the data"
             )
-        return self.rollout.responses, self.logprobs
+        return self.rollout.responses, [each.logprobs for each in self.rollout.finished]
 
 
 class StepRollouts:

@@ -7,7 +7,7 @@ from typing import Any
 
 from das.cluster.cluster import Cluster
 from das.cluster.pool import EnginePool
-from das.engine.rollouts.rollout import RolloutRequest, request_seed
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.trl.dataset_rows import history_tick
 from das.trl.engines.engines import Engines
 from experiments.harness.data import dataset
@@ -89,7 +89,8 @@ def record_rollouts(run: RolloutRun, run_folder: RunFolder, progress: Progress) 
     with closing(engines):
         progress.start()
         for request in requests(run, problems):
-            _, rollout = engines.roll_out(request)
+            rolled_out = engines.roll_out(request)
+            rollout = rolled_out if isinstance(rolled_out, Rollout) else rolled_out[1]
             row = {"arm": run.config.arm.name, "step": request.step + 1, "epoch": request.step // in_epoch}
             row |= rollout_row(rollout)
             rows.append(row)

@@ -13,7 +13,7 @@ CLASSES = {"short": (0.0, 0.5), "medium": (0.5, 0.8), "long": (0.8, 1.0)}
 
 def rollout_row(rollout: Rollout) -> dict[str, Any]:
     """Returns a rollout's numbers, by their names."""
-    lengths = [len(response) for response in rollout.responses]
+    lengths = [len(each.tokens) for each in rollout.finished]
     report, accepted = rollout.report, rollout.accepted
     row: dict[str, Any] = {
         "rollout_s": rollout.rollout_s,
@@ -30,7 +30,7 @@ def rollout_row(rollout: Rollout) -> dict[str, Any]:
         "length_mean": float(np.mean(lengths)),
         "length_median": float(np.median(lengths)),
         "length_max": int(np.max(lengths)),
-        "longest_over_mean": longest_over_mean(rollout.problems, lengths),
+        "longest_over_mean": longest_over_mean([str(each.problem) for each in rollout.finished], lengths),
         "history_tokens": report.history_tokens,
         "wasted": report.drafted - accepted,
     }
@@ -55,9 +55,9 @@ def longest_over_mean(problems: Sequence[str], lengths: Sequence[int]) -> float:
 def by_class(rollout: Rollout) -> dict[str, int]:
     """Returns the drafted, accepted and wasted tokens of three groups of responses: the shorter half, the longest
     fifth, and those between them."""
-    lengths = np.array([len(response) for response in rollout.responses])
-    num_drafted = np.array([cost.drafted for cost in rollout.requests])
-    num_accepted = np.array([cost.accepted for cost in rollout.requests])
+    lengths = np.array([len(each.tokens) for each in rollout.finished])
+    num_drafted = np.array([each.drafted for each in rollout.finished])
+    num_accepted = np.array([each.accepted for each in rollout.finished])
     rank = np.argsort(np.argsort(lengths, kind="stable"), kind="stable") / len(lengths)
     row: dict[str, int] = {}
     for name, (low, high) in CLASSES.items():
@@ -78,9 +78,7 @@ def prediction_errors(rollout: Rollout) -> dict[str, float]:
     if rollout.report.calibration_error is not None:
         row["calibration_error"] = rollout.report.calibration_error
     length_pairs = [
-        (cost.predicted_length, len(response))
-        for cost, response in zip(rollout.requests, rollout.responses, strict=True)
-        if cost.predicted_length is not None
+        (each.predicted_length, len(each.tokens)) for each in rollout.finished if each.predicted_length is not None
     ]
     if length_pairs:
         predicted, actual = np.array(length_pairs).T

@@ -74,21 +74,27 @@ def meta(seed: int) -> dict[str, Any]:
     }
 
 
+# Fields of Finished that have a column of another name, or none.
+NO_COSTS = ("name", "problem", "tokens", "logprobs", "finish_reason")
+
+
 def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[dict[str, Any]]:
     """Make a row for each response: the columns of recorded traces (all that a replay reads), and its costs."""
-    responses = zip(rollout.problems, rewards, rollout.finish_reasons, rollout.responses, rollout.requests, strict=True)
-    return [
-        {
-            "problem_id": problem,
-            "run": rollout.step,
-            "sample": index,
-            "reward": reward,
-            "finish_reason": reason,
-            "response_ids": response,
-            **cost.plain(),
-        }
-        for index, (problem, reward, reason, response, cost) in enumerate(responses)
-    ]
+    rows = []
+    for index, (finished, reward) in enumerate(zip(rollout.finished, rewards, strict=True)):
+        costs = {name: value for name, value in finished.plain().items() if name not in NO_COSTS}
+        rows.append(
+            {
+                "problem_id": finished.problem,
+                "run": rollout.step,
+                "sample": index,
+                "reward": reward,
+                "finish_reason": finished.finish_reason,
+                "response_ids": finished.tokens,
+                **costs,
+            }
+        )
+    return rows
 
 
 def responses_file(folder: Path, step: int) -> Path:

@@ -76,7 +76,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
             f"pass@{k:<5d} {accuracy[str(k)]['mean']:.4f}   95 % {low:.4f} to {high:.4f} (bootstrap over problems)"
         )
     tokens, passes = sum(rollout.tokens for rollout in rollouts), sum(r.report.passes for r in rollouts)
-    truncated = sum(rollout.finish_reasons.count("length") for rollout in rollouts)
+    truncated = sum(each.finish_reason == "length" for rollout in rollouts for each in rollout.finished)
     result = {
         "policy": policy,
         "data": config.data.name,

@@ -12,7 +12,7 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
 
     rollout_s, draft_s and the timeline of passes are those of the slowest rank, because the others wait for it. The
     calibration error is the largest of all ranks, and the alarms of all ranks are kept. Responses are listed in rank
-    order, and each response's cost names its `rank`. A single rollout is returned as it is.
+    order, and each names its `rank`. A single rollout is returned as it is.
     """
     if len(rollouts) == 1:
         return rollouts[0]
@@ -21,10 +21,7 @@ def merged(rollouts: Sequence[Rollout]) -> Rollout:
     report = merged_reports({rank: rollout.report for rank, rollout in ranks.items()}, slowest)
     return Rollout(
         step=ranks[slowest].step,
-        problems=[problem for rollout in rollouts for problem in rollout.problems],
-        responses=[response for rollout in rollouts for response in rollout.responses],
-        finish_reasons=[reason for rollout in rollouts for reason in rollout.finish_reasons],
-        requests=[replace(cost, rank=rank) for rank, rollout in enumerate(rollouts) for cost in rollout.requests],
+        finished=[replace(each, rank=rank) for rank, rollout in enumerate(rollouts) for each in rollout.finished],
         rollout_s=ranks[slowest].rollout_s,
         report=report,
     )

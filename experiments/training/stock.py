@@ -5,7 +5,7 @@ other tokens than engines of das, but from the same distribution.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from das.engine.build import build_engine, warm_up
 from das.engine.methods import EngineSettings
 from das.engine.patches import weights
 from das.engine.rollouts.meter import TAIL
-from das.engine.rollouts.report import RequestCost, RolloutReport
+from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.trl.engines.in_process import DasEngine
 from das.weights.agreement import Policy, policy_of
@@ -38,18 +38,20 @@ class StepClock:
         self.num_finished.append(len(finished))
         self.finished_s.update(dict.fromkeys(finished, now))
 
-    def costs(self, tokens: Mapping[str, int]) -> list[RequestCost]:
-        """Returns the costs of each request. tokens: the number of response tokens of each. The time of a request's
-        first token is not visible from outside, so `first_s` is 0."""
-        return [RequestCost(passes=count, drafted=0, last_s=self.finished_s[name]) for name, count in tokens.items()]
+    def finished(self, problem: str, output: Any) -> Finished:
+        """Returns a response. output: vLLM's RequestOutput. The time of a request's first token is not visible from
+        outside, so `first_s` is 0."""
+        name, (completion,) = output.request_id, output.outputs
+        costs = Finished(len(completion.token_ids), drafted=0, last_s=self.finished_s[name], name=name)
+        return costs.answered(problem, completion)
 
-    def report(self, costs: Sequence[RequestCost], seats: int) -> RolloutReport:
+    def report(self, finished: Sequence[Finished], seats: int) -> RolloutReport:
         """Make the report of the rollout. It assumes that in each step at most `seats` of the unfinished requests are
         live, and that each of these emits one token."""
-        unfinished, live = len(costs), list[int]()
-        for finished in self.num_finished:
+        unfinished, live = len(finished), list[int]()
+        for number in self.num_finished:
             live.append(min(unfinished, seats))
-            unfinished -= finished
+            unfinished -= number
         return RolloutReport(
             decode_steps=len(live),
             tail_steps=sum(each <= TAIL for each in live),
@@ -57,7 +59,7 @@ class StepClock:
             step_live=live,
             step_tokens=live,
             step_emitted=live,
-        ).of_requests(costs)
+        ).of_requests(finished)
 
 
 def build_stock(settings: EngineSettings, trained: bool = False, **overrides: Any) -> Any:
@@ -90,18 +92,8 @@ def roll_out_stock(llm: Any, request: RolloutRequest) -> tuple[list[Any], Rollou
     with _clocked(llm.llm_engine) as clock:
         outputs = llm.generate(list(request.prompts), parameters, use_tqdm=False)
         rollout_s = time.perf_counter() - clock.began
-    responses = [list(output.outputs[0].token_ids) for output in outputs]
-    names = [output.request_id for output in outputs]
-    costs = clock.costs({name: len(tokens) for name, tokens in zip(names, responses, strict=True)})
-    return outputs, Rollout(
-        step=request.step,
-        problems=list(request.problems),
-        responses=responses,
-        finish_reasons=[str(output.outputs[0].finish_reason) for output in outputs],
-        requests=costs,
-        rollout_s=rollout_s,
-        report=clock.report(costs, seats),
-    )
+    finished = [clock.finished(problem, output) for problem, output in zip(request.problems, outputs, strict=True)]
+    return outputs, Rollout(request.step, finished, rollout_s, clock.report(finished, seats))
 
 
 @contextmanager

@@ -198,7 +198,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
         if "grad_norm" not in logs:
             return  # the summary at the end of training, not a step
         own, own_sync, weights = self._trained_on()
-        own = replace(own, requests=[replace(cost, weights=weights) for cost in own.requests])
+        own = replace(own, finished=[replace(each, weights=weights) for each in own.finished])
         loss = float(np.sum(self._losses))
         self._losses = []
         norm = float(logs["grad_norm"])

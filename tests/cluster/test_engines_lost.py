@@ -53,8 +53,8 @@ def rolled_out(cluster: Cluster, step: int) -> list[tuple[Any, ...]]:
         step,
         next_history_tick=step + 1,
     )
-    _, rollout = cluster.roll_out(request)
-    costs = [(cost.engine, cost.passes, cost.drafted, cost.predicted_length) for cost in rollout.requests]
+    rollout = cluster.roll_out(request)
+    costs = [(cost.engine, cost.passes, cost.drafted, cost.predicted_length) for cost in rollout.finished]
     assert len({engine for engine, *_ in costs}) == 2
     return [(tokens, *cost[1:]) for tokens, cost in zip(rollout.responses, costs, strict=True)]
 

@@ -10,11 +10,12 @@ from conftest import SMALL, Engines, roll
 from safetensors.torch import load_file
 from vllm import SamplingParams
 
-from das.cluster.messages import ClusterError, EngineRequest, Response
+from das.cluster.messages import ClusterError, EngineRequest
 from das.cluster.rollout_engine import RolloutEngine
 from das.cluster.weights import WeightsPart, packed
 from das.drafter.saved import SavedText
 from das.engine.methods import EngineSettings
+from das.engine.rollouts.report import Finished
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
@@ -42,31 +43,30 @@ def engine(expected: Any, repetitive_policy: str) -> Any:
 
 def finish(
     engine: RolloutEngine, requests: list[EngineRequest], history: Sequence[SavedText] = ()
-) -> dict[int, Response]:
+) -> dict[int, Finished]:
     """Hand the requests out in two parts and collect the responses."""
-    found: dict[int, Response] = {}
+    found: dict[int, Finished] = {}
     new, later = requests[: len(requests) // 2], requests[len(requests) // 2 :]
     while len(found) < len(requests):
         for response in engine.poll(new, len(later), 1.0, history):
-            assert response.index not in found
-            found[response.index] = response
+            assert int(response.name) not in found
+            found[int(response.name)] = response
         new, later, history = later, [], ()
     return found
 
 
-def equal(found: dict[int, Response], expected: Any) -> None:
+def equal(found: dict[int, Finished], expected: Any) -> None:
     tokens, logprobs = expected
     for index, response in found.items():
-        assert response.tokens.tolist() == tokens[index]
-        assert response.logprobs is not None
-        assert response.logprobs.tolist() == logprobs[index]
+        assert response.tokens == tokens[index]
+        assert response.logprobs == logprobs[index]
 
 
 def test_an_engine_that_joins_amid_a_rollout_of_several_turns_begins_one(engine: RolloutEngine) -> None:
     """So what its drafter remembers of a response goes to the other engines, too."""
     engine.begin(PARAMS, 0, turn=1)
     found = finish(engine, [EngineRequest(0, PROMPTS[0], "of the second turn", 7)])
-    assert found[0].cost.distributions is not None
+    assert found[0].distributions is not None
     engine.end_turn()
     engine.end(0)
 
@@ -80,9 +80,9 @@ def test_responses_are_those_of_generate(engine: RolloutEngine, expected: Any) -
         report = engine.end(rollout + 1)
         equal(found, expected)
         emitted = sum(len(response.tokens) for response in found.values())
-        assert report.passes == sum(response.cost.passes for response in found.values())
+        assert report.passes == sum(response.passes for response in found.values())
         accepted.append(emitted - report.passes)
-        assert all(response.cost.predicted_length is not None for response in found.values())
+        assert all(response.predicted_length is not None for response in found.values())
     assert accepted[2] > accepted[0]
 
 
@@ -109,8 +109,8 @@ def test_history_of_other_engines_is_drafted_from(engine: RolloutEngine, expecte
         history = [SavedText(problem, 5, len(prompt), np.array([*prompt, *text], np.int32)) for text in texts]
         engine.begin(PARAMS, 5)
         found = finish(engine, [EngineRequest(0, PROMPTS[0], problem, 1000)], history=history)
-        assert found[0].tokens.tolist() == tokens[0]
-        accepted.append(len(tokens[0]) - found[0].cost.passes)
+        assert found[0].tokens == tokens[0]
+        accepted.append(len(tokens[0]) - found[0].passes)
         engine.end(5)
     assert accepted[1] > accepted[0]
 
@@ -126,7 +126,7 @@ def test_weights_arrive_or_it_says_what_did_not(
         engine.begin(PARAMS, 0)
         found = finish(engine, REQUESTS)
         engine.end(5 + version)
-        same = [found[i].tokens.tolist() == expected[0][i] for i in range(24)]
+        same = [found[i].tokens == expected[0][i] for i in range(24)]
         assert all(same) if held is tensors else not all(same)
     head = packed([("fc.weight", torch.zeros(2, 2))], drafter=True)
     assert "no drafter that is a model" in engine.load_weights(3, [], *head)

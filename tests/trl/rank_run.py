@@ -48,10 +48,10 @@ class Recorder(GRPOTrainer):
             {
                 "tokens": unpadded(scored["completion_ids"], mask),
                 "logprobs": unpadded(scored["sampling_per_token_logps"], mask),
-                "requests": [[request.passes, request.drafted] for request in last.requests],
+                "requests": [[request.passes, request.drafted] for request in last.finished],
                 "drafted": last.report.drafted,
                 "accepted": last.accepted,
-                "problems": list(last.problems),
+                "problems": [each.problem for each in last.finished],
                 "history_tokens": last.report.history_tokens,
                 "losses": [],
             }

@@ -14,7 +14,7 @@ from PIL import Image
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine.rollouts.report import RolloutReport
-from das.engine.rollouts.rollout import RolloutRequest, request_seed
+from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.errors import EngineError, WeightSyncError
 from das.trl import generation
 from das.trl.dataset_rows import history_tick, problem_id, require_batch, require_fitting
@@ -59,7 +59,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
 
     def roll_out(engine: Any, request: RolloutRequest, turn: int | None) -> Any:
         requested.append(request)
-        return [], SimpleNamespace(responses=[[1]], accepted=0, report=RolloutReport(passes=1))
+        return [], Rollout(request.step, [], 1.0, RolloutReport(passes=1))
 
     def generate(backend: Any, prompts: Any, *rest: Any) -> Any:
         backend.llm.generate(prompts, None)
@@ -314,7 +314,9 @@ class Loads(DasEngine):
 def test_weights_that_change_without_a_step_are_loaded(requests: list[RolloutRequest], ahead: bool) -> None:
     """However they are written: torch counts writes to a parameter, but not those to its `data`."""
     engines = Loads(model := torch.nn.Linear(2, 2))
-    announced = ready_backend(0, 1, model=model, engines=engines, enable_sleep_mode=False, last=SimpleNamespace(step=3))
+    announced = ready_backend(
+        0, 1, model=model, engines=engines, enable_sleep_mode=False, last=Rollout(3, [], 1.0, RolloutReport())
+    )
     weight, asking = announced.model.weight, trainer(4, training=ahead)
     asking._tokenize_prompts = lambda prompts: (prompts, None, {})
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from das.engine.rollouts.report import ClusterReport, RequestCost, RolloutReport
+from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.errors import EngineError
 from das.trl.lag import ahead_problem, indexes_of_steps, load_ahead, save_ahead
@@ -40,10 +40,20 @@ def finished(step: int, seed: int) -> FinishedRollout:
     lengths = [rng.randrange(0, 5) for _ in range(3)]
     rollout = Rollout(
         step=step,
-        problems=["a", "b", "\0ü"],
-        responses=[[rng.randrange(2**31) for _ in range(length)] for length in lengths],
-        finish_reasons=["stop", "length", "stop"],
-        requests=[RequestCost(1, 0, first_s=rng.random(), last_s=1 / 3, turns=[2, 1])] * 3,
+        finished=[
+            Finished(
+                passes=1,
+                drafted=0,
+                first_s=rng.random(),
+                last_s=1 / 3,
+                problem=problem,
+                tokens=[rng.randrange(2**31) for _ in range(length)],
+                logprobs=[-rng.random() for _ in range(length)],
+                finish_reason="length",
+                turns=[2, 1],
+            )
+            for length, problem in zip(lengths, ["a", "b", "\0ü"], strict=True)
+        ],
         rollout_s=rng.random(),
         report=RolloutReport(
             passes=3,
@@ -53,8 +63,7 @@ def finished(step: int, seed: int) -> FinishedRollout:
             cluster=ClusterReport(2, 1, 1, 0.5, 100, {"0": {"responses": 3}}),
         ),
     )
-    logprobs: list[list[float | None]] = [[-rng.random() for _ in range(length)] for length in lengths]
-    return FinishedRollout(rollout, logprobs, [[1, 2], [3], [4, 5, 6]], step - 1, Sync(0.1, 0.05))
+    return FinishedRollout(rollout, [[1, 2], [3], [4, 5, 6]], step - 1, Sync(0.1, 0.05))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -66,7 +75,10 @@ def test_what_waits_is_kept_to_the_bit(tmp_path: Path, count: int) -> None:
 
 def test_responses_to_other_prompts_are_refused_in_one_line() -> None:
     waiting = finished(5, 0)
-    assert waiting.answer([[1, 2], [3], [4, 5, 6]]) == (waiting.rollout.responses, waiting.logprobs)
+    assert waiting.answer([[1, 2], [3], [4, 5, 6]]) == (
+        waiting.rollout.responses,
+        [each.logprobs for each in waiting.rollout.finished],
+    )
     with pytest.raises(EngineError, match=r"^a step trains on other rows than rollout 5 has: .* order of the data$"):
         waiting.answer([[1, 2], [4, 5, 6], [3]])
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from das.engine.rollouts.report import ClusterReport, RequestCost, RolloutReport
+from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.trl.engines.cluster import divided
 from experiments.run.rollout_row import rollout_row
@@ -27,9 +27,12 @@ def rollout(rollout_s: float, lengths: list[int], drafted: int, alarms: list[str
         alarms=alarms,
     )
     own = drafted // len(lengths)
-    costs = [RequestCost(n - own, 2 * own, emitted=[own + 1] + [1] * (n - own - 1)) for n in lengths]
-    responses = [[n] * n for n in lengths]
-    return Rollout(3, [f"p{n}" for n in lengths], responses, ["stop"] * len(lengths), costs, rollout_s, report)
+    emitted = [[own + 1] + [1] * (n - own - 1) for n in lengths]
+    finished = [
+        Finished(n - own, 2 * own, problem=f"p{n}", tokens=[n] * n, finish_reason="stop", emitted=of_passes)
+        for n, of_passes in zip(lengths, emitted, strict=True)
+    ]
+    return Rollout(3, finished, rollout_s, report)
 
 
 def reporting(rollout: Rollout, **values: Any) -> Rollout:
@@ -39,9 +42,9 @@ def reporting(rollout: Rollout, **values: Any) -> Rollout:
 def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
     slow, fast = rollout(4.0, [5, 7], 2, ["stale"]), rollout(1.0, [3, 9], 4, [])
     both = merged([fast, slow])
-    assert both.problems == ["p3", "p9", "p5", "p7"]
+    assert [each.problem for each in both.finished] == ["p3", "p9", "p5", "p7"]
     assert [len(response) for response in both.responses] == [3, 9, 5, 7]
-    assert [cost.rank for cost in both.requests] == [0, 0, 1, 1]
+    assert [each.rank for each in both.finished] == [0, 0, 1, 1]
     assert both.report.step_time_s == [4.0]
     row = rollout_row(both)
     assert row["rollout_s"] == 4.0
@@ -72,9 +75,9 @@ def test_a_rollout_that_was_made_for_all_ranks_is_merged_to_itself() -> None:
     cluster = ClusterReport(2, 0, 0, 0.5, 100, {})
     whole = reporting(rollout(4.0, [5, 7, 3, 9], 4, []), cluster=cluster, calibration_error=0.25)
     parts = divided(whole, [1, 3])
-    assert [part.problems for part in parts] == [["p5"], ["p7", "p3", "p9"]]
+    assert [[each.problem for each in part.finished] for part in parts] == [["p5"], ["p7", "p3", "p9"]]
     assert [part.report.passes for part in parts] == [4, 16]
     both = merged(parts)
-    assert [cost.rank for cost in both.requests] == [0, 1, 1, 1]
-    assert replace(both, requests=[replace(cost, rank=None) for cost in both.requests]) == whole
+    assert [each.rank for each in both.finished] == [0, 1, 1, 1]
+    assert replace(both, finished=[replace(each, rank=None) for each in both.finished]) == whole
     assert rollout_row(both) == rollout_row(whole)

@@ -52,7 +52,8 @@ def run(repetitive_policy: str) -> Iterator[Run]:
                 def on_step_end(self, args: Any, state: Any, *others: Any, **kwargs: Any) -> None:
                     last = trainer.vllm_generation.last
                     made = last is not None and last.step == state.global_step - 1
-                    done[state.global_step] = [last.problems, last.responses, last.report.drafted] if made else []
+                    problems = [each.problem for each in last.finished] if made else []
+                    done[state.global_step] = [problems, last.responses, last.report.drafted] if made else []
 
             trainer.add_callback(Notes())
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))

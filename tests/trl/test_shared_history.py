@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from das.engine.rollouts.report import Finished
 from das.trl.shared_history import SharedHistory
 
 Given = list[tuple[int, str, list[int]]]  # history tick, problem and tokens of what an engine was given
@@ -14,8 +15,7 @@ Given = list[tuple[int, str, list[int]]]  # history tick, problem and tokens of 
 
 def rolled_out(problem: str, response: list[int]) -> tuple[Any, Any]:
     request = SimpleNamespace(prompts=[{"prompt_token_ids": [1, 2]}], problems=[problem])
-    cost = SimpleNamespace(distributions=None)
-    return request, SimpleNamespace(responses=[response], requests=[cost])
+    return request, SimpleNamespace(finished=[Finished(len(response), 0, problem=problem, tokens=response)])
 
 
 class TwoRanks:

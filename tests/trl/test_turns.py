@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from torch.nn import Identity
 
-from das.engine.rollouts.report import RequestCost, RolloutReport, added
+from das.engine.rollouts.report import Finished, RolloutReport, added
 from das.engine.rollouts.rollout import EVALUATION, Rollout, RolloutRequest, evaluation_seed, request_seed
 from das.errors import EngineError
 from das.trl.conversations import RowTokens, Turn, conversation_rows, follow_turns, joined
@@ -21,10 +21,10 @@ PROMPTS = [[10], [10], [20], [20]]
 def turn_rollout(problems: Sequence[str], responses: list[list[int]], passes: int) -> Rollout:
     return Rollout(
         step=3,
-        problems=list(problems),
-        responses=responses,
-        finish_reasons=["stop"] * len(responses),
-        requests=[RequestCost(passes, 1, 0.1, 0.9, predicted_length=5.0) for _ in responses],
+        finished=[
+            Finished(passes, 1, 0.1, 0.9, problem=problem, tokens=tokens, finish_reason="stop", predicted_length=5.0)
+            for problem, tokens in zip(problems, responses, strict=True)
+        ],
         rollout_s=2.0,
         report=RolloutReport(
             passes=passes * len(responses),
@@ -156,10 +156,10 @@ def test_sums_over_turns() -> None:
         [Turn([0, 1, 2], first), Turn([0, 2], second)], RolloutReport(draft_s=0.5, history_tokens=9, alarms=["x"])
     )
     assert whole.responses == [[1, 4, 5, 6], [2], [3, 7, 8, 9]]
-    assert [request.turns for request in whole.requests] == [[1, 3], [1], [1, 3]]
-    assert [request.passes for request in whole.requests] == [3, 1, 3]
-    assert [request.predicted_length for request in whole.requests] == [10.0, 5.0, 10.0]
-    assert [request.last_s for request in whole.requests] == [2.9, 0.9, 2.9]
+    assert [request.turns for request in whole.finished] == [[1, 3], [1], [1, 3]]
+    assert [request.passes for request in whole.finished] == [3, 1, 3]
+    assert [request.predicted_length for request in whole.finished] == [10.0, 5.0, 10.0]
+    assert [request.last_s for request in whole.finished] == [2.9, 0.9, 2.9]
     assert first.responses == [[1], [2], [3]], "the turns are left as they were"
     assert whole.report.step_time_s == [0.5, 1.0, 2.5, 3.0]
     assert (whole.rollout_s, whole.report.passes, whole.report.draft_s) == (4.0, 7, 1.0)

@@ -137,8 +137,8 @@ def train(policy: str, kind: str, method: str, out: Path) -> None:
     numbers = ("loss", "grad_norm", "reward", "entropy")
     same = {
         "responses": [rollout.responses for rollout, _ in steps],
-        "turns": [[cost.turns for cost in rollout.requests] for rollout, _ in steps],
-        "problems": [rollout.problems for rollout, _ in steps],
+        "turns": [[each.turns for each in rollout.finished] for rollout, _ in steps],
+        "problems": [[each.problem for each in rollout.finished] for rollout, _ in steps],
         "logs": [[row.get(key) for key in numbers] for row in trainer.state.log_history],
         "weights": weights_digest(trainer.model),
     }

@@ -5,14 +5,14 @@ more before its engine hears of the end: such tokens and passes are no part of t
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
 
 from das.engine.requests import Counts, Request
-from das.engine.rollouts.report import RequestCost, RolloutReport
+from das.engine.rollouts.report import Finished, Plain, RolloutReport
 
 TAIL = 4  # passes with at most so many requests are the tail of a rollout
 COUNTED_TOGETHER = 256  # passes at most
@@ -23,7 +23,7 @@ def end_of_response(request: Request, first: int) -> int:
     """Returns how many of the emitted tokens belong to the response: up to a stop token or max_tokens. first: where to
     begin to look.
 
-    The end that a stop string makes is known where the response is (`RequestCost.of_response`).
+    The end that a stop string makes is known where the response is (`Finished.answered`).
     """
     tokens, limit = request.output_token_ids, request.params.max_tokens
     end = len(tokens) if limit is None else min(len(tokens), limit)
@@ -118,23 +118,24 @@ class RolloutMeter:
             counts.steps += its_steps
             counts.last_s = self.step_time_s[its_steps[-1]]
 
-    def cost(self, request: Request) -> RequestCost:
-        """Returns the costs of a request's response in this rollout."""
+    def finished(self, noted: Callable[[Request], Plain] = lambda request: {}) -> dict[Request, Finished]:
+        """Returns the response of each request that has emitted a token. noted: further fields of Finished."""
+        return {request: self.one_finished(request, noted(request)) for request in self.requests}
+
+    def one_finished(self, request: Request, noted: Plain) -> Finished:
+        """Returns the response of a request. noted: further fields of Finished."""
         counts, tokens = request.counts, request.output_token_ids
         emitted = counts.emitted if counts.rounds else None
-        cost = RequestCost(counts.passes, counts.num_drafted, counts.first_s, counts.last_s, emitted=emitted)
+        costs = counts.passes, counts.num_drafted, counts.first_s, counts.last_s
+        finished = Finished(*costs, name=request.asked, emitted=emitted, **noted)
         first = max(0, len(tokens) - sum(counts.emitted[-LAST_PASSES:]))
         behind = len(tokens) - end_of_response(request, first)
-        return cost.of_response(sum(counts.emitted) - behind) if behind else cost
+        return finished.cut(sum(counts.emitted) - behind) if behind else finished
 
-    def costs(self) -> dict[Request, RequestCost]:
-        """Returns the costs of each request that has emitted a token."""
-        return {request: self.cost(request) for request in self.requests}
-
-    def report(self, costs: Mapping[Request, RequestCost]) -> RolloutReport:
-        """Make the report: the counts of all requests and passes, and their sums. costs: those of `costs`."""
+    def report(self, finished: Mapping[Request, Finished]) -> RolloutReport:
+        """Make the report: the counts of all requests and passes, and their sums. finished: the method's result."""
         step_emitted = list(self.step_emitted)
-        for request, cost in costs.items():
+        for request, cost in finished.items():
             counts = request.counts
             kept = [1] * cost.passes if cost.emitted is None else list(cost.emitted)
             for place in range(max(0, len(kept) - 1), len(counts.steps)):  # only the last passes were cut
@@ -142,7 +143,7 @@ class RolloutMeter:
         counted = {name: value for name, value in vars(self).items() if name != "began" and name[0] != "_"}
         return RolloutReport(
             **counted | {"step_emitted": step_emitted},
-            draft_rounds=sum(request.counts.rounds for request in costs),
+            draft_rounds=sum(request.counts.rounds for request in finished),
             decode_steps=len(self.step_time_s),
             tail_steps=sum(live <= TAIL for live in self.step_live),
-        ).of_requests(list(costs.values()))
+        ).of_requests(list(finished.values()))

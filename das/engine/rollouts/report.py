@@ -1,4 +1,4 @@
-"""The report of a rollout: its costs, in total and by request. The engine makes the report, and nobody changes it."""
+"""Finished responses, and the report of a rollout. The engine makes both, and nobody changes them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,19 +9,25 @@ UNKNOWN: tuple[Any, ...] = (None, ())  # values of fields that the engine does n
 
 
 @dataclass(frozen=True)
-class RequestCost:
-    """The costs of one request, and what a drafter that remembers distributions needs to draft its response again."""
+class Finished:
+    """A finished response, and what it cost. The engine's worker makes it (RolloutMeter.finished), and `answered` adds
+    what vLLM's front end alone knows. The trainer's rows, histories and run folders are made of it."""
 
     passes: int  # target passes that emitted at least one token
     drafted: int  # draft tokens verified
     first_s: float = 0.0  # when its first token came, in seconds since the rollout began
     last_s: float = 0.0  # when its last token came
-    predicted_length: float | None = None  # the response's length in tokens, predicted when the request began
-    engine: int | None = None  # the engine of a cluster that delivered the response
+    name: str | None = None  # the request's id, as its caller gave it
+    problem: str | None = None
+    tokens: Sequence[int] = ()  # ids
+    logprobs: Sequence[float | None] | None = None  # of the tokens; None: unknown
+    finish_reason: str | None = None
+    predicted_length: float | None = None  # in tokens, predicted when the request began
+    engine: int | None = None  # the engine of a cluster that delivered it
     turns: Sequence[int] | None = None  # tokens of each turn, in a rollout of several turns
     weights: int | None = None  # number of updates that the weights had seen; only the trainer knows this
     rank: int | None = None  # the trainer's rank that asked for it, in a rollout of several ranks
-    distributions: str | None = None  # of the response's tokens (Distributions.text), if the drafter remembers them
+    distributions: str | None = None  # of its tokens (Distributions.text), if the drafter remembers them
     seed: int | None = None  # of the noise with which these tokens were sampled; None: unknown, or there is no noise
     # Tokens of the response that each of its passes emitted, of which all but the last were drafted; None: nothing was
     # drafted, or it is unknown.
@@ -32,7 +38,7 @@ class RequestCost:
         """The drafted tokens that became tokens of the response: each pass emits one token more than it accepts."""
         return 0 if self.emitted is None else sum(self.emitted) - self.passes
 
-    def of_response(self, tokens: int) -> Self:
+    def cut(self, tokens: int) -> Self:
         """Returns the costs without what lies behind the response's end: tokens of its last pass, and further passes.
         tokens: of the response."""
         if self.emitted is None:
@@ -43,8 +49,15 @@ class RequestCost:
         emitted[-1] -= behind
         return replace(self, passes=self.passes - len(self.emitted) + len(emitted), emitted=emitted)
 
+    def answered(self, problem: str, output: Any) -> Self:
+        """Returns the whole response. output: vLLM's CompletionOutput, which knows the end that a stop string makes,
+        and all tokens of an engine that drafts nothing."""
+        tokens, reason = list(output.token_ids), str(output.finish_reason)
+        # An engine without drafts knows no tokens, and a scheduler may plan one pass too many.
+        return replace(self.cut(len(tokens)), problem=problem, tokens=tokens, finish_reason=reason)
+
     def plain(self) -> Plain:
-        """Returns the costs as a Plain dictionary, without fields that are unknown."""
+        """Returns the response as a Plain dictionary, without fields that are unknown."""
         return _known(self)
 
 
@@ -108,9 +121,9 @@ class RolloutReport:
     cluster: ClusterReport | None = None
     engines: Sequence[Mapping[str, Any]] = ()  # events of the engines of a cluster, and their times
 
-    def of_requests(self, costs: Sequence[RequestCost]) -> Self:
+    def of_requests(self, finished: Sequence[Finished]) -> Self:
         """Returns the report with the counts of these requests' responses."""
-        counts = {name: sum(getattr(cost, name) for cost in costs) for name in ("passes", "drafted", "accepted")}
+        counts = {name: sum(getattr(each, name) for each in finished) for name in ("passes", "drafted", "accepted")}
         return replace(self, **counts)
 
     def timeline(self) -> dict[str, Sequence[float]]:
@@ -148,10 +161,10 @@ def sentence(plain: Mapping[str, Any]) -> str:
     )
 
 
-def costs_from_plain(plain: Mapping[str, Any]) -> dict[str, RequestCost]:
-    """Returns the costs of each request, by vLLM's internal id. plain: the result of das_end_turn or
+def finished_from_plain(plain: Mapping[str, Any]) -> dict[str, Finished]:
+    """Returns what the worker knows of each response, by the request's id. plain: the result of das_end_turn or
     das_end_rollout."""
-    return {name: RequestCost(**cost) for name, cost in plain["requests"].items()}
+    return {name: Finished(**each) for name, each in plain["requests"].items()}
 
 
 # Numbers that are summed over engines.
@@ -209,5 +222,5 @@ def added(first: RolloutReport, later: RolloutReport) -> RolloutReport:
     return RolloutReport(**values)
 
 
-def _known(costs: "RequestCost | RolloutReport") -> Plain:
+def _known(costs: "Finished | RolloutReport") -> Plain:
     return {name: value for name, value in vars(costs).items() if value not in UNKNOWN}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from das.budget.lengths import LongestFirst
-from das.engine.rollouts.report import Plain, RequestCost, RolloutReport, costs_from_plain
+from das.engine.rollouts.report import Finished, Plain, RolloutReport, finished_from_plain
 from das.verify.admission import PROBLEM_KEY
 from das.verify.noise import splitmix64
 
@@ -67,25 +67,27 @@ def own_parameters(sampling_params: Any, seed: int, problem: str) -> Any:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One finished rollout: `responses[i]` answers prompt i. Times are in seconds."""
+    """One finished rollout: `finished[i]` answers prompt i. Times are in seconds."""
 
     step: int
-    problems: list[str]
-    responses: list[list[int]]  # token ids
-    finish_reasons: list[str]
-    requests: list[RequestCost]
+    finished: list[Finished]
     rollout_s: float
     report: RolloutReport
 
     @property
+    def responses(self) -> list[list[int]]:
+        """The token ids of each response."""
+        return [list(each.tokens) for each in self.finished]
+
+    @property
     def tokens(self) -> int:
         """The number of response tokens of all requests."""
-        return sum(len(response) for response in self.responses)
+        return sum(len(each.tokens) for each in self.finished)
 
     @property
     def accepted(self) -> int:
         """The number of drafted tokens that were accepted, over all requests."""
-        return sum(cost.accepted for cost in self.requests)
+        return sum(each.accepted for each in self.finished)
 
     def handed_over(self, us_per_token: float) -> "Rollout":
         """Returns a copy with `us_per_token` microseconds added to `handover_us_per_token` of the cluster's report, if
@@ -173,26 +175,18 @@ def _generate(llm: Any, request: RolloutRequest, turn: int = 0) -> tuple[list[An
 
 def _measured(request: RolloutRequest, outputs: list[Any], answer: Plain, rollout_s: float) -> Rollout:
     """Make the Rollout of these outputs. answer: the worker's result of das_end_rollout or das_end_turn."""
-    # vLLM appends a random tail to request ids inside the engine.
-    by_name = {name.rsplit("-", 1)[0]: cost for name, cost in costs_from_plain(answer).items()}
-    responses = [list(output.outputs[0].token_ids) for output in outputs]
-    costs, report = [by_name[output.request_id] for output in outputs], RolloutReport.from_plain(answer)
-    reasons = [str(output.outputs[0].finish_reason) for output in outputs]
-    return measured_rollout(request, responses, reasons, costs, rollout_s, report)
+    by_name = finished_from_plain(answer)
+    finished = [
+        by_name[output.request_id].answered(problem, output.outputs[0])
+        for output, problem in zip(outputs, request.problems, strict=True)
+    ]
+    return measured_rollout(request, finished, rollout_s, RolloutReport.from_plain(answer))
 
 
 def measured_rollout(
-    request: RolloutRequest,
-    responses: list[list[int]],
-    finish_reasons: list[str],
-    costs: list[RequestCost],
-    rollout_s: float,
-    report: RolloutReport,
+    request: RolloutRequest, finished: list[Finished], rollout_s: float, report: RolloutReport
 ) -> Rollout:
-    """Make the Rollout of these responses, and let the schedule learn their lengths. Lists are in order of prompts."""
+    """Make the Rollout of these responses, and let the schedule learn their lengths. finished: in order of prompts."""
     if request.schedule is not None:
-        request.schedule.observe(request.problems, [len(response) for response in responses])
-    # The engine does not know every end: without drafts it knows no tokens, and a scheduler may plan one pass too many.
-    costs = [cost.of_response(len(response)) for cost, response in zip(costs, responses, strict=True)]
-    report = report.of_requests(costs)
-    return Rollout(request.step, list(request.problems), responses, finish_reasons, costs, rollout_s, report)
+        request.schedule.observe(request.problems, [len(each.tokens) for each in finished])
+    return Rollout(request.step, finished, rollout_s, report.of_requests(finished))

@@ -11,23 +11,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das import ranks
 from das.cluster.cluster import Cluster
-from das.cluster.messages import ClusterError, Response
+from das.cluster.messages import ClusterError
 from das.cluster.pool import EnginePool
 from das.cluster.settings import ClusterSettings
 from das.cluster.weights import WeightsPart, packed
 from das.engine.methods import EngineSettings
-from das.engine.rollouts.report import RolloutReport
+from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.errors import EngineError
 from das.trl.engines.engines import NewWeights, Result, SeenByTRL, TrainedHead
@@ -79,7 +78,7 @@ class ClusterEngines:
             if unwanted:
                 raise EngineError(f"engines in processes of their own {why}")
         self.cluster: Cluster  # on the main rank
-        self._responses: list[Response] = []  # those that TRL's own code has now
+        self._responses: list[Finished] = []  # those that TRL's own code has now
         self._jobs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
         self.policy: Policy = ranks.from_main(lambda: self._start(settings, engine))
         self.room = self.policy.room
@@ -145,7 +144,7 @@ class ClusterEngines:
         return [
             SimpleNamespace(
                 prompt_token_ids=row["prompt_token_ids"],
-                outputs=[SimpleNamespace(token_ids=response.tokens.tolist(), logprobs=None)],
+                outputs=[SimpleNamespace(token_ids=response.tokens, logprobs=None)],
             )
             for row, response in zip(rows, self._responses, strict=True)
         ]
@@ -157,8 +156,8 @@ class ClusterEngines:
         start = time.thread_time()
         if logprobs:
             with _no_collection():
-                found = [_column(response.logprobs) for response in responses]
-                token_ids = [response.tokens[:, None].tolist() for response in responses]
+                found = [[[each] for each in response.logprobs or ()] for response in responses]
+                token_ids = [[[each] for each in response.tokens] for response in responses]
         assert rollout is not None
         took = 1e6 * (time.thread_time() - start) / max(1, rollout.tokens)
         return (prompts, completions, found, token_ids), rollout.handed_over(took)
@@ -166,26 +165,25 @@ class ClusterEngines:
     def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
         """Roll out the requests of all ranks, on the main rank. Each rank gets the responses to its own requests."""
         if turn is not None:  # there is one rank only
-            return self.cluster.roll_out_turn(request, turn)
+            of_turn = self.cluster.roll_out_turn(request, turn)
+            return of_turn.finished, of_turn
         asked = ranks.gather((request.prompts, list(request.problems), list(request.seeds)))
-        parts: list[tuple[list[Any], Rollout]] = []
+        parts: list[Rollout] = []
         ranks.from_main(lambda: parts.extend(self._roll_out_for(request, asked)))
         start = time.thread_time()
-        responses, rollout = ranks.scatter(parts)
+        rollout: Rollout = ranks.scatter(parts)
         if rollout.report.cluster is not None:  # on the main rank
-            tokens = sum(part.tokens for _, part in parts)
+            tokens = sum(part.tokens for part in parts)
             rollout = rollout.handed_over(1e6 * (time.thread_time() - start) / tokens)
-        return responses, rollout
+        return rollout.finished, rollout
 
     def _roll_out_for(
         self, request: RolloutRequest, asked: Sequence[tuple[Sequence[Any], list[str], list[int]]]
-    ) -> list[tuple[list[Any], Rollout]]:
-        """Returns the responses and the rollout of each rank. asked: prompts, problems and seeds of each rank."""
+    ) -> list[Rollout]:
+        """Returns the rollout of each rank. asked: prompts, problems and seeds of each rank."""
         prompts, problems, seeds = (list(chain.from_iterable(of_ranks)) for of_ranks in zip(*asked, strict=True))
-        responses, rollout = self.cluster.roll_out(replace(request, prompts=prompts, problems=problems, seeds=seeds))
-        own = divided(rollout, [len(prompts) for prompts, _, _ in asked])
-        waiting = iter(responses)
-        return [(list(islice(waiting, len(part.responses))), part) for part in own]
+        rollout = self.cluster.roll_out(replace(request, prompts=prompts, problems=problems, seeds=seeds))
+        return divided(rollout, [len(prompts) for prompts, _, _ in asked])
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """See Engines. There is one rank only."""
@@ -214,8 +212,8 @@ class ClusterEngines:
 def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
     """Divide a rollout that was made for all ranks into one for each rank.
 
-    shares: the number of responses that each rank asked for, in rank order. Each rank gets its responses and their
-    costs. Times, the timeline and other counts, which cannot be divided, stay with the first rank.
+    shares: the number of responses that each rank asked for, in rank order. Each rank gets its responses. Times, the
+    timeline and other counts, which cannot be divided, stay with the first rank.
     """
     parts = []
     for rank, share in enumerate(shares):
@@ -224,17 +222,8 @@ def divided(rollout: Rollout, shares: Sequence[int]) -> list[Rollout]:
         report = rollout.report
         if rank:
             report = RolloutReport(draft_s=report.draft_s, calibration_error=report.calibration_error)
-        costs = rollout.requests[own]
-        parts.append(
-            replace(
-                rollout,
-                problems=rollout.problems[own],
-                responses=rollout.responses[own],
-                finish_reasons=rollout.finish_reasons[own],
-                requests=costs,
-                report=report.of_requests(costs),
-            )
-        )
+        finished = rollout.finished[own]
+        parts.append(replace(rollout, finished=finished, report=report.of_requests(finished)))
     return parts
 
 
@@ -250,12 +239,3 @@ def _no_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _column(logprobs: np.ndarray | None) -> list[list[float | None]]:
-    """Returns log-probs [T] in the form that TRL takes: a list for each token, with None in place of NaN."""
-    assert logprobs is not None
-    column: list[list[float | None]] = logprobs[:, None].tolist()
-    for at in np.flatnonzero(np.isnan(logprobs)).tolist():
-        column[at] = [None]
-    return column

@@ -90,7 +90,7 @@ class Evaluation:
             correct=right.sum(axis=1).tolist(),
             rewards=verdicts,
             lengths=[len(response) for response in rollout.responses],
-            truncated=rollout.finish_reasons.count("length"),
+            truncated=sum(each.finish_reason == "length" for each in rollout.finished),
             counts=self._judge.take_counts(),
         )
 

@@ -141,7 +141,7 @@ def test_the_schedule_touches_no_token(roll: tuple[Go, Any]) -> None:
     assert schedule.order([name for name in PROMPTS for _ in range(2)])[:2] == [6, 7]
     _, scheduled = go(schedule=schedule)
     assert scheduled.responses == given.responses
-    first = [request.first_s for request in scheduled.requests]
+    first = [each.first_s for each in scheduled.finished]
     assert max(first[4:]) < min(first[:4])  # 4 slots: d and c started before a and b
 
 

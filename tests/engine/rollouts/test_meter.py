@@ -9,7 +9,7 @@ import pytest
 import das
 from das.engine.requests import Request, stop_tokens
 from das.engine.rollouts.meter import RolloutMeter, end_of_response
-from das.engine.rollouts.report import RequestCost
+from das.engine.rollouts.report import Finished
 
 EOS = 9
 
@@ -49,13 +49,13 @@ ENDS: dict[str, tuple[dict[str, Any], list[list[int]], list[int]]] = {
 def test_tokens_behind_the_end_do_not_count(name: str) -> None:
     given, passes, kept = ENDS[name]
     meter = metered(passes, **given)
-    report = meter.report(meter.costs())
-    cost, others = meter.cost(meter.requests[0]), len(passes)
+    report = meter.report(meter.finished())
+    cost, others = meter.finished()[meter.requests[0]], len(passes)
     assert (cost.emitted, cost.passes) == (kept, len(kept))
     assert report.passes == len(kept) + others
     assert report.accepted == cost.accepted == sum(kept) - len(kept)
     assert sum(report.step_emitted) == sum(kept) + others
-    assert meter.report(meter.costs()) == report
+    assert meter.report(meter.finished()) == report
     drafted = sum(len(new) - 1 for new in passes)
     assert f" {report.passes} passes in place of {sum(kept) + others}, " in das.rollout_sentence(report.plain())
     assert f"das: {report.accepted} of {drafted} drafted" in das.rollout_sentence(report.plain())
@@ -71,7 +71,7 @@ def test_without_the_tokens_all_count() -> None:
     meter, request = RolloutMeter(), request_of("a")
     meter.record_pass([request], [0], [1])
     meter.record_pass([request], [2], [3])
-    report = meter.report(meter.costs())
+    report = meter.report(meter.finished())
     assert (report.passes, report.accepted) == (2, 2)
 
 
@@ -91,7 +91,7 @@ def test_without_the_tokens_all_count() -> None:
 def test_only_passes_and_tokens_of_the_response_count(
     passes: int, emitted: list[int] | None, tokens: int, kept: tuple[int, list[int] | None]
 ) -> None:
-    cost = RequestCost(passes, drafted=3, emitted=emitted).of_response(tokens)
+    cost = Finished(passes, drafted=3, emitted=emitted).cut(tokens)
     assert (cost.passes, cost.emitted) == kept
     assert cost.drafted == 3
     assert cost.accepted == (0 if emitted is None else tokens - cost.passes)

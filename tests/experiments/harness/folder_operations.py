@@ -32,7 +32,7 @@ from scripts import ROOT, SIZES
 from analysis import read
 from analysis.metrics import timeless
 from das.engine.learned import HISTORY
-from das.engine.rollouts.report import RequestCost, RolloutReport
+from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.weights.agreement import Policy
 from experiments.harness.resume import LOCK
@@ -87,10 +87,12 @@ class Engine(StockEngine):
             outputs.append(SimpleNamespace(prompt_token_ids=prompt["prompt_token_ids"], outputs=[answer]))
             responses.append(tokens)
         self.seen = (self.seen * 31 + sum(map(sum, responses))) % 2**31
-        costs = [RequestCost(len(tokens), 0) for tokens in responses]
+        finished = [
+            Finished(len(output.outputs[0].token_ids), 0).answered(problem, output.outputs[0])
+            for output, problem in zip(outputs, request.problems, strict=True)
+        ]
         report = RolloutReport(passes=sum(map(len, responses)), decode_steps=9)
-        reasons = ["stop"] * len(responses)
-        return outputs, Rollout(request.step, list(request.problems), responses, reasons, costs, 0.01, report)
+        return outputs, Rollout(request.step, finished, 0.01, report)
 
     def save_state(self, folder: Path) -> None:
         (folder / HISTORY).write_text(str(self.seen))

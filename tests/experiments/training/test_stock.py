@@ -45,7 +45,7 @@ print(json.dumps({
     "lengths": list(map(len, rollout.responses)),
     "other": rollout.responses != again.responses,
     "live": rollout.report.step_live,
-    "ended": [cost.last_s for cost in rollout.requests],
+    "ended": [each.last_s for each in rollout.finished],
     "rollout_s": rollout.rollout_s,
 }))
 """
