@@ -11,29 +11,23 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from das.process import die_with_parent
-from rewards import isolation, values
+from rewards import values
 from rewards.checker import same_output, same_value
-from rewards.forkserver import ASK, KILL, ORDER, REPORT, RUNNING, START, UNCONFINED
-from rewards.isolation import CPU_TIME, MIN_CPU_SHARE, WALL_TIME, Limits
+from rewards.forkserver import ASK, KILL, ORDER, REPORT, RUNNING, START, UNCONFINED, forked
+from rewards.limits import CPU_TIME, MIN_CPU_SHARE, WALL_TIME, Limits, address_space, limit_cpu, limit_memory
 from rewards.solution import MAX_DIGITS
-from rewards.workers import FAILED, address_space, command
+from rewards.workers import FAILED
 
-# The complete environment of the fork server, and so of every solution. The hash seed is fixed so that sets have the
-# same order in every run.
-_ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
 _NAMES_FOR_TESTS = {
     "list_node": values.list_node,
     "tree_node": values.tree_node,
@@ -76,43 +70,18 @@ class TestsError(Exception):
     """The tests cannot be run, whatever the solution is. The text says why."""
 
 
-class ForkServer:
-    """Starts this judge's fork server, and holds its process and its control socket."""
-
-    def __init__(self, isolation_mode: str, limits: Limits):
-        """isolation_mode: full or weak. Raises OSError, with the kernel's reason, if the machine does not allow it."""
-        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # keeps message boundaries
-        with tempfile.TemporaryDirectory(prefix="jail-") as root:
-            arguments = [str(theirs.fileno()), isolation_mode, root, json.dumps(asdict(limits))]
-            self.process = subprocess.Popen(
-                command("forkserver", *arguments),
-                pass_fds=[theirs.fileno()],
-                env=_ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-            theirs.close()
-            message = self.control.recv(1024)
-            if message == b"U":
-                isolation.map_ids(self.process.pid)
-                self.control.sendall(b"M")
-                message = self.control.recv(1024)
-        if message != b"S":
-            raise OSError(0, message[1:].decode() or "the fork server ended")
-
-
 class Child:
     """One confined process, from its fork to its end. No method waits longer than the solution may take."""
 
-    def __init__(self, server: ForkServer, began: float, spent_s: float, limits: Limits):
+    def __init__(self, server: socket.socket, began: float, spent_s: float, limits: Limits):
         """Start the child.
 
-        began: when the solution began, by time.monotonic(). spent_s: CPU seconds that earlier children of the same
-        solution used.
+        server: the fork server's control socket. began: when the solution began, by time.monotonic(). spent_s: CPU
+        seconds that earlier children of the same solution used.
         """
         self.began, self.spent_s, self.limits = began, spent_s, limits
         self.next_check = began + limits.wall_s
-        self.control = server.control
+        self.control = server
         self.exit: tuple[int, float] | None = None
         requests, self.requests = os.pipe()
         self.replies, replies = os.pipe()
@@ -243,7 +212,7 @@ class Outcome:
     tests: int
 
 
-def functional(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
+def functional(server: socket.socket, job: dict[str, Any], limits: Limits) -> Outcome:
     """Judge a function: run `check(candidate)` of its tests. job: made by rewards/code.py.
 
     Raises TestsError if its tests fail by themselves, Broken if the sandbox does.
@@ -307,7 +276,7 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
-def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome:
+def programs(server: socket.socket, job: dict[str, Any], limits: Limits) -> Outcome:
     """Judge a program: run it once for each [input, expected output]. All runs share the time of one solution."""
     began, spent_s = time.monotonic(), 0.0
     for passed, (stdin, expected) in enumerate(job["tests"]):
@@ -333,25 +302,17 @@ def programs(server: ForkServer, job: dict[str, Any], limits: Limits) -> Outcome
 
 
 def main() -> None:
-    """Body of a worker process (rewards/workers.py). Its arguments: full or weak; limits as JSON."""
+    """Body of a worker process (rewards/workers.py). Its argument: limits as JSON."""
     die_with_parent()  # otherwise the end of standard input would be noticed only between two jobs
+    limits = Limits(**json.loads(sys.argv[1]))
+    sys.set_int_max_str_digits(MAX_DIGITS)
+    server = forked(limits)  # before there is anything that a solution could look for
     jobs, verdicts = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what tests print must not be read as a verdict
-    limits = Limits(**json.loads(sys.argv[2]))
-    sys.set_int_max_str_digits(MAX_DIGITS)
-    try:
-        server = ForkServer(sys.argv[1], limits)
-    except OSError as error:
-        print(json.dumps({"ready": False, "why": error.strerror}), file=verdicts)
-        return
     print(json.dumps({"ready": True}), file=verdicts)
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
-    memory = address_space() + _MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))  # not for the fork server, which is already running
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit_memory(address_space() + _MEMORY_BYTES)
     for line in jobs:
-        # The judge's own CPU time is limited too, because a malicious answer can be slow to compare.
-        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + limits.cpu_s + 1, hard_limit))
+        limit_cpu(limits.cpu_s + 1)  # a malicious answer can be slow to compare
         job = json.loads(line)
         began = time.perf_counter()
         try:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import signal
 import threading
 import time
@@ -29,9 +28,10 @@ from typing import Any, TypeVar
 from das.process import die_with_parent
 from rewards import numbers
 from rewards.answers import boxes, without_open_thought
+from rewards.limits import address_space, limit_memory
 from rewards.notation import may_be_equal, plain
 from rewards.reward import RewardError
-from rewards.workers import FAILED, RETIRES, JudgeError, Workers, address_space, command
+from rewards.workers import FAILED, RETIRES, JudgeError, Workers, command
 
 T = TypeVar("T")
 
@@ -310,7 +310,7 @@ class MathsReward:
 def main() -> None:
     """Body of a worker process (rewards/workers.py): judge each answer that arrives as a JSON line."""
     die_with_parent()  # otherwise the end of standard input would be noticed only between two answers
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    limit_memory(_MEMORY_BYTES)
     questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what sympy prints must not be read as an answer
     try:

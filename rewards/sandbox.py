@@ -1,14 +1,14 @@
-"""Judge many solutions in parallel. Each judge process (rewards/judge.py) has its own jailed fork server."""
+"""Judge many solutions in parallel. Each judge process (rewards/judge.py) has its own fork server."""
 
 from __future__ import annotations
 
 import json
-import sys
+import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rewards.isolation import WALL_TIME, Limits
+from rewards.limits import MACHINE, WALL_TIME, Limits
 from rewards.reward import RewardError
 from rewards.workers import TIMEOUTS, JudgeError, WorkerError, Workers, command
 
@@ -21,8 +21,9 @@ _RIGHT = {
     "entry": "f",
     "tests": "def check(candidate):\n    assert candidate(1) == [1 << 24]",
 }
-# In a jail there are files, so it may import what is not loaded yet: of Python's own, and of the installed packages.
-_IMPORTS = "import cmath, colorsys, mmap, numpy.fft\n"
+# The whole environment of a judge, and so of every solution. The hash seed is fixed so that sets have the same order in
+# every run.
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class SandboxError(JudgeError):
@@ -45,35 +46,24 @@ class Verdict:
 class Sandbox:
     """Judges solutions, `parallel` at a time. The judge processes end with `close`, or when this process ends."""
 
-    def __init__(self, parallel: int, limits: Limits, isolation: str = "full"):
-        """Start the judges. limits: what one solution may use. isolation: full (namespaces), or weak, which prints a
-        warning to standard error. Raises SandboxError if this machine does not allow it."""
-        if isolation not in ("full", "weak"):
-            raise SandboxError(f"reward.isolation={isolation}: choose full or weak")
-        if isolation == "weak":
-            text = (
-                "warning: reward.isolation=weak: no namespaces around solutions, only limits and a system call filter"
-            )
-            print(text, file=sys.stderr)
-        command_line = command("judge", isolation, json.dumps(asdict(limits)))
+    def __init__(self, parallel: int, limits: Limits):
+        """Start the judges. limits: what one solution may use. Raises SandboxError if this machine is another than the
+        sandbox is made for, or if no solution passes under these limits."""
+        if platform.machine() != MACHINE:
+            raise SandboxError(f"the sandbox needs Linux on {MACHINE}, and this machine is {platform.machine()}")
+        command_line = command("judge", json.dumps(asdict(limits)))
         try:
-            self._workers = Workers(command_line, parallel, limits.max_wall_s + _GRACE_S)
+            self._workers = Workers(command_line, parallel, limits.max_wall_s + _GRACE_S, environment=_ENVIRONMENT)
         except WorkerError as error:
-            raise SandboxError(
-                f"reward.isolation={isolation} does not work here: {error}; full needs user namespaces (or root) and "
-                "Linux 5.12, weak needs neither, both need x86_64 (docs/data_and_rewards.md)"
-            ) from error
-
-        canary = _RIGHT if isolation == "weak" else {**_RIGHT, "source": _IMPORTS + _RIGHT["source"]}
+            raise SandboxError(f"no judge could start: {error}") from error
         try:
-            (verdict,) = self.run([canary])
+            (verdict,) = self.run([_RIGHT])
             why = "" if verdict.passed else verdict.why
         except WorkerError as error:
             why = str(error)
         if why:  # if no solution could start under these limits, all would silently score 0
             self.close()
-            under = f"reward.isolation={isolation} and reward.limits={asdict(limits)}"
-            raise SandboxError(f"a right solution does not pass under {under}: {why}")
+            raise SandboxError(f"a right solution does not pass under reward.limits={asdict(limits)}: {why}")
 
     def run(self, jobs: Sequence[dict[str, Any]]) -> list[Verdict]:
         """Run jobs made by `job` of rewards/code.py. Returns verdicts in the order of the jobs.

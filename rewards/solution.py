@@ -17,7 +17,7 @@ from typing import Any
 from rewards import values
 
 # Names that LeetCode's solutions use without importing them. The fork server loads them once; every child has its own
-# copy.
+# copy. All 1,889 solutions of DeepCoder's file import nothing else.
 _STARS = (
     "operator", "math", "itertools", "functools", "collections", "heapq", "bisect", "string", "random", "typing",
     "sortedcontainers",
@@ -26,6 +26,19 @@ _MODULES = (
     "array", "bisect", "collections", "copy", "datetime", "decimal", "enum", "fractions", "functools", "hashlib",
     "heapq", "io", "itertools", "json", "math", "numpy", "operator", "queue", "random", "re", "statistics", "string",
     "sys", "textwrap", "time", "typing",
+)  # fmt: skip
+# What a solution may import besides. A child can open no file, so it has what is loaded here: the parts of Python that
+# compute, those that solutions import and hardly use, those that Python loads when it needs them, and NumPy.
+_FURTHER = (
+    "abc", "argparse", "ast", "base64", "binascii", "builtins", "calendar", "cmath", "codecs", "collections.abc",
+    "colorsys", "concurrent.futures", "contextlib", "csv", "ctypes", "dataclasses", "difflib", "doctest", "errno",
+    "fcntl", "gc", "getpass", "glob", "graphlib", "hmac", "html", "inspect", "itertools", "keyword", "locale",
+    "logging", "mmap", "multiprocessing", "numbers", "os", "pathlib", "pickle", "platform", "pprint", "reprlib",
+    "resource", "secrets", "select", "shlex", "shutil", "signal", "socket", "stat", "struct", "subprocess",
+    "tempfile", "threading", "timeit", "token", "tokenize", "traceback", "types", "unicodedata", "unittest", "uuid",
+    "warnings", "weakref", "zlib", "_strptime", "encodings.ascii", "encodings.cp1252", "encodings.idna",
+    "encodings.latin_1", "encodings.utf_16", "encodings.utf_32", "numpy.fft", "numpy.linalg", "numpy.ma",
+    "numpy.polynomial", "numpy.random",
 )  # fmt: skip
 _MAX_RECURSION = 100_000  # nested calls; LeetCode's own judge raises Python's limit as well
 MAX_DIGITS = 50_000  # of a whole number that is read or written; LiveCodeBench's judge allows as many
@@ -44,6 +57,8 @@ def prelude() -> dict[str, Any]:
 
 
 PRELUDE = prelude()
+for _module in _FURTHER:
+    importlib.import_module(_module)
 PRELUDE["numpy"].random.seed(0)  # loads the module here, so that children need not
 
 

@@ -25,6 +25,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from rewards.limits import cpu_seconds
+
 _ROOT = Path(__file__).resolve().parent.parent
 # Seconds in which a worker must start. It is long because the machine may be busy with other work. A worker that dies
 # while it starts is noticed at once.
@@ -79,20 +81,14 @@ def command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-s", "-P", "-c", boot, *arguments]
 
 
-def address_space() -> int:
-    """Return the size of this process's address space in bytes. RLIMIT_AS limits this size."""
-    pages = Path("/proc/self/statm").read_text().split()[0]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
 class _Worker:
     """One worker process, to which questions are sent as lines."""
 
-    def __init__(self, command_line: list[str]):
+    def __init__(self, command_line: list[str], environment: dict[str, str] | None):
         # The process gets its own session, so that it can be killed together with its children, and an interrupt at the
         # terminal does not reach it.
         self.process = subprocess.Popen(
-            command_line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            command_line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
         )
         try:
             greeting = self._read(_START_S)
@@ -113,10 +109,6 @@ class _Worker:
             raise EOFError
         return dict(json.loads(line))
 
-    def _cpu_s(self) -> float:
-        """Return the CPU seconds that the process has used, by the kernel's clock of its CPU time."""
-        return time.clock_gettime(~self.process.pid << 3 | 2)
-
     def ask(self, question: bytes, timeout_s: float, max_cpu_s: float) -> dict[str, Any] | None:
         """Ask one question. Returns the answer; None if the process used up its CPU time.
 
@@ -124,12 +116,12 @@ class _Worker:
         the machine was paused, or the process sleeps.
         """
         assert self.process.stdin is not None
-        end, end_cpu_s = time.monotonic() + timeout_s, self._cpu_s() + max_cpu_s
+        end, end_cpu_s = time.monotonic() + timeout_s, cpu_seconds(self.process.pid) + max_cpu_s
         with suppress(BrokenPipeError):  # the process has ended; reading its answer then raises EOFError
             self.process.stdin.write(question)
             self.process.stdin.flush()
         while True:
-            remaining_s, remaining_cpu_s = end - time.monotonic(), end_cpu_s - self._cpu_s()
+            remaining_s, remaining_cpu_s = end - time.monotonic(), end_cpu_s - cpu_seconds(self.process.pid)
             if remaining_s <= 0 or remaining_cpu_s <= 0:
                 answer = self._read(0.0)
                 if answer is None and remaining_cpu_s > 0:
@@ -150,14 +142,22 @@ class _Worker:
 class Workers:
     """A pool of `parallel` workers. They end with `close`, or when this process ends in any way."""
 
-    def __init__(self, command_line: list[str], parallel: int, timeout_s: float, max_cpu_s: float = math.inf):
+    def __init__(
+        self,
+        command_line: list[str],
+        parallel: int,
+        timeout_s: float,
+        max_cpu_s: float = math.inf,
+        environment: dict[str, str] | None = None,
+    ):
         """Start the workers. Raises WorkerError.
 
         command_line: see `command`. timeout_s: seconds by the clock for one answer. max_cpu_s: CPU seconds of a worker
-        for one answer.
+        for one answer. environment: the workers' whole environment; None is this process's.
         """
         self.counts = Counts()
-        self._command_line, self._timeout_s, self._max_cpu_s = command_line, timeout_s, max_cpu_s
+        self._command_line, self._environment = command_line, environment
+        self._timeout_s, self._max_cpu_s = timeout_s, max_cpu_s
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._all: set[_Worker] = set()
         self._lock = threading.Lock()
@@ -170,7 +170,7 @@ class Workers:
             raise
 
     def _start(self) -> None:
-        worker = _Worker(self._command_line)
+        worker = _Worker(self._command_line, self._environment)
         with self._lock:
             self._all.add(worker)
         self._idle.put(worker)

@@ -376,13 +376,11 @@ def roll(
 @pytest.fixture(scope="session")
 def code_reward() -> Iterator[Any]:
     """The reward of code, with two judges."""
-    from sandboxes import best_isolation
-
     from rewards.code import CodeReward
-    from rewards.isolation import Limits
+    from rewards.limits import Limits
     from rewards.sandbox import Sandbox
 
-    sandbox = Sandbox(2, Limits(), best_isolation())
+    sandbox = Sandbox(2, Limits())
     yield CodeReward(sandbox)
     sandbox.close()
 

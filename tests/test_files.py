@@ -26,7 +26,7 @@ NOT_WHOLE = {
     "experiments/gpu/parts.py", "experiments/tasks/train.py",
     "das/cluster/rollout_engine.py",  # a checkpoint's files, into an engine's own folder
     "experiments/harness/resume.py", "das/engine/checked_policies.py",  # a lock
-    "rewards/forkserver.py", "rewards/isolation.py",  # the kernel's files
+    "rewards/forkserver.py",  # the kernel's files
 }  # fmt: skip
 
 

@@ -54,5 +54,5 @@ def check_judge(config: RewardConfig) -> None:
 
 def make_sandbox(config: CodeConfig, parallel: int) -> Sandbox:
     """Make the sandbox of reward=code, for `parallel` solutions at a time. Raises SandboxError if this machine does not
-    allow the isolation."""
-    return Sandbox(parallel, config.limits, config.isolation)
+    allow it."""
+    return Sandbox(parallel, config.limits)

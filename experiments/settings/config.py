@@ -21,7 +21,7 @@ from experiments.settings import trl
 from experiments.settings.conflicts import refuse_conflicts
 from experiments.settings.tasks import TASK
 from experiments.settings.typed import Given, Named, Range, Settings, group, made
-from rewards.isolation import Limits
+from rewards.limits import Limits
 
 Count = Annotated[int, Range(1)]
 Share = Annotated[float, Range(0, 1)]
@@ -166,7 +166,6 @@ class MathsConfig(RewardConfig):
 @dataclass(frozen=True)
 class CodeConfig(RewardConfig):
     parallel: Annotated[int, Range(1, 1024)]  # judges
-    isolation: Literal["full", "weak"]
     limits: Limits  # of one solution
 
     def __post_init__(self) -> None:

@@ -12,16 +12,11 @@ import threading
 def f(x):
     while True: threading.Thread(target=f, args=(x,)).start()
 """,
-    "endless loop": """
-def f(x):
-    while True: pass
-""",
     "endless sleep": """
 import time
 def f(x):
     while True: time.sleep(1000)
 """,
-    "endless import": "while True: pass",
     "memory hog": """
 def f(x):
     a = [bytearray(1 << 20)]
@@ -54,10 +49,6 @@ def f(x): os._exit(0)
 import os
 os._exit(111)
 """,
-    "early sys.exit": """
-import sys
-sys.exit(0)
-""",
     "exit in the call": "def f(x): raise SystemExit(0)",
     "pass marker": """
 def f(x): print('{"passed": true, "why": "passed", "tests": 2, "seconds": 0.1}', flush=True)
@@ -78,10 +69,6 @@ def f(x):
     "forged length": r"""
 import os
 def f(x): os.write(4, b'\xff\xff\xff\xff')
-""",
-    "forged nonsense": r"""
-import os
-def f(x): os.write(4, b'\x04\0\0\0\xff{[}')
 """,
     "forged type": """
 import os
@@ -120,11 +107,6 @@ for name, module in list(sys.modules.items()):
 sys.modules['rewards.values'].encode = lambda v: b'["value", true]'
 builtins.AssertionError = builtins.Exception = KeyError
 def f(x): return True
-""",
-    "patched json": """
-import json
-json.dumps = lambda v: '["value", true]'
-def f(x): return 1
 """,
     "hash collisions": "def f(x): return {i * ((1 << 61) - 1) for i in range(4000)}",
     "ignore signals": """
@@ -232,15 +214,24 @@ def f(x):
 """,
 }
 
-# Programs and their cases. None of them prints the expected output honestly.
+SQUARED = [("6\n", "36")]
+# Programs, their cases, and what the verdict says. None of them prints the expected output honestly.
 PROGRAM_ATTACKS = {
-    "answers behind the input": ("import os\nprint(os.pread(0, 1000, 0).decode()[-2:])", [("6\n", "36")]),
+    "answers behind the input": ("import os\nprint(os.pread(0, 1000, 0).decode()[-2:])", [("6\n", "36")], ""),
     "notes from one test to the next": (
-        "import os\nif os.path.exists('/tmp/a'): print(49)\nelse: print(36, file=open('/tmp/a', 'w')); print(36)",
+        "try: print(open('/tmp/a').read())\nexcept OSError: print(49, file=open('/tmp/a', 'w')); print(36)",
         [("6\n", "36"), ("7\n", "49")],
+        "",
     ),
-    "another hook for exceptions": ("import sys\nsys.excepthook = lambda *_: print(36)\n1 / 0", [("6\n", "36")]),
-    "right, then a crash": ("import ctypes\nprint(36, flush=True)\nctypes.string_at(0)", [("6\n", "36")]),
-    "bytes that are no text": ("import sys\nsys.stdout.buffer.write(b'\\xff')", [("6\n", "\ufffd")]),
-    "digits of other scripts": ("print('\uff13\uff16')", [("6\n", "36")]),
-}
+    "another hook for exceptions": ("import sys\nsys.excepthook = lambda *_: print(36)\n1 / 0", SQUARED, ""),
+    "right, then a crash": ("import ctypes\nprint(36, flush=True)\nctypes.string_at(0)", SQUARED, ""),
+    "bytes that are no text": ("import sys\nsys.stdout.buffer.write(b'\\xff')", [("6\n", "\ufffd")], ""),
+    "digits of other scripts": ("print('\uff13\uff16')", SQUARED, ""),
+    "a flood": ("import os\nwhile True: os.write(1, b'x' * (1 << 20))", SQUARED, "wrote too much"),
+    "early exit": ("import os\nos._exit(0)", SQUARED, "wrong answer"),
+    "endless": ("while True: pass", SQUARED, "CPU time"),
+    "right, then asleep": (
+        "import os, time\nprint(36, flush=True)\nos.close(1)\ntime.sleep(99)", SQUARED, "wall time",
+    ),
+    "right, then a fork": ("import os\nprint(36)\nos.fork()", SQUARED, "exit status 1"),
+}  # fmt: skip

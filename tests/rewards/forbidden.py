@@ -30,11 +30,8 @@ FORBIDDEN = {
     "take the parent's descriptors": "import ctypes; assert ctypes.CDLL(None).syscall(434, 1, 0) >= 0",
     "system calls by ring": "import ctypes as c; assert c.CDLL(None).syscall(425, 1, c.create_string_buffer(200)) >= 0",
     "queues that outlive it": "import ctypes; assert ctypes.CDLL(None).msgget(7, 0o1666) >= 0",
-}
-
-# Only namespaces prevent these.
-FORBIDDEN_IN_FULL = {
     "see processes": "import os; assert os.path.exists('/proc')",
-    "see the parent": "import os; assert os.getpid() != 1 or os.getppid() != 0",
-    "fill the disk": "for i in range(64): open(str(i), 'wb').write(bytes(1 << 20))",
+    "see whether a file exists": "import os; os.stat('/etc/passwd')",
+    "see the parent": "import os; assert os.getppid() > 1",
+    "take a note in a file": "open('/tmp/note', 'w').write('x')",
 }

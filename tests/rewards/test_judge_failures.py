@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,25 +12,23 @@ from typing import Any
 
 import psutil
 import pytest
-from sandboxes import best_isolation
 
 from experiments.harness.reward import check_judge
 from experiments.run.errors import UserError
 from experiments.settings.config import MathsConfig
-from rewards import maths, sandbox
+from rewards import maths
 from rewards.code import CodeReward, program_tests
-from rewards.isolation import Limits
+from rewards.limits import Limits
 from rewards.maths import GoldError, MathsReward, accuracy_reward, readable
-from rewards.sandbox import Sandbox, SandboxError
+from rewards.sandbox import Sandbox
 from rewards.workers import DEATHS, JudgeError, WorkerError, Workers, command
 
-ROOT = Path(__file__).resolve().parents[2]
 RIGHT = ["\\boxed{7}", "so \\boxed{\\frac{1}{2}}", "\\boxed{8}", "none"]
 GOLDS = ["7", "0.5", "7", "7"]
 REWARDS = [1.0, 1.0, 0.0, 0.0]
 CHECK = "def check(candidate):\n    assert candidate(6) == 36"
 SQUARE = "def f(x): return x * x"
-OPEN_FILES = 61  # of a solution, by which its process is known
+MEMORY_MB = 613  # of a solution, by which its process is known
 
 
 def in_thread(call: Callable[[], Any]) -> Any:
@@ -144,7 +141,7 @@ def test_a_worker_that_was_stopped_for_long_is_asked_again() -> None:
 @pytest.fixture(scope="module")
 def judges() -> Any:
     """One judge. Its solutions may sleep for long."""
-    judge = Sandbox(1, Limits(wall_s=120.0, open_files=OPEN_FILES), best_isolation())
+    judge = Sandbox(1, Limits(wall_s=120.0, memory_mb=MEMORY_MB))
     yield judge
     judge.close()
 
@@ -176,11 +173,12 @@ def test_what_tests_raise_on_a_wrong_answer_is_a_wrong_answer(judges: Sandbox, e
 
 
 def solutions() -> list[int]:
-    """The processes below this one in which solutions run: only these may open so few files."""
+    """The processes below this one in which solutions run: only these have this limit."""
     found = []
     for pid in (process.pid for process in psutil.Process().children(recursive=True)):
         with suppress(OSError):  # it has ended
-            if f"Max open files            {OPEN_FILES}  " in Path(f"/proc/{pid}/limits").read_text():
+            limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
+            if any(line.split()[:4] == ["Max", "address", "space", str(MEMORY_MB << 20)] for line in limits):
                 found.append(pid)
     return found
 
@@ -246,46 +244,16 @@ def test_a_solution_cannot_feign_a_failure_of_the_sandbox(judges: Sandbox) -> No
 # ---- what a solution may import ----
 
 
-def test_the_start_shows_that_solutions_can_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    if best_isolation() == "weak":
-        pytest.skip("in weak isolation they import nothing that is not loaded")
-    monkeypatch.setattr(sandbox, "_IMPORTS", "import no_such_module\n")
-    with pytest.raises(SandboxError, match=r"does not pass .*No module named 'no_such_module'"):
-        Sandbox(1, Limits())
-
-
-@pytest.mark.slow
-def test_libraries_below_tmp_can_be_imported_and_not_written(tmp_path: Path) -> None:
-    """Seen with an environment in /tmp: right solutions that import numpy.fft scored 0."""
-    if best_isolation() == "weak":
-        pytest.skip("in weak isolation they import nothing that is not loaded")
-    environment = tmp_path / "environment"
-    if not str(environment).startswith("/tmp/"):
-        pytest.skip("the temporary folder of the tests is not below /tmp")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    (packages,) = environment.glob("lib/python3*/site-packages")
-    for name in ("numpy", "numpy.libs", "sortedcontainers"):
-        for path in sys.path:
-            if (Path(path) / name).is_dir():
-                subprocess.run(["cp", "-r", Path(path) / name, packages], check=True)
-                break
-    script = f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
-from rewards.isolation import Limits
-from rewards.sandbox import Sandbox
-source = '''
-import numpy.fft, os
+def test_a_solution_imports_what_computes(judges: Sandbox) -> None:
+    """A child can open no file, so what is not loaded before cannot be imported."""
+    source = """
+import cmath, colorsys, csv, graphlib, mmap, numpy.fft, unittest
+from datetime import datetime
+from sortedcontainers import SortedList
 def f(x):
-    for path in (numpy.__file__, numpy.__file__ + "x", "/libraries_of_tmp/x"):
-        try: open(path, "a")
-        except OSError: continue
-        return path
-    open("/tmp/mine", "w").write("x")
-    return x * x
-'''
-print([verdict.why for verdict in Sandbox(1, Limits()).run([{{"source": source, "entry": "f", "tests": {CHECK!r}}}])])
+    assert datetime.strptime("2026-11-29", "%Y-%m-%d").day == 29
+    assert "\\N{BULLET}\u00e9".encode("utf-16").decode("utf-16").encode("cp1252")
+    return int(numpy.fft.fft([x * x]).real.sum())
 """
-    done = subprocess.run(
-        [environment / "bin" / "python", "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert done.stdout == "['passed']\n", done.stderr
+    (verdict,) = judges.run([{"source": source, "entry": "f", "tests": CHECK}])
+    assert verdict.passed, verdict

@@ -11,9 +11,9 @@ import pytest
 from test_code import fenced
 
 from rewards.code import CodeReward, leetcode_tests
-from rewards.isolation import Limits
+from rewards.limits import Limits
 from rewards.maths import MathsReward
-from rewards.sandbox import Sandbox, SandboxError
+from rewards.sandbox import Sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data" / "problems"
@@ -36,11 +36,8 @@ SOLVED_BY_THE_NEXT = ["leetcode/61", "leetcode/87", "leetcode/108"]
 
 @pytest.fixture(scope="module")
 def reward() -> Iterator[CodeReward]:
-    """Four judges, with namespaces if the machine allows them."""
-    try:
-        sandbox = Sandbox(4, Limits())
-    except SandboxError:
-        sandbox = Sandbox(4, Limits(), "weak")
+    """Four judges."""
+    sandbox = Sandbox(4, Limits())
     yield CodeReward(sandbox)
     sandbox.close()
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from composed import composed_run
-from sandboxes import best_isolation
 
 from experiments.harness.data import dataset, frequencies
 from experiments.harness.reward import make_reward
@@ -16,13 +15,13 @@ from experiments.small_policy.solutions import MANNERS, solution
 
 
 def test_limits_under_which_no_solution_passes_are_refused() -> None:
-    config = composed_run("data=programs", "reward=code", "reward.isolation=weak", "reward.limits.memory_mb=8")
+    config = composed_run("data=programs", "reward=code", "reward.limits.memory_mb=8")
     with pytest.raises(UserError, match="does not pass"):
         check_reward(config)
 
 
 def test_programs_are_rewarded() -> None:
-    config = composed_run("data=programs", "reward=code", "reward.parallel=1", f"reward.isolation={best_isolation()}")
+    config = composed_run("data=programs", "reward=code", "reward.parallel=1")
     check_reward(config)
     rows = dataset(config, "")
     problems = make_problems("programs", len(rows), config.seed, frequencies(config.data), "training")

@@ -27,7 +27,7 @@ BASES = (
     ["task=compare"],
     ["task=rollout", "budget=ladder"],
     ["task=train", "data=puzzles", "eval.every=2"],
-    ["task=train", "data=programs", "reward=code", "reward.isolation=weak"],
+    ["task=train", "data=programs", "reward=code"],
     ["task=train", "data=math500", "data.path=math500.parquet"],
     ["task=train", "cluster=ray"],
     ["task=train", "reward=own", "reward.function=tests:f"],
