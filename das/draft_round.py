@@ -183,12 +183,7 @@ class DraftRound:
         if keep:
             self.budget.end(request)
 
-    def end_step(self, history_tick: int | None = None) -> None:
-        """Note that the rollout is over. Requests that still run go on in the next one.
-
-        history_tick: the tick (step or epoch) that the drafter's window moves to; None: the drafter is shared, and its
-        owner moves the window.
-        """
-        if history_tick is not None:
-            self.drafter.end_step(history_tick)
+    def end_step(self) -> None:
+        """Note that the rollout is over. Requests that still run go on in the next one. Whoever has the drafter moves
+        its window, since several rounds may share it."""
         self.budget.end_step()

@@ -57,8 +57,7 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
     # These need numpy, and `python -m das doctor` says in one line that it is missing.
     from das.budget import longest_draft
     from das.drafter import DEFAULT_UNIT, check_drafter, check_unit
-    from das.engine.engine_config import check_exact
-    from das.engine.methods import EngineSettings, find_method
+    from das.engine.settings import EngineSettings, check_exact, find_method
     from das.trl.lag import check_lag
 
     found: dict[str, Any] = {"method": method}

@@ -18,7 +18,7 @@ from scripts import COMPARED_STEPS, GIVEN_PRICES, RANK_RUN, SIZES, TWO_RANKS, of
 from starts import Starts
 
 from das.engine.build import build_engine
-from das.engine.methods import EngineSettings
+from das.engine.settings import EngineSettings
 from experiments.cache import cached_folder
 from experiments.run.environment import set_environment
 from experiments.run.processes import warm_context

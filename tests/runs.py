@@ -209,8 +209,8 @@ def sampled_again(policy: str, found: Sequence[tuple[Path, int]]) -> list[list[l
 
     from das.engine.build import build_engine
     from das.engine.install import install
-    from das.engine.methods import EngineSettings
     from das.engine.rollouts.rollout import request_seed
+    from das.engine.settings import EngineSettings
     from experiments.harness.rollout_steps import tokenized
     from experiments.training.checkpoint import step_folder
 

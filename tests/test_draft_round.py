@@ -14,8 +14,8 @@ from das.draft_round import DraftRound, planned_rows
 from das.drafter import Drafts, HistoryDrafter
 from das.drafter.distributions import NO_PAIR, PAIRS, Distributions
 from das.engine import proposer
-from das.engine.engine_config import WORKER
 from das.engine.requests import Pass, Request, Requests
+from das.engine.settings import WORKER
 from das.verify.admission import PROBLEM_KEY
 from das.verify.sampler import Remembered
 from experiments.simulate.cluster import simulate_rollout
@@ -207,10 +207,11 @@ def test_proposer_and_text_engine_draft_the_same(budget: str, max_num_seqs: int,
             assert noted["distributions"] == (None if remember == "tokens" else sampling.distributions.text())
             assert noted["seed"] == (None if remember == "tokens" else sampling.seed)
         real.end_live()
-        real.end_rollout(real.clock.announced(epoch + 1))
+        real.draft_round.drafter.end_rollout(epoch + 1)
+        real.end_rollout()
     # Only the proposer asks what a pass should take, and what to record; and budgets and drafters, whose steps end in
     # another order, know nothing of each other.
-    left_out = ("predict", "end_step", "remembered")
+    left_out = ("predict", "end_step", "end_rollout", "remembered")
     ours, theirs = ([call for call in calls if call[0] not in left_out] for calls in (simulated_calls, real_calls))
     assert ours == theirs
     assert any(call[0] == "observe_pass" for call in ours)
@@ -303,7 +304,7 @@ def test_who_is_not_kept_leaves_no_trace() -> None:
     draft_round.end_step()
     assert (budget.ended, budget.steps) == (["kept"], 1)
     assert draft_round.drafter.history_tokens == 1
-    draft_round.end_step(1000)
+    draft_round.drafter.end_rollout(1000)
     assert draft_round.drafter.history_tokens == 0
 
 

@@ -23,7 +23,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 import das
 from das import run
-from das.engine.engine_config import DasOptions
+from das.engine.settings import DasOptions
 from experiments.run.errors import CONFIGS
 
 ROOT = CONFIGS.parent

@@ -14,10 +14,10 @@ import wandb
 from composed import composed_arm
 
 from das import side_output
-from das.engine.methods import EngineSettings
 from das.engine.rollouts import totals
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
+from das.engine.settings import EngineSettings
 from das.trl.speculate import logged, roll_out_announced
 from das.trl.step_rollouts import StepRollouts
 from das.trl.wandb_record import WandbRecord

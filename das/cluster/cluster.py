@@ -19,7 +19,6 @@ from das.cluster.dispatcher import Dispatcher
 from das.cluster.history_store import HistoryStore, finished_text
 from das.cluster.messages import ClusterError, EngineRequest, predicted, requests_of
 from das.cluster.pool import EnginePool, Event, PoolEngine
-from das.drafter import window_of
 from das.drafter.saved import SavedText, read_history
 from das.engine.learned import HISTORY, LEARNED
 from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport, of_engines
@@ -63,8 +62,8 @@ class Cluster:
         """engines: the pool to roll out on. `close` ends its engines."""
         self.engines = engines
         engine = engines.engine
-        own_history = engine.row.proposes and engine.row.history
-        self.history = HistoryStore(window_of(engine.drafter) if own_history else 0)
+        self._keeps = engine.row.proposes and engine.row.history  # whether engines draft from each other's responses
+        self.history = HistoryStore()
         self._readable = engine.drafter.get("name", "history") == "history"  # no other drafter's files are known
         self._slots = engine.max_num_seqs
         self._restarts = 0  # number of restarted engines up to the last rollout
@@ -85,7 +84,7 @@ class Cluster:
         running = self._run(request, turn=0)
         reports = self.engines.call_all("end", request.next_history_tick)
         rollout = self._measured(request, running, reports)
-        self._move_history(request.next_history_tick, request.evaluation)
+        self._move_history(request.next_history_tick, rollout.report, request.evaluation)
         warn_of(rollout.report, request.step)
         return rollout
 
@@ -98,13 +97,13 @@ class Cluster:
         """End a rollout of several turns: the drafters' windows move to `next_history_tick`. Returns a report of the
         time since the last turn."""
         report = of_engines(self.engines.call_all("end", next_history_tick))
-        self._move_history(next_history_tick, evaluation)
+        self._move_history(next_history_tick, report, evaluation)
         warn_of(report, step)
         return report
 
-    def _move_history(self, history_tick: int, evaluation: bool) -> None:
-        if not evaluation:
-            self.history.end_step(max(self.history.history_tick, history_tick))
+    def _move_history(self, history_tick: int, report: RolloutReport, evaluation: bool) -> None:
+        if self._keeps and not evaluation and report.oldest_tick is not None:
+            self.history.end_rollout(max(self.history.history_tick, history_tick), report.oldest_tick)
 
     def _run(self, request: RolloutRequest, turn: int) -> Running:
         """Let the engines generate all responses of a rollout or turn."""
@@ -164,7 +163,7 @@ class Cluster:
             index = int(str(response.name))
             running.dispatcher.finished(engine, index)
             running.responses[index], running.by[index] = response, engine
-            if not running.evaluation:
+            if self._keeps and not running.evaluation:
                 prompt = running.requests[index].prompt
                 self.history.add(finished_text(response, self.history.history_tick, prompt), [engine])
         if responses:
@@ -238,7 +237,7 @@ class Cluster:
         engines = self.engines.ready
         for place, engine in enumerate(engines):
             self.engines.call(engine, "load_state", states[place % count])
-        if self.history.window and (known is not None or self._readable):
+        if self._keeps and (known is not None or self._readable):
             history = read_history(saved)
             known = [[0]] * len(history.texts) if known is None else known  # one engine has all
             having = [[each.number for i, each in enumerate(engines) if i % count in places] for places in known]

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from das.drafter.checks import MAX_TICK
 from das.drafter.distributions import Distributions
 from das.drafter.options import PROMPT_CONTEXT
 from das.drafter.saved import SavedHistory, SavedText
@@ -26,19 +27,13 @@ def finished_text(finished: Finished, history_tick: int, prompt: Sequence[int]) 
 
 
 class HistoryStore:
-    """Keeps the trajectories of the last `window` ticks, by problem, and notes which engine has which trajectory.
+    """Keeps the trajectories in the window of the engines' drafters, by problem, and notes which engine has which one.
 
-    window: how many history ticks (steps or epochs) are kept, the current one included, as in HistoryDrafter; 0: none.
-
-    Raises ValueError with a one-line message if a window is below 0, a trajectory has a future tick, or a tick goes
-    back.
+    Raises ValueError with a one-line message if a trajectory has a future tick, or a tick goes back.
     """
 
-    def __init__(self, window: int) -> None:
-        if window < 0:
-            raise ValueError(f"window must be at least 0, got {window}")
-        self.window = window
-        self.history_tick = 0
+    def __init__(self) -> None:
+        self.history_tick, self._oldest = 0, -MAX_TICK
         # Trajectories in the order in which they finished, each with the engines that have it.
         self._problems: dict[str, list[tuple[SavedText, set[int]]]] = {}
 
@@ -46,7 +41,7 @@ class HistoryStore:
         """Keep a trajectory. engines: those that have it."""
         if trajectory.history_tick > self.history_tick:
             raise ValueError(f"a trajectory of tick {trajectory.history_tick} cannot come at tick {self.history_tick}")
-        if trajectory.history_tick > self.history_tick - self.window:
+        if trajectory.history_tick >= self._oldest:
             self._problems.setdefault(trajectory.problem, []).append((trajectory, set(engines)))
 
     def missing(self, engine: int, problems: Iterable[str]) -> list[SavedText]:
@@ -68,14 +63,13 @@ class HistoryStore:
             for _, known in trajectories:
                 known.discard(engine)
 
-    def end_step(self, history_tick: int) -> None:
-        """Move to a history tick, and drop the trajectories of ticks <= history_tick - window, as the drafters do."""
+    def end_rollout(self, history_tick: int, oldest: int) -> None:
+        """Move to a history tick, and drop trajectories before the oldest one that the drafters keep."""
         if history_tick < self.history_tick:
             raise ValueError(f"history_tick cannot go back from {self.history_tick} to {history_tick}")
-        self.history_tick = history_tick
-        oldest = history_tick - self.window
+        self.history_tick, self._oldest = history_tick, oldest
         for problem, trajectories in list(self._problems.items()):
-            kept = [entry for entry in trajectories if entry[0].history_tick > oldest]
+            kept = [entry for entry in trajectories if entry[0].history_tick >= oldest]
             if kept:
                 self._problems[problem] = kept
             else:
@@ -100,7 +94,7 @@ class HistoryStore:
 
     def restore(self, saved: SavedHistory, known: Sequence[Iterable[int]]) -> None:
         """Replace all trajectories by saved ones. known: the engines that have each of them."""
-        self._problems, self.history_tick = {}, saved.history_tick
+        self._problems, self.history_tick, self._oldest = {}, saved.history_tick, -MAX_TICK
         for text, engines in zip(saved.texts, known, strict=True):
             # Each text is copied, so that the file's whole array need not stay while one text does.
             self.add(replace(text, tokens=text.tokens.copy()), engines)

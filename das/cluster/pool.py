@@ -18,7 +18,7 @@ from das.cluster.messages import ClusterError
 from das.cluster.rollout_engine import RolloutEngine
 from das.cluster.settings import ClusterSettings
 from das.cluster.weights import WeightsPart
-from das.engine.methods import EngineSettings
+from das.engine.settings import EngineSettings
 from das.errors import EngineError, reason_of
 
 STARTS = 3  # a place is given up after so many failed starts of its engine in a row

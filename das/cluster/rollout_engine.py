@@ -20,9 +20,9 @@ from das.cluster.weights import WeightsPart, unpacked
 from das.drafter.saved import SavedText
 from das.engine.build import build_engine
 from das.engine.install import install
-from das.engine.methods import EngineSettings
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import own_parameters
+from das.engine.settings import EngineSettings
 from das.weights.agreement import Policy
 from das.weights.loaded_weights import cached_blocks
 

@@ -20,7 +20,6 @@ __all__ = [
     "check_drafter",
     "check_unit",
     "make_drafter",
-    "window_of",
 ]
 
 DRAFTERS: dict[str, type[Drafter]] = {"history": HistoryDrafter}  # settings may name other classes, as "module:Class"
@@ -39,12 +38,6 @@ def check_drafter(settings: Mapping[str, Any]) -> None:
     file."""
     drafter, options = _drafter(settings)
     drafter.check(options)
-
-
-def window_of(settings: Mapping[str, Any]) -> int:
-    """Returns for how many history ticks (steps or epochs) the drafter with these settings keeps responses."""
-    drafter, options = _drafter(settings)
-    return drafter.window_of(options)
 
 
 def _drafter(settings: Mapping[str, Any]) -> tuple[type[Drafter], dict[str, Any]]:

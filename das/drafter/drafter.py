@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from das.drafter.distributions import Distributions
     from das.drafter.saved import SavedText
 
+# Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
+# window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each.
+TOKENS_PER_TICK = 2**19
+# A request counts as so many further tokens: its prompt and bookkeeping take about 5 KB, however short its response.
+TOKENS_PER_REQUEST = 64
+
 
 class Drafter(ABC):
     """Makes drafts for the requests of one engine. The policy verifies each token, so a bad draft costs time but
@@ -29,6 +35,7 @@ class Drafter(ABC):
     the policy's token ids are 0 to vocab - 1; the engine sets this attribute.
     history_tick: the current tick, the last of those that `window` counts.
     remembers: whether it wants the distributions from which tokens were sampled, and the seeds of their noise.
+    told: the last tick that a caller gave, a step or an epoch.
     learns: whether it may learn from the tokens that requests emit. The engine forbids it during an evaluation, whose
     requests it then ends with keep=False: a training must not notice them.
     """
@@ -38,6 +45,8 @@ class Drafter(ABC):
     window: int = 0
     vocab: int = 2**31
     history_tick: int = 0
+    told: int = 0
+    _tokens: int = 0  # of unannounced rollouts that do not make a tick yet
 
     @classmethod
     def check(cls, options: Mapping[str, Any]) -> None:
@@ -47,12 +56,6 @@ class Drafter(ABC):
             inspect.signature(cls).bind(**options)
         except TypeError as error:
             raise TypeError(f"drafter {cls.__name__}: {error}") from None
-
-    @classmethod
-    def window_of(cls, options: Mapping[str, Any]) -> int:
-        """Returns the `window` of a drafter with these options. A cluster asks for it, to keep the texts that a new
-        engine needs."""
-        return cls.window
 
     # ---- methods that a drafter must implement ----
 
@@ -128,6 +131,24 @@ class Drafter(ABC):
     def end_step(self, history_tick: int) -> None:
         """Note that a rollout is over. history_tick: the current tick from now on."""
         self.history_tick = history_tick
+
+    def end_rollout(self, tick: int) -> None:
+        """Move the clock, and the window with it, at the end of an announced rollout. tick: the caller's."""
+        # A smaller tick comes from another trainer, whose clock began at 0. The history's clock never goes back.
+        passed = tick - (self.told if tick >= self.told else 0)
+        self.told = tick
+        self.end_step(self.history_tick + passed)
+
+    def end_unannounced(self, requests: int, tokens: int) -> None:
+        """Move the clock where nobody announces rollouts. requests, tokens: how many requests ran since, and the tokens
+        that they emitted."""
+        passed, self._tokens = divmod(self._tokens + tokens + TOKENS_PER_REQUEST * requests, TOKENS_PER_TICK)
+        self.end_step(self.history_tick + passed)
+
+    @property
+    def oldest_tick(self) -> int:
+        """The oldest tick in the window."""
+        return self.history_tick - self.window + 1
 
     def add_history(self, texts: Sequence[SavedText]) -> None:  # noqa: B027  # a drafter need not remember
         """Add responses of other engines, so that drafts may come from them, too."""

@@ -106,11 +106,6 @@ class HistoryDrafter(Drafter):
             raise TypeError(f"drafter: no option {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
         DrafterOptions(**options)
 
-    @classmethod
-    def window_of(cls, options: Mapping[str, Any]) -> int:
-        """Returns the window of a drafter with these options. See Drafter."""
-        return DrafterOptions(**options).window
-
     def _restart(self, weights: np.ndarray) -> None:
         """Forget all texts and continue with these weights."""
         native.check(self._lib.das_restart(self._core, weights.ctypes.data))

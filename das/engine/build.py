@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from das import stages
 from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
-from das.engine.engine_config import WORKER, DraftOptions
 from das.engine.environment import in_this_process, variables
-from das.engine.methods import EngineSettings
+from das.engine.settings import WORKER, DraftOptions, EngineSettings
 from das.errors import EngineError, reason_of
 
 if TYPE_CHECKING:

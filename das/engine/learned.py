@@ -32,7 +32,7 @@ def save(proposer: "DasProposer", folder: Path) -> None:
         **proposer.lengths.state(),
         "calibration": proposer.calibration.counts,
         "usual": np.array(proposer.judge.usual),
-        "told_tick": np.array(proposer.clock.told),
+        "told_tick": np.array(proposer.draft_round.drafter.told),
     }
     save_arrays(folder / LEARNED, {"kind": np.array(KIND), **learned})
 
@@ -41,7 +41,7 @@ def load(proposer: "DasProposer", folder: Path) -> None:
     """Continue from what `save` wrote, at the same history tick. Raises ValueError for files of another kind."""
     proposer.draft_round.drafter.load(folder / HISTORY)
     learned = load_arrays(folder / LEARNED, KIND)
-    proposer.clock.told = int(learned["told_tick"])
+    proposer.draft_round.drafter.told = int(learned["told_tick"])
     proposer.lengths.restore(learned)
     proposer.calibration.counts = learned["calibration"]
     proposer.judge.usual.extend((accepted, share) for accepted, share in learned["usual"].reshape(-1, 2).tolist())

@@ -10,9 +10,9 @@ from typing import Any
 
 from das.drafter import make_drafter
 from das.engine.build import engine_arguments
-from das.engine.methods import METHODS
 from das.engine.model_code import refuse_model_code
 from das.engine.patches.replace import patch
+from das.engine.settings import METHODS
 from das.errors import EngineError
 
 _applied = False

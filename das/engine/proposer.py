@@ -13,11 +13,10 @@ from das.budget.lengths import RemainingLength
 from das.draft_round import DraftRound, planned_rows
 from das.drafter import make_drafter
 from das.drafter.saved import SavedText
-from das.engine.engine_config import WORKER, DasOptions, das_options
 from das.engine.patches.gpu import rows_of_graphs
 from das.engine.requests import Pass, Request
-from das.engine.rollouts.history_clock import HistoryClock
 from das.engine.rollouts.judge import Judge
+from das.engine.settings import WORKER, DasOptions, das_options
 from das.errors import NotInstalled
 from das.models.draft_passes import DraftPasses
 from das.models.self_draft import QuantizedLayers, SelfDraft
@@ -104,7 +103,6 @@ class DasProposer:
         self._pass = 0  # the number of the pass that is read
         self._drafting = DraftWork()  # what a draft model did for these drafts
         self._pass_ended = 0.0
-        self.clock = HistoryClock(self.draft_round.drafter.history_tick)
         self._budget_options = options.budget
         self._of_training: BudgetPolicy | None = None  # the training's budget, in an evaluation
 
@@ -260,8 +258,7 @@ class DasProposer:
         """
         history = self.draft_round.drafter
         if history_tick > history.history_tick:
-            history.end_step(history_tick)
-            self.clock.told = history_tick
+            history.end_rollout(history_tick)
         history.add_history(texts)
 
     def noted(self, request: Request) -> dict[str, Any]:
@@ -311,11 +308,11 @@ class DasProposer:
             "traces": self.draft_round.budget.trace(),
         }
 
-    def end_rollout(self, passed: int) -> None:
-        """Note that a rollout is over. Requests that still run go on in the next one. passed: by so many ticks the
-        drafter's window moves."""
+    def end_rollout(self) -> None:
+        """Note that a rollout is over, whose drafter has moved its window. Requests that still run go on in the next
+        one."""
         self._pass += 2  # the time until the next pass is training, not decoding
-        self.draft_round.end_step(self.draft_round.drafter.history_tick + passed)
+        self.draft_round.end_step()
         self.record = Record()  # the next rollout's, for callers that never announce one
 
     def _begin(self, request: Request, num_emitted: int) -> None:

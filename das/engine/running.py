@@ -65,10 +65,14 @@ class RunningRollout:
         report, finished = self._end_requests()
         report = replace(report, alarms=self._alarms())
         if proposer is not None:
-            proposer.end_rollout(0 if self.is_evaluation else proposer.clock.announced(history_tick))
+            drafter = proposer.draft_round.drafter
+            if not self.is_evaluation:
+                drafter.end_rollout(history_tick)
+            proposer.end_rollout()
             report = replace(
                 report,
-                history_tokens=proposer.draft_round.drafter.history_tokens,
+                history_tokens=drafter.history_tokens,
+                oldest_tick=drafter.oldest_tick,
                 # Self-drafts state no probabilities.
                 calibration_error=None if proposer.drafting_model else proposer.calibration.error,
             )
@@ -97,7 +101,8 @@ class RunningRollout:
             logging.getLogger("das").warning("speculation: %s", alarm)
         if proposer is not None:
             tokens = sum(sum(request.counts.emitted) for request in tracked)
-            proposer.end_rollout(proposer.clock.unannounced(len(tracked), tokens))
+            proposer.draft_round.drafter.end_unannounced(len(tracked), tokens)
+            proposer.end_rollout()
             proposer.draft_round.begin_step(0)  # nobody knows how many requests will come
 
     def finished(self, names: list[str]) -> list[Finished]:

@@ -45,8 +45,8 @@ def measure(arm: str, model: str, exact: str | None) -> dict[str, Any]:
     tokens a second, drafted and accepted tokens."""
     import das
     from das.engine.build import build_engine, warm_up
-    from das.engine.methods import EngineSettings
     from das.engine.rollouts.rollout import RolloutRequest, request_seed, roll_out
+    from das.engine.settings import EngineSettings
 
     stock = arm == "stock"
     if not stock:

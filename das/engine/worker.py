@@ -25,12 +25,12 @@ from das import stages  # noqa: E402
 from das.budget.latency import ON_GPU, LatencyModel  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import learned  # noqa: E402
-from das.engine.engine_config import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
 from das.engine.rollouts.report import Finished, Plain  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
 from das.engine.running import RunningRollout  # noqa: E402
+from das.engine.settings import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
 from das.models.draft_passes import blocks_needed, with_scratch_blocks  # noqa: E402
 from das.models.self_draft import QuantizedLayers, require_self_draft  # noqa: E402
 from das.verify.forced import Forced  # noqa: E402

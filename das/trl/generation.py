@@ -28,8 +28,8 @@ from das.arrays import load_arrays, save_arrays
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.engine.build import build_engine
-from das.engine.methods import EngineSettings
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
+from das.engine.settings import EngineSettings
 from das.errors import EngineError, WeightSyncError
 from das.trl.conversations import Turn, conversation_rows, joined
 from das.trl.dataset_rows import history_tick, problem_id, require_fitting_batch

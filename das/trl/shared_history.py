@@ -34,20 +34,18 @@ class Exchange:
 class SharedHistory:
     """What one rank finished since its last rollout ended, and what others gave it.
 
-    window: how many history ticks are kept (das.drafter.window_of). add_history: that of the rank's engine. gather:
-    returns what each rank passes to it, in rank order; another thread calls it. gives: whether this rank gives its
-    responses away: of the ranks that share an engine, one does. All ranks of the training must have such an object, and
-    end equally many rollouts.
+    add_history: that of the rank's engine. gather: returns what each rank passes to it, in rank order; another thread
+    calls it. gives: whether this rank gives its responses away: of the ranks that share an engine, one does. All ranks
+    of the training must have such an object, and end equally many rollouts.
     """
 
     def __init__(
         self,
-        window: int,
         add_history: Callable[[int, list[SavedText]], None],
         gather: Callable[[bytes], list[bytes]],
         gives: bool = True,
     ):
-        self._store = HistoryStore(window)
+        self._store = HistoryStore()
         self._add_history = add_history
         self._gather = gather
         self._gives = gives
@@ -65,9 +63,11 @@ class SharedHistory:
         for prompt, finished in zip(request.prompts, rollout.finished, strict=True):
             self._finished.append(finished_text(finished, tick, prompt["prompt_token_ids"]))
 
-    def end_rollout(self, history_tick: int) -> None:
-        """Move the window, as the engine's drafter does at a rollout's end, and begin to exchange what was finished."""
-        self._store.end_step(history_tick)
+    def end_rollout(self, history_tick: int, oldest: int | None) -> None:
+        """Begin to exchange what was finished, and forget what lies before the oldest tick that the engine's drafter
+        keeps."""
+        assert oldest is not None, "the engine has no drafter of das"
+        self._store.end_rollout(history_tick, oldest)
         history = SavedHistory(history_tick, self._finished)
         self._finished = []
         self._exchanges.append(self._beside.submit(self._exchange, history))

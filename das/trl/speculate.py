@@ -13,11 +13,10 @@ from das.budget import DEFAULT_BUDGET
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.drafter import DEFAULT_UNIT, check_unit
-from das.engine.engine_config import BITS, DISTRIBUTION, EXACT
 from das.engine.environment import forget
 from das.engine.install import install
-from das.engine.methods import EngineSettings
 from das.engine.rollouts.rollout import Rollout
+from das.engine.settings import BITS, DISTRIBUTION, EXACT, EngineSettings
 from das.engine.versions import VLLM, installed
 from das.errors import EngineError
 from das.side_output import side_output
@@ -65,7 +64,7 @@ def speculate(
     Trainer and engine run with the threads that torch has. Environment variables are set only while an engine is built,
     and for exact="bits" on a GPU until "off" (`das.install`).
 
-    method: the name of a drafting method in das/engine/methods.py, such as das, self_draft or none; or off.
+    method: the name of a drafting method in das/engine/settings.py, such as das, self_draft or none; or off.
     drafter: options of HistoryDrafter that differ from the defaults, or the `name` and options of another drafter
     (docs/drafters_and_budgets.md), and `unit`: what its window counts, "epoch" or "step" (a rollout); or a name alone.
     budget: name and options of a budget (it decides how many tokens to draft) in place of `marginal`, options alone, or

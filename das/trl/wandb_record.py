@@ -6,7 +6,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from das.budget import DEFAULT_BUDGET
-from das.engine.methods import EngineSettings
+from das.engine.settings import EngineSettings
 from das.side_output import side_output
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from das.engine.methods import STOCK
+from das.engine.settings import STOCK
 from experiments.gpu.scale import Scale
 
 # Graphs, but no Inductor, which takes minutes, and may not know this torch.

@@ -11,7 +11,7 @@ differ. After the timed visits a short rollout is profiled.
 
 from typing import Any
 
-from das.engine.methods import STOCK
+from das.engine.settings import STOCK
 from experiments.gpu.engines import build, kv_tokens
 from experiments.gpu.scale import Row, Scale, Verdict
 from experiments.gpu.texts import VISITS, Work, works

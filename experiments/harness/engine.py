@@ -5,7 +5,7 @@ from pathlib import Path
 from das.budget.lengths import LongestFirst
 from das.drafter.saved import read_history
 from das.engine.install import install
-from das.engine.methods import EngineSettings
+from das.engine.settings import EngineSettings
 from experiments import rank_folders
 from experiments.harness.policies import draft_model_directory
 from experiments.harness.validate_policy import check_history

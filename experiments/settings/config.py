@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from das.budget import POLICIES
 from das.cluster.settings import ClusterSettings
 from das.drafter.options import DrafterOptions
-from das.engine.methods import Method, find_method
+from das.engine.settings import Method, find_method
 from experiments.run.errors import UserError
 from experiments.run.plain import plain
 from experiments.settings import trl
@@ -46,7 +46,7 @@ class ArmConfig:
     """The settings of configs/arm."""
 
     name: str
-    method: str  # a row of das/engine/methods.py
+    method: str  # a row of das/engine/settings.py
     speculative: Settings  # further settings of vLLM's own methods
     budget: Budget | None = None  # the arm's own budget; None: the one of configs/budget
     self_draft: Literal["w8a8", "w4"] = "w8a8"  # format of the policy's weights that draft, with method self_draft
@@ -62,7 +62,7 @@ class ArmConfig:
 
     @property
     def row(self) -> Method:
-        """The properties of this arm's method, from das/engine/methods.py. Raises EngineError for an unknown method."""
+        """The row of this arm's method (das/engine/settings.py). Raises EngineError for an unknown method."""
         return find_method(self.method)
 
 

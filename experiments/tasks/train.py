@@ -9,7 +9,7 @@ from analysis import read
 from analysis.cluster_engines import cluster_result
 from analysis.metrics import summarised
 from das import ranks
-from das.engine.engine_config import EXACT
+from das.engine.settings import EXACT
 from das.files import write_text
 from experiments import rank_folders
 from experiments.harness import resume

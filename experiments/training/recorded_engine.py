@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from das.engine.methods import EngineSettings
 from das.engine.patches.front_end import let_force
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
+from das.engine.settings import EngineSettings
 from das.trl.engines.in_process import DasEngine
 from das.verify.admission import FORCED_KEY
 from experiments.run.errors import RunFailed

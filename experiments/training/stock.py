@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from das.engine.build import build_engine, warm_up
-from das.engine.methods import EngineSettings
 from das.engine.patches import weights
 from das.engine.rollouts.meter import TAIL
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
+from das.engine.settings import EngineSettings
 from das.trl.engines.in_process import DasEngine
 from das.weights.agreement import Policy, policy_of
 from das.weights.loaded_weights import lost_weights

@@ -14,8 +14,8 @@ from trl import GRPOConfig, GRPOTrainer
 from das import ranks
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
-from das.engine.methods import EngineSettings
 from das.engine.rollouts.rollout import Rollout
+from das.engine.settings import EngineSettings
 from das.trl.engines.cluster import BESIDE
 from das.trl.lag import RolloutsAhead
 from das.trl.patches import generation_backend

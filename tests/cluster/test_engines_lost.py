@@ -18,8 +18,8 @@ from vllm import SamplingParams
 from das.cluster.cluster import Cluster
 from das.cluster.pool import EnginePool
 from das.cluster.settings import ClusterSettings
-from das.engine.methods import EngineSettings
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
+from das.engine.settings import EngineSettings
 from experiments.run.processes import warm_context, warm_process
 
 pytestmark = pytest.mark.slow

@@ -21,8 +21,8 @@ def numbers(trajectories: list[SavedText]) -> list[int]:
 @pytest.mark.parametrize("seed", range(100))
 def test_an_engine_gets_what_it_lacks_once(seed: int, tmp_path: Path) -> None:
     random = np.random.default_rng(seed)
-    window = int(random.integers(0, 4))
-    store, tick = HistoryStore(window), 0
+    window = int(random.integers(1, 4))
+    store, tick = HistoryStore(), 0
     kept: list[tuple[int, str, int]] = []  # number, problem, tick
     has: dict[int, set[int]] = {engine: set() for engine in range(4)}
     for number in range(200):
@@ -42,13 +42,13 @@ def test_an_engine_gets_what_it_lacks_once(seed: int, tmp_path: Path) -> None:
             has[engine] |= set(lacking)
         elif action == "step":
             tick += int(random.integers(0, 3))
-            store.end_step(tick)
+            store.end_rollout(tick, tick - window + 1)
         elif action == "forget":
             store.forget(engine)
             has[engine] = set()
         else:  # the trainer restarts
             store.saved().write(tmp_path / "store.npz")
-            known, store = store.known(), HistoryStore(window)
+            known, store = store.known(), HistoryStore()
             store.restore(read_history(tmp_path / "store.npz"), known)
         kept = [entry for entry in kept if entry[2] > tick - window]
         assert len(store.saved().texts) == len(kept)
@@ -56,8 +56,8 @@ def test_an_engine_gets_what_it_lacks_once(seed: int, tmp_path: Path) -> None:
 
 
 def test_restored_trajectories_are_equal(tmp_path: Path) -> None:
-    store = HistoryStore(4)
-    store.end_step(5)
+    store = HistoryStore()
+    store.end_rollout(5, 2)
     remembered = Distributions(np.array([1 << 5, 30, 31, 2, 0, 0, 1 << 5], np.uint8), np.array([77, 99], np.uint32))
     made = [
         SavedText("ß", 5, 2, np.arange(9, dtype=np.int32), remembered=remembered),
@@ -66,7 +66,7 @@ def test_restored_trajectories_are_equal(tmp_path: Path) -> None:
     for each in made:
         store.add(each, [])
     store.saved().write(tmp_path / "store.npz")
-    other = HistoryStore(4)
+    other = HistoryStore()
     other.restore(read_history(tmp_path / "store.npz"), [[], []])
     assert other.history_tick == 5
     for before, after in zip(made, other.missing(0, ["ß", "b"]), strict=True):
@@ -82,17 +82,14 @@ def test_restored_trajectories_are_equal(tmp_path: Path) -> None:
         assert after.remembered.heads.tobytes() == kept.heads.tobytes()
         assert after.remembered.others.tobytes() == kept.others.tobytes()
     assert other.bytes == 9 * 4 + 7 + 2 * 4 + 2 * 4 + 2
-    narrow = HistoryStore(1)
-    narrow.restore(store.saved(), [[], []])
-    assert len(narrow.saved().texts) == 1
+    other.end_rollout(5, 5)
+    assert len(other.saved().texts) == 1
 
 
 def test_refused_in_one_line() -> None:
-    with pytest.raises(ValueError, match="window"):
-        HistoryStore(-1)
-    store = HistoryStore(2)
-    store.end_step(3)
+    store = HistoryStore()
+    store.end_rollout(3, 2)
     with pytest.raises(ValueError, match="tick 4 cannot come at tick 3"):
         store.add(trajectory("a", 4, 0), [0])
     with pytest.raises(ValueError, match="cannot go back"):
-        store.end_step(2)
+        store.end_rollout(2, 1)

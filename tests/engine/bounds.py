@@ -9,10 +9,10 @@ TOKENS_PER_TICK, MAX_PASSES, MAX_PROBLEMS = 2**11, 64, 64
 def lower_the_bounds() -> None:
     """For engines that are built afterwards, in this process."""
     import das.budget.lengths
-    import das.engine.rollouts.history_clock
+    import das.drafter.drafter
     import das.engine.worker
 
-    das.engine.rollouts.history_clock.TOKENS_PER_TICK = TOKENS_PER_TICK
+    das.drafter.drafter.TOKENS_PER_TICK = TOKENS_PER_TICK
     das.engine.worker.MAX_PASSES = MAX_PASSES
     das.budget.lengths.ByProblem.__init__.__defaults__ = (MAX_PROBLEMS,)
 

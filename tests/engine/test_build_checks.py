@@ -12,7 +12,7 @@ from transformers import DeepseekV2Config, PretrainedConfig, Qwen3Config, Qwen3N
 import das
 from das.engine import checked_policies, self_test, versions
 from das.engine.build import build_engine
-from das.engine.methods import EngineSettings
+from das.engine.settings import EngineSettings
 from das.errors import EngineError
 
 SIZES: dict[str, Any] = {

@@ -9,7 +9,7 @@ from conftest import Engines
 from vllm import SamplingParams
 
 from das.engine import worker as das_worker
-from das.engine.engine_config import DasOptions
+from das.engine.settings import DasOptions
 from das.errors import NotInstalled
 
 PROMPT = {"prompt_token_ids": [5, 6, 7, 8]}

@@ -15,9 +15,9 @@ import torch
 
 import das
 from das.engine import plugin, versions
-from das.engine.engine_config import WORKER
 from das.engine.patches import front_end
 from das.engine.patches.replace import required
+from das.engine.settings import WORKER
 from das.verify.admission import LIMIT_KEY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,7 +139,7 @@ import das
 das.install()
 das.speculate()
 from das.engine.build import build_engine
-from das.engine.methods import EngineSettings
+from das.engine.settings import EngineSettings
 build_engine(EngineSettings(sys.argv[1], "das", max_model_len=64))
 print("RESULT", torch.get_num_threads() - threads, [name for name in sys.argv[2:] if name in os.environ])
 """

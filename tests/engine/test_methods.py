@@ -9,7 +9,7 @@ from conftest import Engines, roll
 from vllm import SamplingParams
 
 from das.engine.build import engine_arguments
-from das.engine.methods import METHODS, Method, find_method, method_in
+from das.engine.settings import METHODS, Method, find_method, method_in
 from das.errors import EngineError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoConfig
 
 from das.engine.build import engine_arguments
-from das.engine.methods import EngineSettings
 from das.engine.model_code import refuse_model_code
+from das.engine.settings import EngineSettings
 from das.errors import EngineError, reason_of
 from experiments.harness.failures import failure_line
 

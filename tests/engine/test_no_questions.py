@@ -101,7 +101,7 @@ def test_counts_stay_bounded(
 ) -> None:
     """Nobody announces a rollout and no weights arrive; or a trainer announced one before, and went away."""
     monkeypatch.setattr(das_worker, "MAX_PASSES", 50)
-    monkeypatch.setattr("das.engine.rollouts.history_clock.TOKENS_PER_TICK", 500)
+    monkeypatch.setattr("das.drafter.drafter.TOKENS_PER_TICK", 500)
     llm = engines.fresh(tiny_policy, method="das")
     if trained:
         llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))

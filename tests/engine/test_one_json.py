@@ -10,7 +10,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 import das
 from das.drafter import HistoryDrafter
-from das.engine.engine_config import WORKER, das_options
+from das.engine.settings import WORKER, das_options
 from das.errors import EngineError
 
 CPU = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "gpu_memory_utilization": 0.1}

@@ -12,9 +12,9 @@ import pytest
 from das.budget import TargetPass
 from das.drafter import Drafts
 from das.engine import learned
-from das.engine.engine_config import WORKER
 from das.engine.proposer import DasProposer
 from das.engine.requests import Pass, Request, Requests
+from das.engine.settings import WORKER
 from das.verify.admission import LIMIT_KEY
 
 
@@ -81,7 +81,7 @@ def test_a_request_runs_on_when_an_unannounced_rollout_ends(batch: Batch) -> Non
     """A server's rollouts end between passes: with new weights, or once they are long."""
     request = batch.add("c", limit=None)
     batch.propose()
-    batch.proposer.end_rollout(passed=0)
+    batch.proposer.end_rollout()
     batch.propose()
     assert request.generated == 2
     batch.end("c")

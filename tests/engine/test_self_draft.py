@@ -13,8 +13,8 @@ from host_waits import HostWaits
 from vllm import SamplingParams
 
 from das.drafter import Drafts
-from das.engine.engine_config import das_options
 from das.engine.runner.runner import Runner
+from das.engine.settings import das_options
 from das.errors import NotInstalled
 from das.models import quantized
 from das.models.draft_passes import blocks_needed, pass_inputs, with_scratch_blocks

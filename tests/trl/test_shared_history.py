@@ -41,11 +41,11 @@ class TwoRanks:
             return found
 
         self.monkeypatch.setenv("RANK", str(rank))
-        return SharedHistory(self.window, add, gather)
+        return SharedHistory(add, gather)
 
     def end_rollouts(self, tick: int = 0) -> None:
         for shared in self.shared:
-            shared.end_rollout(tick)
+            shared.end_rollout(tick, tick - self.window + 1)
         for shared in self.shared:
             shared.take()
 
@@ -80,9 +80,9 @@ def test_the_training_goes_on_while_ranks_exchange(monkeypatch: pytest.MonkeyPat
     early, late = two.shared
     for response in ([7], [8]):
         early.note(*rolled_out("p", response))
-        early.end_rollout(0)
-    late.end_rollout(0)
-    late.end_rollout(0)
+        early.end_rollout(0, 0)
+    late.end_rollout(0, 0)
+    late.end_rollout(0, 0)
     for shared in two.shared:
         shared.take()
     late.prepare(["p"])
@@ -95,7 +95,7 @@ def test_a_resumed_rank_gets_what_it_would_have(monkeypatch: pytest.MonkeyPatch,
     two.end_rollouts()
     two.shared[0].note(*rolled_out("q", [8]))
     for shared in two.shared:
-        shared.end_rollout(0)
+        shared.end_rollout(0, 0)
     for rank, shared in enumerate(two.shared):  # the exchange may still run
         (tmp_path / str(rank)).mkdir()
         shared.save(tmp_path / str(rank))

@@ -7,7 +7,7 @@ import pytest
 import wandb
 from transformers.integrations import WandbCallback
 
-from das.engine.methods import EngineSettings
+from das.engine.settings import EngineSettings
 from das.trl.wandb_record import WandbRecord
 
 

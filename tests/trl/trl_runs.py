@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import das
-from das.engine.methods import EngineSettings
+from das.engine.settings import EngineSettings
 from das.trl import generation as of_trl
 
 STEPS = 2

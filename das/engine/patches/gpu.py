@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from das.engine.engine_config import BITS
+from das.engine.settings import BITS
 
 ROWS = 768  # of the largest pass that is one graph: 256 requests with two drafted tokens each
 GRAPHED = 64  # requests that all draft the longest draft, in the graphs of attention that wants that

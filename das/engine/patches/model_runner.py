@@ -9,10 +9,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from das.engine.engine_config import WORKER, das_options, drafts_by_das
-from das.engine.methods import METHODS
 from das.engine.patches.gpu import graph_drafts
 from das.engine.patches.replace import patch, required
+from das.engine.settings import METHODS, WORKER, das_options, drafts_by_das
 from das.errors import NotInstalled
 
 

@@ -107,6 +107,7 @@ class RolloutReport:
     decode_steps: int = 0  # passes of the engine
     tail_steps: int = 0  # passes of the engine with few requests
     history_tokens: int = 0  # tokens in the drafter's history once the rollout was over
+    oldest_tick: int | None = None  # the oldest one in the window of the drafter's history, then
     calibration_error: float | None = None  # error of the probabilities that the drafter gives to its tokens
     alarms: Sequence[str] = ()  # a line for each thing that is wrong with speculation
     # One number for each pass of the engine:
@@ -198,7 +199,7 @@ def of_engines(reports: Mapping[int, RolloutReport]) -> RolloutReport:
 
 
 # What is of a moment, and no sum over turns.
-STATES = ("history_tokens", "calibration_error")
+STATES = ("history_tokens", "oldest_tick", "calibration_error")
 
 
 def added(first: RolloutReport, later: RolloutReport) -> RolloutReport:

@@ -33,7 +33,6 @@ from vllm.platforms import current_platform
 from vllm.v1.worker.gpu.attn_utils import get_varlen_cudagraph_unsupported_backend
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import MAX_CHUNK_BYTES
 
-from das.engine.engine_config import DasOptions, drafts_by_das
 from das.engine.patches.replace import patch, replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.runner.in_flight import Flight, Flights
@@ -41,6 +40,7 @@ from das.engine.runner.speculator import CoupledSpeculator, HostSpeculator
 from das.engine.runner.stand_in import replace_kernels
 from das.engine.runner.text_drafts import TEXT_METHODS, TextDrafts
 from das.engine.runner.verifier import Draws, KeyedVerifier
+from das.engine.settings import DasOptions, drafts_by_das
 from das.errors import NotInstalled
 from das.models.draft_passes import DraftPasses
 from das.models.self_draft import QuantizedLayers

@@ -25,9 +25,9 @@ from das.cluster.messages import ClusterError
 from das.cluster.pool import EnginePool
 from das.cluster.settings import ClusterSettings
 from das.cluster.weights import WeightsPart, packed
-from das.engine.methods import EngineSettings
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
+from das.engine.settings import EngineSettings
 from das.errors import EngineError
 from das.trl.engines.engines import NewWeights, Result, SeenByTRL, TrainedHead
 from das.weights.agreement import Policy

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from das import ranks
-from das.drafter import window_of
 from das.drafter.saved import SavedText
 from das.engine.environment import nccl_variables_kept
-from das.engine.methods import EngineSettings
 from das.engine.patches.front_end import learn_from_rollouts_alone
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
+from das.engine.settings import EngineSettings
 from das.errors import EngineError
 from das.trl.determinism import algorithms_of_the_engine, random_states_kept
 from das.trl.engines.engines import NewWeights, Result, SeenByTRL, TrainedHead
@@ -134,10 +133,10 @@ class DasEngine:
 class SharingEngine(DasEngine):
     """An engine of one of several ranks, which give each other what they finished (das/trl/shared_history.py)."""
 
-    def __init__(self, llm: Any, window: int, gives: bool):
-        """See DasEngine, and SharedHistory for `window` and `gives`. All ranks must call it."""
+    def __init__(self, llm: Any, gives: bool):
+        """See DasEngine, and SharedHistory for `gives`. All ranks must call it."""
         super().__init__(llm)
-        self._shared = SharedHistory(window, self.add_history, ranks.gather_beside(), gives)
+        self._shared = SharedHistory(self.add_history, ranks.gather_beside(), gives)
 
     def load_weights(self, new: NewWeights) -> str:
         """See Engines."""
@@ -155,14 +154,15 @@ class SharingEngine(DasEngine):
         outputs, rollout = super().roll_out(request, turn)
         self._shared.note(request, rollout)
         if turn is None:
-            self._shared.end_rollout(request.next_history_tick)
+            self._shared.end_rollout(request.next_history_tick, rollout.report.oldest_tick)
         return outputs, rollout
 
     def end_turns(self, step: int, next_history_tick: int, evaluation: bool) -> RolloutReport:
         """See Engines."""
+        report = super().end_turns(step, next_history_tick, evaluation)
         if not evaluation:
-            self._shared.end_rollout(next_history_tick)
-        return super().end_turns(step, next_history_tick, evaluation)
+            self._shared.end_rollout(next_history_tick, report.oldest_tick)
+        return report
 
     def save_state(self, folder: Path) -> None:
         """See Engines."""
@@ -212,7 +212,7 @@ def start_in_process(
         raise EngineError("VLLM_ENABLE_V1_MULTIPROCESSING=1 moves the engine away from the trainer: unset it")
     if accelerator.num_processes > size and settings.row.proposes and settings.row.history:
         first = accelerator.process_index % size == 0  # of the ranks that share this engine
-        engine = SharingEngine(llm, window_of(settings.drafter), gives=first)
+        engine = SharingEngine(llm, gives=first)
     engine.ranks_together, engine.room = size, engine.policy.room
     if settings.row.keyed:
         learn_from_rollouts_alone(llm)

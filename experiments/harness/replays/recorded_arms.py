@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from analysis import read
 from das.drafter import make_drafter
 from das.drafter.options import DEFAULTS
-from das.engine.methods import EngineSettings, find_method
+from das.engine.settings import EngineSettings, find_method
 from das.trl.dataset_rows import history_tick
 from experiments.harness.engine import make_schedule
 from experiments.run.errors import reading

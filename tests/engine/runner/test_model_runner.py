@@ -9,9 +9,9 @@ import pytest
 from conftest import Engines, roll
 from vllm import SamplingParams
 
-from das.engine.engine_config import WORKER
 from das.engine.patches import model_runner
 from das.engine.patches.model_runner import check_model_runner, is_of_das
+from das.engine.settings import WORKER
 from das.errors import NotInstalled
 
 

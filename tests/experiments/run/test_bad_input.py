@@ -43,7 +43,7 @@ def test_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_missing_peer_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("das.engine.methods.find_spec", lambda name: None)
+    monkeypatch.setattr("das.engine.settings.find_spec", lambda name: None)
     with pytest.raises(Exception, match="make peers"):
         check(composed_arm("suffix"))
 

@@ -18,7 +18,7 @@ from hydra import initialize_config_dir
 import run as entry
 from das.engine.build import build_engine
 from das.engine.install import install
-from das.engine.methods import EngineSettings
+from das.engine.settings import EngineSettings
 from das.errors import EngineError
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS, one_line_errors

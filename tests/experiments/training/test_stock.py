@@ -6,7 +6,7 @@ import pytest
 from scripts import run_script
 
 from das.engine.build import engine_arguments
-from das.engine.methods import EngineSettings
+from das.engine.settings import EngineSettings
 from das.errors import EngineError
 from experiments.training.stock import build_stock
 
@@ -16,7 +16,7 @@ from experiments.run.environment import set_environment
 for name in ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"):
     os.environ.pop(name, None)
 set_environment()
-from das.engine.methods import EngineSettings
+from das.engine.settings import EngineSettings
 from das.engine.rollouts.rollout import RolloutRequest
 from experiments.run.rollout_row import rollout_row
 from experiments.training.stock import build_stock, roll_out_stock

@@ -2,14 +2,17 @@
 
 import random
 
-from das.engine.rollouts.history_clock import TOKENS_PER_REQUEST, TOKENS_PER_TICK, HistoryClock
+from das.drafter import HistoryDrafter
+from das.drafter.drafter import TOKENS_PER_REQUEST, TOKENS_PER_TICK
 
 
 def test_unannounced_rollouts_add_up_whatever_their_sizes() -> None:
     # Seen to fail when the rest of a division is dropped, and when requests without tokens count nothing.
-    generator, clock = random.Random(0), HistoryClock(told=0)
+    generator, drafter = random.Random(0), HistoryDrafter()
     rollouts = [(generator.randrange(5000), generator.randrange(3 * TOKENS_PER_TICK)) for _ in range(200)]
-    passed = sum(clock.unannounced(requests, tokens) for requests, tokens in rollouts)
+    for requests, tokens in rollouts:
+        drafter.end_unannounced(requests, tokens)
     total = sum(tokens + TOKENS_PER_REQUEST * requests for requests, tokens in rollouts)
-    assert passed == total // TOKENS_PER_TICK
-    assert clock.announced(4) == 4
+    assert drafter.history_tick == total // TOKENS_PER_TICK
+    drafter.end_rollout(4)
+    assert drafter.history_tick == total // TOKENS_PER_TICK + 4
