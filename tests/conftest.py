@@ -12,10 +12,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from costs import Costs
 from hypothesis import settings
 from runs import RUNS, STOPS, make
 from scripts import COMPARED_STEPS, GIVEN_PRICES, RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
-from starts import Starts
 
 from das.engine.build import build_engine
 from das.engine.settings import EngineSettings
@@ -52,7 +52,7 @@ RANKS = [
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Starts(config), "starts")
+    config.pluginmanager.register(Costs(config), "costs")
 
 
 @pytest.hookimpl(optionalhook=True)  # without xdist there is no such hook

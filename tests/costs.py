@@ -1,7 +1,8 @@
-"""Count what fast tests start: a new interpreter that imports vLLM and TRL costs 12 s of a processor, an engine 2.
+"""What tests cost: where their seconds went, by what they protect; and what fast tests start.
 
-As a plugin of pytest it fails a session whose fast tests start more than is stated here, and names who starts most.
-Forks of the warm process (experiments/run/processes.py) cost nothing and are not counted.
+A new interpreter that imports vLLM and TRL costs 12 s of a processor, an engine 2. As a plugin of pytest this fails a
+session whose fast tests start more than is stated here, and names who starts most. Forks of the warm process
+(experiments/run/processes.py) cost nothing and are not counted.
 """
 
 import functools
@@ -13,9 +14,20 @@ from typing import Any
 import pytest
 
 MOST_ENGINES, MOST_INTERPRETERS = 48, 100  # of all tests that are not marked slow
+# What a user could lose, and the tests that guard it: of a test's path the first beginning counts.
+PROTECTS = {
+    "training: the same rewards, losses, weights": ("trl/", "cluster/"),
+    "tokens: the same with and without drafts": ("identity/", "verify/", "engine/", "models/", "weights/"),
+    "speed: drafts that fit, budgets that pay": ("drafter/", "budget/", "test_draft_round", "experiments/simulate/"),
+    "rewards: right answers count, others not": ("rewards/", "experiments/problems/"),
+    "runs: settings, folders, one-line errors": ("experiments/harness/", "experiments/run/", "experiments/settings/"),
+    "papers: tasks, policies, heads, replays": ("experiments/",),
+    "figures and tables that say what runs did": ("analysis/",),
+    "the first hour: docs, examples, install": ("",),
+}
 
 
-class Starts:
+class Costs:
     """Counts engines and interpreters by file. With xdist each worker counts its own, and the first process sums up."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -23,6 +35,8 @@ class Starts:
         self.engines: Counter[str] = Counter()
         self.interpreters: Counter[str] = Counter()
         self.file: str | None = None  # of the running test, if it is fast
+        self.seconds: Counter[str] = Counter()  # by what is protected
+        self.tests: Counter[str] = Counter()
         sys.addaudithook(self._see)
 
     def _see(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -36,6 +50,12 @@ class Starts:
         if engine is not None and not hasattr(engine.__init__, "__wrapped__"):
             engine.__init__ = self._counted(engine.__init__)
         yield
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        path = report.nodeid.removeprefix("tests/")
+        protects = next(name for name, starts in PROTECTS.items() if path.startswith(starts))
+        self.seconds[protects] += report.duration
+        self.tests[protects] += report.when == "call"
 
     def _counted(self, build: Any) -> Any:
         @functools.wraps(build)
@@ -64,6 +84,9 @@ class Starts:
         return self.engines.total() > MOST_ENGINES or self.interpreters.total() > MOST_INTERPRETERS
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.write_line("seconds of all processes, by what the tests protect:")
+        for name, seconds in self.seconds.most_common():
+            terminalreporter.write_line(f"{seconds:7.1f} s {self.tests[name]:5d} tests  {name}")
         for what, counts, most in (
             ("engines", self.engines, MOST_ENGINES),
             ("interpreters", self.interpreters, MOST_INTERPRETERS),
