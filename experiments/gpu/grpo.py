@@ -4,7 +4,6 @@ import json
 import shutil
 
 from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 from analysis.arms import identity_verdict
 from experiments.gpu.scale import Scale, Verdict
@@ -13,24 +12,22 @@ from experiments.run.errors import CONFIGS
 from experiments.settings.compose import compose_config
 from experiments.settings.config import run_config
 
+COMPARED = "task=compare arms=[none,das] task.lock_step=false budget=fixed checkpoint.every=0 wandb=off"
+ON_GPU = (  # without graphs, which take half a minute an arm to make
+    "engine=gpu engine.processes=1 engine.max_model_len=1024 engine.gpu_memory_utilization=0.3 engine.exact=bits "
+    "engine.enforce_eager=true"
+)
+
 
 def grpo(scale: Scale) -> Verdict:
-    """Run task=compare, one arm after the other. On a GPU without graphs, which take half a minute an arm to make."""
-    gpu = ["engine=gpu", "engine.processes=1", "engine.max_model_len=1024", "engine.gpu_memory_utilization=0.3"]
-    gpu += ["engine.exact=bits", "engine.enforce_eager=true"]
+    """Run task=compare, one arm after the other."""
     folder = scale.cache / "check_gpu" / "grpo"
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier call
     folder.mkdir(parents=True)
-    overrides = [
-        *("task=compare", "arms=[none,das]", "task.lock_step=false", "budget=fixed", "checkpoint.every=0", "wandb=off"),
-        *scale.pick(gpu, ["setting=smoke"]),
-        "trainer.max_steps=2",
-        f"cache={scale.cache}",
-        f"out={folder}",
-    ]
-    GlobalHydra.instance().clear()  # a fork has run.py's own
+    settings = f"{COMPARED} {scale.pick(ON_GPU, 'setting=smoke')} trainer.max_steps=2".split()
+    settings += [f"cache={scale.cache}", f"out={folder}"]
     with initialize_config_dir(str(CONFIGS), version_base=None):
-        TASKS["compare"].load()(run_config(compose_config(overrides)), overrides, str(folder))
+        TASKS["compare"].load()(run_config(compose_config(settings)), settings, str(folder))
     result = json.loads((folder / "result.json").read_text())
     identical, arm = result["identical"]["das"], result["arms"]["das"]
     scale.note(identical=identical, tokens_per_pass=arm["tokens_per_pass"], accepted=arm["accepted"])

@@ -52,6 +52,24 @@ def add_requests(engine: Any, prompts: Sequence[Any], name: str, tokens: int) ->
     return names
 
 
+def timed_combination(
+    engine: Any, runner: "Runner", prompts: Sequence[Any], drafts: int, name: str, tokens: int, count: int
+) -> list[list[float]]:
+    """Time `count` passes of these prompts with `drafts` random drafted tokens each (RandomDrafter drafts), and drop
+    the requests, which may take `tokens` tokens. Returns the rows of timed_passes."""
+    from das.budget.fixed import Fixed, NoDrafts
+
+    proposer = runner.flights.proposer
+    assert proposer is not None
+    proposer.draft_round.budget = Fixed(drafts) if drafts else NoDrafts()
+    names = add_requests(engine, prompts, name, tokens)
+    rows = timed_passes(engine, runner, len(prompts), drafts, count)
+    engine.abort_request(names)
+    while engine.has_unfinished_requests():
+        engine.step()
+    return rows
+
+
 def timed_passes(engine: Any, runner: "Runner", live: int, drafts: int, count: int) -> list[list[float]]:
     """Time `count` passes in which all `live` requests decode and each verifies `drafts` drafted tokens, each behind
     other such passes: from the end of one to the end of the next.

@@ -17,7 +17,7 @@ import numpy as np
 from analysis.task_figures import calibration_figure
 from das.engine.settings import find_method
 from experiments.harness.engine import engine_settings, prepare_process
-from experiments.harness.pass_timing import WARM_UP, RandomDrafter, add_requests, made_up_prompts, timed_passes
+from experiments.harness.pass_timing import WARM_UP, RandomDrafter, made_up_prompts, timed_combination
 from experiments.harness.policies import policy_directory
 from experiments.harness.rollout_steps import tokenized
 from experiments.harness.validate import check
@@ -98,7 +98,6 @@ def measure(config: RunConfig, task: Any, policy: str, progress: Progress) -> li
     task: the settings of this task.
     """
     prepare_process(config)
-    from das.budget.fixed import Fixed, NoDrafts
     from das.engine.build import build_engine
 
     made_up = {} if task.shape is None else {"load_format": "dummy", "skip_tokenizer_init": True}
@@ -124,14 +123,10 @@ def measure(config: RunConfig, task: Any, policy: str, progress: Progress) -> li
     for turn in range(task.rounds):
         order.shuffle(combinations)
         for live, drafts, context in combinations:
-            runner.flights.drafter.draft_round.budget = Fixed(drafts) if drafts else NoDrafts()
             of_live = [prompts[context][i % len(prompts[context])] for i in range(live)]
-            names = add_requests(engine, of_live, f"{turn}-{live}-{drafts}", config.trainer.max_completion_length)
-            timed = timed_passes(engine, runner, live, drafts, int(task.passes))
+            name, most = f"{turn}-{live}-{drafts}", config.trainer.max_completion_length
+            timed = timed_combination(engine, runner, of_live, drafts, name, most, int(task.passes))
             # Contexts grow by a few tokens while passes are timed. The rows keep the nominal length, an axis of tables.
             rows += [[n, tokens, live * context if context else grown, s] for n, tokens, grown, s in timed]
-            engine.abort_request(names)
-            while engine.has_unfinished_requests():
-                engine.step()
         progress.note(f"round {turn + 1} of {task.rounds}: {len(rows)} passes")
     return rows
