@@ -11,8 +11,7 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: run reproduce smoke nightly nightly-runs nightly-tests nightly-searches nightly-verl smoke-tasks check test \
-	pytest lint env env-test peers verl real-policy deepspeed docs look wheel check-gpu rehearse-gpu clean
+.PHONY: run reproduce smoke nightly smoke-tasks check test pytest lint env env-test peers verl real-policy deepspeed docs look wheel check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -24,24 +23,14 @@ reproduce: env
 smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
 
-# What CI leaves out, in four jobs: every experiment, and a script that kills runs and engines in all ways; further
-# cases of what CI shows, and longer searches for settings that end in a traceback and for a folder in which runs mix;
-# longer searches for a request that drafts change; verl.
-nightly: nightly-runs nightly-tests nightly-searches nightly-verl
-
-nightly-runs: smoke
+# What CI leaves out: tests/nightly, and further cases of what CI shows. Every experiment and every arm; a script that
+# kills runs and engines in all ways; longer searches for a request that drafts change, for settings that end in a
+# traceback, and for a folder in which runs mix; the pages in a browser; verl.
+nightly: smoke smoke-tasks docs look deepspeed verl env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache every_arm
+	$(PYTEST) $(PARALLEL) -m nightly
 	$(BIN)/python tests/nightly/strikes.py
-
-nightly-tests: deepspeed env-test
-	$(PYTEST) $(PARALLEL) -m nightly --ignore=tests/identity/test_search.py
-	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/experiments/harness/folder_operations.py 500
-
-nightly-searches: env-test
-	$(PYTEST) $(PARALLEL) tests/identity/test_search.py
-
-nightly-verl: verl env-test
-	$(PYTEST) tests/in_verl
+	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/nightly/folder_operations.py 500
 
 # What only a GPU can tell, in nine minutes, in the Python that is active (docs/install.md). Without a GPU it tests itself.
 check-gpu:

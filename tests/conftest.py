@@ -29,7 +29,7 @@ os.environ.setdefault("XDG_STATE_HOME", str(Path(__file__).resolve().parents[1] 
 settings.register_profile("untimed", deadline=None)  # a first example compiles C; no test is timed
 settings.register_profile("long", deadline=None, max_examples=20_000)  # --hypothesis-profile=long, by hand
 settings.load_profile("untimed")
-CLUSTER = "tests/cluster/"
+CLUSTER, NIGHTLY = "tests/cluster/", "tests/nightly/"
 # What takes longest begins first, so that no process is left alone with it in the end.
 LONG = (
     CLUSTER,
@@ -65,14 +65,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class OneClusterAtATime(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return CLUSTER if nodeid.startswith(CLUSTER) else str(super()._split_scope(nodeid))
+            return CLUSTER if nodeid.startswith((CLUSTER, f"{NIGHTLY}cluster/")) else str(super()._split_scope(nodeid))
 
     config.option.loadscopereorder = False  # xdist would begin with the files that have the most tests
     return OneClusterAtATime(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of LONG come first, in its order."""
+    """Tests of LONG come first, in its order. Those of NIGHTLY are slow, too."""
+    for item in items:
+        if item.nodeid.startswith(NIGHTLY):
+            item.add_marker("nightly")
+        if item.get_closest_marker("nightly"):
+            item.add_marker("slow")
     places = {item: [item.nodeid.startswith(folder) for folder in (*LONG, "")].index(True) for item in items}
     items.sort(key=places.__getitem__)
 

@@ -23,6 +23,7 @@ PROTECTS = {
     "runs: settings, folders, one-line errors": ("experiments/harness/", "experiments/run/", "experiments/settings/"),
     "papers: tasks, policies, heads, replays": ("experiments/",),
     "figures and tables that say what runs did": ("analysis/",),
+    "at night: searches, kills, other versions": ("nightly/",),
     "the first hour: docs, examples, install": ("",),
 }
 
@@ -84,7 +85,8 @@ class Costs:
         return self.engines.total() > MOST_ENGINES or self.interpreters.total() > MOST_INTERPRETERS
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        terminalreporter.write_line("seconds of all processes, by what the tests protect:")
+        if self.seconds:
+            terminalreporter.write_line("seconds of all processes, by what the tests protect:")
         for name, seconds in self.seconds.most_common():
             terminalreporter.write_line(f"{seconds:7.1f} s {self.tests[name]:5d} tests  {name}")
         for what, counts, most in (

@@ -77,7 +77,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.temperatures=[1.0]",
         "task.drafters=[w8,w4]",
     ),
-    # Two parts of six; tests/experiments/tasks/test_check_gpu.py runs most.
+    # Two parts of six; tests/nightly/test_check_gpu.py runs most.
     "check_gpu": ("task.device=cpu", "task.parts=[sampler,passes]", "task.folder={made}/check_gpu"),
     # Beside the tasks: what chooses one is among the settings.
     "every_arm": ("task=compare", TINY, f"arms=[{ARMS}]"),

@@ -3,14 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-from scripts import TWO_RANKS, exact, of_ranks, run_script
+from scripts import ROOT, TWO_RANKS, exact, of_ranks, run_script
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.nightly,
-]
-SCRIPT = Path(__file__).with_name("rank_cluster_run.py")
+SCRIPT = ROOT / "tests/cluster/rank_cluster_run.py"
 
 
 def test_a_cluster_changes_nothing(two_ranks: list[Any], repetitive_policy: str, tmp_path: Path) -> None:

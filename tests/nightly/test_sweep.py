@@ -4,10 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from scripts import ROOT, SIZES
-
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_a_sweep_needs_no_more_memory_with_more_runs(tiny_policy: str, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from conftest import RANKS, recorded_sampling
 from scripts import ROOT, TWO_RANKS
 
@@ -12,10 +11,6 @@ from analysis import read
 from experiments.harness.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.nightly,
-]
 FAULTS = str(ROOT / "tests" / "trl" / "rank_faults.py")
 ON_CLUSTER = ["cluster=ray", "cluster.engines=2", "cluster.silent_s=200"]
 EXACT = ("completions_digest", "rewards_digest", "loss", "grad_norm")

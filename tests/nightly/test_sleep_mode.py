@@ -3,16 +3,13 @@
 import json
 from pathlib import Path
 
-import pytest
-from scripts import exact, run_script
-
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+from scripts import ROOT, exact, run_script
 
 STEPS = 3
 
 
 def test_an_engine_that_sleeps_between_rollouts_trains_alike(repetitive_policy: str, tmp_path: Path) -> None:
-    run_script(Path(__file__).with_name("sleep_run.py"), repetitive_policy, tmp_path)
+    run_script(ROOT / "tests/trl/sleep_run.py", repetitive_policy, tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
     awake, asleep = results["awake"], results["asleep"]
     assert asleep["result"] == awake["result"]

@@ -12,7 +12,6 @@ import pytest
 
 from experiments.run.errors import CONFIGS
 
-pytestmark = pytest.mark.slow
 pytest.importorskip("triton.backends.nvidia", reason="Triton has no driver for NVIDIA's GPUs here")
 WHEELS = CONFIGS.parent / "outputs" / "cache" / "wheels"  # for `pip download --no-deps vllm==VERSION`
 UNDRAFTED = ("1 live", "64 live", "256 live")
@@ -28,7 +27,7 @@ def rows_of(folder: Path, version: str | None = None) -> dict[str, dict[str, Any
         with zipfile.ZipFile(found[0]) as wheel:  # without kernels, which the stand-in does not call
             wheel.extractall(folder / "vllm", [name for name in wheel.namelist() if not name.endswith((".so", ".hpp"))])
         paths.insert(0, str(folder / "vllm"))
-    command = [sys.executable, str(Path(__file__).with_name("stand_in_cuda.py")), str(folder)]
+    command = [sys.executable, str(CONFIGS.parent / "tests/engine/patches/stand_in_cuda.py"), str(folder)]
     variables = {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1", "VLLM_CACHE_ROOT": str(folder / "cache")}
     ran = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-3000:]

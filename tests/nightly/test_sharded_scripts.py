@@ -21,7 +21,6 @@ WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "zero_2": ("zero", {**CPU, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2"}),
     "zero_3": ("zero", {**CPU, **ZERO_3, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}),
 }
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 deepspeed = pytest.mark.skipif(
     not (OVERLAY.is_dir() or find_spec("deepspeed")), reason="DeepSpeed is not installed: make deepspeed"
 )

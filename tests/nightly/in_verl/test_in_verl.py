@@ -13,8 +13,8 @@ import pytest
 from conftest import sharpened
 from transformers import AutoTokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
-HERE, RECIPE = ROOT / "tests" / "in_verl", ROOT / "examples" / "verl"
+ROOT = Path(__file__).resolve().parents[3]
+HERE, RECIPE = ROOT / "tests" / "nightly" / "in_verl", ROOT / "examples" / "verl"
 PYTHON = ROOT / ".verl" / "bin" / "python"
 pytestmark = [
     pytest.mark.slow,

@@ -10,9 +10,7 @@ from cases import BATCHES, MAX_MODEL_LEN, Case, answers
 from conftest import Engines
 from hypothesis import given
 from hypothesis import strategies as st
-from ladder import METHODS, built, examples, permuted
-
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+from identity.ladder import METHODS, built, examples, permuted
 
 EXAMPLES = int(os.environ.get("IDENTITY_EXAMPLES", "48"))
 _baselines: dict[str, Any] = {}  # the engine without drafts of a policy

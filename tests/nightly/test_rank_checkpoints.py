@@ -16,11 +16,9 @@ from experiments.harness import train_arm
 from experiments.harness.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly]
-
 
 def launched(*arguments: str, fault: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    script = [str(Path(__file__).with_name("rank_faults.py")), *fault] if fault else ["run.py"]
+    script = [str(ROOT / "tests/trl/rank_faults.py"), *fault] if fault else ["run.py"]
     command = [sys.executable, *TWO_RANKS, *script, *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
 

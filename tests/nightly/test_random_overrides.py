@@ -83,8 +83,6 @@ def lines_about(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> lis
     return []
 
 
-@pytest.mark.slow
-@pytest.mark.nightly
 def test_random_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     broken, refused, count = [], 0, int(os.environ.get("RANDOM_OVERRIDES", "2000"))
     for overrides in cases(count):

@@ -3,12 +3,10 @@
 import json
 from pathlib import Path
 
-import pytest
 from scripts import run_script
 
 from experiments.gpu.parts import ARMS, PARTS
 
-pytestmark = pytest.mark.slow
 QUICK = [name for name in PARTS if name != "grpo"]  # is the task compare, which has tests of its own
 
 

@@ -1,6 +1,6 @@
 """Do things to the folders of runs in random order: start, kill, start again, resume, copy, move, delete, two at once.
 
-PYTHONPATH=.dev:.:tests .venv/bin/python tests/experiments/harness/folder_operations.py 500   operations; a seed may
+PYTHONPATH=.dev:.:tests .venv/bin/python tests/nightly/folder_operations.py 500   operations; a seed may
 follow.
 
 Runs are run.py's own, of task=train with a tiny policy, each in a process that is forked from this one, which has
