@@ -63,13 +63,12 @@ RUNS = {
     "das": Run(equals="none"),
     "das_evaluated": Run(settings=EVALUATED, equals="das"),
     "das_evaluated_resumed": Run(settings=EVALUATED, equals="das_evaluated", start=2),
-    "das_unlimited": Run("das_unlimited", equals="none"),
+    "das_unlimited": Run("das_unlimited", equals="none", nightly=True),
     "self_draft": Run("self_draft", equals="none"),
     # The engine's log-probs do not enter the loss, so nobody asks for them.
     "none_uncorrected": Run("none", UNCORRECTED),
-    "das_uncorrected": Run("das", UNCORRECTED, "none_uncorrected"),
+    "das_uncorrected": Run("das", UNCORRECTED, "none_uncorrected", nightly=True),
     "none_lag2": Run("none", LAG_2),
-    "self_lag2": Run("self_draft", LAG_2, "none_lag2"),
     "beside_lag2": Run("self_draft", (*LAG_2, OWN_PROCESS), "none_lag2", killed=True),
     "none_lag4": Run("none", LAG_4),
     "das_lag4": Run("das", LAG_4, "none_lag4"),
@@ -78,16 +77,16 @@ RUNS = {
     "beside_lag4_resumed": Run("das", (*LAG_4, OWN_PROCESS), "beside_lag4", start=5, nightly=True),
     # Drafters with weights of their own.
     "none_heads": Run("none", HEADS, policy="deep"),
-    "eagle3_frozen": Run("eagle3_frozen", HEADS, "none_heads", policy="deep"),
+    "eagle3_frozen": Run("eagle3_frozen", HEADS, "none_heads", policy="deep", nightly=True),
     "eagle3_online": Run("eagle3_online", HEADS, "none_heads", policy="deep"),
     "eagle3_online_resumed": Run("eagle3_online", HEADS, "eagle3_online", start=2, policy="deep"),
-    "draft_model": Run("draft_model", HEADS, "none_heads", policy="deep"),
+    "draft_model": Run("draft_model", HEADS, "none_heads", policy="deep", nightly=True),
     "none_mtp": Run("none", HEADS, policy="mtp"),
-    "mtp": Run("mtp", HEADS, "none_mtp", policy="mtp"),
+    "mtp": Run("mtp", HEADS, "none_mtp", policy="mtp", nightly=True),
     # One engine raises an error, in the step after the fault: it stands behind the running call. Others are killed and
     # frozen.
     "cluster": Run("das", (*EVALUATED, *TWO), "das_evaluated", faults=("", "raise", "", "kill", "", "freeze")),
-    "cluster_resumed": Run("das", (*EVALUATED, "cluster=ray", "cluster.engines=1"), "cluster", start=5),
+    "cluster_resumed": Run("das", (*EVALUATED, "cluster=ray", "cluster.engines=1"), "cluster", start=5, nightly=True),
     # The rollout of step 4 is submitted in the second step.
     "cluster_lag2": Run("das", (*LAG_2, *TWO), "none_lag2", faults=("", "", "", "", "kill"), nightly=True),
     "online_lag2": Run("eagle3_online", (*LAG_2, *HEAD), "none_lag2", nightly=True),

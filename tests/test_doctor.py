@@ -161,7 +161,7 @@ def test_a_model_gets_one_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert words in verdict.line
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_is_timed_with_stock_none_and_das(doctor_here: Callable[..., Any]) -> None:
     found = checks(doctor_here("--json", "--speed", str(ROOT / "experiments/small_policy/shipped/puzzles")))
     assert found["model"]["state"] == "ok"
@@ -201,7 +201,11 @@ def test_a_model_that_is_refused_is_a_failure(doctor_here: Callable[..., Any], t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("broken", "words"), [(BROKEN_VERIFIER, "got other tokens"), (NO_DRAFTS, "drafting does not work")]
+    ("broken", "words"),
+    [
+        (BROKEN_VERIFIER, "got other tokens"),
+        pytest.param(NO_DRAFTS, "drafting does not work", marks=pytest.mark.nightly),
+    ],
 )
 def test_identity_check_can_fail(tmp_path: Path, broken: str, words: str) -> None:
     printed = run_script("-c", broken + SELF_TEST, tmp_path)

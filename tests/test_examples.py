@@ -41,15 +41,10 @@ def test_an_example_without_a_model_says_what_it_needs(example: str, monkeypatch
     assert f"python {path} MODEL" in message
 
 
+@pytest.mark.slow
 def test_vllm_rollouts(tiny_policy: str) -> None:
-    none, drafted = (run_example("examples/vllm_rollouts.py", tiny_policy, method) for method in METHODS)
-
-    def ids(text: str) -> list[str]:
-        return [line for line in text.splitlines() if line.startswith("[[")]
-
-    assert ids(drafted.errors) == ids(none.errors)
-    assert len(ids(drafted.errors)) == 4
-    assert none.out.count("1.00 a pass, 0 drafted") == 4
+    drafted = run_example("examples/vllm_rollouts.py", tiny_policy, "das")
+    assert sum(line.startswith("[[") for line in drafted.errors.splitlines()) == 4
     steps = [line.split() for line in drafted.out.splitlines() if line.startswith("step")]
     assert sum(int(words[-2]) for words in steps) > 0
 

@@ -114,6 +114,7 @@ def result_of(tiny_policy: str) -> Callable[[str], dict[str, Any]]:
     return result_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode",
     [

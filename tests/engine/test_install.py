@@ -54,6 +54,7 @@ print("RESULT", json.dumps([refused, report["passes"], report["history_tokens"]]
 """
 
 
+@pytest.mark.slow
 def test_the_plugin_is_all_that_an_engine_needs_and_one_that_asks_by_half_is_refused(tiny_policy: str) -> None:
     """In a new process, without das's environment: neither install() nor announcements."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "OMP_"))}
@@ -145,6 +146,7 @@ print("RESULT", torch.get_num_threads() - threads, [name for name in sys.argv[2:
 """
 
 
+@pytest.mark.slow
 def test_a_users_process_stays_theirs(tiny_policy: str) -> None:
     """Its threads and its environment."""
     clean = {name: value for name, value in os.environ.items() if name not in OURS}

@@ -242,6 +242,7 @@ def test_log_probs_of_masked_tokens_are_listed_alike(servers: Mapping[str, Serve
     assert found["das"] == found["none"]
 
 
+@pytest.mark.nightly
 def test_everything_at_once(repetitive_policy: str, servers: Mapping[str, Server]) -> None:
     """200 clients who abort, two weight syncs, a kill and a damaged history, until the bounds are reached."""
     server, rows = servers["das"], []

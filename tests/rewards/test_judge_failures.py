@@ -197,9 +197,10 @@ def killing(find: Callable[[], Sequence[int]], times: int, run: Callable[[], Any
 
 
 SLOW = "import time\ndef f(x):\n    time.sleep(5)\n    return x * x"
+JOB_THAT_TOLERATES = "tests that tolerate everything"
 JOBS = {
     "function": {"source": SLOW, "entry": "f", "tests": CHECK},
-    "tests that tolerate everything": {
+    JOB_THAT_TOLERATES: {
         "source": SLOW,
         "entry": "f",
         "tests": "def check(candidate):\n    try: candidate(6)\n    except: pass",
@@ -209,7 +210,9 @@ JOBS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name", [JOB_THAT_TOLERATES, *(pytest.param(name, marks=pytest.mark.nightly) for name in ("function", "program"))]
+)
 def test_a_solution_that_the_kernel_kills_is_judged_again(judges: Sandbox, name: str) -> None:
     judges.take_counts()
     (verdict,) = killing(solutions, 1, lambda: judges.run([JOBS[name]]))

@@ -49,7 +49,7 @@ def test_tokens_are_those_of_the_weights_that_the_lag_asks_for(
 
 # ---- lags ----
 
-LAGS = {"das": 0, "self_lag2": 2, "das_lag4": 4}
+LAGS = {"das": 0, "beside_lag2": 2, "das_lag4": 4}
 
 
 def test_lags_differ_from_the_first_rollout_of_other_weights(runs: Runs) -> None:
@@ -88,6 +88,7 @@ def at_lag(
     }
 
 
+@pytest.mark.nightly
 def test_a_script_at_a_lag_is_the_same_with_drafts_and_samples_as_the_harness(
     at_lag: tuple[Path, dict[str, Any]], in_process: Callable[..., Any], repetitive_policy: str, tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_training_leaves_the_same_files_without_evaluations(runs: Runs) -> Non
 # ---- drafters with weights of their own ----
 
 
+@pytest.mark.nightly
 def test_a_draft_head_learns_in_the_run(runs: Runs, shared: Path) -> None:
     for name in ("none_heads", "eagle3_frozen", "eagle3_online", "draft_model"):
         learns = name == "eagle3_online"
@@ -146,6 +148,7 @@ def test_a_draft_head_learns_in_the_run(runs: Runs, shared: Path) -> None:
     assert len(list((shared / "cache" / "heads").iterdir())) == 1  # the arms share it
 
 
+@pytest.mark.nightly
 def test_checkpoints_of_a_policy_with_an_mtp_layer_are_whole_policies(
     runs: Runs, policies: Callable[[str], str]
 ) -> None:

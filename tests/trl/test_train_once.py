@@ -105,6 +105,7 @@ def test_rows_and_files_of_an_arm_that_does_not_train(once: tuple[Path, str], co
     assert any(line.startswith("  losses ") and "not recorded in das" in line for line in difference.lines)
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_is_as_if_it_had_not_stopped(once: tuple[Path, str], tmp_path: Path) -> None:
     """One arm has completed one checkpoint less; a run that was killed has left weights."""
     stopped = tmp_path / "stopped"
@@ -124,6 +125,7 @@ def test_a_resumed_run_is_as_if_it_had_not_stopped(once: tuple[Path, str], tmp_p
         assert read.final(stopped / "arms" / arm) == read.final(once[0] / "arms" / arm)
 
 
+@pytest.mark.nightly
 def test_rollouts_ahead(repetitive_policy: str, tmp_path: Path) -> None:
     settings = [f"policy.path={repetitive_policy}", "wandb=off", "trainer.lag=1", "eval.every=0", "trainer.max_steps=3"]
     run_script("run.py", *COMPARED, *settings, "task.train_once=true", f"hydra.run.dir={tmp_path}")

@@ -53,9 +53,9 @@ def test_self_drafts_change_no_bit(repetitive_policy: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "run"),
     [
-        ("Qwen3MoeForCausalLM", "GRPO"),
         ("Qwen3MoeForCausalLM", "GRPO with LoRA with experts"),
-        ("Qwen2_5_VLForConditionalGeneration", "GRPO with images"),
+        pytest.param("Qwen3MoeForCausalLM", "GRPO", marks=pytest.mark.nightly),
+        pytest.param("Qwen2_5_VLForConditionalGeneration", "GRPO with images", marks=pytest.mark.nightly),
     ],
 )
 def test_experts_and_images_train_to_equal_bits(name: str, run: str, tmp_path: Path) -> None:

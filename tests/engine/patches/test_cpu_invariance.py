@@ -71,13 +71,13 @@ class Attention:
         return out
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 32), (4, 2, 64), (28, 4, 128)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 1, 32), pytest.param((28, 4, 128), marks=pytest.mark.slow)], ids=str)
 def test_attention_in_pieces_has_the_bits_of_single_queries(shape: tuple[int, int, int]) -> None:
     attention = Attention(*shape)
     alone = torch.cat([attention.run([(i, i + 1)], split=False) for i in range(CONTEXT)])
     assert torch.equal(attention.run([(0, CONTEXT)], split=True), alone)  # one whole prompt
     rng = np.random.default_rng(0)
-    for _ in range(40):  # drafts of all lengths and part of a prompt, in one pass
+    for _ in range(15):  # drafts of all lengths and part of a prompt, in one pass
         lengths = rng.choice([1, 2, 5, 8, 9, 17, 33, 65, 300], size=rng.integers(1, 30))
         spans = [(int(start), int(start + n)) for n, start in zip(lengths, rng.integers(0, 900, 30), strict=False)]
         expected = torch.cat([alone[start:stop] for start, stop in spans])

@@ -163,10 +163,10 @@ def test_new_weights_of_the_policy_leave_the_draft_model_as_it_is(
     "settings",
     [
         pytest.param({"max_num_batched_tokens": 48}, id="prompts in chunks"),
-        pytest.param({"max_num_seqs": 3}, id="few slots", marks=pytest.mark.slow),
-        pytest.param({"extra": FEW_BLOCKS}, id="preempted", marks=pytest.mark.slow),
+        pytest.param({"max_num_seqs": 3}, id="few slots", marks=pytest.mark.nightly),
+        pytest.param({"extra": FEW_BLOCKS}, id="preempted", marks=pytest.mark.nightly),
         pytest.param(
-            {"max_num_batched_tokens": 48, "asynchronous": True}, id="chunks, asynchronous", marks=pytest.mark.slow
+            {"max_num_batched_tokens": 48, "asynchronous": True}, id="chunks, asynchronous", marks=pytest.mark.nightly
         ),
     ],
 )

@@ -35,6 +35,7 @@ def test_every_launch_writes_what_the_interpreted_kernel_writes(tiny_policy: str
     assert result["drafted"] > 30
 
 
+@pytest.mark.nightly
 def test_a_function_that_writes_something_else_is_noticed(tiny_policy: str) -> None:
     run = checked(tiny_policy, "_temperature_kernel")
     assert run.returncode != 0
