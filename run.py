@@ -33,8 +33,8 @@ try:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig, OmegaConf
 
-    from das import ranks
-    from das.side_output import keep_printing
+    from das.general import ranks
+    from das.general.side_output import keep_printing
     from experiments import rank_folders
     from experiments.commands import usage
     from experiments.harness import resume

@@ -12,7 +12,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT))
 
-from das import native  # noqa: E402
+from das.general import native  # noqa: E402
 
 
 class BuildWithCores(build_py):

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from analysis.figures import COLOURS, figure
 from analysis.page import box, document, picture, table
-from das.files import write_text
+from das.general.files import write_text
 
 HEADER = ("drafts", "rollout (s)", "change", "range of change", "step (s)", "change", "tokens per pass")
 

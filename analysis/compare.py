@@ -21,8 +21,8 @@ from analysis.distribution import METHOD as STOCK
 from analysis.identity import EXACT, FINAL, equal
 from analysis.metrics import SHOWN
 from analysis.runs import NotARun, Run, find
-from das.files import replacing
-from das.side_output import keep_printing
+from das.general.files import replacing
+from das.general.side_output import keep_printing
 
 MAX_CONFIG_KEYS = 8  # a line names at most so many differing config keys, and counts the others
 

@@ -9,7 +9,7 @@ from typing import Any
 from analysis import page, panels, time_spent
 from analysis.arms import full_table
 from analysis.verdict import verdict_lines
-from das.files import write_text
+from das.general.files import write_text
 
 WIDE = "body{max-width:75rem}.wide svg{min-width:48rem}"  # on a phone the panels scroll sideways, to be read
 MEANINGS = (  # of the columns of the long table; docs/reference.md has the rest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from analysis.figures import draw_live_requests, draw_time_and_reward
 from analysis.panels import Panel, draw
-from das.files import replacing
+from das.general.files import replacing
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Names as W&B has them: transformers puts train/ before each of TRL's.

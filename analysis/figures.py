@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, TextIO
 import matplotlib
 import numpy as np
 
-from das.files import replacing
+from das.general.files import replacing
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

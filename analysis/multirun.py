@@ -18,7 +18,7 @@ from analysis.columns import columns, of_rows
 from analysis.figures import figure
 from analysis.record import Rows
 from analysis.runs import flatten
-from das.side_output import keep_printing
+from das.general.side_output import keep_printing
 
 Runs = Mapping[Any, Sequence[Rows]]  # value of the setting -> the rows of each run
 LONG_TAIL = 8  # a step has a long tail if its longest trained response has so many times the median's tokens

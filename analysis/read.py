@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from das.files import unpacked
+from das.general.files import unpacked
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from analysis import page
 from analysis.orderings import MET, NO_SIZE, NOT_MET, Ordering
 from analysis.report import Section, Table
-from das.files import write_text
+from das.general.files import write_text
 
 REPORT_CSS = (
     "body{max-width:75rem}table{margin:1rem 0;font-size:.9rem}td,th{text-align:left}.wide td{white-space:normal}"

@@ -17,8 +17,8 @@ from analysis.arms import aligned
 from analysis.columns import of_arm
 from analysis.identity import differing
 from analysis.metrics import SHOWN, summary
-from das.files import write_text
-from das.side_output import keep_printing
+from das.general.files import write_text
+from das.general.side_output import keep_printing
 
 AGAINST = ("none", "stock", "suffix")  # arms with which rollout times are compared, where a comparison has them
 COLUMNS = {

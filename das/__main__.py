@@ -4,9 +4,9 @@ das."""
 import argparse
 import sys
 
-from das import run
-from das.doctor import as_json, as_text, examine, healthy
-from das.side_output import keep_printing
+from das.commands import run
+from das.commands.doctor import as_json, as_text, examine, healthy
+from das.general.side_output import keep_printing
 
 
 def main() -> int:

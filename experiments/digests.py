@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from das import ranks
+from das.general import ranks
 
 PIECE = 2**24  # how many numbers of a tensor are copied to the host at once (64 MB as float32)
 

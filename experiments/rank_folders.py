@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from das import ranks
+from das.general import ranks
 
 # Ranks wait for the slowest rank's rollout, and for the main rank while it makes the policy.
 PATIENCE = timedelta(hours=2)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from analysis.metrics import METRICS
 from analysis.panels import ACCURACY, PANELS
-from das.files import write_text
+from das.general.files import write_text
 from experiments.registry import TASKS, Task
 from experiments.settings.conflicts import table
 

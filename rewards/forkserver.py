@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from das.process import die_with_parent
+from das.general.process import die_with_parent
 from rewards import values
 from rewards.limits import Limits, confine, cpu_seconds
 from rewards.solution import answer_calls, read_frame, run_program

@@ -20,7 +20,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from das.process import die_with_parent
+from das.general.process import die_with_parent
 from rewards import values
 from rewards.checker import same_output, same_value
 from rewards.forkserver import ASK, KILL, ORDER, REPORT, RUNNING, START, UNCONFINED, forked

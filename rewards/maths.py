@@ -25,7 +25,7 @@ from itertools import product
 from types import FrameType
 from typing import Any, TypeVar
 
-from das.process import die_with_parent
+from das.general.process import die_with_parent
 from rewards import numbers
 from rewards.answers import boxes, without_open_thought
 from rewards.limits import address_space, limit_memory

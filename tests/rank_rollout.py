@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-from das import ranks
 from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
+from das.general import ranks
 from das.trl.engines.cluster import ClusterEngines
 from experiments.rank_folders import join
 from experiments.run.rollout_row import rollout_row

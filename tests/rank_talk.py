@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from das import ranks
-from das.errors import EngineError
+from das.general import ranks
+from das.general.errors import EngineError
 from experiments.rank_folders import join
 
 asked = []

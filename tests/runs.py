@@ -247,7 +247,7 @@ def train_script(method: str, policy: str, folder: Path, start: int = 0) -> dict
     from trl import GRPOTrainer
 
     import das
-    from das.errors import EngineError
+    from das.general.errors import EngineError
     from experiments.digests import weights_digest
     from experiments.harness.data import dataset
     from experiments.harness.train_arm import grpo_arguments

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from das.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
+from das.general.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
 
 
 def test_an_int32_array_is_not_copied() -> None:

@@ -17,8 +17,9 @@ import made_policies
 import pytest
 from scripts import run_script, scripts
 
-from das import __main__, doctor
-from das.engine import checked_policies, speed_test, versions
+from das import __main__
+from das.commands import doctor, speed_test
+from das.engine import checked_policies, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN_VERIFIER = """

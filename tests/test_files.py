@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from scripts import ROOT
 
-from das.arrays import load_arrays, save_arrays
-from das.files import replacing, unpacked, write_text
+from das.general.arrays import load_arrays, save_arrays
+from das.general.files import replacing, unpacked, write_text
 from experiments.run.files import add_rows
 
 WRITES = re.compile(
     r"""\.write_(text|bytes)\(|open\([^)\n]*"[wax]b?"|\.savefig\((?!buffer|file|to\b)|np\.save[z(]|json\.dump\("""
 )
 NOT_WHOLE = {
-    "das/files.py",  # the one writer
+    "das/general/files.py",  # the one writer
     "experiments/run/files.py",  # rows behind others
-    "das/arrays.py",  # into its stream
+    "das/general/arrays.py",  # into its stream
     # Output of a process, as it comes.
     "experiments/run/output.py", "experiments/harness/failures.py", "experiments/harness/runs/one_by_one.py",
     "experiments/gpu/parts.py", "experiments/tasks/train.py",

@@ -22,7 +22,7 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 import das
-from das import run
+from das.commands import run
 from das.engine.settings import DasOptions
 from experiments.run.errors import CONFIGS
 

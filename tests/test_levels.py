@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from das import native
 from das.budget import marginal
 from das.drafter import Drafts, HistoryDrafter
 from das.drafter import native as drafter_core
 from das.drafter.distributions import NO_PAIR, PAIRS
+from das.general import native
 from das.verify import noise
 from tests.made_noise import native_noise
 

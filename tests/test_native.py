@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from das import native
 from das.drafter.native import SOURCE
+from das.general import native
 
 
 @pytest.fixture

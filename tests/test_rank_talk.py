@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from scripts import run_script
 
-from das import ranks
+from das.general import ranks
 from experiments import rank_folders
 
 

@@ -14,13 +14,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from scripts import run_script
 from test_guides import PROGRAMS
 
-import das.run
+import das.commands.run
 from das import __main__
+from das.commands.run import VERL, VERL_ENGINE, command_with_das, options, summary
+from das.commands.start.sitecustomize import OPTIONS
 from das.engine.build import engine_arguments
 from das.engine.environment import INVARIANT
 from das.engine.rollouts.totals import FOLDER
-from das.run import VERL, VERL_ENGINE, command_with_das, options, summary
-from das.start.sitecustomize import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXED = ("--set", "budget.name=fixed", "--set", "budget.tokens=8")  # reads no clock
@@ -82,8 +82,8 @@ def test_a_file_that_no_system_can_start_is_refused_in_one_line(
     script.write_text("echo begun\n")
     script.chmod(0o755)
     temporary.mkdir()
-    monkeypatch.setattr(das.run.tempfile, "tempdir", str(temporary))
-    assert das.run.run(argparse.Namespace(method="das", set=[], words=["--", str(script)])) == 2
+    monkeypatch.setattr(das.commands.run.tempfile, "tempdir", str(temporary))
+    assert das.commands.run.run(argparse.Namespace(method="das", set=[], words=["--", str(script)])) == 2
     assert capsys.readouterr().err == f"error: {script} cannot be started: Exec format error\n"
     assert not list(temporary.iterdir())
 
@@ -116,10 +116,10 @@ def test_a_command_runs_though_no_folder_for_its_sum_can_be_made(
     def full(prefix: str) -> str:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(das.run.tempfile, "mkdtemp", full)
-    monkeypatch.setattr(das.run.signal, "signal", lambda *args: None)
+    monkeypatch.setattr(das.commands.run.tempfile, "mkdtemp", full)
+    monkeypatch.setattr(das.commands.run.signal, "signal", lambda *args: None)
     arguments = argparse.Namespace(method="das", set=[], words=["--", "bash", "-c", f"echo ${{{FOLDER}-none}}; exit 3"])
-    assert das.run.run(arguments) == 3
+    assert das.commands.run.run(arguments) == 3
     out, err = capfd.readouterr()
     assert out == "none\n"
     assert err.startswith(
@@ -135,14 +135,14 @@ def test_every_python_starts_with_the_sitecustomize_that_it_had(python: str, tmp
     own = tmp_path / "sitecustomize.py"
     own.write_text("import builtins; builtins.of_others = True")
     script = "import sitecustomize; print(of_others, sitecustomize.__file__)"
-    path = os.pathsep.join([str(ROOT / "das" / "start"), str(tmp_path)])
+    path = os.pathsep.join([str(ROOT / "das" / "commands" / "start"), str(tmp_path)])
     environment = {**os.environ, OPTIONS: "{}", "PYTHONPATH": path}
     run = subprocess.run([python, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert (run.stdout, run.stderr) == (f"True {own}\n", "")
 
 
 def test_what_every_python_imports_is_read_by_python_3_6() -> None:
-    source = (ROOT / "das" / "start" / "sitecustomize.py").read_text()
+    source = (ROOT / "das" / "commands" / "start" / "sitecustomize.py").read_text()
     for node in ast.walk(ast.parse(source, feature_version=(3, 6))):
         for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             assert not isinstance(annotation, ast.BinOp | ast.Subscript), ast.unparse(annotation)
@@ -167,12 +167,12 @@ def test_verl_gets_the_engine_arguments_as_overrides(method: str) -> None:
 
 
 def test_bits_of_verl_on_a_gpu_need_the_variables_of_an_engine_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(das.run, "installed", lambda *names: "0.32.0")
-    assert das.run.environment("distribution") == {"VLLM_NO_USAGE_STATS": "1"}
-    ours = das.run.environment("bits")
+    monkeypatch.setattr(das.commands.run, "installed", lambda *names: "0.32.0")
+    assert das.commands.run.environment("distribution") == {"VLLM_NO_USAGE_STATS": "1"}
+    ours = das.commands.run.environment("bits")
     assert ours.items() >= INVARIANT.items()
-    monkeypatch.setattr(das.run, "installed", lambda *names: None)
-    assert das.run.environment("bits") == {"VLLM_NO_USAGE_STATS": "1"}
+    monkeypatch.setattr(das.commands.run, "installed", lambda *names: None)
+    assert das.commands.run.environment("bits") == {"VLLM_NO_USAGE_STATS": "1"}
 
 
 def test_summary_of_verl_without_rollouts() -> None:

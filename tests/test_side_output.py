@@ -13,11 +13,11 @@ import pytest
 import wandb
 from composed import composed_arm
 
-from das import side_output
 from das.engine.rollouts import totals
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.engine.settings import EngineSettings
+from das.general import side_output
 from das.trl.speculate import logged, roll_out_announced
 from das.trl.step_rollouts import StepRollouts
 from das.trl.wandb_record import WandbRecord

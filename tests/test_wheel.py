@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from das.engine.versions import RANGES
-from das.native import LEVELS
+from das.general.native import LEVELS
 from tests.test_guides import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[1]

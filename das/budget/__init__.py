@@ -8,7 +8,7 @@ from das.budget.marginal import Marginal
 from das.budget.paper import Classes, ClosedForm
 from das.budget.policies import BudgetPolicy, DraftWork, LiveRequest, TargetPass
 from das.budget.toggle import Ladder, RooflineToggle
-from das.named_class import load_class
+from das.general.named_class import load_class
 
 __all__ = [
     "DEFAULT_BUDGET",

@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from das.arrays import pack_strings, unpack_strings
+from das.general.arrays import pack_strings, unpack_strings
 
 V = TypeVar("V")
 MAX_PROBLEMS = 2**16  # with so many, AcceptanceModel, the largest user, takes some 130 MB

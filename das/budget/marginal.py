@@ -27,7 +27,7 @@ from das.budget.exploration import Account, Allowance
 from das.budget.latency import Array, LatencyModel
 from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass, drafted_tokens
 from das.drafter import Drafts
-from das.native import load_native
+from das.general.native import load_native
 
 PATIENCE = 8  # after this many passes in a row whose drafts did not pay, the drafter is asked less often
 FIRST_WAIT = 8  # number of passes until the drafter is called again; it doubles each time

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
 from das.cluster.dispatcher import Dispatcher
 from das.cluster.history_store import HistoryStore, finished_text
 from das.cluster.messages import ClusterError, EngineRequest, predicted, requests_of
@@ -23,7 +22,8 @@ from das.drafter.saved import SavedText, read_history
 from das.engine.learned import HISTORY, LEARNED
 from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport, of_engines
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
-from das.files import write_bytes
+from das.general.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
+from das.general.files import write_bytes
 
 POLL_S = 1.0  # an engine answers a poll within these seconds and a pass
 LOSSES = 3  # engines that may die with a request before the request is blamed

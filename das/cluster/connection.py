@@ -10,7 +10,7 @@ from typing import Any
 
 from das.cluster.messages import ClusterError
 from das.cluster.settings import ClusterSettings
-from das.errors import reason_of
+from das.general.errors import reason_of
 
 ANSWER_S = 10.0  # seconds within which a process must accept a connection at an address
 

@@ -7,7 +7,7 @@ from das.drafter.draft import Draft, Drafts
 from das.drafter.drafter import Drafter
 from das.drafter.history import HistoryDrafter
 from das.drafter.options import DEFAULT_UNIT, DrafterOptions, check_unit
-from das.named_class import load_class
+from das.general.named_class import load_class
 
 __all__ = [
     "DEFAULT_UNIT",

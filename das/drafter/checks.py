@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from das.arrays import MAX_TOKEN, token_array
+from das.general.arrays import MAX_TOKEN, token_array
 
 MAX_TICK = 2**62  # also the longest window, so that differences of ticks fit into int64
 MAX_DRAFT = 2**16  # tokens of one draft

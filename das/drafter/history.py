@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from das.arrays import token_array
 from das.drafter import checks, distributions, native
 from das.drafter.distributions import Distributions
 from das.drafter.draft import Draft, Drafts
@@ -37,6 +36,7 @@ from das.drafter.options import (
 )
 from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.drafter.texts import IndexedRequest, SharedTexts, Stores
+from das.general.arrays import token_array
 
 __all__ = ["HistoryDrafter"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from das.drafter.prior import NOISY_PRIOR, PRIOR, SIZES
-from das.native import load_native
+from das.general.native import load_native
 
 BUSY = -5  # error of the drafting calls: a request is named twice
 SOURCE = Path(__file__).with_name("native.c")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from das.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
 from das.drafter import native
 from das.drafter.checks import MAX_TICK
 from das.drafter.distributions import Distributions
 from das.drafter.prior import SIZES
+from das.general.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
 
 _KIND = "drafter history"
 

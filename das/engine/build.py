@@ -8,12 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from das import stages
 from das.budget import DEFAULT_BUDGET
 from das.engine.checked_policies import advice, head_refusal
 from das.engine.environment import in_this_process, variables
 from das.engine.settings import WORKER, DraftOptions, EngineSettings
-from das.errors import EngineError, reason_of
+from das.general import stages
+from das.general.errors import EngineError, reason_of
 
 if TYPE_CHECKING:
     from vllm import LLM

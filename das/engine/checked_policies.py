@@ -20,11 +20,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from das import stages
 from das.engine.versions import VLLM, installed, unchecked_vllm
-from das.errors import EngineError
-from das.files import write_text
-from das.side_output import side_output
+from das.general import stages
+from das.general.errors import EngineError
+from das.general.files import write_text
+from das.general.side_output import side_output
 
 # vLLM's names of the architectures whose tokens and log-probs are equal with drafts and without, and whose new weights
 # arrive, in tests with random weights (docs/exactness.md#policies names the tests).
@@ -46,7 +46,7 @@ CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 LIMIT_S = 300  # seconds after which the comparison (two engines) counts as failed
 RUNNING = "DAS_SELF_TEST"  # environment variable of the process that compares
 OF_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}  # the process is no rank of a training
-REFUSAL = "das.errors.EngineError: "  # how the last line of a traceback begins if das refused the policy
+REFUSAL = "das.general.errors.EngineError: "  # how the last line of a traceback begins if das refused the policy
 _compared: set[tuple[str, str]] = set()  # policies, with their type, about which this process knows all it can
 logger = logging.getLogger("das")
 

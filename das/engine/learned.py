@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from das.arrays import load_arrays, save_arrays
+from das.general.arrays import load_arrays, save_arrays
 
 if TYPE_CHECKING:
     from das.engine.proposer import DasProposer

@@ -4,7 +4,7 @@ opens pickles could enter an engine or a trainer."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from das.errors import EngineError
+from das.general.errors import EngineError
 
 # vLLM's loaders that read .safetensors, or make the weights up.
 LOADERS = (

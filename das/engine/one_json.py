@@ -13,7 +13,7 @@ from das.engine.build import engine_arguments
 from das.engine.model_code import refuse_model_code
 from das.engine.patches.replace import patch
 from das.engine.settings import METHODS
-from das.errors import EngineError
+from das.general.errors import EngineError
 
 _applied = False
 OF_DAS = tuple(row.name for row in METHODS.values() if row.proposes or row.name == "none")

@@ -17,7 +17,7 @@ from das.engine.patches.gpu import rows_of_graphs
 from das.engine.requests import Pass, Request
 from das.engine.rollouts.judge import Judge
 from das.engine.settings import WORKER, DasOptions, das_options
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 from das.models.draft_passes import DraftPasses
 from das.models.self_draft import QuantizedLayers, SelfDraft
 from das.verify.sampler import remembered_of

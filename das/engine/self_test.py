@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from das.files import write_text
+from das.general.files import write_text
 
 VOCABULARY = 256
 PROMPTS, SIBLINGS, TOKENS, ROUNDS = 3, 4, 48, 2

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from das.budget import DEFAULT_BUDGET, checked_budget, longest_draft
 from das.drafter import check_drafter
 from das.engine.model_code import refuse_model_code
-from das.errors import EngineError
+from das.general.errors import EngineError
 from das.models import head_files
 from das.models.quantized import FORMATS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from das.engine.versions import require_vllm
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 
 require_vllm()  # first, because another version may lack what is imported next
 
@@ -21,7 +21,6 @@ from vllm.distributed import get_tp_group  # noqa: E402
 from vllm.logger import init_logger  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 
-from das import stages  # noqa: E402
 from das.budget.latency import ON_GPU, LatencyModel  # noqa: E402
 from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import learned  # noqa: E402
@@ -31,6 +30,7 @@ from das.engine.rollouts.report import Finished, Plain  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
 from das.engine.running import RunningRollout  # noqa: E402
 from das.engine.settings import BITS, DasOptions, das_options, drafts_by_das, refuse_head  # noqa: E402
+from das.general import stages  # noqa: E402
 from das.models.draft_passes import blocks_needed, with_scratch_blocks  # noqa: E402
 from das.models.self_draft import QuantizedLayers, require_self_draft  # noqa: E402
 from das.verify.forced import Forced  # noqa: E402

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 from das.models.coupled import Processed
 from das.verify.layout import Batch, on_device
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from das.errors import NotInstalled
-from das.native import cpu_model
+from das.general.errors import NotInstalled
+from das.general.native import cpu_model
 
 FORMATS = ("w8a8", "w4")
 GROUP = 128  # inputs that share a scale and a zero point in w4

@@ -17,7 +17,7 @@ import torch
 
 from das.budget import DraftWork
 from das.drafter import Draft, Drafter, Drafts
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 from das.models.coupled import OF_MODELS, CoupledSampler
 from das.models.draft_passes import DraftPasses
 from das.models.quantized import Linear, linear_maker, require_shape

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from das.engine.rollouts.report import Finished, RolloutReport, added
 from das.engine.rollouts.rollout import Rollout
-from das.errors import EngineError
+from das.general.errors import EngineError
 
 
 class RowTokens(list[int]):

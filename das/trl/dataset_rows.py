@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from das.errors import EngineError
+from das.general.errors import EngineError
 from das.verify.admission import MAX_PROBLEM_ID
 
 AT_ONCE = 256  # rows whose prompts are tokenized together

@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
-from das import ranks
-from das.arrays import load_arrays, save_arrays
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.engine.build import build_engine
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.engine.settings import EngineSettings
-from das.errors import EngineError, WeightSyncError
+from das.general import ranks
+from das.general.arrays import load_arrays, save_arrays
+from das.general.errors import EngineError, WeightSyncError
 from das.trl.conversations import Turn, conversation_rows, joined
 from das.trl.dataset_rows import history_tick, problem_id, require_fitting_batch
 from das.trl.engines.cluster import ClusterEngines

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from das import ranks
-from das.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
+from das.general import ranks
+from das.general.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
 from das.trl.step_rollouts import FinishedRollout, Rows, StepRollouts, Sync
 
 STATE = "rollouts_ahead.npz"

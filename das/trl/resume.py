@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from das import ranks
-from das.errors import EngineError, reason_of
-from das.files import write_text
+from das.general import ranks
+from das.general.errors import EngineError, reason_of
+from das.general.files import write_text
 from das.trl.lag import STATE
 from das.trl.step_rollouts import StepRollouts
 

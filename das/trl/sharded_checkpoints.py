@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from das import ranks
-from das.errors import reason_of
+from das.general import ranks
+from das.general.errors import reason_of
 
 OPTIMIZER, SCHEDULER = "optimizer.pt", "scheduler.pt"  # transformers' names
 SAVED_LATER = "no"  # the save strategy with which transformers builds such a trainer

@@ -13,11 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from das import ranks
-from das.arrays import packed, unpacked
 from das.cluster.history_store import HistoryStore, finished_text
 from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
+from das.general import ranks
+from das.general.arrays import packed, unpacked
 
 OWN = 0  # the number of this rank's engine in its store
 OF_OTHERS = "history_of_others.npz"  # a file of a checkpoint

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from das import ranks
 from das.budget import DEFAULT_BUDGET
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
@@ -18,8 +17,9 @@ from das.engine.install import install
 from das.engine.rollouts.rollout import Rollout
 from das.engine.settings import BITS, DISTRIBUTION, EXACT, EngineSettings
 from das.engine.versions import VLLM, installed
-from das.errors import EngineError
-from das.side_output import side_output
+from das.general import ranks
+from das.general.errors import EngineError
+from das.general.side_output import side_output
 from das.trl import patches as trl_trainers
 from das.trl.conversations import follow_turns
 from das.trl.dataset_rows import require_batch, require_fitting

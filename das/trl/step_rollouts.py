@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from das.engine.rollouts.rollout import Rollout
-from das.errors import EngineError
+from das.general.errors import EngineError
 
 Rows = list[Mapping[str, Any]]  # of a data set, one for each response
 

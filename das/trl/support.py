@@ -4,7 +4,7 @@ checks when a trainer is built."""
 import os
 from typing import Any
 
-from das import ranks
+from das.general import ranks
 
 # From this compute capability on, batch-invariant kernels leave the trainer its matrix products. They still replace its
 # batched products, softmax, log_softmax and means, whose backward passes remain torch's.

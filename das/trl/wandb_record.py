@@ -7,7 +7,7 @@ from transformers import TrainerCallback
 
 from das.budget import DEFAULT_BUDGET
 from das.engine.settings import EngineSettings
-from das.side_output import side_output
+from das.general.side_output import side_output
 
 
 class WandbRecord(TrainerCallback):

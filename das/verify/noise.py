@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from das.drafter.distributions import PAIRS, unknown
-from das.native import load_native
+from das.general.native import load_native
 from das.verify.layout import on_device
 
 REJECTED = -1  # what vLLM expects in sampled_token_ids where no token was emitted

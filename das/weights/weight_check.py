@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from das import ranks
-from das.errors import EngineError, WeightSyncError, reason_of
+from das.general import ranks
+from das.general.errors import EngineError, WeightSyncError, reason_of
 
 Tensors = list[tuple[str, torch.Tensor]]  # by name
 

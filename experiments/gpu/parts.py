@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from das.engine.environment import variables
-from das.errors import reason_of
-from das.process import die_with_parent
+from das.general.errors import reason_of
+from das.general.process import die_with_parent
 from experiments.gpu.scale import LINES, Row, Scale, Verdict
 from experiments.run import processes
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from das.cluster.messages import ClusterError
-from das.errors import EngineError, WeightSyncError, reason_of
-from das.process import die_with_parent
+from das.general.errors import EngineError, WeightSyncError, reason_of
+from das.general.process import die_with_parent
 from experiments.harness import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
 from experiments.run.output import quiet_into

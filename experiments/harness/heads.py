@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 import experiments.heads
-from das.files import write_text
+from das.general.files import write_text
 from das.models import head_files
 from experiments.cache import cached_folder
 from experiments.harness.data import split_rows

@@ -14,8 +14,8 @@ from typing import IO, Any
 from omegaconf import DictConfig
 
 from analysis import read
-from das import ranks
-from das.files import write_text
+from das.general import ranks
+from das.general.files import write_text
 from experiments.run.errors import CONFIGS, CheckpointError, UserError, reading
 from experiments.run.plain import plain
 from experiments.run.progress import Progress

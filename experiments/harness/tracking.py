@@ -15,7 +15,7 @@ import psutil
 from analysis import read
 from analysis.metrics import METRICS
 from analysis.runs import is_empty, records
-from das.side_output import side_output
+from das.general.side_output import side_output
 from experiments.settings.config import RunConfig
 
 ANSWER_S = 30.0  # seconds the server gets to answer at the start

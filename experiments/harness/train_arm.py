@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis import read
-from das import ranks, stages
 from das.engine.learned import HISTORY
 from das.engine.rollouts.rollout import Rollout
-from das.files import write_text
+from das.general import ranks, stages
+from das.general.files import write_text
 from experiments import rank_folders
 from experiments.digests import weights_digest
 from experiments.harness import resume

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from das.errors import reason_of
+from das.general.errors import reason_of
 from das.trl.support import QUANTIZED
 from experiments.run.errors import UserError
 

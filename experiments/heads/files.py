@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from das.files import write_text
+from das.general.files import write_text
 from das.models.head_files import CONFIG, WEIGHTS, aux_layers_of, read_head
 from experiments.heads.eagle3 import Eagle3Head, shape_for
 

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from das.files import write_text
+from das.general.files import write_text
 from das.models.head_files import CONFIG
 
 WEIGHTS = "mtp.safetensors"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
-from das import ranks
+from das.general import ranks
 from experiments.digests import digest
 from experiments.heads.eagle3 import Eagle3Head
 from experiments.heads.muon import Muon

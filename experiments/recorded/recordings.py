@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 from urllib.request import urlopen
 
-from das.files import write_bytes
+from das.general.files import write_bytes
 from experiments.run.errors import UserError
 
 LIST = Path(__file__).with_name("recordings.json")

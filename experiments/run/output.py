@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from das.side_output import lasting
+from das.general.side_output import lasting
 
 
 @contextmanager

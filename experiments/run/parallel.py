@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
-from das.process import die_with_parent
+from das.general.process import die_with_parent
 from experiments.run.errors import ENDS
 
 Result = TypeVar("Result")

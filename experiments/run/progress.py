@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from das import stages
-from das.errors import printable
-from das.side_output import side_output
+from das.general import stages
+from das.general.errors import printable
+from das.general.side_output import side_output
 
 SAY_S = 10.0  # seconds between two lines about a start that takes long
 
@@ -77,7 +77,7 @@ class Progress:
     @contextmanager
     def starting(self, who: str, log: Path) -> Iterator[None]:
         """Inside the `with` block, until the first step begins, print a line every SAY_S seconds about what is done
-        now, as das.stages or `now` says it. who: what starts in this process. log: where its output goes."""
+        now, as das.general.stages or `now` says it. who: what starts in this process. log: where its output goes."""
         began, over = time.perf_counter(), threading.Event()
         self.now(f"{who} loads vLLM and TRL")
 

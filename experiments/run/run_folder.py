@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from omegaconf import OmegaConf
 
-from das.files import write_bytes, write_text
-from das.side_output import side_output
+from das.general.files import write_bytes, write_text
+from das.general.side_output import side_output
 from experiments.run.files import add_rows
 
 if TYPE_CHECKING:

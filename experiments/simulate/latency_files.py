@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from das.files import write_text
+from das.general.files import write_text
 from experiments.run.errors import UserError
 from experiments.simulate.gpu_times import gpu_times
 from experiments.simulate.latency_fits import FITS, relative_error

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from das.drafter.distributions import Distributions
-from das.files import unpacked
+from das.general.files import unpacked
 from experiments.run.errors import UserError, reading
 from experiments.simulate.published_traces import LEFT_OUT_RUNS
 from experiments.simulate.workload import Sampling, Workload, workload

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from das.arrays import token_array
 from das.drafter.distributions import Distributions, unknown
+from das.general.arrays import token_array
 
 
 @dataclass(frozen=True)

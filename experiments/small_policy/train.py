@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from das.files import write_text
+from das.general.files import write_text
 from experiments.heads.muon import Muon
 from experiments.small_policy.problems import make_problems
 from experiments.small_policy.solutions import MANNERS, solution

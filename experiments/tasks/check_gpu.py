@@ -12,7 +12,7 @@ import os
 import time
 from pathlib import Path
 
-from das.doctor import nvidia_driver
+from das.commands.doctor import nvidia_driver
 from experiments.gpu.parts import PARTS, run_parts
 from experiments.gpu.scale import Scale
 from experiments.run.errors import RunFailed, UserError

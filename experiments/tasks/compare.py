@@ -7,7 +7,7 @@ from analysis import arms as arm_analysis
 from analysis import compare_page, figures, read, time_spent
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 from das.engine.settings import BITS, EXACT, METHODS
-from das.side_output import side_output
+from das.general.side_output import side_output
 from experiments.harness import resume
 from experiments.harness.arm_configs import arm_configs, arm_overrides
 from experiments.harness.recorded_text import is_recorded

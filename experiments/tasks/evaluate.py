@@ -14,8 +14,8 @@ import numpy as np
 from datasets import Dataset
 
 from analysis.task_figures import evaluate_figure
-from das import stages
 from das.engine.rollouts.rollout import Rollout
+from das.general import stages
 from experiments.harness.data import MADE, split_rows
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.evaluation.evaluation import Evaluation, Judged

@@ -6,7 +6,7 @@ from analysis import report_page
 from analysis.orderings import summary
 from analysis.report import markdown
 from analysis.verdict import boxed
-from das.files import write_text
+from das.general.files import write_text
 from experiments.harness.runs import planned_runs
 from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress

@@ -16,7 +16,7 @@ from typing import Any
 from analysis import read, report_page
 from analysis.orderings import Ordering, summary
 from analysis.report import Line, Section, Table, claims, markdown, markdown_table
-from das.files import write_text
+from das.general.files import write_text
 from experiments.harness.runs import planned_runs
 from experiments.harness.runs.planned_runs import Experiment, Run
 from experiments.run.errors import CONFIGS, RunFailed

@@ -8,9 +8,9 @@ from pathlib import Path
 from analysis import read
 from analysis.cluster_engines import cluster_result
 from analysis.metrics import summarised
-from das import ranks
 from das.engine.settings import EXACT
-from das.files import write_text
+from das.general import ranks
+from das.general.files import write_text
 from experiments import rank_folders
 from experiments.harness import resume
 from experiments.harness.failures import one_line_failure

@@ -4,7 +4,7 @@ equally."""
 from collections.abc import Callable
 from typing import Any
 
-from das import stages
+from das.general import stages
 
 
 class Barrier:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from das.files import flush, write_text
+from das.general.files import flush, write_text
 from experiments.run.errors import CheckpointError
 
 KIND = "das checkpoint"

@@ -16,9 +16,9 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from das import ranks
-from das.errors import reason_of
-from das.files import write_text
+from das.general import ranks
+from das.general.errors import reason_of
+from das.general.files import write_text
 from experiments.run.errors import CheckpointError
 from experiments.training import checkpoint
 

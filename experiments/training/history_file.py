@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from das.cluster.cluster import STATE, Cluster
 from das.drafter.saved import read_history
 from das.engine.learned import HISTORY
-from das.files import write_bytes
+from das.general.files import write_bytes
 from das.trl.engines.engines import Engines
 
 

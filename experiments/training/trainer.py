@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from trl import GRPOConfig, GRPOTrainer
 
-from das import ranks
 from das.budget.lengths import LongestFirst
 from das.cluster.settings import ClusterSettings
 from das.engine.rollouts.rollout import Rollout
 from das.engine.settings import EngineSettings
+from das.general import ranks
 from das.trl.engines.cluster import BESIDE
 from das.trl.lag import RolloutsAhead
 from das.trl.patches import generation_backend

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from das import ranks
+from das.general import ranks
 
 LEAST = 0.8  # the shortest row of a forward pass has at least this share of the longest row's tokens
 

@@ -12,7 +12,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "trl")]
 
 from rank_run import train  # noqa: E402
 
-from das import ranks  # noqa: E402
+from das.general import ranks  # noqa: E402
 
 if __name__ == "__main__":
     policy, folder, *jobs = sys.argv[1:]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from das.drafter import native
-from das.native import FLAGS
+from das.general.native import FLAGS
 
 COUNTER = """
 static long blocks;

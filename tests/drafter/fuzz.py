@@ -20,9 +20,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-import das.native  # noqa: E402
-from das.arrays import pack_strings  # noqa: E402
+import das.general.native  # noqa: E402
 from das.drafter import HistoryDrafter, native  # noqa: E402
+from das.general.arrays import pack_strings  # noqa: E402
 
 LIBRARIES = {"address": "libasan.so"}
 FLAGS = {"address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")}
@@ -230,7 +230,7 @@ def main(mode: str, amount: str, sanitizer: str = "") -> int:
         environment = {**os.environ, **SETTINGS, "LD_PRELOAD": library}
         return subprocess.run([sys.executable, __file__, mode, amount, sanitizer], env=environment).returncode
     if sanitizer:
-        das.native.FLAGS = (*das.native.FLAGS, *FLAGS[sanitizer], "-g")
+        das.general.native.FLAGS = (*das.general.native.FLAGS, *FLAGS[sanitizer], "-g")
     native.lib()  # the build does not count
     start = time.monotonic()
     {"operations": lambda: run_operations(float(amount)), "files": lambda: run_files(int(amount))}[mode]()

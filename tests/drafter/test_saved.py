@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from reference_recall import pairs_beside
 
-from das.arrays import pack_strings, save_arrays
 from das.drafter import HistoryDrafter
 from das.drafter.distributions import NO_PAIR, PAIRS, unknown
 from das.drafter.saved import read_history
+from das.general.arrays import pack_strings, save_arrays
 from tests.drafter.fuzz import saved
 from tests.made_noise import packed
 

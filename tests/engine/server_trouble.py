@@ -19,7 +19,7 @@ from server_clients import LOST, Reference, Service, reference_of
 from servers import Server
 
 from das.engine.patches.weights import WEIGHT_TRANSFER
-from das.errors import EngineError
+from das.general.errors import EngineError
 from das.trl.engines.server_client import ServerClient
 
 TRANSFER = ("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}))  # an option of every server here
@@ -120,7 +120,7 @@ class Trouble:
         damaged = self.history.with_name("damaged.npz")
         damaged.write_bytes(content[: self.draw.choice((at, len(content)))])
         code, said = self.server.refusal(**self.options(damaged))
-        if code != 1 or not said.startswith("das.errors.EngineError: ") or damaged.name not in said:
+        if code != 1 or not said.startswith("das.general.errors.EngineError: ") or damaged.name not in said:
             self.wrong.append(f"a damaged history: {code}, {said}")
         self.done["damaged"] += 1
 

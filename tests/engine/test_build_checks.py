@@ -13,7 +13,7 @@ import das
 from das.engine import checked_policies, self_test, versions
 from das.engine.build import build_engine
 from das.engine.settings import EngineSettings
-from das.errors import EngineError
+from das.general.errors import EngineError
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64,

@@ -22,7 +22,7 @@ from logprobs import TOLERANCE, logprob_difference
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from das.engine.checked_policies import CHECKED, RUNNING
-from das.errors import EngineError, NotInstalled
+from das.general.errors import EngineError, NotInstalled
 
 ONE_LINE = (EngineError, NotInstalled, ValueError)
 ALL, *FOLDERS = os.environ.get("POLICIES", "").split(":")

@@ -10,7 +10,7 @@ from conftest import Engines, roll
 from vllm import SamplingParams
 
 from das.engine.patches import weights
-from das.errors import EngineError
+from das.general.errors import EngineError
 from das.models.head_files import tokenizer_digest
 from experiments.heads.eagle3 import Eagle3Head, new_head, shape_for, tokens_per_pass
 from experiments.heads.files import load_head, save_head

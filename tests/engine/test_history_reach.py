@@ -10,7 +10,7 @@ from vllm import SamplingParams
 
 from das.engine import worker as das_worker
 from das.engine.settings import DasOptions
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 
 PROMPT = {"prompt_token_ids": [5, 6, 7, 8]}
 BUDGET = {"name": "fixed", "tokens": 8}

@@ -10,7 +10,7 @@ from vllm import SamplingParams
 
 from das.engine.build import engine_arguments
 from das.engine.settings import METHODS, Method, find_method, method_in
-from das.errors import EngineError
+from das.general.errors import EngineError
 
 ROOT = Path(__file__).resolve().parents[2]
 TOY = Method(

@@ -9,7 +9,7 @@ from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
 
 from das.engine import worker as das_worker
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 
 PROMPTS = [[5, 6, 7], [5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [30, 31, 32, 33]]
 

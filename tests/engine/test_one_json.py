@@ -11,7 +11,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 import das
 from das.drafter import HistoryDrafter
 from das.engine.settings import WORKER, das_options
-from das.errors import EngineError
+from das.general.errors import EngineError
 
 CPU = {"dtype": "float32", "enforce_eager": True, "max_model_len": 64, "gpu_memory_utilization": 0.1}
 OPTIONS: list[dict[str, Any]] = [

@@ -15,7 +15,7 @@ from vllm import SamplingParams
 from das.drafter import Drafts
 from das.engine.runner.runner import Runner
 from das.engine.settings import das_options
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 from das.models import quantized
 from das.models.draft_passes import blocks_needed, pass_inputs, with_scratch_blocks
 from das.models.self_draft import BROKEN, require_self_draft

@@ -34,7 +34,7 @@ from made_inputs import write_traces  # noqa: E402
 from scripts import as_script  # noqa: E402
 
 from das.engine.known_warnings import silence_known  # noqa: E402
-from das.process import die_with_parent  # noqa: E402
+from das.general.process import die_with_parent  # noqa: E402
 from experiments.registry import TASKS  # noqa: E402
 from experiments.run import processes  # noqa: E402
 

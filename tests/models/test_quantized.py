@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 from das.models.quantized import (
     GROUPS,
     cpu_w4,

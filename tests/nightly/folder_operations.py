@@ -103,7 +103,7 @@ class Engine(StockEngine):
 
 def command(arguments: Sequence[str], output: Path) -> None:
     """Body of a process: run.py with these arguments. Its standard error goes to a file."""
-    from das.process import die_with_parent
+    from das.general.process import die_with_parent
 
     die_with_parent()
     with output.open("w") as errors, Path(os.devnull).open("w") as nowhere:

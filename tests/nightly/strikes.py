@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from equal_runs import compare  # noqa: E402
 
 from analysis import read  # noqa: E402
-from das.process import die_with_parent  # noqa: E402
+from das.general.process import die_with_parent  # noqa: E402
 from experiments.harness.resume import CHECKPOINTS, SCRATCH, hint  # noqa: E402
 from experiments.training import checkpoint  # noqa: E402
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from das import ranks
+from das.general import ranks
 from experiments.harness import train_arm
 
 STALE = "model.layers.1.mlp.down_proj.weight"

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from das import ranks
+from das.general import ranks
 from experiments import rank_folders
 
 AFTER_S = 2  # seconds in which the main rank could do harm

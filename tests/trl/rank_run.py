@@ -16,7 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl_runs import ON_CPU, ask
 
 import das
-from das import ranks
+from das.general import ranks
 from experiments.digests import weights_digest
 
 ROWS = 16  # of a step, over all ranks

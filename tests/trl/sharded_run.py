@@ -18,8 +18,8 @@ from torch import distributed
 from transformers import TrainerCallback
 from trl.generation.vllm_generation import VLLMGeneration
 
-from das import ranks
-from das.errors import WeightSyncError
+from das.general import ranks
+from das.general.errors import WeightSyncError
 from das.weights.sharding import whole
 from experiments.digests import tensors_digest
 

@@ -15,7 +15,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
-from das.errors import EngineError, WeightSyncError
+from das.general.errors import EngineError, WeightSyncError
 from das.trl import generation
 from das.trl.dataset_rows import history_tick, problem_id, require_batch, require_fitting
 from das.trl.engines.engines import NewWeights

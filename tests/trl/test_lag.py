@@ -9,7 +9,7 @@ import pytest
 
 from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
-from das.errors import EngineError
+from das.general.errors import EngineError
 from das.trl.lag import ahead_problem, indexes_of_steps, load_ahead, save_ahead
 from das.trl.step_rollouts import FinishedRollout, Sync
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from trl_runs import COMMON, GROUPS, one_engine, reward
 
-from das import ranks
-from das.errors import EngineError
+from das.general import ranks
+from das.general.errors import EngineError
 from das.trl.resume import ScriptCheckpoints
 from das.trl.step_rollouts import StepRollouts
 from experiments.digests import weights_digest

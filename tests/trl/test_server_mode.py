@@ -17,7 +17,7 @@ from scripts import exact, run_script
 from trl.generation.vllm_client import VLLMClient
 
 from das.engine.patches.weights import WEIGHT_TRANSFER
-from das.errors import EngineError
+from das.general.errors import EngineError
 from das.trl.engines import server_client
 from das.trl.engines.server_client import ServerClient, warn_if_exposed
 from das.weights import gloo_transfer as weight_transfer

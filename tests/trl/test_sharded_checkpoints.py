@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint import state_dict
 
-from das import ranks
+from das.general import ranks
 from das.trl import sharded_checkpoints
 
 

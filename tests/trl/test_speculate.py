@@ -14,7 +14,7 @@ from trl.trainer.base_trainer import _BaseTrainer
 
 import das
 from das.engine import versions
-from das.errors import EngineError
+from das.general.errors import EngineError
 from das.trl import speculate, trainers
 from das.trl.generation import SpeculativeGeneration
 

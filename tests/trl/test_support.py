@@ -10,7 +10,7 @@ import pytest
 import torch
 from composed import composed_arm
 
-from das.errors import EngineError
+from das.general.errors import EngineError
 from das.trl.generation import refuse
 from das.trl.support import unsupported
 from experiments.harness.validate import check_processes

@@ -8,7 +8,7 @@ import made_policies
 import pytest
 
 from das.engine.patches import weights
-from das.errors import WeightSyncError
+from das.general.errors import WeightSyncError
 from tests.trl import trl_runs
 
 

@@ -9,7 +9,7 @@ from torch.nn import Identity
 
 from das.engine.rollouts.report import Finished, RolloutReport, added
 from das.engine.rollouts.rollout import EVALUATION, Rollout, RolloutRequest, evaluation_seed, request_seed
-from das.errors import EngineError
+from das.general.errors import EngineError
 from das.trl.conversations import RowTokens, Turn, conversation_rows, follow_turns, joined
 from das.trl.dataset_rows import problem_id
 from das.trl.generation import SpeculativeGeneration

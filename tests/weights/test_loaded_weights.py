@@ -17,7 +17,7 @@ from transformers import (
     Qwen2Config,
 )
 
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 from das.weights.loaded_weights import cached_blocks
 
 pytestmark = pytest.mark.slow

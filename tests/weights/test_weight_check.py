@@ -13,8 +13,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, Qwen3Config
 from trl.generation.vllm_generation import VLLMGeneration
 
-from das import ranks
-from das.errors import EngineError, WeightSyncError
+from das.general import ranks
+from das.general.errors import EngineError, WeightSyncError
 from das.weights.agreement import CURE, OWN_HEAD, Policy, dtype_note, embedding_problem
 from das.weights.fingerprint import fingerprint
 from das.weights.weight_check import WeightSample, check_together, problem_of

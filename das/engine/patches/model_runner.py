@@ -12,7 +12,7 @@ from typing import Any
 from das.engine.patches.gpu import graph_drafts
 from das.engine.patches.replace import patch, required
 from das.engine.settings import METHODS, WORKER, das_options, drafts_by_das
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 
 
 def choose_model_runner() -> None:

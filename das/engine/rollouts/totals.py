@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from das.engine.rollouts.report import sentence
-from das.files import write_text
-from das.side_output import side_output
+from das.general.files import write_text
+from das.general.side_output import side_output
 
 FOLDER = "DAS_RUN_TOTALS"  # environment variable: the folder into which engines write; unset without `das run`
 NAMES = ("rollouts", "passes", "drafted", "accepted")

@@ -41,7 +41,7 @@ from das.engine.runner.stand_in import replace_kernels
 from das.engine.runner.text_drafts import TEXT_METHODS, TextDrafts
 from das.engine.runner.verifier import Draws, KeyedVerifier
 from das.engine.settings import DasOptions, drafts_by_das
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 from das.models.draft_passes import DraftPasses
 from das.models.self_draft import QuantizedLayers
 from das.verify.layout import Batch

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from das.engine.runner.host_kernels import AS_TENSORS, HOST_KERNELS
-from das.errors import NotInstalled
-from das.native import load_native
+from das.general.errors import NotInstalled
+from das.general.native import load_native
 
 MODULES = "vllm.v1.worker.gpu."
 SOURCE = Path(__file__).with_name("host_kernels.c")

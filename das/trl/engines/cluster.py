@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
-from das import ranks
 from das.cluster.cluster import Cluster
 from das.cluster.messages import ClusterError
 from das.cluster.pool import EnginePool
@@ -28,7 +27,8 @@ from das.cluster.weights import WeightsPart, packed
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.engine.settings import EngineSettings
-from das.errors import EngineError
+from das.general import ranks
+from das.general.errors import EngineError
 from das.trl.engines.engines import NewWeights, Result, SeenByTRL, TrainedHead
 from das.weights.agreement import Policy
 from das.weights.sharding import whole

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from das import ranks
 from das.drafter.saved import SavedText
 from das.engine.environment import nccl_variables_kept
 from das.engine.patches.front_end import learn_from_rollouts_alone
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, end_turns, roll_out, roll_out_turn
 from das.engine.settings import EngineSettings
-from das.errors import EngineError
+from das.general import ranks
+from das.general.errors import EngineError
 from das.trl.determinism import algorithms_of_the_engine, random_states_kept
 from das.trl.engines.engines import NewWeights, Result, SeenByTRL, TrainedHead
 from das.trl.lag import done

@@ -10,9 +10,9 @@ from typing import Any
 from trl.generation.vllm_client import parse_logprobs
 from trl.generation.vllm_generation import VLLMGeneration
 
-from das import ranks
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, roll_out
-from das.errors import EngineError
+from das.general import ranks
+from das.general.errors import EngineError
 from das.trl.determinism import algorithms_of_the_engine
 from das.trl.engines.engines import NewWeights, SeenByTRL
 from das.trl.engines.in_process import DasEngine

@@ -23,7 +23,7 @@ from das.engine.one_json import OF_DAS
 from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.engine.settings import WORKER, method_in
 from das.engine.versions import installed
-from das.errors import EngineError, reason_of
+from das.general.errors import EngineError, reason_of
 from das.verify.admission import LIMIT_KEY
 from das.weights.gloo_transfer import PATIENCE_S, TRAINER, join
 

@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from das import stages
+from das.general import stages
 from experiments.harness.failures import expect, log_of, reporting, tell
 from experiments.harness.train_arm import ArmRun, train_arm
 from experiments.run.output import quiet_into

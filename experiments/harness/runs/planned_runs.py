@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 
 from analysis import renderer
 from analysis.report import Section
-from das.files import write_text
+from das.general.files import write_text
 from experiments.harness import resume
 from experiments.harness.validate import check_cluster, check_rollouts, refuse_one_arm
 from experiments.run import child

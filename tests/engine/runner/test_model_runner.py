@@ -12,7 +12,7 @@ from vllm import SamplingParams
 from das.engine.patches import model_runner
 from das.engine.patches.model_runner import check_model_runner, is_of_das
 from das.engine.settings import WORKER
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 
 
 def config(**changes: Any) -> Any:

@@ -14,7 +14,7 @@ from conftest import Engines, roll
 from safetensors.torch import load_file, save_file
 from vllm import SamplingParams
 
-from das.errors import EngineError
+from das.general.errors import EngineError
 from das.models.coupled import OF_MODELS
 
 RNG = np.random.default_rng(0)

@@ -12,7 +12,7 @@ from scripts import ROOT
 
 from das.engine.runner.host_kernels import HOST_KERNELS
 from das.engine.runner.stand_in import HostKernel, compiled, replace_kernels
-from das.errors import NotInstalled
+from das.general.errors import NotInstalled
 
 pytestmark = pytest.mark.slow
 

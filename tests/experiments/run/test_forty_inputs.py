@@ -19,7 +19,7 @@ import run as entry
 from das.engine.build import build_engine
 from das.engine.install import install
 from das.engine.settings import EngineSettings
-from das.errors import EngineError
+from das.general.errors import EngineError
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS, one_line_errors
 from experiments.settings.compose import compose_config, explain_config_error

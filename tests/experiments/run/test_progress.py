@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from das import stages
+from das.general import stages
 from experiments.run import progress as of_run
 from experiments.run.errors import stop
 from experiments.run.progress import Progress
@@ -58,7 +58,7 @@ def test_a_verdict_stands_in_place_of_the_lines_of_the_arms() -> None:
 
 
 def test_a_long_start_says_what_it_does_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process das.stages says it; of arms in processes of their own the parent passes it on."""
+    """In this process das.general.stages says it; of arms in processes of their own the parent passes it on."""
     said = threading.Semaphore(0)
 
     class Heard(io.StringIO):

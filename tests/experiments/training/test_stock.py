@@ -7,7 +7,7 @@ from scripts import run_script
 
 from das.engine.build import engine_arguments
 from das.engine.settings import EngineSettings
-from das.errors import EngineError
+from das.general.errors import EngineError
 from experiments.training.stock import build_stock
 
 ENGINE = """

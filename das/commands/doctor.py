@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+from das.commands.speed_test import arms_apart
 from das.engine.checked_policies import CHECKED, advice, run_apart
-from das.engine.speed_test import arms_apart
 from das.engine.versions import UnsupportedVersion, installed, require_trl, require_vllm, unchecked_vllm
-from das.errors import reason_of
+from das.general.errors import reason_of
 
 MODEL = "model"  # the check of the caller's model
 
@@ -140,7 +140,7 @@ def check_compiler() -> Check:
         return Check("compiler", "FAIL", "NumPy is not installed, which the drafter needs: pip install numpy")
     from das.drafter import HistoryDrafter
     from das.drafter.native import SOURCE
-    from das.native import NativeBuildError, prebuilt
+    from das.general.native import NativeBuildError, prebuilt
 
     try:
         HistoryDrafter()
@@ -165,7 +165,7 @@ def check_engine(model: str | None = None) -> Check:
 
 
 def check_speed(model: str, exact: str | None) -> Check:
-    """Time stock, none and das with the model (das/engine/speed_test.py)."""
+    """Time stock, none and das with the model (das/commands/speed_test.py)."""
     arms = dict(arms_apart(model, exact))
     for found in arms.values():
         if isinstance(found, str):
@@ -174,7 +174,7 @@ def check_speed(model: str, exact: str | None) -> Check:
 
 
 def judge_speed(arms: dict[str, Any]) -> Check:
-    """Judge the results of das/engine/speed_test.py, by arm. A user asks: is das faster than vLLM as it comes?"""
+    """Judge the results of das/commands/speed_test.py, by arm. A user asks: is das faster than vLLM as it comes?"""
     das = arms["das"]["visits"]
     rates = {name: [visit["tokens_per_s"] for visit in found["visits"]] for name, found in arms.items()}
     stock = sum(rates["stock"]) / len(rates["stock"])

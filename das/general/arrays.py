@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from das.files import replacing
+from das.general.files import replacing
 
 MAX_TOKEN = 2**31 - 1
 
@@ -32,7 +32,7 @@ def token_array(tokens: Any) -> np.ndarray:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as .npz to exactly `path`, whole (das/files.py)."""
+    """Write arrays as .npz to exactly `path`, whole (das/general/files.py)."""
     with replacing(Path(path)) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
 

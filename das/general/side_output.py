@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from das.errors import reason_of
+from das.general.errors import reason_of
 
 # Not below vLLM's logger: TRL's import lets that one say nothing but errors.
 logger = logging.getLogger("das")

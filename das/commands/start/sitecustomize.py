@@ -56,7 +56,7 @@ def _import_next() -> None:
         spec.loader.exec_module(module)
 
 
-if __name__ == "sitecustomize":  # das.run imports this file, too, for the name of the variable
+if __name__ == "sitecustomize":  # das.commands.run imports this file, too, for the name of the variable
     if OPTIONS in os.environ:
         sys.meta_path.insert(0, _Finder())
     _import_next()

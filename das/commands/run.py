@@ -1,8 +1,8 @@
 """`python -m das run -- COMMAND`: a training script with das, without a change of the script.
 
-All processes of the command inherit its environment variables: das/start is first on their module path, so that they
-call `das.speculate()` when TRL's trainers are imported, and their engines write totals into a folder. verl builds its
-engines by its configuration, so its command gets das's engine arguments as overrides.
+All processes of the command inherit its environment variables: the folder `start` is first on their module path, so
+that they call `das.speculate()` when TRL's trainers are imported, and their engines write totals into a folder. verl
+builds its engines by its configuration, so its command gets das's engine arguments as overrides.
 """
 
 import inspect
@@ -20,12 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from das import start
 from das.cluster.settings import ClusterSettings
+from das.commands import start
+from das.commands.start.sitecustomize import OPTIONS
 from das.engine.rollouts.totals import FOLDER, line, read_totals
 from das.engine.versions import installed
-from das.side_output import side_output
-from das.start.sitecustomize import OPTIONS
+from das.general.side_output import side_output
 
 GROUPS = ("drafter", "budget", "engine", "cluster")  # arguments of das.speculate() that are dictionaries
 SINGLE = ("lag", "exact")  # those that are not

@@ -1,0 +1,1 @@
+"""The command line: `python -m das doctor` and `python -m das run`."""
