@@ -146,7 +146,7 @@ print("RESULT", torch.get_num_threads() - threads, [name for name in sys.argv[2:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_users_process_stays_theirs(tiny_policy: str) -> None:
     """Its threads and its environment."""
     clean = {name: value for name, value in os.environ.items() if name not in OURS}

@@ -28,6 +28,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "toy", TOY)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("toy")
 def test_a_row_alone_makes_a_method_that_drafts(engines: Engines, repetitive_policy: str) -> None:
     """That such drafts change no token: tests/identity/test_vllm_drafters.py."""

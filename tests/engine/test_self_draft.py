@@ -58,7 +58,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("weights", ["w4", "w8a8"])
+@pytest.mark.parametrize("weights", [pytest.param("w4", marks=pytest.mark.slow), "w8a8"])
 def test_nearly_all_is_accepted_and_nothing_changes(
     engines: Engines, tiny_policy: str, undrafted: Any, weights: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""TRL with vllm_mode="server" on a CPU: two servers, with drafts and without, and what a trainer makes with them."""
+"""TRL with vllm_mode="server" on a CPU: a server that drafts, and what a trainer makes with it."""
 
 import json
 import socket
@@ -29,20 +29,20 @@ DRAFTING = {"drafter": {"window": 2}, "budget": {"name": "fixed", "tokens": 8}}
 
 @pytest.fixture(scope="module")
 def results(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What four trainings did, one after the other in a process: none colocated, and das, none and das on servers."""
+    """What three trainings did in one process: one without drafts, colocated, and two of das on a server."""
     folder = tmp_path_factory.mktemp("server")
-    with running(repetitive_policy, folder, "das", "none", further=START, options=DRAFTING) as servers:
-        urls = [servers[method].url for method in ("das", "none")]
-        run_script(Path(__file__).with_name("server_run.py"), *urls, repetitive_policy, folder)
-        client = ServerClient(base_url=urls[0])
+    with running(repetitive_policy, folder, "das", further=START, options=DRAFTING) as servers:
+        url = servers["das"].url
+        run_script(Path(__file__).with_name("server_run.py"), url, repetitive_policy, folder)
+        client = ServerClient(base_url=url)
         with pytest.raises(EngineError, match=r"drafts by das, and das.speculate\('none'\) asks for none"):
             client.require_das("none")
     return json.loads((folder / "results.json").read_text())
 
 
 @pytest.mark.slow
-def test_drafts_change_nothing(results: Any) -> None:
-    das, none = results["das"], results["none"]
+def test_a_server_that_drafts_trains_as_an_engine_here_that_does_not(results: Any) -> None:
+    das, none = results["das"], results["colocated"]
     assert exact([das]) == exact([none])
     assert sum(step["accepted"] for step in das["steps"]) > 0
     assert all(step["drafted"] == 0 for step in none["steps"])
@@ -53,11 +53,6 @@ def test_drafts_change_nothing(results: Any) -> None:
 def test_a_server_takes_a_second_trainer(results: Any) -> None:
     """Of the same process, so that the first one's port is taken. The first one's history and weights are there."""
     assert exact([results["again"]]) == exact([results["das"]])
-
-
-@pytest.mark.slow
-def test_a_server_trains_as_an_engine_in_the_trainers_process(results: Any) -> None:
-    assert exact([results["none"]]) == exact([results["colocated"]])
 
 
 OURS = {"method": "custom_class", "model": "das.engine.proposer.DasProposer"}

@@ -132,6 +132,7 @@ def test_a_small_step_in_bfloat16_is_found(tiny_policy: str, engines: Engines) -
     assert lost(llm, after) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("config", "tied"), [(Qwen2Config, False), (LlamaConfig, True)])  # with a bias; without
 def test_other_models_arrive_whole(
     config: type[PretrainedConfig], tied: bool, tiny_policy: str, engines: Engines, tmp_path: Path
@@ -151,7 +152,14 @@ def test_other_models_arrive_whole(
     assert f"{last} differs in 1 of" in lost(llm, model)
 
 
-@pytest.mark.parametrize("name", ["Qwen3MoeForCausalLM", "GptOssForCausalLM", "MixtralForCausalLM"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen3MoeForCausalLM",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("GptOssForCausalLM", "MixtralForCausalLM")),
+    ],
+)
 def test_experts_arrive_and_are_packed_again(name: str, engines: Engines, tmp_path: Path) -> None:
     made_policies.write(name, tmp_path)
     with pytest.raises(NotInstalled, match="self-drafts: experts cannot be quantized yet"):

@@ -17,6 +17,8 @@ from vllm import SamplingParams
 from das.general.errors import EngineError
 from das.models.coupled import OF_MODELS
 
+pytestmark = pytest.mark.slow
+
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 PROBLEMS = [str(i % 4) for i in range(24)]

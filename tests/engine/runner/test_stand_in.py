@@ -26,6 +26,7 @@ def checked(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.nightly
 def test_every_launch_writes_what_the_interpreted_kernel_writes(tiny_policy: str) -> None:
     run = checked(tiny_policy)
     assert run.returncode == 0, run.stderr[-3000:]
