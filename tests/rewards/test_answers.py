@@ -41,11 +41,7 @@ def test_any_text_has_a_box_or_none(completion: str) -> None:
     assert answer is None or answer in completion
 
 
-# Functions that the trainer's process calls with a response, and responses of n tokens or more that were slow to read.
-READERS: dict[str, Callable[[str], object]] = {
-    "code_of": code_of,
-    "boxes": lambda completion: list(boxes(completion)),
-}
+# Responses of n tokens or more that were slow to read.
 ATTACKS: dict[str, Callable[[int], str]] = {
     "nested boxes": lambda n: "\\boxed{" * n + "}" * n,
     "open boxes": lambda n: "\\boxed{" * n,
@@ -75,12 +71,18 @@ def cpu_s(read: Callable[[str], object], completion: str) -> float:
     return max(best, 1e-3)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("reader", READERS)
-def test_eight_times_as_many_tokens_take_no_64_times_as_long(reader: str, attack: str) -> None:
+OF_BOXES = ("nested boxes", "open boxes", "backslashes", "thoughts", "thoughts that end")
+READ = [
+    *((lambda text: list(boxes(text)), attack) for attack in OF_BOXES),
+    *((code_of, attack) for attack in ATTACKS if attack not in OF_BOXES[:3]),
+]
+
+
+@pytest.mark.parametrize(("read", "attack"), READ)
+def test_eight_times_as_many_tokens_take_no_64_times_as_long(read: Callable[[str], object], attack: str) -> None:
     """Linear scanners take 8 times as long, quadratic ones 64 times."""
     short, long = (ATTACKS[attack](n) for n in (2048, 16384))
-    assert cpu_s(READERS[reader], long) < 32 * cpu_s(READERS[reader], short)
+    assert cpu_s(read, long) < 32 * cpu_s(read, short)
 
 
 def test_a_response_without_end_has_no_answer() -> None:

@@ -17,6 +17,8 @@ from trl_runs import ON_CPU
 from analysis import read
 from experiments.settings.config import RunConfig
 
+pytestmark = pytest.mark.slow
+
 # All that configs/trainer/grpo.yaml names: two problems a step, of four, so that an epoch has two steps.
 TRAINER: dict[str, Any] = {
     "max_steps": 5,
