@@ -12,7 +12,7 @@ END_UNANNOUNCED = RunningRollout.end_unannounced
 
 def counted(meter: Any) -> dict[str, int]:
     """Counts as vLLM counts for /metrics: accepted tokens before a response is cut at its end."""
-    report = meter.report(meter.costs())
+    report = meter.report(meter.finished())
     return {
         "drafts": report.draft_rounds,
         "drafted": report.drafted,

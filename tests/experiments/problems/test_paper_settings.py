@@ -107,7 +107,9 @@ def made_up_file(paper: dict[str, Any], folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("paper", [MATHS, CODE], ids=lambda paper: paper["setting"])
+@pytest.mark.parametrize(
+    "paper", [MATHS, pytest.param(CODE, marks=pytest.mark.nightly)], ids=lambda paper: paper["setting"]
+)
 def test_two_steps_of_a_papers_setting(paper: dict[str, Any], tmp_path: Path) -> None:
     file = PROBLEMS / paper["file"]
     if not file.exists():
