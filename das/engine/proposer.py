@@ -1,4 +1,4 @@
-"""What drafts in an engine of das: it gives the engine's tokens to the drafter and returns drafts within the budget."""
+"""DasProposer answers a pass with drafts for the next one: it feeds drafter and budget, and times passes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

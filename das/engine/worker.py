@@ -1,7 +1,6 @@
-"""The worker of an engine of das: `worker_cls="das.engine.worker.DasWorker"`.
+"""DasWorker puts das into vLLM's worker: it hooks what vLLM calls, and leads calls by `collective_rpc` to who answers.
 
-It is the platform's own worker with the hooks of das/engine/patches/ on its objects, and with the methods that
-`collective_rpc` calls by name. `worker_extension_cls` stays free for others.
+An engine asks for it by `worker_cls="das.engine.worker.DasWorker"`. `worker_extension_cls` stays free for others.
 """
 
 import json
@@ -26,6 +25,7 @@ from das.drafter.saved import SavedText  # noqa: E402
 from das.engine import learned  # noqa: E402
 from das.engine.patches import cpu, gpu, weights  # noqa: E402
 from das.engine.patches.model_runner import check_model_runner  # noqa: E402
+from das.engine.patches.replace import put  # noqa: E402
 from das.engine.rollouts.report import Finished, Plain  # noqa: E402
 from das.engine.runner.runner import Runner, runner_under_construction  # noqa: E402
 from das.engine.running import RunningRollout  # noqa: E402
@@ -175,7 +175,7 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
             logger.info("das drafts in %d KV blocks beside the %d of requests", scratch, own)
             kv_cache_config = with_scratch_blocks(kv_cache_config, scratch)
         super().initialize_from_config(kv_cache_config)
-        self.cache_config.num_gpu_blocks = own
+        put(self.cache_config, num_gpu_blocks=own)
         cpu.hook_attention(self.model_runner)
         self.das_runner.draft_blocks = range(own, own + scratch)
 

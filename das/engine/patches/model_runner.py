@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from das.engine.patches.gpu import graph_drafts
-from das.engine.patches.replace import patch, required
+from das.engine.patches.replace import patch, put, required
 from das.engine.settings import METHODS, WORKER, das_options, drafts_by_das
 from das.general.errors import NotInstalled
 
@@ -20,7 +20,7 @@ def choose_model_runner() -> None:
     from vllm.config import VllmConfig
 
     by_vllm = required(VllmConfig, "use_v2_model_runner").fget
-    VllmConfig.use_v2_model_runner = property(lambda config: is_of_das(config) or by_vllm(config))
+    put(VllmConfig, use_v2_model_runner=property(lambda config: is_of_das(config) or by_vllm(config)))
     patch(VllmConfig, "_validate_v2_model_runner", _validate)
     patch(VllmConfig, "__post_init__", _post_init)
 
@@ -45,7 +45,7 @@ def _post_init(original: Callable[..., None], vllm_config: Any) -> None:
     """Check a config. vLLM does so again in the process of an engine core, and would refuse there what `_validate`
     turned on before."""
     if is_of_das(vllm_config) and drafts_by_das(vllm_config):
-        vllm_config.scheduler_config.async_scheduling = False
+        put(vllm_config.scheduler_config, async_scheduling=False)
         graph_drafts(vllm_config)
     original(vllm_config)
 
@@ -60,7 +60,8 @@ def _validate(original: Callable[..., None], vllm_config: Any) -> None:
     if unsupported := set(vllm_config._get_v2_model_runner_unsupported_features()) - own:
         raise ValueError(f"vLLM's model runner does not support: {', '.join(sorted(unsupported))}")
     # Before this call vLLM refused it for drafters on the host, and turned it off on CPUs.
-    vllm_config.scheduler_config.async_scheduling |= _is_asynchronous(vllm_config)
+    scheduler = vllm_config.scheduler_config
+    put(scheduler, async_scheduling=scheduler.async_scheduling | _is_asynchronous(vllm_config))
 
 
 def _is_asynchronous(vllm_config: Any) -> bool:

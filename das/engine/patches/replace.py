@@ -1,4 +1,5 @@
-"""Replace functions of vLLM and TRL: for good on an object, or for a while in a module that others share."""
+"""Replace functions of vLLM and TRL, for good on an object or for a while in a module that others share; and all
+attributes that das sets on objects of vLLM, with the reasons."""
 
 import functools
 import inspect
@@ -11,6 +12,41 @@ from typing import Any
 from das.engine.versions import UnsupportedVersion, installed
 
 _replacing = threading.RLock()
+# What das sets on objects of vLLM beside the methods that `patch` wraps. Below das/engine only das/models/self_draft.py
+# sets one, for as long as it drafts: quant_method of linear layers, which then compute with quantized weights.
+ATTRIBUTES = {
+    # of VllmConfig and its parts, before the engine is built
+    "use_v2_model_runner": "engines of das run on the second model runner, also where vLLM refuses it",
+    "async_scheduling": "vLLM refuses it for drafters on the host and on a CPU",
+    "cudagraph_capture_sizes": "vLLM's list ends at 512 rows, and drafts need more",
+    "backend": "of attention: FlashAttention 3 is not batch-invariant for small heads",
+    "num_gpu_blocks": "the scheduler must not know the blocks into which self-drafts write",
+    "eagle_aux_hidden_state_layer_ids": "the second runner does not look into a head's eagle_config",
+    # of the model runner and its parts
+    "sample": "of the runner: tokens go to drafter and meter; of the sampler: noise is keyed",
+    "rejection_sampler": "a drafted token is accepted if it equals the sampled one",
+    "draft_tokens_handler": "vLLM's says that every request drafted the longest draft",
+    "sample_draft": "of vLLM's speculator: drafts are drawn with the verifier's noise",
+    # of linear layers and experts on a CPU
+    "das_repack": "packs new weights: vLLM drops what it has packed",
+    "das_experts": "the packed weights of experts, beside the plain ones",
+    "process_weights_after_loading": "vLLM would pack the weights and drop them",
+    "cpu_linear": "a single row gets the bits of a row among several",
+    # of the front end
+    "speculative_config": "None where das drafts: it is read to refuse min_p and logit_bias with drafts",
+    "das_seeds": "of requests that bring none",
+    "das_refuses_stops": "whether drafts of vLLM's own would change tokens behind stop strings (0.31)",
+    "das_may_force": "whether requests may emit recorded responses",
+    "das_rollouts_alone": "whether requests that name no problem get no drafts",
+}
+
+
+def put(owner: Any, **values: Any) -> None:
+    """Set attributes of an object of vLLM, of those in ATTRIBUTES."""
+    for name, value in values.items():
+        if name not in ATTRIBUTES:
+            raise KeyError(f"{name}: add it to das.engine.patches.replace.ATTRIBUTES, with the reason")
+        setattr(owner, name, value)
 
 
 def patch(owner: Any, name: str, replacement: Callable[..., Any]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from das.engine.patches.cpu_invariance import INPUTS, double_single_rows
-from das.engine.patches.replace import patch, replaced
+from das.engine.patches.replace import patch, put, replaced
 
 Tensors = Iterable[tuple[str, torch.Tensor]]  # by name
 WEIGHT_TRANSFER = "das_gloo"  # the backend of das/weights/gloo_transfer.py
@@ -92,10 +92,10 @@ def _kept_experts() -> AbstractContextManager[None]:
 
 
 def _packed_linear(pack: Callable[..., None], original: Callable[..., Any], layer: Any, remove_weight: bool) -> None:
-    layer.das_repack = functools.partial(pack, original, layer)
+    put(layer, das_repack=functools.partial(pack, original, layer))
     layer.das_repack()
     # After loading weights, callers may let vLLM process them as at the start. It would pack them and drop them.
-    layer.quant_method.process_weights_after_loading = lambda layer: layer.das_repack()
+    put(layer.quant_method, process_weights_after_loading=lambda layer: layer.das_repack())
 
 
 def _pack(original: Callable[..., Any], layer: Any) -> None:
@@ -105,7 +105,7 @@ def _pack(original: Callable[..., Any], layer: Any) -> None:
 def _pack_invariant(original: Callable[..., Any], layer: Any) -> None:
     _pack(original, layer)
     if layer.weight.ndim == 2 and layer.weight.shape[1] > INPUTS:
-        layer.cpu_linear = double_single_rows(layer.cpu_linear)
+        put(layer, cpu_linear=double_single_rows(layer.cpu_linear))
 
 
 class PackedExperts:
@@ -142,9 +142,9 @@ class PackedExperts:
 
 
 def _packed_experts(process: Callable[[Any, Any], None], experts: Any, layer: Any) -> None:
-    layer.das_experts = PackedExperts(process, experts, layer)
-    layer.das_repack = layer.das_experts.repack
-    experts.process_weights_after_loading = lambda layer: layer.das_repack()  # as for linear layers
+    packed = PackedExperts(process, experts, layer)
+    put(layer, das_experts=packed, das_repack=packed.repack)
+    put(experts, process_weights_after_loading=lambda layer: layer.das_repack())  # as for linear layers
 
 
 def repack_linear_layers(model: torch.nn.Module) -> None:

@@ -1,6 +1,6 @@
-"""Make vLLM's model runner sample with keyed noise, draft with das, and count its passes and tokens.
+"""Runner joins das's parts to vLLM's model runner: it builds them, and wraps the methods from which they are called.
 
-One object, Runner, holds what das adds. These attributes of vLLM's runner are replaced; no class is changed:
+No class is changed. These methods of the object are wrapped or replaced:
 
 - init_speculator, replaced only while the runner is built: vLLM knows no drafter on the host. vLLM's own speculators,
   which run a model, stay (speculator.py).
@@ -33,7 +33,7 @@ from vllm.platforms import current_platform
 from vllm.v1.worker.gpu.attn_utils import get_varlen_cudagraph_unsupported_backend
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import MAX_CHUNK_BYTES
 
-from das.engine.patches.replace import patch, replaced, required
+from das.engine.patches.replace import patch, put, replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.runner.in_flight import Flight, Flights
 from das.engine.runner.speculator import CoupledSpeculator, HostSpeculator
@@ -76,7 +76,7 @@ def _tell_layers_of_head(head_config: Any) -> None:
     eagle_config, where this runner does not look. With others, oneDNN writes beyond its arrays."""
     layers = (getattr(head_config, "eagle_config", None) or {}).get("eagle_aux_hidden_state_layer_ids")
     if layers and not getattr(head_config, "eagle_aux_hidden_state_layer_ids", None):
-        head_config.eagle_aux_hidden_state_layer_ids = layers
+        put(head_config, eagle_aux_hidden_state_layer_ids=layers)
 
 
 class Runner:
@@ -101,13 +101,13 @@ class Runner:
         self._scheduled: Any = None  # vLLM's SchedulerOutput of the running pass
         if isinstance(vllm.speculator, HostSpeculator):
             flights.drafter = self.new_drafter()
-            vllm.draft_tokens_handler = flights.lengths
+            put(vllm, draft_tokens_handler=flights.lengths)
             patch(vllm, "initialize_kv_cache", self._initialize_kv_cache)
             patch(vllm, "execute_model", flights.execute)
         elif vllm.speculator is not None:
             self.coupled = CoupledSpeculator(vllm, self.draws, lambda: flights.meter)
         self._vllm_sample = required(vllm, "sample")
-        vllm.sample = self._sample
+        put(vllm, sample=self._sample)
         patch(vllm, "load_model", self._load_model)
         patch(vllm, "add_requests", self._add_requests)
         patch(vllm, "finish_requests", self._finish_requests)
@@ -132,11 +132,11 @@ class Runner:
 
     def _load_model(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         original(*args, **kwargs)
-        self.vllm.sampler.sample = self.draws.sample
+        put(self.vllm.sampler, sample=self.draws.sample)
         patch(self.vllm.sampler.sampling_states, "add_request", _signed_seed)
         patch(self.vllm.lora_state, "make_lora_inputs", self._adapters)
         if self.vllm.speculative_config is not None:
-            self.vllm.rejection_sampler = KeyedVerifier(self.draws)
+            put(self.vllm, rejection_sampler=KeyedVerifier(self.draws))
 
     def _initialize_kv_cache(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         from vllm.v1.worker.gpu import model_runner

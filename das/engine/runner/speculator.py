@@ -17,7 +17,7 @@ import torch
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
-from das.engine.patches.replace import patch, required
+from das.engine.patches.replace import patch, put, required
 from das.engine.requests import Request
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.runner.verifier import Draws
@@ -95,7 +95,7 @@ class CoupledSpeculator:
         self._is_dry = False  # whether vLLM only tries out a pass, without requests
         required(speculator, "sample_draft")
         self._logits = getattr(speculator, "compute_draft_logits", None) or self._logits_of_model
-        speculator.sample_draft = self._draw
+        put(speculator, sample_draft=self._draw)
         patch(speculator, "propose", self._propose)
 
     def _propose(self, original: Callable[..., Any], *args: Any, dummy_run: bool = False, **kwargs: Any) -> Any:
