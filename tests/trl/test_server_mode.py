@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import warnings
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -139,7 +140,8 @@ def test_a_server_that_fails_before_it_meets_the_trainer(monkeypatch: pytest.Mon
     """Its workers never come, and the trainer says so before its own patience ends."""
     client = client_of(monkeypatch, weight_transfer_config={"backend": WEIGHT_TRANSFER})
     FailingServer(client, "init_weight_transfer_engine", monkeypatch)
-    monkeypatch.setattr(weight_transfer, "PATIENCE_S", 10)
+    # The thread that waits for the workers outlives the test, and Python's end waits for it.
+    monkeypatch.setattr(server_client, "join", partial(weight_transfer.join, patience_s=2))
     with pytest.raises(EngineError, match="cannot take weights, see its log: Request failed: 500, no memory"):
         client.init_communicator("cpu")
 
@@ -148,7 +150,6 @@ def test_a_server_that_fails_before_it_takes_a_tensor(monkeypatch: pytest.Monkey
     """Its workers take nothing, and the trainer does not wait for them."""
     client = client_of(monkeypatch)
     FailingServer(client, "update_weights", monkeypatch)
-    monkeypatch.setattr(weight_transfer, "PATIENCE_S", 10)
     door = server_client.listen("127.0.0.1", 0)
     port = door.getsockname()[1]
     groups: list[Any] = []
