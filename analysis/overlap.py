@@ -6,8 +6,6 @@ from statistics import mean
 
 from analysis.record import Rows
 
-__all__ = ["Times", "exposed_times", "hidden_share", "step_times"]
-
 
 def exposed_times(rollout_s: Sequence[float], train_s: Sequence[float], lag: int) -> list[float]:
     """Return the seconds that the trainer waits for the rollout of each step.

@@ -1,41 +1,18 @@
-"""The words of a figure's declaration: quantities over rows of metrics.jsonl, and numbers as text.
+"""Quantities over rows of metrics.jsonl, the claims and lines that several figures make of them, and numbers as text.
 
 A pass is a target pass; the DAS paper calls it a verification round. A cycle is the papers' word for a target pass that
 verifies a draft of a request.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise, product
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
-import numpy as np
-
-from analysis import read
-from analysis.identity import differing
 from analysis.orderings import Ordering
 from analysis.record import Record, Rows
 from analysis.report import Line
 
-__all__ = [
-    "ACCEPTED", "arrow", "change", "differing", "drafters", "last_half", "listed", "mean", "median", "named", "np",
-    "numbers", "over", "pairwise", "percent", "plotted_reduction", "product", "read", "reduction", "reduction_lines",
-    "same_training", "saves_time", "speedup", "total", "training_panels",
-]  # fmt: skip
-
-ACCEPTED = "accepted / passes"  # accepted draft tokens per target pass: tokens per pass - 1. The paper reports this
 PLOTTED = {"none": "verl", "das": "das", "das_unlimited": "das_unlimited"}  # arm -> its name in published.json
-
-
-class _Totals(dict[str, float]):
-    """Metric -> its sum over steps."""
-
-    def __init__(self, rows: Rows):
-        super().__init__()
-        self._rows = rows
-
-    def __missing__(self, key: str) -> float:
-        return total(self._rows, key)
 
 
 def total(rows: Rows, key: str) -> float:
@@ -43,13 +20,9 @@ def total(rows: Rows, key: str) -> float:
     return float(sum(row[key] for row in rows))
 
 
-def over(rows: Rows, expression: str) -> float:
-    """Return an expression of totals over steps: over(das, "tokens / passes"). nan if it divides by zero, as without
-    drafts."""
-    try:
-        return float(eval(expression, {"__builtins__": {}}, _Totals(rows)))
-    except ZeroDivisionError:
-        return float("nan")
+def per(rows: Rows, key: str, by: str) -> float:
+    """Return a metric per another, of their sums over steps; nan if the other is 0, as without drafts."""
+    return total(rows, key) / total(rows, by) if total(rows, by) else float("nan")
 
 
 def last_half(rows: Rows) -> Rows:
@@ -93,11 +66,6 @@ def named(values: Mapping[Any, float], form: str = "{} {:.2f}") -> str:
 def listed(values: Sequence[Any], form: str = "{}") -> str:
     """Return values as text, with commas between them."""
     return ", ".join(form.format(value) for value in values)
-
-
-def drafters(published: Mapping[str, Any]) -> dict[str, Any]:
-    """Return drafter -> its row of NeMo RL's table: think, zero."""
-    return {row["drafter"]: row for row in published["nemo_drafters"]["data"]["rows"]}
 
 
 def reduction(rows: Rows, others: Rows) -> float:
@@ -153,23 +121,3 @@ def saves_time(
 def same_training(run: Record) -> Ordering:
     """Return the paper's claim about equal reward curves, in the strict form of equal bits, with its verdict."""
     return Ordering("training is the same with and without speculation", run.identical, run.identity)
-
-
-def training_panels(run: Record, arms: Sequence[str], paper: Mapping[str, Any], title: str) -> list[dict[str, Any]]:
-    """Return the panels of a training: the rollout time by step, ours and the paper's, and our rewards, whose curves
-    must be equal. arms: the baseline first."""
-    time = {"xlabel": "training step", "ylabel": "rollout time (s)", "ylim": (0, None), "legend": True}
-    rewards = {"xlabel": "training step", "ylabel": "mean reward", "title": "Rewards, ours", "legend": True}
-    ours, theirs, equal = [], [], []
-    for order, arm in enumerate(arms):
-        steps, named = [row["step"] for row in run[arm]], {"label": arm, "color": arm}
-        ours.append({"x": steps, "y": [row["rollout_s"] for row in run[arm]], **named})
-        dashed = {"linewidth": max(1.0, 3.0 - order), "linestyle": "-" if order == 0 else (0, (4, 2 + order))}
-        equal.append({"x": steps, "y": [row["reward"] for row in run[arm]], **named, **dashed})
-        if curve := paper["arms"].get(PLOTTED[arm]):
-            theirs.append({"x": curve["step"], "y": curve["seconds"], **named})
-    return [
-        {**time, "title": f"{title}: ours", "marks": ours},
-        {**time, "title": f"{title}: the paper's", "marks": theirs},
-        {**rewards, "marks": equal},
-    ]

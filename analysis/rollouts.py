@@ -7,8 +7,6 @@ import numpy as np
 
 from analysis.record import Record
 
-__all__ = ["distant", "half_ended", "lengths_by_group", "similarities"]
-
 Grams = Mapping[str, set[tuple[int, ...]]]  # problem -> its n-grams
 
 

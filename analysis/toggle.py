@@ -10,8 +10,6 @@ import numpy as np
 
 from analysis.record import Record
 
-__all__ = ["accepted_shares", "drafting", "follows_rule", "ladder", "live_of", "stays_on", "switch", "traces"]
-
 LADDER = "self_draft_adaptive"  # the arm with the ladder
 Trace = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis.quantities import over, speedup
+from analysis.quantities import per, speedup
 from analysis.record import Record
 from analysis.toggle import stays_on, switch
 from experiments.run.run_folder import write_timeline
@@ -48,13 +48,11 @@ def heads(tmp_path: Path) -> Path:
 
 def test_counts_of_cycles(heads: Path) -> None:
     run = Record(heads)
-    assert over(run[HEADS[0]], "1 + accepted / draft_rounds") == 1 + 50 / 30
-    assert over(run[HEADS[0]], "drafted / draft_rounds") == 2
-    assert over(run[HEADS[0]], "accepted / drafted") == 50 / 60
-    assert over(run[HEADS[0]], "tokens / passes") == 2
+    assert per(run[HEADS[0]], "drafted", "draft_rounds") == 2
+    assert per(run[HEADS[0]], "accepted", "drafted") == 50 / 60
     assert speedup(run, HEADS[0]) == 2
     assert speedup(run, HEADS[0], "step_s") == 1.5
-    assert math.isnan(over(run["none"], "1 + accepted / draft_rounds"))
+    assert math.isnan(per(run["none"], "accepted", "draft_rounds"))
 
 
 def test_parts_of_a_step(heads: Path, tmp_path: Path) -> None:

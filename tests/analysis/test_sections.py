@@ -9,9 +9,9 @@ import pytest
 import steps_on_disk
 import yaml
 
-from analysis import renderer, report_page
+from analysis import report_page, sections
 from analysis.arms import compare_arms
-from analysis.orderings import Ordering, summary
+from analysis.orderings import MET, NO_SIZE, NOT_MET, UNDECIDED, Ordering, summary
 from analysis.record import Record
 from analysis.report import Line, Section, Table, markdown
 from analysis.rollouts import grams_by_epoch, similarity
@@ -26,9 +26,9 @@ trainer: {per_device_train_batch_size: 4, num_generations: 2, max_completion_len
 
 
 def made(name: str, runs: dict[str, Path], folder: Path) -> Section:
-    """The section that configs/experiment/NAME.yaml declares, of these runs."""
+    """The section of configs/experiment/NAME.yaml, of these runs."""
     experiment = yaml.safe_load((ROOT / "configs" / "experiment" / f"{name}.yaml").read_text())["experiment"]
-    return renderer.section(experiment.get("title", name), experiment["figure"], runs, PUBLISHED, folder)
+    return sections.section(name, experiment.get("title", name), runs, PUBLISHED, folder)
 
 
 def row(step: int, rollout_s: float, num_accepted: int, num_drafted: int) -> dict[str, Any]:
@@ -207,6 +207,17 @@ def test_ablation(maths: Path, tmp_path: Path) -> None:
     assert table is not None
     assert len(table.rows) == 6
     assert table.rows[0][:5] == ["a, das", "0.500", "0.500", "1.33", "0.80"]  # 400 tokens in 300 passes, 240 drafted
+
+
+def test_every_claim_has_its_verdict_beside_the_papers_number() -> None:
+    found = [
+        Ordering("a is faster", True, ""),
+        Ordering("b is faster", False, ""),
+        Ordering("by half", True, "", 4, 4.4, " s"),
+        Ordering("too short to tell", None, ""),
+    ]
+    assert [each.verdict for each in found] == [NO_SIZE, NOT_MET, MET, UNDECIDED]
+    assert found[2].cells[1:4] == ["4 s", "4.4 s", "1.10"]
 
 
 def test_report_as_text_and_page(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from analysis import renderer
+from analysis import sections
 from analysis.report import Section
 from das.general.files import write_text
 from experiments.harness import resume
@@ -74,8 +74,7 @@ class Experiment:
     name: str
     command: str  # what chooses it
     title: str
-    about: str  # what is compared; empty if the figure's own text says so
-    figure: Mapping[str, Any] | str  # its declaration (analysis/renderer.py)
+    about: str  # what is compared; empty if the section's own text says so
     runs: Mapping[str, Run]
 
 
@@ -122,7 +121,7 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
         reads = dict.fromkeys(found for override in own for found in RUN.findall(override))
         minutes = SMOKE_MINUTES if profile == "smoke" else planned.get("minutes", share)
         runs[str(label)] = Run(own, minutes, tuple((name, runs[name]) for name in reads))
-    return Experiment(name, command, body["title"], body.get("about", ""), body["figure"], runs)
+    return Experiment(name, command, body["title"], body.get("about", ""), runs)
 
 
 def passed_on(overrides: Sequence[str]) -> list[str]:
@@ -201,9 +200,11 @@ def write_section(experiment: Experiment, store: Path, profile: str) -> Section:
     folder.mkdir(parents=True, exist_ok=True)
     published = json.loads((CONFIGS.parent / "experiments" / "papers" / "published.json").read_text())
     folders = {label: run.folder(store) for label, run in experiment.runs.items()}
+    name = ABLATION if experiment.name.startswith(ABLATION) else experiment.name
     try:
-        section = renderer.section(experiment.title, experiment.figure, folders, published, folder)
-    except renderer.BadFigure as error:
-        raise UserError(f"configs/experiment/{experiment.name}.yaml: {error}") from error
+        section = sections.section(name, experiment.title, folders, published, folder)
+    except (LookupError, OSError, ValueError) as error:  # a run, an arm, a metric or a file is not there, or is damaged
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"{experiment.command}: its runs in {store} lack what the figure needs ({reason})") from error
     differs = section.differs if profile == "small" else ""  # this text is about profile small
     return replace(section, setting=f"{experiment.about} {section.setting}".strip(), differs=differs)

@@ -9,6 +9,7 @@ import pytest
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
+from analysis import sections
 from experiments.harness import resume
 from experiments.harness.runs import planned_runs
 from experiments.harness.runs.planned_runs import Run
@@ -46,6 +47,7 @@ def test_head_names_claim_paper_minutes_and_command(name: str) -> None:
     assert all(run.minutes > 0 for row in rows for run in planned_runs.load(row, "small", []).runs.values())
     assert any(line.startswith(f"# python run.py experiment={name}") for line in head)
     assert f"\n  name: {name}\n" in text
+    assert sections.function(name).__name__ == name
 
 
 def test_runs_are_shared_between_experiments() -> None:
@@ -85,8 +87,8 @@ def test_overrides_of_the_runs_are_passed_on() -> None:
 
 
 def test_a_figure_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    """The run left no files: the line names the declaration's file, and what could not be computed."""
-    with pytest.raises(UserError, match=r"^configs/experiment/das_fig4\.yaml: .*run\['das'\].*No such file"):
+    """The run left no files: the line names the experiment, and the file that is missing."""
+    with pytest.raises(UserError, match=r"^experiment=das_fig4: its runs in .*No such file.*metrics.jsonl"):
         planned_runs.write_section(planned_runs.load("das_fig4", "small", []), tmp_path, "small")
 
 

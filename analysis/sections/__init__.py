@@ -1,0 +1,27 @@
+"""A figure, table or ablation is a function of its runs and the papers' numbers, and gives a section of the report. Its
+name is that of a file of configs/experiment, which says what runs."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from analysis.record import Record
+from analysis.report import Section
+from analysis.sections import ablation, das, efficient_rollout, nemo_rl
+from analysis.sections.given import Given
+
+
+def section(name: str, title: str, runs: Mapping[str, Path], published: Mapping[str, Any], folder: Path) -> Section:
+    """Make a section, and draw its pictures into `folder`.
+
+    name: of a file of configs/experiment. runs: label -> folder of a run. published: experiments/papers/published.json.
+    """
+    records = {label: Record(path) for label, path in runs.items()}
+    return function(name)(Given(title, records, published, folder))
+
+
+def function(name: str) -> Callable[[Given], Section]:
+    """Return the function of this name."""
+    (found,) = [getattr(each, name) for each in (das, efficient_rollout, nemo_rl, ablation) if hasattr(each, name)]
+    made: Callable[[Given], Section] = found
+    return made

@@ -1,0 +1,333 @@
+"""The tables of the EfficientRollout paper, from runs on the real engine."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from statistics import mean
+
+import numpy as np
+
+from analysis.figures import colours_of
+from analysis.orderings import Ordering
+from analysis.quantities import change, listed, named, numbers, per, percent, speedup, total
+from analysis.report import Line, Section, Table
+from analysis.sections.given import BLUE, GREEN, ORANGE, Given
+from analysis.toggle import accepted_shares, drafting, follows_rule, ladder, live_of, stays_on, switch, traces
+
+# Row of the main table: label of the run, arm, the paper's method, and its key in published er_replay.
+METHODS = {
+    "self-draft, always on": ("self_drafts", "self_draft", "w4_always_on", "always"),
+    "self-draft, toggle": ("self_drafts", "self_draft_toggle", None, None),
+    "self-draft, toggle and ladder": ("self_drafts", "self_draft_adaptive", "full", "toggle"),
+    "EAGLE-3, frozen": ("heads", "warm_in_domain-online_false", None, None),
+    "EAGLE-3, online": ("heads", "warm_in_domain-online_true", "eagle3", None),
+}
+MODELS = {"Qwen2.5-7B": 7, "Qwen2.5-14B": 5, "Llama-3.1-8B-Instruct": 5}  # model -> draft length in the replay
+POLICIES = {"always": "self_draft", "toggle": "self_draft_toggle", "adaptive": "self_draft_adaptive"}
+COPIES = {"w8": "W8", "w4": "W4", "eagle3": "EAGLE-3"}
+GAMMAS = ("3", "5", "7")
+
+
+def efficient_rollout_main(given: Given) -> Section:
+    """Self-drafts always on, with the toggle, with toggle and ladder; beside EAGLE-3."""
+    runs = given.runs
+    steps = {name: runs[label][arm] for name, (label, arm, _, _) in METHODS.items()}
+    rollout = {name: 1 / speedup(runs[label], arm) for name, (label, arm, _, _) in METHODS.items()}
+    step = {name: 1 / speedup(runs[label], arm, "step_s") for name, (label, arm, _, _) in METHODS.items()}
+    alpha = {name: per(rows, "accepted", "drafted") for name, rows in steps.items()}
+    always, toggled, full = (rollout[name] for name in list(METHODS)[:3])
+    alphas = {"self-draft": alpha["self-draft, always on"], "EAGLE-3": alpha["EAGLE-3, online"]}
+    paper = {(row["model"], row["method"]): row for row in given.paper("er_main")["rows"]}
+    replayed = {(row["model"], row["gamma"]): row for row in given.paper("er_replay")["no_overhead_6_steps"]}
+    live = {
+        live_of(runs[label]): {
+            policy: runs[label].result["ratio_to_none"][arm]["rollout_s"]["overall"] for policy, arm in POLICIES.items()
+        }
+        for label in ("few", "many")
+    }
+    fewest, most = live[min(live)], live[max(live)]
+    _draw_main(given, rollout, live)
+
+    def claimed(method: str) -> str:
+        return " / ".join(format(paper[model, method]["rollout_change_pct"], "+.1f") for model in MODELS)
+
+    def row(name: str) -> list[str]:
+        rows = steps[name]
+        # Seconds a step: of copying weights in few bits if the arm does so, and of training a head.
+        prepared = [each for each in rows if "requantize_s" in each] or rows
+        preparation = mean(each.get("requantize_s", 0.0) + each.get("head_train_s", 0.0) for each in prepared)
+        tau = numbers([1 + per(rows, "accepted", "draft_rounds"), per(rows, "drafted", "draft_rounds")])
+        accepted = f"{alpha[name]:.1%}" if total(rows, "drafted") else "-"
+        tokens = f"{per(rows, 'tokens', 'passes'):.2f}"
+        return [name, f"{preparation:.3f}", tau, accepted, tokens, change(rollout[name]), change(step[name])]
+
+    def paper_row(method: str) -> list[str]:
+        its = paper["Qwen2.5-7B", method]
+        head = [f"paper, Qwen2.5-7B: {method}", f"{its['prep_s']}", f"{its['tau']} / {its['gamma_mean']}"]
+        changes = [f"{its[key]:+.1f} %" for key in ("rollout_change_pct", "step_change_pct")]
+        return [*head, f"{its['alpha_pct']} %", "", *changes]
+
+    return given.section(
+        f"{runs['self_drafts'].note} W8A8 in place of W4, which saves no time on CPUs. EAGLE-3 drafts 3, self-drafts "
+        "7, the ladder 5 to 11 tokens. 30 million: random weights, no training; with most live requests, the ends of "
+        "responses come at random.",
+        "A draft pass saves the reading of weights. The small policy (1.9 million parameters) is too small for "
+        "that: a draft pass takes about as long as a pass, so drafts always on lose time. The toggle leaves them "
+        "off while many requests are live (pass_speedup in the timelines), but each pass of an engine that may "
+        "draft takes some 5 % longer there. With 30 million parameters drafts pay at 2 live requests, where the "
+        "toggle makes nearly the same drafts as always on. The replay leaves out what a cycle costs on the host. "
+        "Changes of the small policy are medians over steps.",
+        lines=[
+            *(
+                Line(
+                    f"{name}: change of rollout time, % (7B / 14B / Llama)",
+                    claimed=claimed(method),
+                    replay=" / ".join(format(replayed[case][key], "+.1f") for case in MODELS.items() if key),
+                    engine=change(rollout[name]),
+                )
+                for name, (_, _, method, key) in METHODS.items()
+                if method
+            ),
+            *(
+                Line(
+                    f"30 million random weights, {n} live: always on / toggle / toggle and ladder",
+                    engine=" / ".join(map(change, ratios.values())),
+                )
+                for n, ratios in live.items()
+            ),
+        ],
+        table=Table(
+            ["", "preparation, s a step", "tau / gamma", "accepted", "tokens per pass", "rollout", "step"],
+            [*map(row, steps), *map(paper_row, ("w4_always_on", "full", "eagle3"))],
+        ),
+        orderings=[
+            Ordering(
+                "self-drafts, always on, make rollouts shorter",
+                always < 1,
+                change(always),
+                -paper["Qwen2.5-7B", "w4_always_on"]["rollout_change_pct"],
+                100 * (1 - always),
+                " % less",
+            ),
+            Ordering(
+                "with the toggle no longer than always on", toggled <= always, f"{change(toggled)}, {change(always)}"
+            ),
+            Ordering(
+                "toggle and ladder make rollouts shorter",
+                full < 1,
+                change(full),
+                -paper["Qwen2.5-7B", "full"]["rollout_change_pct"],
+                100 * (1 - full),
+                " % less",
+            ),
+            # A ratio of times up to 1.03 may be noise of the machine.
+            Ordering("the toggle costs at most 3 %", toggled <= 1.03, change(toggled)),
+            Ordering(
+                "self-drafts are accepted more often than EAGLE-3's",
+                alphas["self-draft"] > alphas["EAGLE-3"],
+                named(alphas, "{} {:.3f}"),
+            ),
+            Ordering(
+                f"30 million, {min(live)} live: self-drafts make rollouts shorter",
+                fewest["always"] < 1,
+                change(fewest["always"]),
+            ),
+            Ordering(
+                f"30 million, {max(live)} live: no longer with the toggle than always on",
+                most["toggle"] <= most["always"],
+                f"{change(most['toggle'])}, {change(most['always'])}",
+            ),
+            Ordering(
+                "training is the same with every drafter",
+                all(run.identical for run in runs.values()),
+                "; ".join(dict.fromkeys(run.identity for run in runs.values())),
+            ),
+        ],
+    )
+
+
+def _draw_main(given: Given, rollout: Mapping[str, float], live: Mapping[int, Mapping[str, float]]) -> None:
+    with given.picture("main.png", 2) as (left, right):
+        left.barh(list(rollout)[::-1], list(rollout.values())[::-1], color=BLUE)
+        left.axvline(1, color="black", linewidth=1)
+        left.set(title="Small policy, 1.9 million", xlabel="rollout time / none")
+        for policy, color in zip(POLICIES, (BLUE, ORANGE, GREEN), strict=True):
+            ratios = [ratio[policy] for ratio in live.values()]
+            right.plot(list(map(str, live)), ratios, "o-", label=policy, color=color)
+        right.axhline(1, color="black", linewidth=1)
+        right.set(title="30 million random weights", xlabel="live requests", ylabel="rollout time / none")
+        right.set(ylim=(0, None))
+        right.legend()
+
+
+def efficient_rollout_toggle(given: Given) -> Section:
+    """The toggle is off while many requests are live, and on for the tail; the ladder's drafts get longer."""
+    few, many = given.runs["few"], given.runs["many"]
+    often, widest = given.paper("er_adaptive")["toggle_keeps_sd_off_for_pct_of_decoding_steps"], live_of(many)
+    rollouts = traces(many, "self_draft_toggle")
+    switched, stayed = [switch(trace) for trace in rollouts], [stays_on(trace) for trace in rollouts]
+    lengths = {live_of(run): ladder(run) for run in (few, many)}
+    accepted = {live_of(run): accepted_shares(run) for run in (few, many)}
+    # The last rollout is shown, because in the first one the rule knows neither times of passes nor tau.
+    shown, later = rollouts[-1], switched[1:]
+    drafts = drafting(shown)
+    passes, colors = np.arange(len(drafts)), colours_of([f"live_{live}" for live in lengths])
+    with given.picture("toggle.png", 3) as (live_axes, speed_axes, ladder_axes):
+        live_axes.step(passes, shown["step_live"], where="post", color="black", label="live requests")
+        top = max(shown["step_live"])
+        live_axes.fill_between(passes, 0, y2=top, where=drafts, color=BLUE, alpha=0.2, label="drafting")
+        live_axes.set(title="Toggle over a rollout", xlabel="pass", ylabel="live requests", ylim=(0, None))
+        live_axes.legend()
+        speed_axes.plot(shown["pass_speedup"], ".-", color=BLUE, markersize=3)
+        speed_axes.axhline(1.05, color="black", linewidth=1, linestyle="--")  # the paper's: it is on from here
+        speed_axes.set(title="What the toggle predicts", xlabel="pass", ylabel="predicted speedup")
+        speed_axes.set(xlim=(0, len(drafts)))
+        for live, values in lengths.items():
+            color = colors[f"live_{live}"]
+            ladder_axes.step(range(1, len(values) + 1), values, where="mid", color=color, label=f"{live} live")
+        ladder_axes.set(title="Ladder", xlabel="rollout", ylabel="draft length", ylim=(0, 12))
+        ladder_axes.legend()
+    begins = listed(["never" if point is None else point[1] for point in later])
+    return given.section(
+        f"30 million random weights; rollouts of {widest} requests, whose ends come at random. The toggle's times come "
+        "from the engine's own passes and draft passes. The picture shows the last rollout.",
+        lines=[
+            Line(
+                "share of passes before drafting begins, by rollout",
+                claimed=f"{often[0]} to {often[1]} %",
+                engine=listed(["never on" if point is None else percent(point[0]) for point in switched]),
+            ),
+            Line(
+                "live requests when it begins",
+                replay="37 to 42",
+                engine=listed(["-" if point is None else point[1] for point in switched]),
+            ),
+            *(
+                Line(
+                    f"ladder, {live} live: draft length by rollout; accepted share",
+                    claimed="7B: 5, 7, 9, 11",
+                    engine=f"{listed(lengths[live])}; {listed(accepted[live], '{:.2f}')}",
+                )
+                for live in lengths
+            ),
+        ],
+        orderings=[
+            Ordering(
+                "the toggle is off while all requests are live, and on in the tail",
+                all(point is not None and point[1] < widest for point in later) if later else None,
+                f"live requests when it begins, from the second rollout on: {begins}",
+            ),
+            Ordering("once on, it stays on", all(stayed), f"in {sum(stayed)} of {len(stayed)}"),
+            Ordering(
+                "the ladder climbs where at least 94 % were accepted in two rollouts, and nowhere else",
+                all(follows_rule(lengths[live], accepted[live]) for live in lengths),
+                "; ".join(f"{live} live: {listed(lengths[live])}" for live in lengths),
+            ),
+        ],
+    )
+
+
+def efficient_rollout_weights(given: Given) -> Section:
+    """W4, W8 and EAGLE-3, teacher-forced: what each would have drafted."""
+    result, paper = given.runs["counts"].result, given.paper("er_w4_w8")["tau"]
+    found, at = result["drafters"], result["by_temperature"]
+    older = {key: found[f"{key}, older"] for key in COPIES}
+    tau = {name: [found[key]["tau"][k] for k in GAMMAS] for key, name in COPIES.items()}
+    gap = {name: found[key]["coupled"] - older[key]["coupled"] for key, name in COPIES.items()}
+    colors = colours_of(list(COPIES))
+    with given.picture("acceptance.png") as axes:
+        for key, name in COPIES.items():
+            for age, form in (("", "-"), (", older", ":")):
+                taus = found[key + age]["tau"]
+                axes.plot(list(map(int, taus)), list(taus.values()), form, color=colors[key], label=name + age)
+        axes.set(title="Acceptance by draft length", xlabel="drafted tokens", ylabel="tokens per pass")
+        axes.set(ylim=(1, None))
+        axes.legend(fontsize=7)
+    copies = f"W8 {numbers(tau['W8'])}, W4 {numbers(tau['W4'])}"
+    gains = {
+        name: {t: of["drafters"][key]["coupled"] - of["drafters"][key]["argmax"] for t, of in at.items()}
+        for key, name in COPIES.items()
+    }
+    return given.section(
+        f"{result['positions']} positions of the small policy's responses after an epoch of training, T = "
+        f"{next(iter(at))}. A draft begins at every place; no engine runs. EAGLE-3 unrolled 3 tokens. Older: made from "
+        "the policy before that epoch; for EAGLE-3 that is the frozen head, and the fresh one learned online.",
+        "The paper's learning rate is 5e-7, ours 5e-5, so an epoch makes more of a difference. Coupled drafts of "
+        "EAGLE-3 are drawn at scale 2, because at scale 1 it is too poor where T is high.",
+        table=Table(
+            [
+                *("tau at gamma 3 / 5 / 7", "paper, 7B", "ours, coupled", "ours, likeliest tokens"),
+                *("coupled: accepted", "1 - TV"),
+            ],
+            [
+                [
+                    name,
+                    numbers(paper[name]) if name in paper else "2.1 / - / - (7B, main table)",
+                    numbers(tau[name]),
+                    numbers([found[key]["tau_likeliest"][k] for k in GAMMAS]),
+                    f"{found[key]['coupled']:.4f}",
+                    f"{found[key]['one_minus_tv']:.4f}",
+                ]
+                for key, name in COPIES.items()
+            ],
+        ),
+        more_tables=[
+            Table(
+                [
+                    "freshness",
+                    "accepted, fresh",
+                    "accepted, older",
+                    "tau at 3 / 5 / 7, fresh",
+                    "tau at 3 / 5 / 7, older",
+                ],
+                [
+                    [
+                        *(name, f"{found[key]['coupled']:.4f}", f"{older[key]['coupled']:.4f}"),
+                        *(numbers(tau[name]), numbers([older[key]["tau"][k] for k in GAMMAS])),
+                    ]
+                    for key, name in COPIES.items()
+                ],
+            ),
+            Table(
+                ["temperature", "likeliest: accepted", "coupled", "1 - TV", "tau at 7: likeliest / coupled"],
+                [
+                    [
+                        f"T = {t}, {name}",
+                        *(f"{of['drafters'][key][what]:.4f}" for what in ("argmax", "coupled", "one_minus_tv")),
+                        numbers([of["drafters"][key][what]["7"] for what in ("tau_likeliest", "tau")]),
+                    ]
+                    for t, of in at.items()
+                    for key, name in COPIES.items()
+                ],
+            ),
+        ],
+        orderings=[
+            Ordering(
+                "W8 drafts better than W4 at every length",
+                all(eight > four for eight, four in zip(tau["W8"], tau["W4"], strict=True)),
+                copies,
+            ),
+            Ordering(
+                "W4 drafts better than EAGLE-3 at 3 tokens",
+                tau["W4"][0] > tau["EAGLE-3"][0],
+                named({name: tau[name][0] for name in ("W4", "EAGLE-3")}),
+            ),
+            Ordering(
+                "tau of copies rises with the draft length",
+                all(a < b for name in ("W8", "W4") for a, b in pairwise(tau[name])),
+                copies,
+            ),
+            Ordering(
+                "fresh drafts are accepted more often than older ones",
+                min(gap.values()) > 0,
+                named(gap, "{} {:.4f}"),
+            ),
+            *(
+                Ordering(
+                    f"coupled drafts of {name} are accepted more often than likeliest tokens at every T",
+                    min(gains[name].values()) > 0,
+                    named(gains[name], "T = {}: {:+.3f}"),
+                )
+                for name in COPIES.values()
+            ),
+        ],
+    )

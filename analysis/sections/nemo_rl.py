@@ -1,0 +1,307 @@
+"""The tables of the NeMo RL paper (2604.26779), from runs on the real engine."""
+
+from itertools import pairwise, product
+from statistics import mean
+from typing import Any
+
+from analysis.figures import colours_of
+from analysis.orderings import Ordering
+from analysis.overlap import step_times
+from analysis.quantities import named, numbers, per, percent, same_training, speedup, total
+from analysis.report import Line, Section, Table
+from analysis.sections.given import BLUE, GREEN, GREY, ORANGE, Given
+
+SKY = "#56B4E9"
+ARMS = {
+    "none": "none",
+    "ngram": "ngram",
+    "EAGLE-3, frozen": "warm_in_domain-online_false",
+    "EAGLE-3, online": "warm_in_domain-online_true",
+}
+HEADS = {  # label -> the arm, and the paper's row
+    "in-domain, frozen": ("warm_in_domain-online_false", "EAGLE-3 k=3, DAPO init, offline"),
+    "in-domain, online": ("warm_in_domain-online_true", "EAGLE-3 k=3, DAPO init, online"),
+    "general, frozen": ("warm_general-online_false", "EAGLE-3 k=3, UltraChat/Magpie init, offline"),
+    "general, online": ("warm_general-online_true", "EAGLE-3 k=3, UltraChat/Magpie init, online"),
+}
+LENGTHS = {3: "EAGLE-3 k=3, DAPO init, offline", 5: "EAGLE-3 k=5", 7: "EAGLE-3 k=7"}  # k -> the paper's row
+OF_PAPER = {"none": "ar", "das": "sd"}  # arms of the asynchronous training
+
+
+def _drafters(given: Given) -> dict[str, Any]:
+    """Returns drafter -> its row of the paper's table: think, zero."""
+    return {row["drafter"]: row for row in given.paper("nemo_drafters")["rows"]}
+
+
+def nemo_rl_main(given: Given) -> Section:
+    """Step times: drafts of an EAGLE-3 head shorten generation alone, and prompt lookup loses time."""
+    run, paper, ngram = given.run, given.paper("nemo_step"), _drafters(given)["n-gram"]
+
+    def seconds(key: str) -> dict[str, float]:
+        return {label: sum(row.get(key, 0.0) for row in run[arm]) / len(run[arm]) for label, arm in ARMS.items()}
+
+    head, generation, sync, step = map(seconds, ("head_train_s", "rollout_s", "sync_s", "step_s"))
+    rest = {label: step[label] - generation[label] for label in ARMS}
+    training = {label: rest[label] - sync[label] - head[label] for label in ARMS}
+    parts = {  # part of a step -> its mean seconds by arm
+        **{"generation": generation, "weight sync": sync},
+        **{"log-probs, rewards, training": training, "head training": head},
+    }
+    faster, faster_step = (
+        {label: speedup(run, arm, key) for label, arm in ARMS.items() if label != "none"}
+        for key in ("rollout_s", "step_s")
+    )
+    frozen, share = faster["EAGLE-3, frozen"], generation["none"] / step["none"]
+    columns = {"Think": "think_ar", "Think, EAGLE-3": "think_sd", "Zero": "zero_ar", "Zero, EAGLE-3": "zero_sd"}
+    with given.picture("step_parts.png") as axes:
+        below = dict.fromkeys(ARMS, 0.0)
+        for (part, values), color in zip(parts.items(), (BLUE, GREY, SKY, ORANGE), strict=True):
+            axes.bar(list(ARMS), list(values.values()), bottom=list(below.values()), label=part, color=color)
+            below = {label: below[label] + values[label] for label in ARMS}
+        axes.tick_params(axis="x", labelsize=7)
+        axes.set(title="Parts of a training step", ylabel="s a step")
+        axes.legend(fontsize=7)
+    alphas = [f"{per(run[arm], 'tokens', 'passes'):.2f}" for arm in ARMS.values()]
+    amdahl = 1 / (1 - share + share / frozen)
+    return given.section(
+        f"{run.note} TRL computes log-probs, rewards and the update in one call, so they are one part here. Speeds are "
+        "medians over steps, seconds are means.",
+        "The policy has 1.9 million parameters. On this CPU a pass of the one-layer head takes a good part of the "
+        "policy's, so three of them eat what they save. Prompt lookup costs no pass, so it gains where the paper's "
+        "loses. This policy takes half of a step for training, so a step gains little.",
+        lines=[
+            Line("share of generation in a step of none", "72.1 %, 66.1 %", engine=percent(share)),
+            Line("EAGLE-3: generation, times as fast", "1.54, 1.77", engine=f"{frozen:.2f}"),
+            Line("step, times as fast", "1.35, 1.41", engine=f"{faster_step['EAGLE-3, frozen']:.2f}"),
+            Line("the same, by generation alone (Amdahl)", "1.34, 1.40", engine=f"{amdahl:.2f}"),
+            Line("n-gram: generation, times as fast", "0.5, 0.7", engine=f"{faster['ngram']:.2f}"),
+        ],
+        table=Table(
+            ["ours, s a step", *ARMS],
+            [
+                *([part, *(f"{each:.2f}" for each in values.values())] for part, values in parts.items()),
+                ["whole step", *(f"{each:.2f}" for each in step.values())],
+                ["tokens per pass", *alphas],
+                ["generation, times as fast", "1", *(f"{each:.2f}" for each in faster.values())],
+                ["step, times as fast", "1", *(f"{each:.2f}" for each in faster_step.values())],
+            ],
+        ),
+        more_tables=[
+            Table(
+                ["paper, s a step", *columns],
+                [
+                    [part, *(f"{paper[column][i]:g}" for column in columns.values())]
+                    for i, part in enumerate(paper["rows"])
+                ],
+            )
+        ],
+        orderings=[
+            Ordering(
+                "EAGLE-3 makes generation faster",
+                frozen > 1,
+                f"{frozen:.2f} times as fast; paper 1.54, 1.77",
+                (1.54 + 1.77) / 2,
+                frozen,
+                " times as fast",
+            ),
+            Ordering(
+                "online training of the head leaves a gain",
+                faster["EAGLE-3, online"] > 1,
+                f"generation {faster['EAGLE-3, online']:.2f} times as fast",
+            ),
+            Ordering(
+                "the rest of a step takes as long as before, within 10.0 %",
+                abs(rest["EAGLE-3, frozen"] / rest["none"] - 1) < 0.1,
+                f"{rest['none']:.2f} s without drafts, {rest['EAGLE-3, frozen']:.2f} s with EAGLE-3",
+            ),
+            Ordering(
+                "prompt lookup makes generation slower",
+                faster["ngram"] < 1,
+                f"{faster['ngram']:.2f} times as fast; paper {ngram['think']['speedup']}, {ngram['zero']['speedup']}",
+                (ngram["think"]["speedup"] + ngram["zero"]["speedup"]) / 2,
+                faster["ngram"],
+                " times as fast",
+            ),
+            same_training(run),
+        ],
+    )
+
+
+def nemo_rl_heads(given: Given) -> Section:
+    """What a draft head starts from: in-domain beats general; online training helps the general head alone."""
+    run, paper = given.run, _drafters(given)
+    alpha = {label: per(run[arm], "tokens", "passes") for label, (arm, _) in HEADS.items()}
+    gain = {warm: alpha[f"{warm}, online"] / alpha[f"{warm}, frozen"] - 1 for warm in ("in-domain", "general")}
+    colors = colours_of(list(HEADS))
+    with given.picture("heads.png") as axes:
+        for label, (arm, _) in HEADS.items():
+            given.plot_steps(axes, run[arm], "tokens_per_pass", color=colors[label], label=label)
+        axes.set(title="Draft heads, k = 3", xlabel="training step", ylabel="tokens per pass", ylim=(1, None))
+        axes.legend()
+
+    def row(label: str, arm: str, key: str) -> list[str]:
+        theirs = [f"{paper[key][of]['acceptance_length']} / {paper[key][of]['speedup']}" for of in ("zero", "think")]
+        training = sum(row.get("head_train_s", 0.0) for row in run[arm]) / total(run[arm], "step_s")
+        return [label, *theirs, f"{alpha[label]:.2f}", f"{speedup(run, arm):.2f}", f"{training:.1%}"]
+
+    return given.section(
+        f"{run.note} In-domain: the head first learns from responses to other puzzles; general: to sums of several "
+        "steps.",
+        "The general head reads text that is further from the run's than chat is from maths. In 8 steps online "
+        "training makes up a part of the difference (docs/log.md#eagle-3-heads-2026-11-23 has 16).",
+        table=Table(
+            [
+                *("head", "paper, Zero: tokens per pass / speed-up", "paper, Think", "ours: tokens per pass"),
+                *("generation, times as fast", "head training, share of a step"),
+            ],
+            [row(label, *of) for label, of in HEADS.items()],
+        ),
+        orderings=[
+            *(
+                Ordering(
+                    f"an in-domain head beats a general one, {how}",
+                    alpha[f"in-domain, {how}"] > alpha[f"general, {how}"],
+                    named({warm: alpha[f"{warm}, {how}"] for warm in gain}),
+                )
+                for how in ("frozen", "online")
+            ),
+            Ordering("online training helps the general head", gain["general"] > 0, f"{gain['general']:+.1%}"),
+            # A smaller gain counts as none; in the paper, online training costs the in-domain head 1 %.
+            Ordering(
+                "it does not help the in-domain head (less than 2%)",
+                gain["in-domain"] < 0.02,
+                f"{gain['in-domain']:+.1%}",
+            ),
+            same_training(run),
+        ],
+    )
+
+
+def nemo_rl_depth(given: Given) -> Section:
+    """Draft length: with more drafted tokens, tokens per pass rise and the speed-up falls."""
+    run, of_paper = given.run, _drafters(given)
+    lengths = [int(arm.removeprefix("tokens_")) for arm in run.arms[1:]]
+    alpha = {k: per(run[f"tokens_{k}"], "tokens", "passes") for k in lengths}
+    faster = {k: speedup(run, f"tokens_{k}") for k in lengths}
+    theirs = {k: of_paper[row] for k, row in LENGTHS.items()}
+    from_3, speeds = [k for k in lengths if k >= 3], named({f"k={k}": faster[k] for k in lengths})
+    with given.picture("depth.png", 2) as drawn:
+        for axes, ours, key in zip(drawn, (alpha, faster), ("acceptance_length", "speedup"), strict=True):
+            axes.plot(lengths, list(ours.values()), "o-", color=BLUE, label="ours")
+            for of, color in (("zero", ORANGE), ("think", GREEN)):
+                values = [row[of][key] for row in theirs.values()]
+                axes.plot(list(theirs), values, "s--", color=color, label=f"paper, {of}")
+            axes.set(xlabel="k, drafted tokens")
+        drawn[0].set(title="Acceptance by draft length", ylabel="tokens per pass", ylim=(1, None))
+        drawn[0].legend()
+        drawn[1].set(title="Speed", ylabel="generation, times as fast", ylim=(0, None))
+    keys = ("acceptance_length", "speedup", "cycle_cost")
+    return given.section(
+        f"{run.note} One head, whose loss unrolls 7 tokens. Cycle cost: in plain passes.",
+        "A pass of the head takes a good part of a pass of this small policy, so no k gains, and the cycle cost rises "
+        "as steeply as the paper's measured 8B.",
+        table=Table(
+            ["k", "paper, Zero: tokens per pass / times as fast / cycle cost", "paper, Think", "ours"],
+            [
+                [
+                    f"{k}",
+                    *(
+                        " / ".join(str(theirs[k][of][key]) for key in keys) if k in theirs else ""
+                        for of in ("zero", "think")
+                    ),
+                    numbers([alpha[k], faster[k], alpha[k] / faster[k]]),
+                ]
+                for k in lengths
+            ],
+        ),
+        orderings=[
+            Ordering(
+                "tokens per pass rise with k",
+                all(alpha[a] < alpha[b] for a, b in pairwise(lengths)),
+                named({f"k={k}": alpha[k] for k in lengths}),
+            ),
+            Ordering(
+                "from k = 3 on, speed falls with k",
+                all(faster[a] > faster[b] for a, b in pairwise(from_3)) if len(from_3) > 1 else None,
+                speeds,
+            ),
+            Ordering("k = 3 gains", faster[3] > 1 if 3 in faster else None, speeds),
+            same_training(run),
+        ],
+    )
+
+
+def nemo_rl_async(given: Given) -> Section:
+    """At a lag of 1 or more, what is left of generation in a step is what training does not hide."""
+    paper, lags = given.paper("nemo_async"), {int(label.removeprefix("lag_")): run for label, run in given.runs.items()}
+    times = {(lag, arm): step_times(run[arm]) for lag, run in lags.items() for arm in OF_PAPER}
+    predicted = {(lag, arm): times[0, arm].at_lag(lag) for lag, arm in times}
+    none, das, same = times[1, "none"], times[1, "das"], [run.identical for run in lags.values()]
+    exposed, step, colors = paper["exposed_generation_s"], paper["step_s"], colours_of(["none", "das"])
+    with given.picture("async.png", 2) as drawn:
+        for axes, key, label in zip(
+            drawn, ("exposed", "step"), ("exposed generation, s a step", "time of a step, s"), strict=True
+        ):
+            for arm in OF_PAPER:
+                values = [getattr(times[lag, arm], key) for lag in sorted(lags)]
+                axes.plot(sorted(lags), values, "o-", color=colors[arm], label=arm)
+            axes.set(xlabel="lag, training steps", ylabel=label, ylim=(0, None))
+        drawn[0].legend()
+
+    def row(lag: int, arm: str) -> list[str]:
+        own, queue = times[lag, arm], predicted[lag, arm]
+        seconds = [mean(own.rollout_s[1:]), mean(own.train_s[1:]), own.exposed, queue.exposed, own.step, queue.step]
+        return [f"{lag}", arm, *(f"{each:.2f}" for each in seconds), f"{own.hidden:.0%}"]
+
+    compared = [("exposed generation", "exposed", exposed), ("step", "step", step)]
+    return given.section(
+        f"{given.runs['lag_0'].note} The engine has a process and a core of its own; the first step, which has nothing "
+        "to hide behind, is left out. Generation and training are measured while the other runs beside them. Replay, "
+        "and predicted: by the queue of rollouts alone, from the times of our engine at lag 0.",
+        "The paper trains on 4 nodes and generates on 12, an 8B policy with thousands of tokens a response; here it is "
+        "a core each, and training takes a larger share of the step.",
+        lines=[
+            *(
+                Line(
+                    f"lag 1: {what}, {arm}",
+                    f"{theirs[OF_PAPER[arm]]} s",
+                    replay=f"{getattr(predicted[1, arm], key):.2f} s",
+                    engine=f"{getattr(times[1, arm], key):.2f} s",
+                )
+                for (what, key, theirs), arm in product(compared, OF_PAPER)
+            ),
+            Line(
+                "lag 1: step speedup",
+                f"{paper['step_speedup']}x",
+                replay=f"{predicted[1, 'none'].step / predicted[1, 'das'].step:.2f}x",
+                engine=f"{none.step / das.step:.2f}x",
+            ),
+        ],
+        table=Table(
+            [
+                *("lag", "arm", "generation s", "training s", "exposed s", "predicted", "step s", "predicted"),
+                "hidden of the shorter",
+            ],
+            [row(lag, arm) for lag, arm in times],
+        ),
+        orderings=[
+            Ordering(
+                "drafts change no bit at any lag",
+                all(same),
+                f"{sum(same)} of {len(same)} lags: das is identical to none",
+            ),
+            Ordering(
+                "lag 1: less generation is exposed with drafts than without",
+                das.exposed < none.exposed,
+                f"{das.exposed:.2f} s with das, {none.exposed:.2f} s with none",
+                100 * (1 - exposed["sd"] / exposed["ar"]),
+                100 * (1 - das.exposed / none.exposed) if none.exposed else None,
+                " % less",
+            ),
+            Ordering(
+                "lag 1 hides at least 80% of the shorter of generation and training",
+                none.hidden >= 0.8,
+                f"none {none.hidden:.0%}, das {das.hidden:.0%}",
+            ),
+        ],
+    )
