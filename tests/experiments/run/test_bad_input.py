@@ -153,21 +153,21 @@ def test_an_evaluation_says_what_it_does_and_ends_in_one_line(tiny_policy: str, 
 
 def test_output_that_cannot_be_written_fails_a_command() -> None:
     with open("/dev/full", "w") as full:
-        words = [sys.executable, "-m", "analysis.seeds", "--help"]
+        words = [sys.executable, "-m", "analysis.summary", "--help"]
         done = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode != 0
     assert b"No space left on device" in done.stderr
 
 
 def test_a_command_runs_without_an_output() -> None:
-    closed = f"exec {shlex.quote(sys.executable)} -m analysis.seeds --help >&-"
+    closed = f"exec {shlex.quote(sys.executable)} -m analysis.summary --help >&-"
     done = subprocess.run(["bash", "-c", closed], cwd=ROOT, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 0
     assert b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    "words", [("run.py", "--help"), ("-m", "analysis.seeds", "--help"), ("-m", "das", "run", "--help")]
+    "words", [("run.py", "--help"), ("-m", "analysis.summary", "--help"), ("-m", "das", "run", "--help")]
 )
 def test_output_that_nobody_reads_ends_no_command(words: tuple[str, ...]) -> None:
     reads, writes = os.pipe()
