@@ -190,8 +190,8 @@ METHODS = {
 
 # Their kinds of drafts and of strain are those of others, together: not for the inner loop.
 SLOW = (
-    *("das_asynchronous_rests", "das_tokens_no_prefixes", "das_learned_prices"),
-    *("random_distributions", "self_w4_few_seats_chunked"),
+    *("das_preempted", "das_asynchronous_rests", "das_tokens_no_prefixes", "das_learned_prices"),
+    *("random_distributions", "stale_distributions", "self_w4_few_seats_chunked", "own_drafter"),
 )
 
 

@@ -38,6 +38,7 @@ def in_its_own_process(policy: str, method: str) -> tuple[list[Any], list[Any], 
     return undrafted, drafted, report["accepted"], refusal, torch.get_num_threads()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SPECULATIVE)
 def test_drafts_change_nothing_and_refusals_are_kept(tiny_policy: str, method: str) -> None:
     if method == "suffix":

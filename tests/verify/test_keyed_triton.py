@@ -167,6 +167,7 @@ def run_python(folder: Path, code: str, **environment: str) -> Any:
     return subprocess.run([sys.executable, script], env={**os.environ, **environment}, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_interpreted_kernels_give_the_bits_of_c_and_torch_and_remember_what_torch_does(tmp_path: Path) -> None:
     ran = run_python(tmp_path, INTERPRETED + REMEMBERED, TRITON_INTERPRET="1")
     assert ran.returncode == 0, ran.stderr

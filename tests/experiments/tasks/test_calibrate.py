@@ -2,12 +2,14 @@
 
 from itertools import pairwise
 
+import pytest
 from conftest import Engines
 
 from das.budget.fixed import Fixed
 from experiments.harness.pass_timing import RandomDrafter, timed_passes
 
 
+@pytest.mark.slow
 def test_timed_passes_hold_all_requests_and_all_drafts(engines: Engines, tiny_policy: str) -> None:
     from vllm import SamplingParams
 
