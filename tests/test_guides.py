@@ -70,7 +70,7 @@ def blocks(*languages: str) -> list[Any]:
 
 def test_every_block_says_its_language() -> None:
     for page in PAGES:
-        assert {block.language for block in read_blocks(page)} <= {"python", "sh", "yaml", "toml", "text"}, page
+        assert {block.language for block in read_blocks(page)} <= {"python", "sh", "yaml", "toml", "text", "diff"}, page
 
 
 def is_program(code: str) -> bool:

@@ -18,9 +18,9 @@ from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.engine.settings import EngineSettings
 from das.general import side_output
+from das.trl.callbacks import LastLine, WandbRecord
 from das.trl.speculate import logged, roll_out_announced
 from das.trl.step_rollouts import StepRollouts
-from das.trl.wandb_record import WandbRecord
 from experiments.harness import tracking
 from experiments.run.progress import Progress
 from experiments.run.rollout_row import rollout_row
@@ -118,10 +118,10 @@ def rows_in_the_logs_of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     model = SimpleNamespace(training=False)
     trainer = SimpleNamespace(vllm_generation=generation, model=model, _metrics={"eval": {}})
     rollouts = StepRollouts(trainer)
-    assert roll_out_announced(roll_out, trainer, rollouts, []) == "rolled out"
+    assert roll_out_announced(roll_out, trainer, rollouts, LastLine(), []) == "rolled out"
     trainer._metrics["eval"] = {f"das/{name}": [] for name in logged(ROLLED_OUT)}
     generation.last = None
-    roll_out_announced(roll_out, trainer, rollouts, [])
+    roll_out_announced(roll_out, trainer, rollouts, LastLine(), [])
     assert trainer._metrics["eval"]["das/tokens_per_pass"] == [1.0]
 
 

@@ -87,6 +87,7 @@ def test_the_programs_of_the_guides_run(
         assert "accepted" in last
     else:
         assert "das/drafted" in run.stdout
+        assert re.search(r"das: \d+ of \d+ drafted tokens were accepted .* in \d rollouts", run.stderr)
 
 
 def test_extras_name_the_versions_that_das_takes() -> None:

@@ -21,6 +21,7 @@ from das.general import ranks
 from das.general.errors import EngineError
 from das.general.side_output import side_output
 from das.trl import patches as trl_trainers
+from das.trl.callbacks import LastLine, WandbRecord
 from das.trl.conversations import follow_turns
 from das.trl.dataset_rows import require_batch, require_fitting
 from das.trl.determinism import undisturbed
@@ -31,7 +32,6 @@ from das.trl.resume import ScriptCheckpoints
 from das.trl.sharded_checkpoints import checkpoints_accepted, complete
 from das.trl.step_rollouts import StepRollouts
 from das.trl.trainers import METHOD, REFUSED, ROLLS_OUT, is_grpo, refusal
-from das.trl.wandb_record import WandbRecord
 
 
 def speculate(
@@ -158,6 +158,9 @@ def _build(
         kept = BITS if generation.engines.policy.keeps_bits else DISTRIBUTION
         print(f"das: {EXACT[kept]}", file=sys.stderr, flush=True)
     trainer.add_callback(WandbRecord(generation.engine))
+    saved = LastLine()
+    if generation.engine.row.drafts:
+        trainer.add_callback(saved)
     follow_turns(trainer)
     complete(trainer)
     undisturbed(trainer)
@@ -168,7 +171,7 @@ def _build(
     require_batch(trainer.args, rows, getattr(trainer, "num_generations", 1))
     require_fitting(trainer, generation.engines.room)
     # Set on the trainer, not on its class, so that the trainer still announces its rows after das.speculate("off").
-    announced = functools.partial(roll_out_announced, getattr(trainer, METHOD), trainer, rollouts)
+    announced = functools.partial(roll_out_announced, getattr(trainer, METHOD), trainer, rollouts, saved)
     setattr(trainer, METHOD, announced)
 
 
@@ -232,11 +235,17 @@ def require_backend(trainer: Any) -> None:
 
 
 def roll_out_announced(
-    original: Callable[..., Any], trainer: Any, rollouts: StepRollouts, batch: Any, *args: Any, **kwargs: Any
+    original: Callable[..., Any],
+    trainer: Any,
+    rollouts: StepRollouts,
+    saved: LastLine,
+    batch: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     """Announce a batch to the backend, let the trainer roll it out, and enter the result into TRL's logs.
 
-    rollouts: from which training steps take theirs.
+    rollouts: from which training steps take theirs. saved: counts those of the training.
     """
     generation: SpeculativeGeneration = trainer.vllm_generation
     training = trainer.model.training
@@ -249,6 +258,8 @@ def roll_out_announced(
     taken = rollouts.taken if training else None
     rollout = generation.last if taken is None else taken.rollout
     assert rollout is not None
+    if training:
+        saved.add(rollout)
     with side_output("das's numbers in TRL's logs"):
         metrics = trainer._metrics["train" if training else "eval"]
         for name, value in logged(rollout).items():

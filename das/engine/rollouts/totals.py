@@ -18,7 +18,8 @@ _own = dict.fromkeys(NAMES, 0)  # of the engines of this process
 logger = logging.getLogger("das")
 
 
-def _add(totals: dict[str, int], plain: Mapping[str, Any]) -> None:
+def add(totals: dict[str, int], plain: Mapping[str, Any]) -> None:
+    """Count a rollout. plain: its report in plain form, as for `sentence`."""
     totals["rollouts"] += 1
     for name in NAMES[1:]:
         totals[name] += plain[name]
@@ -34,7 +35,7 @@ def add_to_totals(plain: Mapping[str, Any]) -> None:
     """Count a rollout, if this process runs under `das run`. plain: its report in plain form, as for `sentence`."""
     if FOLDER not in os.environ or not plain["passes"]:
         return
-    _add(_own, plain)
+    add(_own, plain)
     with side_output("the sum of `das run`"):
         write_text(Path(os.environ[FOLDER]) / f"{os.getpid()}.json", json.dumps(_own))
 
@@ -56,7 +57,7 @@ class LinesInTheLog:
         """Count a rollout. plain: its report in plain form. The line is a warning, since verl hides what is less."""
         if not plain["passes"]:
             return
-        _add(self._totals, plain)
+        add(self._totals, plain)
         if self._totals["rollouts"] == self._due:
             logger.warning("%s", line(self._totals))
             self._totals, self._due = dict.fromkeys(NAMES, 0), ROLLOUTS_OF_A_LINE

@@ -1,11 +1,14 @@
-"""Tell W&B, in a user's script, how its rollouts draft: config, tags and group, so that runs can be told apart."""
+"""What das tells of a training in a user's script: W&B how its rollouts draft, and the user what the drafts saved."""
 
 import os
+import sys
 from typing import Any
 
 from transformers import TrainerCallback
 
 from das.budget import DEFAULT_BUDGET
+from das.engine.rollouts import totals
+from das.engine.rollouts.rollout import Rollout
 from das.engine.settings import EngineSettings
 from das.general.side_output import side_output
 
@@ -30,6 +33,24 @@ class WandbRecord(TrainerCallback):
             budget = dict(self._settings.budget)
             run.config.update({"das": {"method": row, "drafter": drafts or "history", "budget": budget}}, True)
             run.tags = tuple(dict.fromkeys([*(run.tags or ()), row, str(budget.get("name", DEFAULT_BUDGET["name"]))]))
+
+
+class LastLine(TrainerCallback):
+    """Says at the end of a training what the drafts of its rollouts saved. Under `das run`, which says it of the whole
+    command, and without drafts it says nothing."""
+
+    def __init__(self) -> None:
+        self._totals = dict.fromkeys(totals.NAMES, 0)
+
+    def add(self, rollout: Rollout) -> None:
+        """Count a rollout of the training."""
+        report = rollout.report
+        totals.add(self._totals, {"passes": report.passes, "drafted": report.drafted, "accepted": rollout.accepted})
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Print the line."""
+        if state.is_world_process_zero and self._totals["rollouts"] and totals.FOLDER not in os.environ:
+            print(totals.line(self._totals), file=sys.stderr, flush=True)
 
 
 def _run(args: Any) -> Any:
