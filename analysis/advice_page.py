@@ -1,6 +1,5 @@
 """Write the page of task=advise, as one self-contained HTML file."""
 
-import html
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,9 +7,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from analysis import page
 from analysis.figures import COLOURS, figure
-from analysis.page import box, document, picture, table
-from das.general.files import write_text
+from analysis.page import Part
 
 HEADER = ("drafts", "rollout (s)", "change", "range of change", "step (s)", "change", "tokens per pass")
 
@@ -49,16 +48,9 @@ def write(
         "suffix-like is this project's drafter at suffix decoding's settings.",
         "A step is the rollout and the rest of the training step, which speculation does not change.",
     ]
-    body = [
-        box(answers),
-        f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in facts)}</ul>",
-        table(HEADER, rows),
-        *(f"<p>{note}</p>" for note in notes),
-        _picture(_bars, arms),
-        _picture(_live_requests, timelines, scale),
-        _picture(_speedup, curve),
-    ]
-    write_text(path, document("Will speculation pay for these rollouts?", body))
+    parts: list[Part] = [("list", facts), ("table", (HEADER, *rows)), *(("text", note) for note in notes)]
+    parts += [_picture(_bars, arms), _picture(_live_requests, timelines, scale), _picture(_speedup, curve)]
+    page.write(path, "Will speculation pay for these rollouts?", answers, parts, width=60)
 
 
 def span(row: Mapping[str, float]) -> str:
@@ -68,13 +60,13 @@ def span(row: Mapping[str, float]) -> str:
     return f", {row['low_change']:+.1%} to {row['high_change']:+.1%}"
 
 
-def _picture(draw: Callable[..., None], *given: Any) -> str:
+def _picture(draw: Callable[..., None], *given: Any) -> Part:
     """Return what `draw` draws on axes, as a picture of a page."""
     png = io.BytesIO()
     with figure(png, size=(8, 3.4)) as axes:
         draw(axes, *given)
         title = axes.get_title()
-    return picture(png.getvalue(), title)
+    return page.picture(png.getvalue(), title)
 
 
 def _bars(axes: Axes, arms: Mapping[str, Mapping[str, float]]) -> None:

@@ -1,6 +1,5 @@
 """Write compared runs as one self-contained HTML page. It has the panels of a W&B report, but needs no account."""
 
-import html
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +8,7 @@ from typing import Any
 from analysis import page, panels, time_spent
 from analysis.arms import full_table
 from analysis.verdict import verdict_lines
-from das.general.files import write_text
 
-WIDE = "body{max-width:75rem}.wide svg{min-width:48rem}"  # on a phone the panels scroll sideways, to be read
 MEANINGS = (  # of the columns of the long table; docs/reference.md has the rest
     "drafted, accepted: tokens that a drafter proposed, and those of them that equalled the policy's own. tokens/pass: "
     "emitted tokens of a request per pass of the policy. draft share: the part of the rollout time that drafting took. "
@@ -42,13 +39,8 @@ def write(
 
     table: the first line is the header. lines: the report of differences. runs: name -> rows of metrics.jsonl.
     """
-    header, *rows = table
-    body = [
-        page.table(header, rows),
-        f"<h2>What differs</h2><pre>{html.escape(chr(10).join(lines))}</pre>",
-        *_panels(runs),
-    ]
-    write_text(path, page.document(f"Curves: {', '.join(runs)}", body, WIDE))
+    parts: list[page.Part] = [("table", table), ("chapter", "What differs"), ("lines", lines), *_panels(runs)]
+    page.write(path, f"Curves: {', '.join(runs)}", [], parts)
 
 
 def write_comparison(
@@ -58,41 +50,32 @@ def write_comparison(
 
     result: the content of its result.json. figures: its PNG files. runs: arm -> rows of metrics.jsonl.
     """
-    header, *rows = full_table(result)
-    body = [
-        page.box(verdict_lines(result)),
+    files = [["file", "content"], *([name, words] for name, words in FILES.items() if any(path.parent.glob(name)))]
+    parts = [
         *(page.picture(figure, figure.stem.replace("_", " ")) for figure in figures),
-        "<h2>All numbers</h2>",
-        page.table(header, rows),
-        f"<p>{MEANINGS}</p>",
+        *(("chapter", "All numbers"), ("table", full_table(result)), ("text", MEANINGS)),
         *_replayed(result.get("replay_error", {})),
         *_spent(result.get("time_spent", {})),
         *_panels(runs),
-        "<h2>Files of this folder</h2>",
-        page.table(
-            ["file", "content"], [[name, words] for name, words in FILES.items() if any(path.parent.glob(name))]
-        ),
+        *(("chapter", "Files of this folder"), ("table", files)),
     ]
-    write_text(path, page.document(f"Comparison of {', '.join(runs)}", body, WIDE))
+    page.write(path, f"Comparison of {', '.join(runs)}", verdict_lines(result), parts)
 
 
-def _replayed(errors: Mapping[str, float]) -> list[str]:
-    if not errors:
-        return []
+def _replayed(errors: Mapping[str, float]) -> list[page.Part]:
     each = ", ".join(f"{name} {error:+.1%}" for name, error in errors.items())
-    return [f"<p>How far rollout times are off when the simulator replays this run: {html.escape(each)}.</p>"]
+    words = f"How far rollout times are off when the simulator replays this run: {each}."
+    return [("text", words)] if errors else []
 
 
-def _spent(found: Mapping[str, Mapping[str, float]]) -> list[str]:
-    if not found:
-        return []
-    header, *rows = time_spent.table(found)
+def _spent(found: Mapping[str, Mapping[str, float]]) -> list[page.Part]:
     words = "The floors: what rollouts would take if drafting were free, and if every drafted token had been right."
-    return ["<h2>Where the time goes</h2>", page.table(header, rows), f"<p>{words}</p>"]
+    parts = [("chapter", "Where the time goes"), ("table", time_spent.table(found)), ("text", words)] if found else []
+    return parts
 
 
-def _panels(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+def _panels(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[page.Part]:
     picture = io.StringIO()
     panels.draw(runs, panels.PANELS, picture, "svg")
     svg = picture.getvalue()
-    return ["<h2>Panels</h2>", f"<div class='wide'>{svg[svg.index('<svg') :]}</div>"]
+    return [("chapter", "Panels"), ("svg", svg[svg.index("<svg") :])]

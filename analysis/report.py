@@ -1,6 +1,6 @@
 """Reports that put published numbers beside ours, one section for each figure or table.
 
-`markdown` writes a report as text; analysis/report_page.py writes it as one page of HTML.
+`markdown` writes a report as text, `write_page` as one page of HTML.
 """
 
 import itertools
@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from analysis.orderings import HEADER, Ordering
+from analysis import page
+from analysis.orderings import HEADER, MET, NO_SIZE, NOT_MET, Ordering
+
+VERDICT_CLASSES = {MET: "met", NO_SIZE: "order", NOT_MET: "not"}  # verdict -> its CSS class (page.html)
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,38 @@ def markdown_table(table: Table) -> str:
     """Return a table as Markdown. Vertical bars inside cells are escaped."""
     rows = [table.header, ["---"] * len(table.header), *table.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+def write_page(
+    path: Path,
+    title: str,
+    box: Sequence[str],
+    preface: Sequence[str],
+    overview: Table | None,
+    chapters: Mapping[str, Sequence[Section]],
+) -> None:
+    """Write a report as one page, with every figure inside it.
+
+    box: the lines of the box at the top. preface: paragraphs. overview: the table at the top, or None. chapters:
+    heading -> sections. Their figure paths are relative to the page.
+    """
+    parts: list[page.Part] = [("text", line) for line in preface]
+    parts += [("links", list(chapters))] if len(chapters) > 1 else []
+    parts += [("table", (overview.header, *overview.rows))] if overview else []
+    for name, sections in chapters.items():
+        parts.append(("chapter", name))
+        for section in sections:
+            parts += [("section", section.title), ("text", section.setting)]
+            parts += [("table", (table.header, *table.rows)) for table in section.tables()]
+            parts += [("differs", section.differs)] if section.differs else []
+            parts += [page.picture(path.parent / figure, section.title) for figure in section.figures]
+    orderings = [each for sections in chapters.values() for section in sections for each in section.orderings]
+    page.write(path, title, box, parts, classes=verdict_classes(orderings))
+
+
+def verdict_classes(orderings: Sequence[Ordering]) -> dict[str, str]:
+    """Return verdict -> CSS class, for the verdicts of these claims. A size that is not met has a class of its own."""
+    return {each.verdict: VERDICT_CLASSES.get(each.verdict, "size") for each in orderings if each.met is not None}
 
 
 def curves(path: Path, lines: Mapping[str, tuple[Any, Any]], x: str, y: str, title: str) -> str:

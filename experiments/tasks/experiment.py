@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from analysis import report_page
 from analysis.orderings import summary
-from analysis.report import markdown
+from analysis.report import markdown, write_page
 from analysis.verdict import boxed
 from das.general.files import write_text
 from experiments.harness.runs import planned_runs
@@ -36,6 +35,6 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         lines = (
             summary(section.orderings) if section.orderings else ["This experiment shows numbers and makes no claim."]
         )
-        report_page.write(report, experiment.title, lines, [], None, {"Result": [section]})
+        write_page(report, experiment.title, lines, [], None, {"Result": [section]})
         progress.note(boxed(experiment.title, [*lines, *map(str, section.orderings)]))
         progress.note(f"page: {report.absolute()}  (opens in a browser, no server needed)")

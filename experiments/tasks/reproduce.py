@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from analysis import read, report_page
+from analysis import read
 from analysis.orderings import Ordering, summary
-from analysis.report import Line, Section, Table, claims, markdown, markdown_table
+from analysis.report import Line, Section, Table, claims, markdown, markdown_table, write_page
 from das.general.files import write_text
 from experiments.harness.runs import planned_runs
 from experiments.harness.runs.planned_runs import Experiment, Run
@@ -175,7 +175,7 @@ def write_report(report: Report) -> str:
         text += "\n" + markdown(chapter, "", sections)
     path = report.store / ("report" if profile == "small" else f"report_{profile}")
     write_text(path.with_suffix(".md"), text)
-    report_page.write(path.with_suffix(".html"), title, box, preface, head, chapters)
+    write_page(path.with_suffix(".html"), title, box, preface, head, chapters)
     result: dict[str, Any] = {
         "met": met,
         "orderings": [{"figure": section.title, **asdict(o)} for section, o in orderings],

@@ -9,11 +9,11 @@ import pytest
 import steps_on_disk
 import yaml
 
-from analysis import report_page, sections
+from analysis import sections
 from analysis.arms import compare_arms
 from analysis.orderings import MET, NO_SIZE, NOT_MET, UNDECIDED, Ordering, summary
 from analysis.record import Record
-from analysis.report import Line, Section, Table, markdown
+from analysis.report import Line, Section, Table, markdown, verdict_classes, write_page
 from analysis.rollouts import grams_by_epoch, similarity
 
 ROOT = Path(__file__).parents[2]
@@ -230,7 +230,7 @@ def test_report_as_text_and_page(tmp_path: Path) -> None:
     assert "| a\\|b | 1 | 2 |" in text
     assert "paper (claimed)" not in text  # empty columns are left out
     assert "| x < y | NOT MET | 3 and 2 |" in text, "columns without a number are left out"
-    report_page.write(tmp_path / "r.html", "R", ["in a box"], ["one"], Table(["h"], []), {"Chapter": [section]})
+    write_page(tmp_path / "r.html", "R", ["in a box"], ["one"], Table(["h"], []), {"Chapter": [section]})
     shown = (tmp_path / "r.html").read_text()
     assert "Fig &lt;1&gt;" in shown
     assert "<p class='advice'>in a box</p>" in shown
@@ -252,7 +252,7 @@ def test_a_claim_is_met_by_order_and_by_size() -> None:
     order, size = summary(everything)
     assert order == "Order: 3 of 5 claims are met, and 1 cannot be told from these runs."
     assert size.startswith("Size: of the 3 claims for which the paper gives a number, 1 are met within a factor of 1.5")
-    classes = report_page.verdict_classes(everything)
+    classes = verdict_classes(everything)
     assert len({classes[each.verdict] for each in (off, close, alone, everything[3])}) == 4
 
 
