@@ -84,7 +84,8 @@ def engine_arguments(
 
 def _arguments(settings: EngineSettings) -> dict[str, Any]:
     if not settings.row.keyed:
-        return {"logprobs_mode": "processed_logprobs"}  # as TRL sets it
+        of_vllm = {"speculative_config": dict(settings.speculative)} if settings.speculative else {}
+        return {"logprobs_mode": "processed_logprobs", **of_vllm}  # as TRL sets it
     return {
         # vLLM refuses it for drafters on the host. das turns it on later (das/engine/patches/model_runner.py).
         "async_scheduling": False,

@@ -75,8 +75,9 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
 def check_stock(arms: Mapping[str, RunConfig]) -> None:
     """Refuse two arms of unmodified vLLM, or such an arm as the baseline. Raises UserError."""
     stock = [name for name, config in arms.items() if not config.arm.row.keyed]
-    if len(stock) > 1:
-        raise UserError(f"arms={list(arms)}: {' and '.join(stock)} are both vLLM as it comes; keep one")
+    plain = [name for name in stock if not arms[name].arm.speculative]
+    if len(plain) > 1:
+        raise UserError(f"arms={list(arms)}: {' and '.join(plain)} are both vLLM as it comes; keep one")
     if stock and next(iter(arms)) == stock[0]:
         raise UserError(f"arms={list(arms)}: {stock[0]} samples other tokens, so it cannot be the baseline")
 

@@ -1,13 +1,14 @@
 """A stock engine is unmodified vLLM, without das's worker, hooks or sampler. Its rollouts are measured from outside.
 
 A stock engine has vLLM's own sampler and model runner, and asynchronous scheduling where the device has it. It samples
-other tokens than engines of das, but from the same distribution.
+other tokens than engines of das, but from the same distribution. With `speculative` settings vLLM drafts and verifies
+by itself.
 """
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from das.engine.build import build_engine, warm_up
@@ -30,6 +31,18 @@ class StepClock:
     step_time_s: list[float] = field(default_factory=list)  # since then
     num_finished: list[int] = field(default_factory=list)  # requests that finished in each step
     finished_s: dict[str, float] = field(default_factory=dict)  # by request id, in seconds since the rollout began
+    # If vLLM drafts: tokens of each pass, by request id; drafted tokens of all requests.
+    emitted: dict[str, list[int]] = field(default_factory=dict)
+    drafted: int = 0
+
+    def read(self, engine: Any, outputs: Any) -> None:
+        """Count the tokens of a pass. engine: vLLM's LLMEngine. outputs: vLLM's EngineCoreOutputs."""
+        for output in outputs.outputs:
+            if output.new_token_ids:
+                name = engine.output_processor.request_states[output.request_id].external_req_id
+                self.emitted.setdefault(name, []).append(len(output.new_token_ids))
+        if outputs.scheduler_stats is not None and (drafts := outputs.scheduler_stats.spec_decoding_stats):
+            self.drafted += drafts.num_draft_tokens
 
     def record(self, finished: Sequence[str]) -> None:
         """Note that a step ended. finished: ids of the requests that finished in it."""
@@ -42,17 +55,20 @@ class StepClock:
         """Returns a response. output: vLLM's RequestOutput. The time of a request's first token is not visible from
         outside, so `first_s` is 0."""
         name, (completion,) = output.request_id, output.outputs
-        costs = Finished(len(completion.token_ids), drafted=0, last_s=self.finished_s[name], name=name)
+        emitted = self.emitted.get(name)
+        passes = len(completion.token_ids if emitted is None else emitted)
+        costs = Finished(passes, drafted=0, last_s=self.finished_s[name], name=name, emitted=emitted)
         return costs.answered(problem, completion)
 
     def report(self, finished: Sequence[Finished], seats: int) -> RolloutReport:
         """Make the report of the rollout. It assumes that in each step at most `seats` of the unfinished requests are
-        live, and that each of these emits one token."""
+        live, and, where vLLM does not draft, that each of these emits one token. How many tokens were drafted for a
+        single request nobody says."""
         unfinished, live = len(finished), list[int]()
         for number in self.num_finished:
             live.append(min(unfinished, seats))
             unfinished -= number
-        return RolloutReport(
+        report = RolloutReport(
             decode_steps=len(live),
             tail_steps=sum(each <= TAIL for each in live),
             step_time_s=self.step_time_s,
@@ -60,6 +76,7 @@ class StepClock:
             step_tokens=live,
             step_emitted=live,
         ).of_requests(finished)
+        return replace(report, drafted=self.drafted)
 
 
 def build_stock(settings: EngineSettings, trained: bool = False, **overrides: Any) -> Any:
@@ -71,6 +88,8 @@ def build_stock(settings: EngineSettings, trained: bool = False, **overrides: An
     """
     from vllm.platforms import current_platform
 
+    if settings.speculative:
+        overrides = {"disable_log_stats": False, **overrides}  # vLLM counts drafted tokens only then
     with weights.kept_weights() if trained and current_platform.is_cpu() else nullcontext():
         llm = build_engine(settings, **overrides)
     warm_up(llm)
@@ -99,7 +118,13 @@ def roll_out_stock(llm: Any, request: RolloutRequest) -> tuple[list[Any], Rollou
 @contextmanager
 def _clocked(engine: Any) -> Iterator[StepClock]:
     """Inside the `with` block, time the front end's steps. Afterwards the engine is as it was."""
-    clock, step = StepClock(), engine.step
+    clock, step, core = StepClock(), engine.step, engine.engine_core
+    get_output = core.get_output
+
+    def read_output() -> Any:
+        outputs = get_output()
+        clock.read(engine, outputs)
+        return outputs
 
     def timed_step() -> Sequence[Any]:
         outputs: Sequence[Any] = step()
@@ -107,10 +132,12 @@ def _clocked(engine: Any) -> Iterator[StepClock]:
         return outputs
 
     engine.step = timed_step
+    if engine.vllm_config.speculative_config is not None:
+        core.get_output = read_output
     try:
         yield clock
     finally:
-        engine.step = step
+        engine.step, core.get_output = step, get_output
 
 
 class StockEngine(DasEngine):

@@ -1,6 +1,7 @@
 """vLLM as it comes, in a process that das.install() did not prepare: nothing of das in it, and it can be measured."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from scripts import run_script
@@ -8,7 +9,7 @@ from scripts import run_script
 from das.engine.build import engine_arguments
 from das.engine.settings import EngineSettings
 from das.general.errors import EngineError
-from experiments.training.stock import build_stock
+from experiments.training.stock import StepClock, build_stock
 
 ENGINE = """
 import json, os, sys
@@ -73,6 +74,27 @@ def test_it_is_measured_from_outside(stock: dict) -> None:  # type: ignore[type-
     assert stock["live"] == [2] * 9 + [1] * 3
     first, second, third = stock["ended"]
     assert 0 < first < second < third <= stock["rollout_s"]
+
+
+def test_vllms_own_drafts_are_counted() -> None:
+    states = {"a-1": SimpleNamespace(external_req_id="a"), "b-1": SimpleNamespace(external_req_id="b")}
+    engine, clock = SimpleNamespace(output_processor=SimpleNamespace(request_states=states)), StepClock()
+    for tokens in ({"a-1": [5], "b-1": []}, {"a-1": [6, 7, 8], "b-1": [5]}, {"a-1": [9]}):
+        made = [SimpleNamespace(request_id=name, new_token_ids=new) for name, new in tokens.items()]
+        drafts = SimpleNamespace(spec_decoding_stats=SimpleNamespace(num_draft_tokens=4))
+        clock.read(engine, SimpleNamespace(outputs=made, scheduler_stats=drafts))
+        clock.record(["a", "b"])
+    completions = {"a": [5, 6, 7, 8, 9], "b": [5]}
+    finished = [clock.finished("p", output(name, tokens)) for name, tokens in completions.items()]
+    assert [(each.passes, each.accepted) for each in finished] == [(3, 2), (1, 0)]
+    report = clock.report(finished, seats=2)
+    assert (report.passes, report.drafted, report.accepted) == (4, 12, 2)
+
+
+def output(name: str, tokens: list[int]) -> SimpleNamespace:
+    """An answer of vLLM."""
+    completion = SimpleNamespace(token_ids=tokens, finish_reason="stop", logprobs=None, stop_reason=None)
+    return SimpleNamespace(request_id=name, outputs=[completion])
 
 
 def test_an_engine_of_das_cannot_be_stock() -> None:
