@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
             from das.engine.versions import names_of_vllm, require_supported
 
             require_supported()  # first, because other versions of vLLM and TRL may lack what is imported next
-            from das.engine.known_warnings import silence_known
+            from das.engine.versions import silence_known
 
             silence_known()
             with names_of_vllm():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vllm.sampling_params import RequestOutputKind
 
 from das.engine.rollouts.report import finished_from_plain
-from das.verify.seeds import made_seed
+from das.verify.admission import made_seed
 
 PROBLEMS = 6
 LIMITS = (0, 1, 2, 8, 32, 64)  # draft limits in tokens, from which each pass draws one for each request

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
-from das.budget.fixed import Fixed
+from das.budget.policies import Fixed
 from das.draft_round import DraftRound, planned_rows
 from das.drafter import Drafts, HistoryDrafter
 from das.drafter.distributions import NO_PAIR, PAIRS, Distributions

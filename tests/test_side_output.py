@@ -19,8 +19,8 @@ from das.engine.rollouts.rollout import Rollout
 from das.engine.settings import EngineSettings
 from das.general import side_output
 from das.trl.callbacks import LastLine, WandbRecord
+from das.trl.lag import StepRollouts
 from das.trl.speculate import logged, roll_out_announced
-from das.trl.step_rollouts import StepRollouts
 from experiments.harness import tracking
 from experiments.run.progress import Progress
 from experiments.run.rollout_row import rollout_row

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from das.budget.fixed import Fixed, NoDrafts, Unlimited
 from das.budget.marginal import Marginal
 from das.budget.paper import Classes, ClosedForm
-from das.budget.policies import BudgetPolicy, DraftWork, LiveRequest, TargetPass
+from das.budget.policies import BudgetPolicy, DraftWork, Fixed, LiveRequest, NoDrafts, TargetPass, Unlimited
 from das.budget.toggle import Ladder, RooflineToggle
 from das.general.named_class import load_class
 

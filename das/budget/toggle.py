@@ -21,9 +21,8 @@ from math import nan, sqrt
 import numpy as np
 
 from das.budget.exploration import Allowance
-from das.budget.fixed import Fixed
 from das.budget.latency import LatencyModel
-from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass
+from das.budget.policies import BudgetPolicy, Fixed, LiveRequest, TargetPass
 from das.drafter import Drafts
 
 DEFAULT_TOKENS = 8  # draft tokens per request and pass of the default `over`

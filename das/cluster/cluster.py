@@ -7,22 +7,23 @@ it and however often it starts again.
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from das.cluster.dispatcher import Dispatcher
+from das.cluster.dispatcher import Dispatcher, QueuedRequest
 from das.cluster.history_store import HistoryStore, finished_text
-from das.cluster.messages import ClusterError, EngineRequest, predicted, requests_of
 from das.cluster.pool import EnginePool, Event, PoolEngine
+from das.cluster.rollout_engine import EngineRequest, requests_of
 from das.drafter.saved import SavedText, read_history
 from das.engine.learned import HISTORY, LEARNED
 from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport, of_engines
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, measured_rollout, warn_of
 from das.general.arrays import load_arrays, pack_strings, save_arrays, unpack_strings
+from das.general.errors import ClusterError
 from das.general.files import write_bytes
 
 POLL_S = 1.0  # an engine answers a poll within these seconds and a pass
@@ -270,3 +271,18 @@ def by_engine(running: Running, reports: Mapping[int, RolloutReport]) -> dict[st
             "gone": engine not in reports,
         }
     return rows
+
+
+def predicted(request: RolloutRequest) -> list[QueuedRequest]:
+    """Returns the requests for the dispatcher. Siblings are expected to have evenly spaced quantiles of their problem's
+    lengths. Without a schedule all lengths are expected to be equal, which keeps the order of the requests.
+    """
+    siblings = Counter(request.problems)
+    quantiles: dict[str, Iterator[float]] = {}
+    for problem, count in siblings.items():
+        if request.schedule is None:
+            quantiles[problem] = iter([0.0] * count)
+        else:
+            shares = (np.arange(count)[::-1] + 0.5) / count
+            quantiles[problem] = iter(request.schedule.lengths.quantiles(problem, shares).tolist())
+    return [QueuedRequest(index, problem, next(quantiles[problem])) for index, problem in enumerate(request.problems)]

@@ -13,13 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from das.cluster.connection import connect
-from das.cluster.messages import ClusterError
+from das.cluster.connection import ClusterSettings, connect
 from das.cluster.rollout_engine import RolloutEngine
-from das.cluster.settings import ClusterSettings
 from das.cluster.weights import WeightsPart
 from das.engine.settings import EngineSettings
-from das.general.errors import EngineError, reason_of
+from das.general.errors import ClusterError, EngineError, reason_of
 
 STARTS = 3  # a place is given up after so many failed starts of its engine in a row
 WAIT_S = 0.5  # seconds for which `next_event` waits at most

@@ -9,26 +9,45 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from das.cluster.messages import ClusterError, EngineRequest
 from das.cluster.weights import WeightsPart, unpacked
 from das.drafter.saved import SavedText
 from das.engine.build import build_engine
 from das.engine.install import install
 from das.engine.rollouts.report import Finished, RolloutReport
-from das.engine.rollouts.rollout import own_parameters
+from das.engine.rollouts.rollout import RolloutRequest, own_parameters
 from das.engine.settings import EngineSettings
+from das.general.errors import ClusterError
 from das.weights.agreement import Policy
 from das.weights.loaded_weights import cached_blocks
 
 Result = TypeVar("Result")
 # torchrun and accelerate set these variables to tell a trainer its rank. An engine would take that rank for its own.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """One response to be generated. index: the response's place in the rollout. prompt: token ids."""
+
+    index: int
+    prompt: Sequence[int]
+    problem: str
+    seed: int
+
+
+def requests_of(rollout: RolloutRequest) -> list[EngineRequest]:
+    """Returns the requests of a rollout, in the order of its prompts."""
+    prompts = [prompt["prompt_token_ids"] for prompt in rollout.prompts]
+    return [
+        EngineRequest(index, list(prompt), problem, seed)
+        for index, (prompt, problem, seed) in enumerate(zip(prompts, rollout.problems, rollout.seeds, strict=True))
+    ]
 
 
 class RolloutEngine:

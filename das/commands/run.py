@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from das.cluster.settings import ClusterSettings
+from das.cluster.connection import ClusterSettings
 from das.commands import start
 from das.commands.start.sitecustomize import OPTIONS
 from das.engine.rollouts.totals import FOLDER, line, read_totals

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from das.drafter.draft import Draft, Drafts
-from das.drafter.drafter import Drafter
+from das.drafter.drafter import Draft, Drafter, Drafts
 from das.drafter.history import HistoryDrafter
 from das.drafter.options import DEFAULT_UNIT, DrafterOptions, check_unit
 from das.general.named_class import load_class

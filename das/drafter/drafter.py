@@ -1,4 +1,7 @@
-"""The base class of drafters. docs/drafters_and_budgets.md explains how to write one."""
+"""The base class of drafters. docs/drafters_and_budgets.md explains how to write one.
+
+Draft and Drafts are what they return.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,35 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from das.drafter.draft import Draft, Drafts
-
 if TYPE_CHECKING:
     from das.drafter.distributions import Distributions
     from das.drafter.saved import SavedText
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Draft:
+    """Drafted tokens; probs[j] estimates P(token j is accepted | all tokens before it were accepted)."""
+
+    tokens: list[int]
+    probs: list[float]
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Drafts of a batch, one row per request. Row r holds counts[r] tokens; later entries are undefined."""
+
+    tokens: np.ndarray  # int32 [R, K]
+    probs: np.ndarray  # float64 [R, K], conditional as in Draft; rows are contiguous
+    counts: np.ndarray  # int64 [R]
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, row: int) -> Draft:
+        count = int(self.counts[row])
+        return Draft(self.tokens[row, :count].tolist(), self.probs[row, :count].tolist())
+
 
 # Where nobody announces rollouts, a history tick is this many response tokens, so that memory is bounded: the default
 # window of 16 ticks then holds 8 million tokens, whose index takes about 90 bytes each.

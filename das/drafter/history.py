@@ -21,8 +21,7 @@ import numpy as np
 
 from das.drafter import checks, distributions, native
 from das.drafter.distributions import Distributions
-from das.drafter.draft import Draft, Drafts
-from das.drafter.drafter import Drafter
+from das.drafter.drafter import Draft, Drafter, Drafts
 from das.drafter.options import (
     AGREEING,
     CROSS_PROBLEM_CANDIDATES,

@@ -3,10 +3,10 @@
 import torch
 
 from das.engine import environment
-from das.engine.known_warnings import silence_known
 from das.engine.one_json import take_one_json
 from das.engine.patches.front_end import patch_front_end
 from das.engine.settings import BITS, check_exact
+from das.engine.versions import silence_known
 
 
 def install(exact: str | None = None) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 from das.budget import LiveRequest
 from das.draft_round import PLANNED_BY
 from das.drafter.distributions import Distributions
-from das.verify.admission import FORCED_KEY, LIMIT_KEY, PROBLEM_KEY
+from das.verify.admission import FORCED_KEY, LIMIT_KEY, PROBLEM_KEY, default_problem, features_of
 from das.verify.sampler import GREEDY_BELOW, Remembered
-from das.verify.seeds import default_problem, features_of
 
 
 @dataclass

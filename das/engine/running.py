@@ -14,7 +14,7 @@ from das.engine.rollouts.meter import RolloutMeter
 from das.engine.rollouts.report import Finished, Plain, RolloutReport
 from das.engine.rollouts.totals import LinesInTheLog, add_to_totals
 from das.engine.runner.runner import Runner
-from das.engine.runner.text_drafts import TextDrafts
+from das.engine.runner.speculator import TextDrafts
 
 Responses = Mapping[Request, Finished]
 

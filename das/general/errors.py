@@ -29,3 +29,7 @@ class NotInstalled(RuntimeError):
 
 class WeightSyncError(RuntimeError):
     """The engine does not compute with the trainer's weights."""
+
+
+class ClusterError(RuntimeError):
+    """The engines cannot continue. A one-line message says why, and what to change."""

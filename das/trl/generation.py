@@ -24,7 +24,7 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das.budget.lengths import LongestFirst
-from das.cluster.settings import ClusterSettings
+from das.cluster.connection import ClusterSettings
 from das.engine.build import build_engine
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.engine.settings import EngineSettings
@@ -36,12 +36,10 @@ from das.trl.dataset_rows import history_tick, problem_id, require_fitting_batch
 from das.trl.engines.cluster import ClusterEngines
 from das.trl.engines.engines import Engines, NewWeights, TrainedHead
 from das.trl.engines.in_process import DasEngine, start_in_process
-from das.trl.step_rollouts import FinishedRollout, Rows, Sync
+from das.trl.lag import FinishedRollout, Rows, Sync
 from das.trl.support import unsupported
 from das.weights.agreement import dtype_note, embedding_problem
-from das.weights.fingerprint import fingerprint
-from das.weights.sharding import whole
-from das.weights.weight_check import WeightSample, check_together
+from das.weights.weight_check import WeightSample, check_together, fingerprint, whole
 
 STATE = "generation.npz"
 

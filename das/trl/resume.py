@@ -23,8 +23,7 @@ import torch
 from das.general import ranks
 from das.general.errors import EngineError, reason_of
 from das.general.files import write_text
-from das.trl.lag import STATE
-from das.trl.step_rollouts import StepRollouts
+from das.trl.lag import STATE, StepRollouts
 
 OF_TRANSFORMERS = "trainer_state.json"
 FOLDER, ABOUT, SHARED = "das", "about.json", "shared_rollout.pt"

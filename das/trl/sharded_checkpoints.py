@@ -1,4 +1,4 @@
-"""Checkpoints of a policy that transformers sharded when it was loaded (das/weights/sharding.py), from which a training
+"""Checkpoints of a policy that transformers sharded when it was loaded (`whole`), from which a training
 continues. transformers itself refuses them: it writes whole weights, but neither reads these into shards nor writes a
 sharded optimizer.
 

@@ -10,7 +10,7 @@ import torch
 
 from das.budget import DEFAULT_BUDGET
 from das.budget.lengths import LongestFirst
-from das.cluster.settings import ClusterSettings
+from das.cluster.connection import ClusterSettings
 from das.drafter import DEFAULT_UNIT, check_unit
 from das.engine.environment import forget
 from das.engine.install import install
@@ -20,17 +20,16 @@ from das.engine.versions import VLLM, installed
 from das.general import ranks
 from das.general.errors import EngineError
 from das.general.side_output import side_output
-from das.trl import patches as trl_trainers
+from das.trl import trainers as trl_trainers
 from das.trl.callbacks import LastLine, WandbRecord
 from das.trl.conversations import follow_turns
 from das.trl.dataset_rows import require_batch, require_fitting
 from das.trl.determinism import undisturbed
 from das.trl.engines.cluster import BESIDE
 from das.trl.generation import SpeculativeGeneration
-from das.trl.lag import check_lag, rollouts_of_script, script_problem
+from das.trl.lag import StepRollouts, check_lag, rollouts_of_script, script_problem
 from das.trl.resume import ScriptCheckpoints
 from das.trl.sharded_checkpoints import checkpoints_accepted, complete
-from das.trl.step_rollouts import StepRollouts
 from das.trl.trainers import METHOD, REFUSED, ROLLS_OUT, is_grpo, refusal
 
 

@@ -1,6 +1,11 @@
-"""Check which requests an engine of das can answer. The front end refuses all others."""
+"""Check which requests an engine of das can answer, and give them the seed or the problem that they do not bring."""
 
+import hashlib
+import struct
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 # Keys of SamplingParams.extra_args (`vllm_xargs` over HTTP): the request's problem id, the most tokens that one of its
 # drafts may have (0: no drafts), and the name of the recorded response that it emits (das/verify/forced.py).
@@ -85,3 +90,31 @@ def _is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def made_seed(engine_seed: int, engine_rank: int, number: int) -> int:
+    """Returns the seed of a request that brings none. It differs from those of all others, whatever the weights.
+
+    engine_seed: vLLM's `seed`. engine_rank: data-parallel rank; engines with the same seed must not share noise.
+    number: of the request among those of its engine that bring no seed, in the order in which they come.
+    """
+    mixed = hashlib.blake2b(struct.pack("<qqQ", engine_seed, engine_rank, number), digest_size=8).digest()
+    return int.from_bytes(mixed, "little") >> 2  # vLLM numbers the seeds of n responses from this one on
+
+
+def features_of(state: Any) -> list[str]:
+    """Returns vLLM's hashes of a request's images and other features. state: vLLM's NewRequestData."""
+    return [feature.identifier for feature in getattr(state, "mm_features", None) or ()]
+
+
+def prompt_digest(tokens: Sequence[int], features: Sequence[str] = ()) -> int:
+    """Returns 64 bits that identify a prompt. tokens: its token ids. features: see `features_of`."""
+    digest = hashlib.blake2b(np.asarray(tokens, np.int64).tobytes(), digest_size=8)
+    if features:
+        digest.update(repr(list(features)).encode())
+    return int.from_bytes(digest.digest(), "little")
+
+
+def default_problem(tokens: Sequence[int], features: Sequence[str] = ()) -> str:
+    """Returns the problem id of a request that brings none. Equal prompts with equal features get equal ids."""
+    return f"prompt-{prompt_digest(tokens, features):016x}"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from das.weights.fingerprint import BITS
+from das.weights.weight_check import BITS
 
 PACKED_COLUMNS = 64  # columns of a packed copy that a check reads; reading all would cost more than a training step
 

@@ -14,7 +14,7 @@ def memory(scale: Scale) -> Verdict:
     import torch
     from vllm import SamplingParams
 
-    from das.budget.fixed import Fixed
+    from das.budget.policies import Fixed
     from experiments.harness.pass_timing import RandomDrafter
 
     seats = scale.pick(SEATS, 8)

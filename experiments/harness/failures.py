@@ -12,8 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from das.cluster.messages import ClusterError
-from das.general.errors import EngineError, WeightSyncError, reason_of
+from das.general.errors import ClusterError, EngineError, WeightSyncError, reason_of
 from das.general.process import die_with_parent
 from experiments.harness import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError

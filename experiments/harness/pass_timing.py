@@ -57,7 +57,7 @@ def timed_combination(
 ) -> list[list[float]]:
     """Time `count` passes of these prompts with `drafts` random drafted tokens each (RandomDrafter drafts), and drop
     the requests, which may take `tokens` tokens. Returns the rows of timed_passes."""
-    from das.budget.fixed import Fixed, NoDrafts
+    from das.budget.policies import Fixed, NoDrafts
 
     proposer = runner.flights.proposer
     assert proposer is not None

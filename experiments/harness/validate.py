@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from math import lcm
 
 from das.cluster.connection import require_listener
-from das.cluster.messages import ClusterError
 from das.engine.model_code import refuse_model_code
 from das.engine.settings import EngineSettings
 from das.engine.versions import require_supported
 from das.general import ranks
+from das.general.errors import ClusterError
 from das.trl.lag import ahead_problem
 from das.trl.support import unsupported
 from experiments.harness import heads

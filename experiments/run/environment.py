@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from das.engine.known_warnings import silence_known
+from das.engine.versions import silence_known
 
 
 def set_environment(threads: int | None = 1) -> None:

@@ -15,10 +15,9 @@ import psutil
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from das.cluster.messages import ClusterError
 from das.engine.versions import UnsupportedVersion
 from das.general import ranks
-from das.general.errors import EngineError, WeightSyncError, printable, reason_of
+from das.general.errors import ClusterError, EngineError, WeightSyncError, printable, reason_of
 from das.general.native import NativeBuildError
 from rewards.reward import RewardError
 from rewards.workers import JudgeError

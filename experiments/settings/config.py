@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from das.budget import POLICIES
-from das.cluster.settings import ClusterSettings
+from das.cluster.connection import ClusterSettings
 from das.drafter.options import DrafterOptions
 from das.engine.settings import Method, find_method
 from experiments.run.errors import UserError

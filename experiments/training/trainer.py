@@ -12,16 +12,15 @@ import torch
 from trl import GRPOConfig, GRPOTrainer
 
 from das.budget.lengths import LongestFirst
-from das.cluster.settings import ClusterSettings
+from das.cluster.connection import ClusterSettings
 from das.engine.rollouts.rollout import Rollout
 from das.engine.settings import EngineSettings
 from das.general import ranks
 from das.trl.engines.cluster import BESIDE
-from das.trl.lag import RolloutsAhead
-from das.trl.patches import generation_backend
+from das.trl.lag import RolloutsAhead, Rows, StepRollouts, Sync
 from das.trl.resume import completed_epochs, repeat_draws
 from das.trl.sharded_checkpoints import checkpoints_accepted, complete
-from das.trl.step_rollouts import Rows, StepRollouts, Sync
+from das.trl.trainers import generation_backend
 from experiments import rank_folders
 from experiments.digests import of_all_ranks, optimizer_digest, weights_digest
 from experiments.heads.mtp import is_mimo, mtp_tensors, put_back

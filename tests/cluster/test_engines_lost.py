@@ -16,8 +16,8 @@ from faults import ENGINE, LEFT_S
 from vllm import SamplingParams
 
 from das.cluster.cluster import Cluster
+from das.cluster.connection import ClusterSettings
 from das.cluster.pool import EnginePool
-from das.cluster.settings import ClusterSettings
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from das.engine.settings import EngineSettings
 from experiments.run.processes import warm_context, warm_process

@@ -11,12 +11,12 @@ import torch
 from ray.exceptions import RayTaskError
 
 from das.budget.lengths import LongestFirst
-from das.cluster.connection import connect, require_listener
-from das.cluster.messages import ClusterError, predicted
+from das.cluster.cluster import predicted
+from das.cluster.connection import ClusterSettings, connect, require_listener
 from das.cluster.pool import one_line
-from das.cluster.settings import ClusterSettings
 from das.cluster.weights import packed, unpacked
 from das.engine.rollouts.rollout import RolloutRequest
+from das.general.errors import ClusterError
 
 
 def test_packed_tensors_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

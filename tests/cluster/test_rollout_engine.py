@@ -10,12 +10,12 @@ from conftest import SMALL, Engines, roll
 from safetensors.torch import load_file
 from vllm import SamplingParams
 
-from das.cluster.messages import ClusterError, EngineRequest
-from das.cluster.rollout_engine import RolloutEngine
+from das.cluster.rollout_engine import EngineRequest, RolloutEngine
 from das.cluster.weights import WeightsPart, packed
 from das.drafter.saved import SavedText
 from das.engine.rollouts.report import Finished
 from das.engine.settings import EngineSettings
+from das.general.errors import ClusterError
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]

@@ -14,7 +14,7 @@ from reference_mix import Mixed, Occurrence, Text, match_length
 from reference_recall import Mixture, noise_key, pairs_beside
 
 from das.drafter import options as constants
-from das.drafter.draft import Draft
+from das.drafter.drafter import Draft
 from das.drafter.options import DEFAULTS, DrafterOptions
 
 TRACE = 8  # drafted positions that are learned from

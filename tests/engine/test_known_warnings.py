@@ -8,8 +8,8 @@ import warnings
 import pytest
 from transformers.utils.logging import set_tqdm_hook, tqdm
 
-from das.engine import known_warnings
-from das.engine.known_warnings import PYTHON, VLLM, silence_known
+from das.engine import versions as known_warnings
+from das.engine.versions import IN_LOGS, KNOWN, silence_known
 
 
 def test_only_known_warnings_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
@@ -23,7 +23,7 @@ def test_only_known_warnings_are_dropped(caplog: pytest.LogCaptureFixture) -> No
             warnings.warn(text, UserWarning, stacklevel=1)
     assert [str(each.message) for each in caught] == seen
     silence_known()
-    for name, texts in VLLM.items():
+    for name, texts in IN_LOGS.items():
         logger = logging.getLogger(name)
         assert len(logger.filters) == 1, "once, however often it is called"
         with caplog.at_level(logging.WARNING, logger=name):
@@ -31,8 +31,8 @@ def test_only_known_warnings_are_dropped(caplog: pytest.LogCaptureFixture) -> No
             for text in texts:
                 logger.warning("%s and more", text)
             logger.warning("something new")
-    assert [record.getMessage() for record in caplog.records] == ["something new"] * len(VLLM)
-    assert len(PYTHON) == 2
+    assert [record.getMessage() for record in caplog.records] == ["something new"] * len(IN_LOGS)
+    assert len(KNOWN) == 2
 
 
 def test_bars_of_transformers_come_late(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_engines_that_did_not_ask_keep_their_warnings() -> None:
     """vLLM loads das's plug-in in every process, also in one that never asks for das."""
     code = (
         "import logging, warnings; before = list(warnings.filters); import das, das.engine.plugin; "
-        "from das.engine.known_warnings import VLLM; assert warnings.filters == before; "
-        "assert not any(logging.getLogger(name).filters for name in VLLM)"
+        "from das.engine.versions import IN_LOGS; assert warnings.filters == before; "
+        "assert not any(logging.getLogger(name).filters for name in IN_LOGS)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

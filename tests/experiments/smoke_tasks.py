@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from made_inputs import write_traces  # noqa: E402
 from scripts import as_script  # noqa: E402
 
-from das.engine.known_warnings import silence_known  # noqa: E402
+from das.engine.versions import silence_known  # noqa: E402
 from das.general.process import die_with_parent  # noqa: E402
 from experiments.registry import TASKS  # noqa: E402
 from experiments.run import processes  # noqa: E402

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from das.budget import BudgetPolicy, LiveRequest
-from das.budget.fixed import Fixed
+from das.budget.policies import Fixed
 from das.drafter import Drafts
 from das.drafter.distributions import Distributions
 from das.drafter.saved import SavedText

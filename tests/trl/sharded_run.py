@@ -20,7 +20,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from das.general import ranks
 from das.general.errors import WeightSyncError
-from das.weights.sharding import whole
+from das.weights.weight_check import whole
 from experiments.digests import tensors_digest
 
 SPOILT = "model.layers.1.mlp.down_proj.weight"

@@ -10,8 +10,7 @@ import pytest
 from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.general.errors import EngineError
-from das.trl.lag import ahead_problem, indexes_of_steps, load_ahead, save_ahead
-from das.trl.step_rollouts import FinishedRollout, Sync
+from das.trl.lag import FinishedRollout, Sync, ahead_problem, indexes_of_steps, load_ahead, save_ahead
 
 
 def test_indexes_follow_the_sampler_epoch_after_epoch() -> None:

@@ -15,8 +15,8 @@ from trl_runs import COMMON, GROUPS, one_engine, reward
 
 from das.general import ranks
 from das.general.errors import EngineError
+from das.trl.lag import StepRollouts
 from das.trl.resume import ScriptCheckpoints
-from das.trl.step_rollouts import StepRollouts
 from experiments.digests import weights_digest
 
 pytestmark = pytest.mark.slow

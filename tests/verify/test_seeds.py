@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from das.verify.seeds import default_problem, features_of, made_seed
+from das.verify.admission import default_problem, features_of, made_seed
 
 
 def test_no_two_requests_share_a_seed() -> None:

@@ -16,8 +16,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from das.general import ranks
 from das.general.errors import EngineError, WeightSyncError
 from das.weights.agreement import CURE, OWN_HEAD, Policy, dtype_note, embedding_problem
-from das.weights.fingerprint import fingerprint
-from das.weights.weight_check import WeightSample, check_together, problem_of
+from das.weights.weight_check import WeightSample, check_together, fingerprint, problem_of
 from experiments.run.errors import TrainingDiverged
 from experiments.training.step_row import require_finite
 

@@ -34,7 +34,7 @@ class _Finder:
         self, name: str, path: "Sequence[str] | None", target: "ModuleType | None" = None
     ) -> "importlib.machinery.ModuleSpec | None":
         if name == "trl":
-            from das.engine.known_warnings import silence_known
+            from das.engine.versions import silence_known
 
             silence_known()
         if name != TRAINERS:

@@ -20,8 +20,7 @@ from das.engine.patches.replace import patch, put
 from das.engine.settings import WORKER, das_options, drafts_by_das
 from das.engine.versions import KEEPS_BEHIND_STOPS, installed, names_of_vllm, numbers, require_vllm
 from das.general.errors import NotInstalled
-from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, admit, admit_stops, admit_to_arrays
-from das.verify.seeds import made_seed
+from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, admit, admit_stops, admit_to_arrays, made_seed
 
 _applied = False
 

@@ -5,7 +5,7 @@
 - WeightTransferEngineFactory gets one more backend, for engines that name it, because vLLM's own need CUDA.
 - dispatch_cpu_unquantized_gemm, replaced only while weights are loaded, and quant_method.process_weights_after_loading
   of each linear layer (CPU): vLLM packs the weights and drops the originals, so a load of new weights crashes or leaves
-  stale ones. Also, a single row of a wide layer gets other bits than a row among several (cpu_invariance.py).
+  stale ones. Also, a single row of a wide layer gets other bits than a row among several (cpu.py).
 - CPUUnquantizedExperts.process_weights_after_loading, replaced only while weights are loaded, and `apply` of each such
   object: vLLM puts packed weights of experts in the place of the plain ones, where a load would write plain ones.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from das.engine.patches.cpu_invariance import INPUTS, double_single_rows
+from das.engine.patches.cpu import INPUTS, double_single_rows
 from das.engine.patches.replace import patch, put, replaced
 
 Tensors = Iterable[tuple[str, torch.Tensor]]  # by name

@@ -22,8 +22,7 @@ from vllm.platforms import current_platform
 from das.engine.proposer import DasProposer
 from das.engine.requests import Pass, Requests
 from das.engine.rollouts.meter import RolloutMeter
-from das.engine.runner.speculator import TrueLengths, filled_up, padded
-from das.engine.runner.text_drafts import TextDrafts
+from das.engine.runner.speculator import TextDrafts, TrueLengths, filled_up, padded
 from das.verify.layout import Batch
 from das.verify.sampler import Remembered, of_passes_alike
 

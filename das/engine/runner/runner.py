@@ -36,9 +36,8 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import MAX_CHUNK_BYTES
 from das.engine.patches.replace import patch, put, replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.runner.in_flight import Flight, Flights
-from das.engine.runner.speculator import CoupledSpeculator, HostSpeculator
+from das.engine.runner.speculator import TEXT_METHODS, CoupledSpeculator, HostSpeculator, TextDrafts
 from das.engine.runner.stand_in import replace_kernels
-from das.engine.runner.text_drafts import TEXT_METHODS, TextDrafts
 from das.engine.runner.verifier import Draws, KeyedVerifier
 from das.engine.settings import DasOptions, drafts_by_das
 from das.general.errors import NotInstalled

@@ -3,7 +3,7 @@
 vLLM's own sampler applies each request's sampling parameters to all of its rows, and its own rejection sampler splits a
 pass into pieces of bounded memory and computes log-probs. Only the draw is das's: the same noise(seed, position), and a
 drafted token is accepted if and only if it equals the token that is sampled on the row before its own. An engine that
-keeps bits also has top-k and top-p in a form that does not depend on the other rows (das/verify/top_p.py).
+keeps bits also has top-k and top-p in a form that does not depend on the other rows (das/verify/sampler.py).
 """
 
 import functools

@@ -20,19 +20,17 @@ import torch
 from trl.generation.vllm_generation import VLLMGeneration
 
 from das.cluster.cluster import Cluster
-from das.cluster.messages import ClusterError
+from das.cluster.connection import ClusterSettings
 from das.cluster.pool import EnginePool
-from das.cluster.settings import ClusterSettings
 from das.cluster.weights import WeightsPart, packed
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.engine.settings import EngineSettings
 from das.general import ranks
-from das.general.errors import EngineError
+from das.general.errors import ClusterError, EngineError
 from das.trl.engines.engines import NewWeights, Result, SeenByTRL, TrainedHead
 from das.weights.agreement import Policy
-from das.weights.sharding import whole
-from das.weights.weight_check import WeightSample, problem_of
+from das.weights.weight_check import WeightSample, problem_of, whole
 
 # One engine beside the trainer. Nothing else rolls out, so it may be silent for longer.
 BESIDE = ClusterSettings(engines=1, silent_s=600.0)

@@ -11,7 +11,7 @@ import torch
 
 from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
-from das.trl.step_rollouts import Sync
+from das.trl.lag import Sync
 from das.weights.agreement import Policy
 from das.weights.weight_check import WeightSample
 

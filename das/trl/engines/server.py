@@ -18,8 +18,7 @@ from das.trl.engines.engines import NewWeights, SeenByTRL
 from das.trl.engines.in_process import DasEngine
 from das.trl.engines.server_client import Completion, ServerClient, warn_if_exposed
 from das.weights.agreement import Policy
-from das.weights.fingerprint import fingerprint
-from das.weights.weight_check import problem_of
+from das.weights.weight_check import fingerprint, problem_of
 
 
 class ServerEngine(DasEngine):

@@ -17,7 +17,7 @@ from vllm import _custom_ops as ops
 from vllm.platforms import current_platform
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
-from das.engine.patches.cpu_invariance import INPUTS, double_single_rows, split_queries
+from das.engine.patches.cpu import INPUTS, double_single_rows, split_queries
 
 pytestmark = pytest.mark.skipif(not current_platform.is_cpu(), reason="this build of vLLM has no CPU kernels")
 CONTEXT, BLOCK = 1200, 128

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
-from das.budget.fixed import Fixed
+from das.budget.policies import Fixed
 from das.draft_round import planned_rows
 from das.drafter import HistoryDrafter
 from experiments.simulate.cluster import simulate_rollout

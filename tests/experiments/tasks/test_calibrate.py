@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from conftest import Engines
 
-from das.budget.fixed import Fixed
+from das.budget.policies import Fixed
 from experiments.harness.pass_timing import RandomDrafter, timed_passes
 
 

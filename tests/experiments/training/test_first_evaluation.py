@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from trl import GRPOTrainer
 
-from das.trl.step_rollouts import StepRollouts
+from das.trl.lag import StepRollouts
 from experiments.training.trainer import SpeculativeGRPOTrainer
 
 
