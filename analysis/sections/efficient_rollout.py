@@ -228,8 +228,9 @@ def efficient_rollout_toggle(given: Given) -> Section:
 
 def efficient_rollout_weights(given: Given) -> Section:
     """W4, W8 and EAGLE-3, teacher-forced: what each would have drafted."""
-    result, paper = given.runs["counts"].result, given.paper("er_w4_w8")["tau"]
-    found, at = result["drafters"], result["by_temperature"]
+    counts, paper = given.runs["counts"], given.paper("er_w4_w8")["tau"]
+    result = counts.result
+    found = result["drafters"]
     older = {key: found[f"{key}, older"] for key in COPIES}
     tau = {name: [found[key]["tau"][k] for k in GAMMAS] for key, name in COPIES.items()}
     gap = {name: found[key]["coupled"] - older[key]["coupled"] for key, name in COPIES.items()}
@@ -243,16 +244,12 @@ def efficient_rollout_weights(given: Given) -> Section:
         axes.set(ylim=(1, None))
         axes.legend(fontsize=7)
     copies = f"W8 {numbers(tau['W8'])}, W4 {numbers(tau['W4'])}"
-    gains = {
-        name: {t: of["drafters"][key]["coupled"] - of["drafters"][key]["argmax"] for t, of in at.items()}
-        for key, name in COPIES.items()
-    }
     return given.section(
         f"{result['positions']} positions of the small policy's responses after an epoch of training, T = "
-        f"{next(iter(at))}. A draft begins at every place; no engine runs. EAGLE-3 unrolled 3 tokens. Older: made from "
-        "the policy before that epoch; for EAGLE-3 that is the frozen head, and the fresh one learned online.",
-        "The paper's learning rate is 5e-7, ours 5e-5, so an epoch makes more of a difference. Coupled drafts of "
-        "EAGLE-3 are drawn at scale 2, because at scale 1 it is too poor where T is high.",
+        f"{counts.config['trainer']['temperature']:g}. A draft begins at every place; no engine runs. EAGLE-3 unrolled "
+        "3 tokens. Older: made from the policy before that epoch; for EAGLE-3 that is the frozen head, and the fresh "
+        "one learned online.",
+        "The paper's learning rate is 5e-7, ours 5e-5, so an epoch makes more of a difference.",
         table=Table(
             [
                 *("tau at gamma 3 / 5 / 7", "paper, 7B", "ours, coupled", "ours, likeliest tokens"),
@@ -287,18 +284,6 @@ def efficient_rollout_weights(given: Given) -> Section:
                     for key, name in COPIES.items()
                 ],
             ),
-            Table(
-                ["temperature", "likeliest: accepted", "coupled", "1 - TV", "tau at 7: likeliest / coupled"],
-                [
-                    [
-                        f"T = {t}, {name}",
-                        *(f"{of['drafters'][key][what]:.4f}" for what in ("argmax", "coupled", "one_minus_tv")),
-                        numbers([of["drafters"][key][what]["7"] for what in ("tau_likeliest", "tau")]),
-                    ]
-                    for t, of in at.items()
-                    for key, name in COPIES.items()
-                ],
-            ),
         ],
         orderings=[
             Ordering(
@@ -320,14 +305,6 @@ def efficient_rollout_weights(given: Given) -> Section:
                 "fresh drafts are accepted more often than older ones",
                 min(gap.values()) > 0,
                 named(gap, "{} {:.4f}"),
-            ),
-            *(
-                Ordering(
-                    f"coupled drafts of {name} are accepted more often than likeliest tokens at every T",
-                    min(gains[name].values()) > 0,
-                    named(gains[name], "T = {}: {:+.3f}"),
-                )
-                for name in COPIES.values()
             ),
         ],
     )

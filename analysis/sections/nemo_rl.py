@@ -7,9 +7,10 @@ from typing import Any
 from analysis.figures import colours_of
 from analysis.orderings import Ordering
 from analysis.overlap import step_times
-from analysis.quantities import named, numbers, per, percent, same_training, speedup, total
+from analysis.quantities import named, per, percent, same_training, speedup, total
+from analysis.record import Record
 from analysis.report import Line, Section, Table
-from analysis.sections.given import BLUE, GREEN, GREY, ORANGE, Given
+from analysis.sections.given import BLUE, GREY, ORANGE, Given
 
 SKY = "#56B4E9"
 ARMS = {
@@ -128,9 +129,14 @@ def nemo_rl_main(given: Given) -> Section:
 
 
 def nemo_rl_heads(given: Given) -> Section:
-    """What a draft head starts from: in-domain beats general; online training helps the general head alone."""
-    run, paper = given.run, _drafters(given)
-    alpha = {label: per(run[arm], "tokens", "passes") for label, (arm, _) in HEADS.items()}
+    """What a draft head starts from: in-domain beats general; online training helps the general head alone. How many
+    tokens it drafts: with more, tokens per pass rise and the speed-up falls."""
+    run, depth, paper = given.runs["heads"], given.runs["depth"], _drafters(given)
+    arms: dict[str, tuple[Record, str, str | None]] = {label: (run, *of) for label, of in HEADS.items()}
+    lengths = [int(arm.removeprefix("tokens_")) for arm in depth.arms[1:]]
+    arms |= {f"k = {k}": (depth, f"tokens_{k}", LENGTHS.get(k)) for k in lengths}
+    alpha = {label: per(run[arm], "tokens", "passes") for label, (run, arm, _) in arms.items()}
+    faster = {label: speedup(run, arm) for label, (run, arm, _) in arms.items()}
     gain = {warm: alpha[f"{warm}, online"] / alpha[f"{warm}, frozen"] - 1 for warm in ("in-domain", "general")}
     colors = colours_of(list(HEADS))
     with given.picture("heads.png") as axes:
@@ -139,22 +145,27 @@ def nemo_rl_heads(given: Given) -> Section:
         axes.set(title="Draft heads, k = 3", xlabel="training step", ylabel="tokens per pass", ylim=(1, None))
         axes.legend()
 
-    def row(label: str, arm: str, key: str) -> list[str]:
-        theirs = [f"{paper[key][of]['acceptance_length']} / {paper[key][of]['speedup']}" for of in ("zero", "think")]
+    def row(label: str, run: Record, arm: str, key: str | None) -> list[str]:
+        theirs = [
+            f"{paper[key][of]['acceptance_length']} / {paper[key][of]['speedup']}" for of in ("zero", "think") if key
+        ]
         training = sum(row.get("head_train_s", 0.0) for row in run[arm]) / total(run[arm], "step_s")
-        return [label, *theirs, f"{alpha[label]:.2f}", f"{speedup(run, arm):.2f}", f"{training:.1%}"]
+        return [label, *(theirs or ["", ""]), f"{alpha[label]:.2f}", f"{faster[label]:.2f}", f"{training:.1%}"]
 
+    of_length, speeds = [{k: found[f"k = {k}"] for k in lengths} for found in (alpha, faster)]
+    rising = all(of_length[a] < of_length[b] for a, b in pairwise(lengths))
     return given.section(
         f"{run.note} In-domain: the head first learns from responses to other puzzles; general: to sums of several "
-        "steps.",
+        "steps. k: one in-domain, frozen head, whose loss unrolls 7 tokens.",
         "The general head reads text that is further from the run's than chat is from maths. In 8 steps online "
-        "training makes up a part of the difference (docs/log.md#eagle-3-heads-2026-11-23 has 16).",
+        "training makes up a part of the difference (docs/log.md#eagle-3-heads-2026-11-23 has 16). A pass of the head "
+        "takes a good part of a pass of this small policy, so no k gains.",
         table=Table(
             [
                 *("head", "paper, Zero: tokens per pass / speed-up", "paper, Think", "ours: tokens per pass"),
                 *("generation, times as fast", "head training, share of a step"),
             ],
-            [row(label, *of) for label, of in HEADS.items()],
+            [row(label, *of) for label, of in arms.items()],
         ),
         orderings=[
             *(
@@ -172,61 +183,14 @@ def nemo_rl_heads(given: Given) -> Section:
                 gain["in-domain"] < 0.02,
                 f"{gain['in-domain']:+.1%}",
             ),
-            same_training(run),
-        ],
-    )
-
-
-def nemo_rl_depth(given: Given) -> Section:
-    """Draft length: with more drafted tokens, tokens per pass rise and the speed-up falls."""
-    run, of_paper = given.run, _drafters(given)
-    lengths = [int(arm.removeprefix("tokens_")) for arm in run.arms[1:]]
-    alpha = {k: per(run[f"tokens_{k}"], "tokens", "passes") for k in lengths}
-    faster = {k: speedup(run, f"tokens_{k}") for k in lengths}
-    theirs = {k: of_paper[row] for k, row in LENGTHS.items()}
-    from_3, speeds = [k for k in lengths if k >= 3], named({f"k={k}": faster[k] for k in lengths})
-    with given.picture("depth.png", 2) as drawn:
-        for axes, ours, key in zip(drawn, (alpha, faster), ("acceptance_length", "speedup"), strict=True):
-            axes.plot(lengths, list(ours.values()), "o-", color=BLUE, label="ours")
-            for of, color in (("zero", ORANGE), ("think", GREEN)):
-                values = [row[of][key] for row in theirs.values()]
-                axes.plot(list(theirs), values, "s--", color=color, label=f"paper, {of}")
-            axes.set(xlabel="k, drafted tokens")
-        drawn[0].set(title="Acceptance by draft length", ylabel="tokens per pass", ylim=(1, None))
-        drawn[0].legend()
-        drawn[1].set(title="Speed", ylabel="generation, times as fast", ylim=(0, None))
-    keys = ("acceptance_length", "speedup", "cycle_cost")
-    return given.section(
-        f"{run.note} One head, whose loss unrolls 7 tokens. Cycle cost: in plain passes.",
-        "A pass of the head takes a good part of a pass of this small policy, so no k gains, and the cycle cost rises "
-        "as steeply as the paper's measured 8B.",
-        table=Table(
-            ["k", "paper, Zero: tokens per pass / times as fast / cycle cost", "paper, Think", "ours"],
-            [
-                [
-                    f"{k}",
-                    *(
-                        " / ".join(str(theirs[k][of][key]) for key in keys) if k in theirs else ""
-                        for of in ("zero", "think")
-                    ),
-                    numbers([alpha[k], faster[k], alpha[k] / faster[k]]),
-                ]
-                for k in lengths
-            ],
-        ),
-        orderings=[
-            Ordering(
-                "tokens per pass rise with k",
-                all(alpha[a] < alpha[b] for a, b in pairwise(lengths)),
-                named({f"k={k}": alpha[k] for k in lengths}),
-            ),
+            Ordering("tokens per pass rise with k", rising, named(of_length, "k={} {:.2f}")),
             Ordering(
                 "from k = 3 on, speed falls with k",
-                all(faster[a] > faster[b] for a, b in pairwise(from_3)) if len(from_3) > 1 else None,
-                speeds,
+                all(speeds[a] > speeds[b] for a, b in pairwise(lengths)) if len(lengths) > 1 else None,
+                named(speeds, "k={} {:.2f}"),
             ),
-            Ordering("k = 3 gains", faster[3] > 1 if 3 in faster else None, speeds),
-            same_training(run),
+            Ordering("k = 3 gains", speeds[3] > 1 if 3 in speeds else None, named(speeds, "k={} {:.2f}")),
+            *(same_training(each) for each in (run, depth)),
         ],
     )
 

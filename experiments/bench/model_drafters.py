@@ -60,15 +60,12 @@ Drafter = Callable[[Text, int], Drafts]  # (response, most tokens of a draft) ->
 
 
 def run(config: RunConfig, overrides: list[str], folder: str) -> None:
-    """Sample responses and measure the drafters, for each temperature. Prints tables and writes result.json."""
+    """Sample responses at trainer.temperature, and measure the drafters. Prints a table and writes result.json."""
     check(config, in_steps=False)
-    temperatures = [float(value) for value in config.task.temperatures]
-    if not temperatures:
-        raise UserError("task.temperatures=[]: give one or more numbers above 0")
     if config.task.trained is not None:
         check_trained(Path(config.task.trained), config.task.drafters)
     set_environment(config.engine.threads)
-    progress = Progress(len(temperatures))
+    progress, temperature = Progress(0), float(config.trainer.temperature)
     run_folder = RunFolder(Path(folder), config.resolved)
     folder_of_policy = policy_directory(config, progress.note)
     problems = config.with_problems(config.task.problems)
@@ -77,19 +74,15 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         for _, prompt in tokenized_rows(config, folder_of_policy, dataset(problems, folder_of_policy))
     ]
     policy, drafters = drafters_of(config.task, folder_of_policy, overrides, progress.note)
-    result: dict[str, Any] = {}
-    for temperature in temperatures:
-        texts = sampled(policy, prompts, config.task.samples, temperature, config.task.max_tokens)
-        found = measured(policy, drafters, texts, temperature, config.task.tokens)
-        positions = sum(len(text.response) for text in texts)
-        result[f"{temperature:g}"] = {"positions": positions, "drafters": found}
-        lines = [[f"T={temperature:g}, {positions} positions", *COLUMNS, *TAUS]]
-        for name, values in found.items():
-            taus = (values[tau][str(config.task.tokens)] for tau in TAUS)
-            lines.append([name, *(f"{value:.4f}" for value in (*(values[column] for column in COLUMNS), *taus))])
-        progress.note(f"\n{aligned(lines)}")
-    first = result[f"{temperatures[0]:g}"]
-    progress.note(f"result: {run_folder.write_result({**first, 'by_temperature': result})}")
+    texts = sampled(policy, prompts, config.task.samples, temperature, config.task.max_tokens)
+    found = measured(policy, drafters, texts, temperature, config.task.tokens)
+    positions = sum(len(text.response) for text in texts)
+    lines = [[f"T={temperature:g}, {positions} positions", *COLUMNS, *TAUS]]
+    for name, values in found.items():
+        taus = (values[tau][str(config.task.tokens)] for tau in TAUS)
+        lines.append([name, *(f"{value:.4f}" for value in (*(values[column] for column in COLUMNS), *taus))])
+    progress.note(f"\n{aligned(lines)}")
+    progress.note(f"result: {run_folder.write_result({'positions': positions, 'drafters': found})}")
 
 
 def drafters_of(

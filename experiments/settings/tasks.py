@@ -28,7 +28,6 @@ TASKS: dict[str, Mapping[Any, str]] = {
     },
     "bench_model_drafters": {
         Count: "problems samples max_tokens tokens",
-        list[Annotated[float, Range(0.01, 100)]]: "temperatures",
         list[Literal["w8", "w4", "draft_model", "eagle3"]]: "drafters",
         str | None: "trained",
     },

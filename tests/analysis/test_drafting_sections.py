@@ -66,10 +66,19 @@ def test_parts_of_a_step(heads: Path, tmp_path: Path) -> None:
     assert section.lines[0].engine == "66.7 %"
 
 
-def test_initialisation_and_online_training(heads: Path, tmp_path: Path) -> None:
-    section = made("nemo_rl_heads", {"heads": heads}, tmp_path)
-    assert verdicts(section) == [True] * 5
+def test_initialisation_online_training_and_draft_length(heads: Path, tmp_path: Path) -> None:
+    arms = {
+        "none": (2.0, 0, 0, 0),
+        "tokens_3": (1.4, 50, 90, 30),
+        "tokens_5": (1.6, 55, 150, 30),
+    }
+    runs = {"heads": heads, "depth": comparison(tmp_path / "run", arms)}
+    section = made("nemo_rl_heads", runs, tmp_path)
+    assert verdicts(section) == [True] * 9
     assert [o.evidence for o in section.orderings[2:4]] == ["+27.0%", "+0.0%"]
+    assert section.table is not None
+    assert section.table.rows[0][:3] == ["in-domain, frozen", "3.32 / 1.77", "2.77 / 1.53"]
+    assert section.table.rows[4] == ["k = 3", "3.32 / 1.77", "2.77 / 1.53", "2.00", "1.43", "0.0%"]
     assert (tmp_path / "heads.png").exists()
 
 
@@ -91,19 +100,6 @@ def test_lags(tmp_path: Path) -> None:
     assert section.table is not None
     assert section.table.rows[1] == ["0", "das", "1.20", "1.00", "1.20", "1.20", "2.20", "2.20", "0%"]
     assert section.table.rows[2][-1] == "100%", "all of the training runs beside the rollout"
-
-
-def test_draft_length(tmp_path: Path) -> None:
-    arms = {
-        "none": (2.0, 0, 0, 0),
-        "tokens_1": (1.5, 40, 60, 60),
-        "tokens_3": (1.4, 50, 90, 30),
-        "tokens_5": (1.6, 55, 150, 30),
-    }
-    section = made("nemo_rl_depth", {"depth": comparison(tmp_path / "run", arms)}, tmp_path)
-    assert verdicts(section) == [True, True, True, True]
-    assert section.table is not None
-    assert section.table.rows[1] == ["3", "3.32 / 1.77 / 1.88", "2.77 / 1.53 / 1.81", "2.00 / 1.43 / 1.40"]
 
 
 SELF_DRAFTS = {"none": 1.0, "self_draft": 0.8, "self_draft_toggle": 0.75, "self_draft_adaptive": 0.7}
@@ -186,10 +182,11 @@ def test_what_drafts(tmp_path: Path) -> None:
     rights = {"w8": 0.99, "w4": 0.9, "eagle3": 0.6, "w8, older": 0.9, "w4, older": 0.8, "eagle3, older": 0.61}
     found = {"positions": 18, "drafters": {name: counted(right) for name, right in rights.items()}}
     (tmp_path / "counts").mkdir()
-    (tmp_path / "counts" / "result.json").write_text(json.dumps({**found, "by_temperature": {"1": found}}))
+    (tmp_path / "counts" / "result.json").write_text(json.dumps(found))
+    (tmp_path / "counts" / "config.yaml").write_text("trainer: {temperature: 1.0}")
     section = made("efficient_rollout_weights", {"counts": tmp_path / "counts"}, tmp_path)
-    assert verdicts(section) == [True, True, True, False, True, True, True]
+    assert verdicts(section) == [True, True, True, False]
     assert "EAGLE-3 -0.0100" in section.orderings[3].evidence
     assert section.table is not None
     assert section.table.rows[0][:3] == ["W8", "3.94 / 5.87 / 7.79", "3.97 / 5.95 / 7.93"]
-    assert len(section.tables()) == 4
+    assert len(section.tables()) == 3

@@ -74,7 +74,6 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.problems=2",
         "task.samples=2",
         "task.max_tokens=24",
-        "task.temperatures=[1.0]",
         "task.drafters=[w8,w4]",
     ),
     # Two parts of six; tests/nightly/test_check_gpu.py runs most.
