@@ -12,7 +12,6 @@ torchrun --nproc_per_node 2 run.py task=train engine.processes=2
 import os
 import signal
 import sys
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -31,7 +30,7 @@ if __name__ == "__main__":  # what follows takes seconds
 try:
     import hydra
     from hydra.core.hydra_config import HydraConfig
-    from omegaconf import DictConfig, OmegaConf
+    from omegaconf import DictConfig
 
     from das.general import ranks
     from das.general.side_output import keep_printing
@@ -40,8 +39,8 @@ try:
     from experiments.harness import resume
     from experiments.registry import TASKS
     from experiments.run.errors import UserError, one_line_errors
-    from experiments.settings import sweep
-    from experiments.settings.compose import explain_config_error
+    from experiments.settings import compose, sweep
+    from experiments.settings.compose import Composed, of_hydra
     from experiments.settings.config import run_config
 except ModuleNotFoundError as missing:
     if str(missing.name).split(".")[0] in ("das", "experiments", "analysis", "rewards"):
@@ -54,22 +53,14 @@ except ModuleNotFoundError as missing:
     sys.exit(2)
 
 
-def now() -> str:
-    """Returns date and time to the millisecond: runs that start in the same second get folders of their own."""
-    seconds, milliseconds = divmod(time.time_ns() // 10**6, 1000)
-    return f"{time.strftime('%Y-%m-%d_%H-%M-%S', time.localtime(seconds))}.{milliseconds:03d}"
-
-
-def resolve_folders(started: str) -> None:
-    """Register the functions `either` and `started`, with which configs/config.yaml names a run's folder.
-
-    started: date and time of the start, equal on all ranks.
-    """
-    OmegaConf.register_new_resolver("either", lambda first, second: first or second, replace=True)
-    OmegaConf.register_new_resolver("started", lambda: started, replace=True)
-
-
-resolve_folders(now())
+def require_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be created or written. Raises UserError."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be created ({error.strerror}): set out=OTHER_DIR") from error
+    if not os.access(folder.parent, os.W_OK) or (folder.exists() and not folder.is_dir()):
+        raise UserError(f"{folder} is not a folder that can be written: set out=OTHER_DIR")
 
 
 def remove_unused(folder: Path) -> None:
@@ -78,26 +69,48 @@ def remove_unused(folder: Path) -> None:
         folder.rmdir()
 
 
-@hydra.main(version_base=None, config_path="configs", config_name="config")
-def main(config: DictConfig) -> None:
-    hydra_config = HydraConfig.get()
-    overrides, folder = list(hydra_config.overrides.task), Path(hydra_config.runtime.output_dir)
-    with sweep.job(), one_line_errors(lambda: resume.hint(folder), folder), ExitStack() as stack:
+def run(composed: Composed) -> None:
+    """Do the task of a config, in its folder."""
+    folder = composed.folder
+    with one_line_errors(lambda: resume.hint(folder), folder), ExitStack() as stack:
         again = False
         with rank_folders.main_first():
             if ranks.is_main():
                 stack.callback(remove_unused, folder)
                 stack.enter_context(resume.hold(folder))
-                again = config.resume is None and resume.goes_on(folder, config, overrides)
-        if ranks.gather(again)[0]:
-            config.resume = str(folder)
-        if config.resume is not None:
-            config, overrides = resume.recall(folder, overrides)
+                again = composed.config.resume is None and resume.goes_on(composed)
+        if ranks.gather(again)[0] or composed.config.resume is not None:
+            composed = resume.recall(folder, composed.overrides)
         with rank_folders.main_first():
-            settings = run_config(config)
-            if ranks.count() > 1 and settings.task.name != "train":
-                raise UserError(f"task={settings.task.name} runs in one process: start it with python run.py")
-        TASKS[settings.task.name].load()(settings, overrides, str(folder))
+            config = run_config(composed.config)
+            if ranks.count() > 1 and config.task.name != "train":
+                raise UserError(f"task={config.task.name} runs in one process: start it with python run.py")
+        TASKS[config.task.name].load()(config, composed, str(folder))
+
+
+def job(config: DictConfig) -> None:
+    """Do a job of a sweep. Hydra calls this."""
+    hydra_config = HydraConfig.get()
+    with sweep.job():
+        run(of_hydra(config, hydra_config, sweep.overrides_of(hydra_config)))
+
+
+def main(arguments: list[str]) -> None:
+    """Do what a command line asks for. One with flags (-m, --cfg, --info ...) is Hydra's."""
+    flags = {argument for argument in arguments if argument.startswith("-")}
+    if not flags:
+        with rank_folders.main_first():
+            composed = compose.composed(arguments)
+            if (resumed := composed.config.resume) is not None and not Path(str(resumed)).is_dir():
+                raise UserError(f"resume={resumed}: no such folder")
+            require_writable(composed.folder)
+        run(composed)
+        return
+    if flags <= {"-m", "--multirun"}:
+        jobs = compose.jobs_of([argument for argument in arguments if argument not in flags])
+        require_writable(jobs[0].sweep)
+    sys.argv[1:] = map(compose.addable, arguments)
+    hydra.main(version_base=None, config_path="configs", config_name="config")(job)()
 
 
 if __name__ == "__main__":
@@ -107,7 +120,5 @@ if __name__ == "__main__":
         sys.exit()
     with one_line_errors():
         rank_folders.join()
-        resolve_folders(ranks.gather(now())[0])  # the main rank's time names the folder of all ranks
-        with rank_folders.main_first():
-            explain_config_error(sys.argv[1:])
-        main()
+        compose.name_folders(ranks.gather(compose.now())[0])  # the main rank's time names the folder of all ranks
+        main(sys.argv[1:])

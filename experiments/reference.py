@@ -1,10 +1,11 @@
 """Write the generated parts of docs/reference.md: `python -m experiments.reference`.
 
-Tasks come from the heads of configs/task/*.yaml, settings from configs/: each key, its value and the comment beside it.
-What excludes what is the table of experiments/settings/conflicts.py, metrics are that of analysis/metrics.yaml. A test
-fails if the page is out of date.
+Tasks come from the heads of configs/task/*.yaml. A setting's value and meaning come from configs/, what fits it from
+its class in experiments/settings, and what excludes what from the rules there. Metrics come from analysis/metrics.yaml.
+A test fails if the page is out of date.
 """
 
+import inspect
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -15,7 +16,8 @@ from analysis.metrics import METRICS
 from analysis.panels import ACCURACY, PANELS
 from das.general.files import write_text
 from experiments.registry import TASKS, Task
-from experiments.settings.conflicts import table
+from experiments.settings.checked import fits, schema_at
+from experiments.settings.config import CHOICES, RULES, RunConfig
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 PAGE = CONFIGS.parent / "docs" / "reference.md"
@@ -68,8 +70,19 @@ def _head(path: Path) -> str:
     return re.split(r"(?<=[.:]) ", words)[0].rstrip(".:")
 
 
+HEAD = ["| key | value | what fits | meaning |", "|---|---|---|---|"]
+
+
 def _row(name: str, value: str, meaning: str) -> str:
-    return f"| `{name}` | {value} | {_text(meaning)} |"
+    return f"| `{name}` | {value} | {_fitting(name)} | {_text(meaning)} |"
+
+
+def _fitting(key: str) -> str:
+    """What fits a setting, by the class of its group."""
+    group, *names = key.split(".")
+    kinds = CHOICES[group].groups.values() if group in CHOICES else [RunConfig]
+    schemas = [schema_at(kind, names if group in CHOICES else [group, *names]) for kind in kinds]
+    return next((fits(schema) for schema in schemas if schema is not None), "")
 
 
 def _code(value: str) -> str:
@@ -100,15 +113,13 @@ def of_group(group: str) -> str:
                 others.append(f"{path.stem}: {_code(value)}".rstrip(": "))
             meanings.setdefault(name, meaning)
     rows = [_row(f"{group}.{name}", ", ".join(values[name]), meanings[name]) for name in values]
-    return "\n".join([f"#### {group}", "", choices(group), "", "| key | value | meaning |", "|---|---|---|", *rows])
+    return "\n".join([f"#### {group}", "", choices(group), "", *HEAD, *rows])
 
 
 def settings() -> str:
     """Return the keys of configs/config.yaml, and those of the groups."""
     own = [_row(name, _code(value), meaning) for name, value, meaning in _settings(CONFIGS / "config.yaml")]
-    return "\n\n".join(
-        ["\n".join(["| key | value | meaning |", "|---|---|---|", *own]), *(of_group(group) for group in GROUPS)]
-    )
+    return "\n\n".join(["\n".join([*HEAD, *own]), *(of_group(group) for group in GROUPS)])
 
 
 def groups() -> str:
@@ -136,7 +147,7 @@ def arms() -> str:
 
 def conflicts() -> str:
     """Return the settings that exclude each other."""
-    return table().rstrip()
+    return "\n".join(f"- {' '.join(inspect.getdoc(rule).split())}" for rule in RULES)  # type: ignore[union-attr]
 
 
 def metrics() -> str:

@@ -8,12 +8,12 @@ import shlex
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 import das
-from experiments.harness.arm_configs import arm_configs, arm_overrides
+from experiments.harness.arm_configs import arm_changes, arm_configs
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS
+from experiments.settings.compose import composed
 from experiments.settings.config import run_config
 from experiments.tasks import compare
 
@@ -56,11 +56,11 @@ def test_command_composes(command: str) -> None:
     if "-m" in words:  # a sweep: its first job
         overrides = [re.sub(r"^([^\[]*?),.*", r"\1", word) for word in overrides]
     overrides = [word for word in overrides if "=" in word]
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = compose("config", overrides=overrides)
-        assert config.task.name in TASKS
-        if config.task.name == "compare":
-            compare.check_stock(arm_configs(arm_overrides(run_config(config), list(config.arms), overrides)))
+    whole = composed(overrides)
+    config = run_config(whole.config)
+    assert config.task.name in TASKS
+    if config.task.name == "compare":
+        compare.check_stock(arm_configs(whole, arm_changes(config.arms, config.vary)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -19,6 +19,7 @@ from das.drafter import Draft, HistoryDrafter
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
 from experiments.simulate.made_up import Problems, made_up_problems
 from experiments.simulate.rollouts import sampled_responses_of
@@ -28,7 +29,7 @@ DEPTH = 64  # of arctic: the longest match, in tokens
 PROMPT = np.arange(100, dtype=np.int32) + 10**6  # stands for all prompts, which traces do not hold
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Replay every trace with both drafters, then time the index against the array. Writes result.json."""
     task, progress = config.task, Progress(0)
     run_folder = RunFolder(Path(folder), config.resolved)

@@ -26,7 +26,6 @@ from analysis.arms import aligned
 from das.models.coupled import OF_HEADS, OF_MODELS
 from das.models.quantized import GROUP, to_4_bits, to_8_bits
 from das.verify.noise import keyed_argmax
-from experiments.harness.arm_configs import arm_config
 from experiments.harness.data import dataset
 from experiments.harness.draft_counts import COUPLED, LIKELIEST, Counts, Drafts
 from experiments.harness.heads import with_head
@@ -37,7 +36,8 @@ from experiments.run.environment import set_environment
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from experiments.settings.config import RunConfig
+from experiments.settings.compose import Composed
+from experiments.settings.config import RunConfig, run_config
 from experiments.small_policy.sample import sample
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Text:
 Drafter = Callable[[Text, int], Drafts]  # (response, most tokens of a draft) -> the drafts at all its positions
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Sample responses at trainer.temperature, and measure the drafters. Prints a table and writes result.json."""
     check(config, in_steps=False)
     if config.task.trained is not None:
@@ -73,7 +73,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
         prompt["prompt_token_ids"]
         for _, prompt in tokenized_rows(config, folder_of_policy, dataset(problems, folder_of_policy))
     ]
-    policy, drafters = drafters_of(config.task, folder_of_policy, overrides, progress.note)
+    policy, drafters = drafters_of(config.task, folder_of_policy, composed, progress.note)
     texts = sampled(policy, prompts, config.task.samples, temperature, config.task.max_tokens)
     found = measured(policy, drafters, texts, temperature, config.task.tokens)
     positions = sum(len(text.response) for text in texts)
@@ -86,7 +86,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
 
 
 def drafters_of(
-    task: Any, folder: str, overrides: list[str], note: Callable[[str], None]
+    task: Any, folder: str, composed: Composed, note: Callable[[str], None]
 ) -> tuple[Model, dict[str, Drafter]]:
     """Return the policy that writes the text, and its drafters by name.
 
@@ -103,13 +103,13 @@ def drafters_of(
             if policy is not old:
                 drafters[f"{name}, older"] = drafts_of_model(COPIES[name](old))
         elif name == "draft_model":
-            drafting = arm_config(name, overrides)
+            drafting = run_config(composed.changed({"arm": name}))
             policy_directory(drafting, note)  # makes the draft model, too
             drafters[name] = drafts_of_model(load(draft_model_directory(drafting)))
         else:
             from experiments.heads import files as head_files
 
-            made = with_head(arm_config("eagle3_frozen", overrides), folder, note)
+            made = with_head(run_config(composed.changed({"arm": "eagle3_frozen"})), folder, note)
             drafters[name] = drafts_of_head(policy, head_files.load_head(Path(made.arm.speculative["model"])))
             if policy is not old:
                 drafters[f"{name}, older"] = drafters[name]

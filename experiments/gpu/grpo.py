@@ -3,13 +3,10 @@
 import json
 import shutil
 
-from hydra import initialize_config_dir
-
 from analysis.arms import identity_verdict
 from experiments.gpu.scale import Scale, Verdict
 from experiments.registry import TASKS
-from experiments.run.errors import CONFIGS
-from experiments.settings.compose import compose_config
+from experiments.settings.compose import composed
 from experiments.settings.config import run_config
 
 COMPARED = "task=compare arms=[none,das] task.lock_step=false budget=fixed checkpoint.every=0 wandb=off"
@@ -25,9 +22,8 @@ def grpo(scale: Scale) -> Verdict:
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier call
     folder.mkdir(parents=True)
     settings = f"{COMPARED} {scale.pick(ON_GPU, 'setting=smoke')} trainer.max_steps=2".split()
-    settings += [f"cache={scale.cache}", f"out={folder}"]
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        TASKS["compare"].load()(run_config(compose_config(settings)), settings, str(folder))
+    run = composed([*settings, f"cache={scale.cache}", f"out={folder}"])
+    TASKS["compare"].load()(run_config(run.config), run, str(folder))
     result = json.loads((folder / "result.json").read_text())
     identical, arm = result["identical"]["das"], result["arms"]["das"]
     scale.note(identical=identical, tokens_per_pass=arm["tokens_per_pass"], accepted=arm["accepted"])

@@ -1,4 +1,4 @@
-"""Make the config of every arm of a comparison from the user's overrides and the arm's name.
+"""Make the settings of every arm of a comparison from the composed config.
 
 With the setting `vary`, every combination of the values to try becomes an arm.
 """
@@ -9,63 +9,57 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.run.errors import CONFIGS, UserError
-from experiments.settings.compose import compose_config
+from experiments.settings.checked import leaves
+from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig, run_config
-from experiments.settings.typed import leaves
 
+Changes = Mapping[str, Any]  # settings of an arm that differ from the comparison's, by key or config group
 VARIABLE = ("drafter", "head", "budget", "arm", "engine", "schedule")  # arms may differ in these
 VARIED = "das"  # `vary` varies this arm; if it is not in the comparison, the last of several arms
 
 
-def arm_configs(overrides_of_arms: Mapping[str, list[str]]) -> dict[str, RunConfig]:
-    """Compose the config of every arm. overrides_of_arms: arm -> the overrides that make its config."""
-    return {name: run_config(compose_config(overrides)) for name, overrides in overrides_of_arms.items()}
+def arm_configs(composed: Composed, changes: Mapping[str, Changes]) -> dict[str, RunConfig]:
+    """Return the settings of every arm. changes: of every arm."""
+    return {name: run_config(composed.changed(changed)) for name, changed in changes.items()}
 
 
-def arm_overrides(config: RunConfig, names: Sequence[str], overrides: list[str]) -> dict[str, list[str]]:
-    """Return arm -> the overrides that make its config, in the order of `names`.
+def arm_changes(names: Sequence[str], vary: Mapping[str, Any]) -> dict[str, Changes]:
+    """Return arm -> its changes, in the order of `names`. With `vary`, variants replace one arm.
 
-    config: read for `vary`. With `vary`, variants replace one arm.
     Raises UserError for arms that are named twice or do not exist, and for settings that cannot be varied.
     """
     if len(set(names)) != len(names) or not names:
         raise UserError(f"arms={list(names)}: name each arm once, the baseline first")
-    overrides_of_variants = variants(config.vary)
-    varied_arm = varies(names)
-    if overrides_of_variants and varied_arm == names[0]:
-        raise UserError(f"arms={list(names)}: vary replaces the arm {VARIED} or else the last one; add the one to vary")
-    arms = {}
+    known = sorted(path.stem for path in (CONFIGS / "arm").glob("*.yaml"))
     for name in names:
-        if name != varied_arm or not overrides_of_variants:
-            arms[name] = own_overrides(name, overrides)
+        if name not in known:
+            raise UserError(f"unknown arm {name!r}: choose from {', '.join(known)}")
+    varied = variants(vary)
+    varied_arm = VARIED if VARIED in names else names[-1]
+    if varied and varied_arm == names[0]:
+        raise UserError(f"arms={list(names)}: vary replaces the arm {VARIED} or else the last one; add the one to vary")
+    arms: dict[str, Changes] = {}
+    for name in names:
+        if name != varied_arm or not varied:
+            arms[name] = {"arm": name}
             continue
-        for label, varied in overrides_of_variants.items():
-            arms[label] = own_overrides(name, [*overrides, *varied, f"arm.name='{label}'"])
+        for label, changed in varied.items():
+            arms[label] = {"arm": name, **changed, "arm.name": label}
     return arms
 
 
-def varies(names: Sequence[str]) -> str:
-    """Return the arm that variants replace: das, or the last if das is not named."""
-    return VARIED if VARIED in names else names[-1]
-
-
-def arm_config(name: str, overrides: list[str]) -> RunConfig:
-    """Compose the config of the arm `name` from the user's overrides."""
-    return run_config(compose_config(own_overrides(name, overrides)))
-
-
-def own_overrides(name: str, overrides: list[str]) -> list[str]:
-    """Return the user's overrides with arm=`name` added and `vary` removed. Raises UserError for an arm that does not
-    exist."""
-    if not (CONFIGS / "arm" / f"{name}.yaml").exists():
-        known = sorted(path.stem for path in (CONFIGS / "arm").glob("*.yaml"))
-        raise UserError(f"unknown arm {name!r}: choose from {', '.join(known)}")
+def arm_overrides(overrides: Sequence[str], changes: Changes) -> list[str]:
+    """Return the overrides of a command line that trains an arm alone. overrides: those of the comparison."""
     kept = [override for override in overrides if not override.startswith(("arm=", "+vary", "vary"))]
-    return [*kept, f"arm={name}"]
+    return [*kept, *(f"{key}={_text(value)}" for key, value in changes.items() if key != "arm.name"), *_named(changes)]
 
 
-def variants(vary: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Make the variants that `vary` asks for. Returns name of a variant -> its overrides.
+def _named(changes: Changes) -> list[str]:
+    return [f"arm.name='{changes['arm.name']}'"] if "arm.name" in changes else []
+
+
+def variants(vary: Mapping[str, Any]) -> dict[str, Changes]:
+    """Make the variants that `vary` asks for. Returns name of a variant -> its changes.
 
     {"drafter": {"window": [1, 4]}} gives the arms window_1 and window_4. A list in place of a config group,
     {"budget": ["fixed", "classes"]}, gives the arms fixed and classes. Raises UserError if values are not a list, if a
@@ -81,16 +75,16 @@ def variants(vary: Mapping[str, Any]) -> dict[str, list[str]]:
                 "only, and not in engine.processes; run it once for each value: "
                 f"python run.py -m {key}={','.join(map(_text, values))}"
             )
-        axes.append([(_label(key, value), f"{key}={_text(value)}") for value in values])
-    overrides_of_arms = {}
+        axes.append([(_label(key, value), (key, value)) for value in values])
+    arms: dict[str, Changes] = {}
     for combination in itertools.product(*axes):
         name = "-".join(label for label, _ in combination)
         if (CONFIGS / "arm" / f"{name}.yaml").exists():
             raise UserError(
                 f"vary: an arm {name} exists already in configs/arm; vary a second setting, so that the name differs"
             )
-        overrides_of_arms[name] = [override for _, override in combination]
-    return overrides_of_arms if axes else {}
+        arms[name] = dict(change for _, change in combination)
+    return arms if axes else {}
 
 
 def _label(key: str, value: Any) -> str:

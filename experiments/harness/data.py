@@ -8,7 +8,8 @@ from datasets import Dataset
 
 from experiments.problems import load
 from experiments.run.errors import UserError
-from experiments.settings.config import DataConfig, Programs, Puzzles, RunConfig, Words
+from experiments.settings.config import RunConfig
+from experiments.settings.groups import DataConfig, Programs, Puzzles, Words
 from experiments.small_policy.problems import PUZZLES, make_problems
 
 Split = Literal["training", "evaluation"]
@@ -42,7 +43,7 @@ def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -
             key = "data" if split == "training" else "eval"
             raise UserError(f"{key}.problems={data.problems}: {error}") from error
     room = config.engine.max_model_len - config.trainer.max_completion_length
-    settings, template = json.dumps(data.settings), json.dumps(config.trainer.chat_template_kwargs)
+    settings, template = json.dumps(data.given), json.dumps(config.trainer.chat_template_kwargs)
     return load.load(settings, config.seed, room, policy, template)
 
 
@@ -83,5 +84,5 @@ def frequencies(data: DataConfig) -> dict[Any, float]:
             raise UserError(f"data.{name} and data.weights must be equally long: a weight for each length of problem")
         key, found = "weights", dict(zip(lengths, data.weights, strict=True))
     if not any(found.values()):
-        raise UserError(f"data.{key}={data.settings[key]}: at least one must be above 0")
+        raise UserError(f"data.{key}={getattr(data, key)}: at least one must be above 0")
     return found

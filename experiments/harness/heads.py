@@ -3,19 +3,19 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from omegaconf import OmegaConf
 
 import experiments.heads
 from das.general.files import write_text
 from das.models import head_files
 from experiments.cache import cached_folder
 from experiments.harness.data import split_rows
-from experiments.run.errors import CONFIGS, UserError
-from experiments.settings.config import HeadConfig, RunConfig, data_config
+from experiments.run.errors import UserError
+from experiments.settings.checked import plain
+from experiments.settings.compose import group_settings
+from experiments.settings.config import RunConfig
+from experiments.settings.groups import DATA, HeadConfig
 
 if TYPE_CHECKING:
     from experiments.heads.training import OnlineHead
@@ -53,7 +53,8 @@ def with_head(config: RunConfig, policy: str, note: Callable[[str], None] = lamb
     folder = config.arm.speculative.get("model") or str(_cached(config, Path(policy), note))
     if problem := head_files.head_problem(Path(folder), Path(policy)):
         raise UserError(problem)
-    return replace(config, arm=replace(config.arm, speculative={**config.arm.speculative, "model": folder}))
+    arm = config.arm.model_copy(update={"speculative": {**config.arm.speculative, "model": folder}})
+    return config.model_copy(update={"arm": arm})
 
 
 def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
@@ -120,11 +121,9 @@ def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[
     data = config.data
     if settings.warm == "general":
         other = "puzzles" if data.name == "programs" else "programs"
-        group: Any = OmegaConf.to_container(OmegaConf.load(CONFIGS / "data" / f"{other}.yaml"))
-        data = data_config(group)
-    count = settings.responses // SIBLINGS
-    data = replace(data, problems=count, settings={**data.settings, "problems": count})
-    rows, _, _ = split_rows(data, "training", replace(config, seed=config.seed + 1), policy)
+        data = DATA.made(plain(group_settings("data", other)))
+    data = data.model_copy(update={"problems": settings.responses // SIBLINGS})
+    rows, _, _ = split_rows(data, "training", config.model_copy(update={"seed": config.seed + 1}), policy)
     tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
     template = dict(config.trainer.chat_template_kwargs)
     prompts = [

@@ -11,18 +11,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from omegaconf import DictConfig
-
 from analysis import read
 from das.general import ranks
 from das.general.files import write_text
 from experiments.run.errors import CONFIGS, CheckpointError, UserError, reading
-from experiments.run.plain import plain
 from experiments.run.progress import Progress
 from experiments.run.run_folder import ENGINES, versions
-from experiments.settings.compose import compose_config
+from experiments.settings.checked import leaves, plain
+from experiments.settings.compose import Composed, composed, task_of
 from experiments.settings.config import RunConfig
-from experiments.settings.typed import leaves
 from experiments.training import checkpoint
 
 TASKS = ("train", "compare")
@@ -48,27 +45,26 @@ RECORDS = (OVERRIDES, "meta.json", "metrics.jsonl", "result.json")  # a folder w
 # ---- command line and lock ----
 
 
-def remember(folder: Path, overrides: list[str]) -> None:
+def remember(folder: Path, overrides: Sequence[str]) -> None:
     """Write the command line's overrides into a run's folder, so that `recall` can read them."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / OVERRIDES, json.dumps(_settings(overrides)))
 
 
-def goes_on(folder: Path, config: DictConfig, overrides: Sequence[str]) -> bool:
-    """Return whether `folder` holds a run that was started with these overrides, so that it is resumed without
-    resume=FOLDER. A job that a cluster starts again therefore continues.
+def goes_on(now: Composed) -> bool:
+    """Return whether a run's folder holds a run that was started with these overrides already, so that it is resumed
+    without resume=FOLDER. A job that a cluster starts again therefore continues.
 
     Raises UserError if the folder holds another run, or one whose task cannot be resumed. Tasks whose folder is a store
     of several runs (task.folder) check each of these runs themselves.
     """
-    if config.task.get("folder") or not any((folder / name).exists() for name in RECORDS):
+    folder, task = now.folder, now.config.task
+    if task.get("folder") or not any((folder / name).exists() for name in RECORDS):
         return False
     held, elsewhere = f"{folder} already holds a run", "name another folder with hydra.run.dir=FOLDER"
-    if config.task.name not in TASKS:
-        raise UserError(f"{held}, and task={config.task.name} cannot be resumed: move it away, or {elsewhere}")
-    first, now = set(_recorded(folder)), set(_settings(overrides))
-    if first != now:
-        differing = sorted(first ^ now)
+    if task.name not in TASKS:
+        raise UserError(f"{held}, and task={task.name} cannot be resumed: move it away, or {elsewhere}")
+    if differing := sorted({*_recorded(folder)} ^ {*_settings(now.overrides)}):
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise UserError(
             f"{held} with other settings ({', '.join(differing[:SHOWN])}{more}): continue it with resume={folder}, or "
@@ -89,33 +85,31 @@ def _recorded(folder: Path) -> list[str]:
         raise UserError(f"resume={folder}: it holds no run of task=train or task=compare (overrides.json)") from None
 
 
-def recall(folder: Path, overrides: list[str]) -> tuple[DictConfig, list[str]]:
-    """Return the config and the overrides of the run in `folder`: those of its command line, changed by `overrides`.
+def recall(folder: Path, overrides: Sequence[str]) -> Composed:
+    """Return the config of the run in `folder`: that of its command line, changed by `overrides`.
 
     Raises UserError if there is no such run, if its task cannot be resumed, or if somebody else may have made it
     (_refuse_foreign).
     """
     first = _recorded(folder)
     given_now = {_key(override) for override in overrides}
-    combined = [override for override in first if _key(override) not in given_now] + overrides
+    combined = [*(override for override in first if _key(override) not in given_now), *overrides]
     if "resume" not in given_now:  # the run is started again in its folder
         combined.append(f"resume='{folder}'")
-    config, task = compose_config(combined), compose_config(first).task.name
+    again, task = composed(combined), task_of(first)
     if task not in TASKS:
         raise UserError(f"resume={folder}: task={task} cannot be resumed, only {' and '.join(TASKS)}")
-    if config.task.name != task:
-        raise UserError(
-            f"resume={folder}: it holds a run of task={task}, which task={config.task.name} cannot continue"
-        )
-    _refuse_foreign(folder, config, overrides)
-    return config, combined
+    if (other := again.config.task.name) != task:
+        raise UserError(f"resume={folder}: it holds a run of task={task}, which task={other} cannot continue")
+    _refuse_foreign(folder, again, overrides)
+    return again
 
 
-def _refuse_foreign(folder: Path, config: DictConfig, overrides: Sequence[str]) -> None:
+def _refuse_foreign(folder: Path, again: Composed, overrides: Sequence[str]) -> None:
     """Refuse a folder that names a class or function of its own, unless `overrides` name it too, and one that holds a
     link, through which a run would write or delete elsewhere. Raises UserError."""
     given = " ".join(overrides)
-    for key, value in leaves(plain(config)):
+    for key, value in leaves(plain(again.config)):
         for name in value if isinstance(value, list) else [value]:
             if CODE.fullmatch(str(name)) and name not in given:
                 raise UserError(f"resume={folder}: it asks to run {key}={name}; if you trust it, repeat this setting")

@@ -5,7 +5,7 @@ from importlib import import_module
 from typing import Any
 
 from experiments.run.errors import UserError
-from experiments.settings.config import CodeConfig, MathsConfig, OwnConfig, RewardConfig
+from experiments.settings.groups import CodeConfig, MathsConfig, OwnConfig, RewardConfig
 from rewards import maths
 from rewards.code import CodeReward
 from rewards.conversations import BrevityConversations, ConversationReward, JudgedConversations, OwnConversations

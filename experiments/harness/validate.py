@@ -20,8 +20,8 @@ from experiments.harness.reward import check_judge
 from experiments.harness.validate_policy import check_policy
 from experiments.problems import load
 from experiments.run.errors import UserError
+from experiments.settings.checked import shown
 from experiments.settings.config import RunConfig
-from experiments.settings.typed import shown
 
 DRAFTING = ("compare", "train", "rollout")  # tasks that fail if an arm that should draft does not
 
@@ -84,7 +84,7 @@ def check_data(config: RunConfig) -> None:
     if data.name in MADE:
         frequencies(data)
     else:
-        load.check(data.settings)
+        load.check(data.given)
 
 
 def check_cluster(config: RunConfig) -> None:
@@ -102,7 +102,7 @@ def check_processes(config: RunConfig) -> None:
     Raises UserError.
     """
     wanted, launched = config.engine.processes, ranks.count()
-    of_engine = max(config.engine.tensor_parallel_size, config.trainer.arguments.get("vllm_tensor_parallel_size", 1))
+    of_engine = max(config.engine.tensor_parallel_size, config.trainer.vllm_tensor_parallel_size)
     if of_engine > 1:
         raise UserError(
             f"engine.tensor_parallel_size={of_engine}: run.py trains with engines of one process each; set it to 1, or "
@@ -136,9 +136,8 @@ def check_processes(config: RunConfig) -> None:
 def check_checkpoints(config: RunConfig) -> None:
     """Two steps may train on responses that were generated together. Refuse checkpoints between such steps, because a
     checkpoint does not hold the responses. Raises UserError."""
-    arguments, every = config.trainer.arguments, config.checkpoint.every
-    accumulated = arguments.get("gradient_accumulation_steps", 1)
-    generation = arguments.get("steps_per_generation", accumulated) * arguments.get("num_iterations", 1)
+    every, accumulated = config.checkpoint.every, config.trainer.gradient_accumulation_steps
+    generation = config.trainer.steps_of_generation
     if every * accumulated % generation:  # no checkpoint holds responses that were generated for several steps
         shared = lcm(generation, accumulated) // accumulated
         raise UserError(f"checkpoint.every={every}: must be a multiple of {shared}, the steps that share a generation")

@@ -18,7 +18,7 @@ from experiments.papers import das_drafts, das_fig10, das_rollouts
 from experiments.papers.replayed import Setting
 from experiments.run.parallel import in_processes
 from experiments.run.progress import Progress
-from experiments.settings.typed import Settings
+from experiments.settings.checked import Settings
 from experiments.simulate.chains_of_thought import chains_of_thought
 from experiments.simulate.latency_fits import fit_affine, relative_error
 from experiments.simulate.latency_forms import Passes

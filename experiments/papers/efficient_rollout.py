@@ -11,7 +11,7 @@ import numpy as np
 from analysis.report import Line, Section, curves
 from das.budget.latency import Array
 from experiments.run.progress import Progress
-from experiments.settings.typed import Settings
+from experiments.settings.checked import Settings
 from experiments.simulate.cluster import simulate_rollout
 from experiments.simulate.engine import Engine, PlainEngine
 from experiments.simulate.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate

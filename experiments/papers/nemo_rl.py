@@ -9,7 +9,7 @@ import numpy as np
 
 from analysis.report import Line, Section, Table, curves
 from experiments.run.progress import Progress
-from experiments.settings.typed import Settings
+from experiments.settings.checked import Settings
 from experiments.simulate.chains_of_thought import chains_of_thought
 from experiments.simulate.cluster import Step, simulate_rollout
 from experiments.simulate.engine import PlainEngine

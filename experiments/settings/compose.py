@@ -1,160 +1,194 @@
-"""Compose a config from overrides. An error is one line, which says what is wrong and what to change."""
+"""Compose a config from a command line, once. An error is one line, which says what is wrong and what to change."""
 
-import os
+import itertools
 import re
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.utils import setup_globals
 from hydra.errors import HydraException, OverrideParseException
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from experiments.registry import TASKS
-from experiments.run.errors import CONFIGS, USER_ERROR, UserError, say, stop
+from experiments.run.errors import CONFIGS, UserError, say
+from experiments.settings.checked import leaves
 from experiments.settings.config import run_config
 
 _NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # what compose raises
-SWEEP = {"-m", "--multirun"}
 _CHOICE = re.compile(
     r"Could not find '(.+)/([^/']+)'\s+Available options in '[^']*':\s+(.*?)\s+Config search", re.DOTALL
 )
 
 
-def compose_config(overrides: list[str]) -> DictConfig:
-    """Return the config with these overrides. Raises UserError with a one-line message if a key or a choice is
-    unknown."""
-    try:
-        return compose("config", overrides=overrides)
-    except _NO_CONFIG as error:
-        raise UserError(config_error_line(error, overrides)) from error
+def now() -> str:
+    """Returns date and time to the millisecond: runs that start in the same second get folders of their own."""
+    seconds, milliseconds = divmod(time.time_ns() // 10**6, 1000)
+    return f"{time.strftime('%Y-%m-%d_%H-%M-%S', time.localtime(seconds))}.{milliseconds:03d}"
 
 
-def config_error_line(error: Exception, overrides: list[str]) -> str:
+def name_folders(started: str) -> None:
+    """Register the functions `either` and `started`, with which configs/config.yaml names a run's folder.
+
+    started: date and time of the start, equal on all ranks.
+    """
+    OmegaConf.register_new_resolver("either", lambda first, second: first or second, replace=True)
+    OmegaConf.register_new_resolver("started", lambda: started, replace=True)
+
+
+name_folders(now())
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A config as Hydra composed it: interpolations are not resolved yet."""
+
+    config: DictConfig
+    choices: Mapping[str, str]  # group -> the chosen file of configs/GROUP
+    overrides: Sequence[str]  # those of the command line
+    folder: Path  # of the run
+    sweep: Path  # folder of the sweep
+
+    def changed(self, changes: Mapping[str, Any]) -> DictConfig:
+        """Return the config with other settings. changes: by dotted key, or by group: another file of it, or its
+        settings. What was set beside the old file of a group is set in the new one, too."""
+        config = self.config.copy()
+        with open_dict(config):
+            for key in sorted(changes, key=lambda key: "." in key):  # groups first
+                value = changes[key]
+                if key not in self.choices or not isinstance(value, str):
+                    OmegaConf.update(config, key, value, merge=False)
+                    continue
+                own = self._set_beside(key)
+                config[key] = group_settings(key, value)
+                for name, setting in own.items():
+                    OmegaConf.update(config, f"{key}.{name}", setting)
+        return config
+
+    def _set_beside(self, group: str) -> dict[str, Any]:
+        """Return the settings of a group that do not come from its file."""
+        usual = dict(leaves(OmegaConf.to_container(group_settings(group, self.choices[group]))))
+        given = {override.lstrip("+").partition("=")[0] for override in self.overrides}
+        found = leaves(OmegaConf.to_container(self.config[group]))
+        return {
+            name: value
+            for name, value in found
+            if f"{group}.{name}" in given or name not in usual or usual[name] != value
+        }
+
+
+def group_settings(group: str, name: str, key: str = "") -> DictConfig:
+    """Read configs/GROUP/NAME.yaml, with the files on which it builds. key: of the setting that names it. Raises
+    UserError if there is no such file."""
+    folder = CONFIGS / group
+    if not (folder / f"{name}.yaml").exists() or Path(name).name != name:
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+        raise UserError(f"{key or group}={name}: choose {known}")
+    own: Any = OmegaConf.load(folder / f"{name}.yaml")
+    bases = [group_settings(group, base) for base in own.pop("defaults", ()) if base != "_self_"]
+    merged: Any = OmegaConf.merge(*bases, own)
+    return merged
+
+
+def composed(overrides: Sequence[str]) -> Composed:
+    """Compose the config of a command line. Raises UserError with a one-line message if it is no config."""
+    task = task_of(overrides)
+    if task not in TASKS:
+        raise UserError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}; python run.py --help describes them")
+    with _hydra():
+        _refuse_no_choice(overrides)
+        try:
+            config = compose("config", overrides=list(map(addable, overrides)), return_hydra_config=True)
+            return of_hydra(config, config.hydra, overrides)
+        except _NO_CONFIG as error:
+            raise UserError(_error_line(error, overrides)) from error
+
+
+def of_hydra(config: DictConfig, hydra: DictConfig, overrides: Sequence[str]) -> Composed:
+    """Take a config as Hydra makes it. hydra: Hydra's own part. Raises OmegaConf's errors."""
+    choices = {str(group): file for group, file in hydra.runtime.choices.items() if (CONFIGS / str(group)).is_dir()}
+    folder = hydra.run.dir if OmegaConf.is_missing(hydra.runtime, "output_dir") else hydra.runtime.output_dir
+    own = config.copy()
+    with open_dict(own):
+        own.pop("hydra", None)
+    return Composed(own, choices, list(overrides), Path(folder), Path(hydra.sweep.dir))
+
+
+def addable(override: str) -> str:
+    """Return an override that adds its setting if configs/ does not have it: whether there is such a one, the class of
+    its group says."""
+    group, equals, _ = override.partition("=")
+    plain = equals and re.fullmatch(r"(?!hydra)[a-z]\w*(\.\w+)*", group)
+    return f"++{override}" if plain and not (CONFIGS / group).is_dir() else override
+
+
+def task_of(overrides: Sequence[str]) -> str:
+    """Return the task of a command line."""
+    return next((each.removeprefix("task=") for each in overrides if each.startswith("task=")), "compare")
+
+
+def jobs_of(overrides: Sequence[str]) -> list[Composed]:
+    """Compose the jobs of a sweep. Raises UserError if the settings of a job are wrong, after a line about each other
+    such job."""
+    with _hydra():
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+        try:
+            parsed = {each.get_key_element(): each for each in parser.parse_overrides(list(overrides))}
+        except HydraException as error:
+            raise UserError(_error_line(error, overrides)) from error
+        values = [
+            each.sweep_string_iterator() if each.is_sweep_override() else [each.get_value_element_as_str()]
+            for each in parsed.values()
+        ]
+        jobs, wrong = [], []
+        for number, chosen in enumerate(itertools.product(*values)):
+            job = [f"{key}={value}" for key, value in zip(parsed, chosen, strict=True)]
+            try:
+                jobs.append(composed(job))
+                run_config(jobs[-1].config)
+            except UserError as error:
+                wrong.append(f"job {number} ({' '.join(job)}): {error}")
+    for line in wrong[:-1]:
+        say(line)
+    if wrong:
+        raise UserError(f"{wrong[-1]}; no job of the sweep was started")
+    return jobs
+
+
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """Inside the `with` block Hydra composes from configs/, unless it composes from elsewhere already."""
+    if GlobalHydra.instance().is_initialized():
+        yield
+    else:
+        with initialize_config_dir(str(CONFIGS), version_base=None):
+            yield
+
+
+def _error_line(error: Exception, overrides: Sequence[str]) -> str:
     """Return one line that says what is wrong with a config."""
     if isinstance(error, UnicodeDecodeError):  # it names no file
         return f"{' '.join(overrides)} chooses a config file that is not UTF-8: {error}"
     if isinstance(error, OverrideParseException):
-        return f"{error.override}: {error}"
+        return f"{str(error.override).removeprefix('++')}: {error}"
     if choice := _CHOICE.search(str(error)):
         return f"{choice[1]}={choice[2]}: choose {', '.join(choice[3].split())}"
-    if unknown := re.search(r"Could not override '([\w.]+)'", str(error)):
-        return _unknown_key(unknown[1], str(error), overrides)
     return str(error)
 
 
-def _unknown_key(key: str, hydra_line: str, overrides: list[str]) -> str:
-    """Return an error line for a key that the config lacks. Hydra's own line advises a plus sign before the key.
-
-    hydra_line: Hydra's own error line. It is returned only if its advice helps: if the config with a plus sign is
-    valid.
-    """
-    added = [f"+{override}" if override.split("=")[0] == key else override for override in overrides]
-    try:
-        config = compose("config", overrides=added)
-        run_config(config)
-    except UserError as refusal:
-        return str(refusal)
-    except _NO_CONFIG as error:
-        return config_error_line(error, added) if added != overrides else hydra_line
-    if key.startswith("arm."):
-        return (
-            f"{key}: arm={config.arm.name} has no such setting; choose the arm that has it, or in a comparison give "
-            f"+vary.{key}=[VALUE], which is for the arm das, or else for the last one"
-        )
-    return hydra_line
-
-
-def explain_config_error(arguments: list[str]) -> None:
-    """Compose the config before Hydra does, to report a bad key or choice by one line instead of Hydra's several lines.
-    Of a sweep, check the settings of all jobs before the first one begins.
-
-    arguments: the command line. One with other flags than -m (--help, --cfg ...) is left to Hydra.
-    """
-    flags = {argument for argument in arguments if argument.startswith("-")}
-    overrides = [argument for argument in arguments if argument not in flags]
-    if flags - SWEEP:
-        return
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        try:
-            if flags:
-                setup_globals()  # the folder of a sweep has the time in its name
-                folder = _sweep_folder(overrides)
-            else:
-                folder = _composed(overrides).hydra.run.dir
-        except UserError as error:
-            stop(str(error), USER_ERROR)
-        except _NO_CONFIG as error:
-            stop(config_error_line(error, overrides), USER_ERROR)
-    _require_writable(Path(folder))
-
-
-def _composed(overrides: list[str]) -> DictConfig:
-    """Return the config with these overrides, with Hydra's own part. Raises UserError with a one-line message."""
-    task = next((override.removeprefix("task=") for override in overrides if override.startswith("task=")), "compare")
-    if task not in TASKS:
-        raise UserError(f"unknown task {task!r}: choose one of {', '.join(TASKS)}; python run.py --help describes them")
-    if refusal := _no_choice(overrides):
-        raise UserError(refusal)
-    try:
-        config = compose("config", overrides=overrides, return_hydra_config=True)
-    except _NO_CONFIG as error:
-        raise UserError(config_error_line(error, overrides)) from error
-    if (resumed := config.get("resume")) is not None and not Path(str(resumed)).is_dir():  # Hydra would create it
-        raise UserError(f"resume={resumed}: no such folder")
-    return config
-
-
-def _sweep_folder(overrides: list[str]) -> str:
-    """Return the folder of a sweep. Exits with one line for each of its jobs whose settings are wrong."""
-    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-    (jobs,) = BasicSweeper.split_arguments(parser.parse_overrides(overrides), None)
-    folder, wrong = "", []
-    for number, job in enumerate(jobs):
-        try:
-            config = _composed(job)
-            folder = config.hydra.sweep.dir
-            with open_dict(config):
-                del config.hydra
-            run_config(config)
-        except (UserError, *_NO_CONFIG) as error:
-            line = str(error) if isinstance(error, UserError) else config_error_line(error, job)
-            wrong.append(f"job {number} ({' '.join(job)}): {line}")
-    for line in wrong[:-1]:
-        say(line)
-    if wrong:
-        stop(f"{wrong[-1]}; no job of the sweep was started", USER_ERROR)
-    return folder
-
-
-def _no_choice(arguments: list[str]) -> str:
-    """Return an error line for a group that is given null, a number, a truth value or a group of settings, where Hydra
-    wants the name of one of its files. Empty if there is none."""
-    parser = OverridesParser.create()
-    for argument in arguments:
-        group = argument.lstrip("+").partition("=")[0]
-        if not (CONFIGS / group).is_dir():
-            continue
-        with suppress(HydraException):  # Hydra itself says what it cannot parse
-            value = parser.parse_override(argument).value()
-            if all(isinstance(name, str) for name in (value if isinstance(value, list) else [value])):
-                continue
+def _refuse_no_choice(overrides: Sequence[str]) -> None:
+    """Refuse a group that is given null, a number, a truth value or a group of settings, where Hydra wants the name of
+    one of its files. Raises UserError."""
+    for override in overrides:
+        group, _, value = override.lstrip("+").partition("=")
+        if (CONFIGS / group).is_dir() and re.fullmatch(r"null|true|false|[\d.]*|\{.*", value):
             choices = ", ".join(sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")))
             without = " (leave it out for none)" if group in ("setting", "experiment") else ""
-            return f"{argument}: choose {choices}{without}"
-    return ""
-
-
-def _require_writable(folder: Path) -> None:
-    """Exit with one line unless the run's folder can be created or written. Hydra would exit with a traceback."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        stop(f"{folder} cannot be created ({error.strerror}): set out=OTHER_DIR", USER_ERROR)
-    if not os.access(folder.parent, os.W_OK) or (folder.exists() and not folder.is_dir()):
-        stop(f"{folder} is not a folder that can be written: set out=OTHER_DIR", USER_ERROR)
+            raise UserError(f"{override}: choose {choices}{without}")

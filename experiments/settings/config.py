@@ -1,349 +1,42 @@
-"""The settings of a run as frozen, typed dataclasses. `run_config` makes them once from Hydra's config.
+"""The settings of a run, made once from Hydra's config, and what excludes what."""
 
-configs/ holds every setting's value with its unit or source. Its kind and its range stand here, once, but for those of
-the library's own settings: a drafter's, a budget's, a cluster's and the limits of reward=code have the annotations of
-their classes. Tasks' settings are in tasks.py.
-"""
-
-from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NoReturn, Self
 
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import BeforeValidator, Field, model_validator
 
-from das.budget import POLICIES
 from das.cluster.connection import ClusterSettings
-from das.drafter.options import DrafterOptions
-from das.engine.settings import Method, find_method
 from experiments.run.errors import UserError
-from experiments.run.plain import plain
-from experiments.settings import trl
-from experiments.settings.conflicts import refuse_conflicts
+from experiments.settings import groups
+from experiments.settings.checked import Choice, Group, Settings, checked, plain, shown
 from experiments.settings.tasks import TASK
-from experiments.settings.typed import Given, Named, Range, Settings, group, made
-from rewards.limits import Limits
 
-Count = Annotated[int, Range(1)]
-Share = Annotated[float, Range(0, 1)]
-Tokens = Annotated[int, Range(1, 2**22)]  # of a response
-Drafted = Annotated[int, Range(1, 4096)]  # tokens of a request and pass
-Temperature = Annotated[float, Range(0.01, 100, or_zero=True)]  # log-probs are divided by it; 0: greedy
-Judge = Literal["maths", "code"]
+_CHOICES = (groups.BUDGET, groups.CLUSTER, groups.DATA, groups.DRAFTER, groups.REWARD, TASK)
+CHOICES: Mapping[str, Choice] = {each.group: each for each in _CHOICES}
 
-BUDGET = Named(
-    "budget",
-    POLICIES,
-    own=lambda name: None,
-    hints={"tokens": Drafted, "ratio": Annotated[float, Range(1e-6, 1e9)] | None},
-    made=False,
-)
-Budget = Annotated[Settings, BUDGET]
-BUDGET.hints["over"] = Budget | None  # type: ignore[index]  # a budget over a budget
 
-
-@dataclass(frozen=True)
-class ArmConfig:
-    """The settings of configs/arm."""
-
-    name: str
-    method: str  # a row of das/engine/settings.py
-    speculative: Settings  # further settings of vLLM's own methods
-    budget: Budget | None = None  # the arm's own budget; None: the one of configs/budget
-    self_draft: Literal["w8a8", "w4"] = "w8a8"  # format of the policy's weights that draft, with method self_draft
-    online: bool = False  # True if the head is trained during the run
-
-    def __post_init__(self) -> None:
-        made(Drafted | None, self.speculative.get("num_speculative_tokens"), "arm.speculative.num_speculative_tokens")
-
-    @property
-    def drafts(self) -> bool:
-        """True if this arm should make drafts. If so, a run that drafts nothing has failed."""
-        return self.row.drafts
-
-    @property
-    def row(self) -> Method:
-        """The row of this arm's method (das/engine/settings.py). Raises EngineError for an unknown method."""
-        return find_method(self.method)
-
-
-@dataclass(frozen=True)
-class PolicyConfig:
-    """The settings of configs/policy."""
-
-    name: str
-    path: str | None  # directory or hub id; None: the policy that the name says
-    chat_template_kwargs: Settings
-    cold_start: Literal["words"] | None = None  # smollm2 only: the texts on which it is fine-tuned; None: as it comes
-    shape: str | None = None  # random only: the sizes of its weights
-
-    def __post_init__(self) -> None:
-        if self.path is None and self.name not in ("small", "smollm2", "random"):
-            raise UserError(f"policy.name={self.name}: choose with policy=NAME, or name a folder by policy.path")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """What the files of configs/data have in common."""
-
-    name: str
-    judged_by: Judge
-    problems: Count | None  # how many problems; None: all of the set
-    settings: Given  # the whole group
-
-
-@dataclass(frozen=True, kw_only=True)
-class Puzzles(DataConfig):
-    kinds: dict[str, float]  # kind -> relative frequency
-
-
-@dataclass(frozen=True, kw_only=True)
-class Programs(DataConfig):
-    chain_steps: list[Annotated[int, Range(2, 8)]]
-    weights: list[float]  # the relative frequency of each length
-
-
-@dataclass(frozen=True, kw_only=True)
-class Words(DataConfig):
-    events: list[Annotated[int, Range(1, 10)]]
-    weights: list[float]  # the relative frequency of each number of events
-
-
-@dataclass(frozen=True)
-class Hub:
-    id: str
-    subsets: list[str]
-    split: str
-    revision: str
-
-
-@dataclass(frozen=True)
-class Columns:
-    """A column's name, or several: the first one that a row has."""
-
-    problem: str | list[str]
-    answer: str | list[str]
-    tests: str | list[str]
-    starter: str | list[str]
-    id: str | list[str] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProblemSet(DataConfig):
-    hub: Hub | None
-    path: str | None
-    columns: Columns
-    answer_after: str | None
-    max_tests: Count | None
-    system: str | None
-    prompt: str
-    with_starter: str | None
-    as_program: str | None
-    part: Literal["train", "eval"]
-    held_out: Annotated[float, Range(0, 0.999)]
-    max_prompt_tokens: Count | None
-
-
-DATA = Named(
-    "data",
-    {"puzzles": Puzzles, "programs": Programs, "words": Words},
-    others=(ProblemSet, "columns"),  # published, or the user's own
-)
-
-
-@dataclass(frozen=True)
-class RewardConfig:
-    """The settings of configs/reward. Alone, those of reward=brevity."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class MathsConfig(RewardConfig):
-    parallel: Annotated[int, Range(1, 1024)]  # worker processes
-    timeout_s: Annotated[float, Range(0.01, 86400)]  # seconds for one response
-
-
-@dataclass(frozen=True)
-class CodeConfig(RewardConfig):
-    parallel: Annotated[int, Range(1, 1024)]  # judges
-    limits: Limits  # of one solution
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self.limits).items():
-            made(Annotated[float, Range(0.01, 2**20)], value, f"reward.limits.{name}")
-
-
-@dataclass(frozen=True)
-class OwnConfig(RewardConfig):
-    function: str  # module:function
-
-
-REWARD = Named("reward", {"brevity": RewardConfig, "code": CodeConfig, "maths": MathsConfig, "own": OwnConfig})
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepConfig:
-    """The settings of configs/trainer that TRL does not know; experiments.training.trainer explains them."""
-
-    trim_padding: bool
-    lag: Annotated[int, Range(0, 8)]  # training steps
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainerConfig(StepConfig):
-    """The settings of configs/trainer: those that the harness reads, and arguments of TRL's GRPOConfig."""
-
-    max_steps: Annotated[int, Range(1, 10**7)]
-    per_device_train_batch_size: trl.Size  # responses; DAS: 2,048 over all processes
-    learning_rate: Share  # 0: the policy stays as it is
-    lr_scheduler_type: str
-    max_grad_norm: float
-    beta: float
-    vllm_importance_sampling_correction: bool
-    num_generations: Count
-    max_completion_length: Tokens
-    temperature: Temperature
-    chat_template_kwargs: Settings
-    given: Given
-
-    FURTHER: ClassVar = trl.TAKEN
-    ADVICE: ClassVar = staticmethod(trl.instead)
-
-    @property
-    def arguments(self) -> Settings:
-        """The arguments of GRPOConfig."""
-        return {key: value for key, value in self.given.items() if key not in self.of_steps}
-
-    @property
-    def of_steps(self) -> Settings:
-        """The settings that TRL does not know: arguments of the harness's trainer."""
-        return {each.name: getattr(self, each.name) for each in fields(StepConfig)}
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """The settings of configs/engine."""
-
-    dtype: Literal["float32", "bfloat16", "float16", "auto"]
-    threads: Annotated[int, Range(1, 1024)] | None  # CPU threads of engine and trainer; None: as many as torch takes
-    kv_cache_gib: Annotated[int, Range(1, 2**14)]
-    max_model_len: Annotated[int, Range(2, 2**22)]  # tokens of prompt and response together
-    max_num_seqs: Annotated[int, Range(1, 2**16)]
-    max_num_batched_tokens: Annotated[int, Range(1, 2**24)]
-    enable_prefix_caching: bool
-    enable_chunked_prefill: bool
-    enforce_eager: bool
-    gpu_memory_utilization: Annotated[float, Range(0.001, 1)]
-    tensor_parallel_size: Annotated[int, Range(1, 1024)]
-    exact: Literal["bits", "distribution"]
-    weight_check_every: Annotated[int, Range(1, 10**7)]  # syncs
-    processes: Annotated[int, Range(1, 2**16)]  # processes that train together
-    launch: str  # the launcher of several processes: python -m LAUNCH run.py ...
-    own_process: bool  # True if the engine of a training has its own process
-    extra: Settings = field(default_factory=dict)  # further arguments of vllm.LLM
-    given: Given
-
-    OF_PROCESS: ClassVar = ("threads", "processes", "launch", "own_process")
-
-    @property
-    def settings(self) -> Settings:
-        """Fields of EngineSettings: without the settings of the process in which the engine is."""
-        return {key: value for key, value in self.given.items() if key not in self.OF_PROCESS}
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrafterConfig(DrafterOptions):
-    """The settings of configs/drafter. A drafter of the user has further options, in `options`."""
-
-    name: str
-    unit: Literal["epoch", "step"]  # unit of the window
-    warm: str | None = None
-    given: Given
-
-    @property
-    def options(self) -> Settings:
-        """Options of das.drafter.make_drafter, with `warm`."""
-        return {key: value for key, value in self.given.items() if key != "unit"}
-
-
-@dataclass(frozen=True)
-class OwnDrafter:
-    name: str
-    unit: Literal["epoch", "step"]
-    given: Given
-    warm: str | None = None
-    options = DrafterConfig.options
-
-
-DRAFTER = Named("drafter", {"history": DrafterConfig}, own=OwnDrafter)
-
-
-def _no_cluster() -> None:
-    return None
-
-
-CLUSTER = Named("cluster", {"none": _no_cluster, "ray": ClusterSettings})
-
-
-@dataclass(frozen=True)
-class HeadConfig:
-    """The settings of EAGLE-3 heads."""
-
-    path: str | None
-    tokens: Drafted  # of a request and pass
-    warm: Literal["in_domain", "general"]
-    responses: Annotated[int, Range(8, 10**6)]  # number of responses from which a new head learns
-    max_tokens: Annotated[int, Range(2, 2**22)]  # length of such a response
-    epochs: Annotated[int, Range(1, 10**4)]  # passes through these responses
-    depth: Drafted  # number of drafted tokens in the loss
-    matrix_learning_rate: Share
-    other_learning_rate: Share
-    share: Annotated[float, Range(1e-6, 1)]  # of each step's responses that train the head during the run
-    online_rate: float  # factor on both learning rates during the run
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """The settings of a training's checkpoints."""
-
-    every: int  # training steps; 0: never
-    keep: Annotated[int, Range(2)]  # the newest ones; 2 or more, because the last one may be incomplete
-
-
-@dataclass(frozen=True)
-class EvalConfig:
-    """The settings `eval`: accuracy on held-out problems during a training (see evaluation/held_out.py)."""
-
-    every: Annotated[int, Range(0, 10**7)]  # training steps between evaluations; 0: none
-    data: str | None  # name in configs/data; None: held-out problems of the training's own data
-    path: str | None  # file from which that set is read
-    problems: Annotated[int, Range(1, 10**6)] | None  # how many problems; None: all of a published set
-    samples: Annotated[int, Range(1, 2**16)]  # responses to each problem
-    k: list[Annotated[int, Range(1, 2**16)]] | None  # the k of pass@k; None: powers of two
-    temperature: Temperature | None = None  # None: that of the training; 0: greedy
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig:
+class RunConfig(Group):
     """All settings of a run. A comparison has a RunConfig for each arm."""
 
-    arm: ArmConfig
-    policy: PolicyConfig
-    data: Annotated[DataConfig, DATA]
-    reward: Annotated[RewardConfig, REWARD]
-    trainer: TrainerConfig
-    engine: EngineConfig
-    cluster: Annotated[ClusterSettings | None, CLUSTER]  # None: one engine, in the training process
-    drafter: Annotated[DrafterConfig, DRAFTER]
-    head: HeadConfig
-    checkpoint: CheckpointConfig
-    eval: EvalConfig
-    budget: Budget
-    task: Annotated[Any, TASK]
+    arm: groups.ArmConfig
+    policy: groups.PolicyConfig
+    data: Annotated[groups.DataConfig, BeforeValidator(groups.DATA.made)]
+    reward: Annotated[groups.RewardConfig, BeforeValidator(groups.REWARD.made)]
+    trainer: groups.TrainerConfig
+    engine: groups.EngineConfig
+    cluster: Annotated[ClusterSettings | None, BeforeValidator(groups.made_cluster)]
+    drafter: Annotated[groups.DrafterConfig, BeforeValidator(groups.DRAFTER.made)]
+    head: groups.HeadConfig
+    checkpoint: groups.CheckpointConfig
+    eval: groups.EvalConfig
+    budget: Annotated[Settings, BeforeValidator(groups.made_budget)]
+    task: Annotated[Any, BeforeValidator(TASK.made)]
     arms: list[str]
     vary: Settings
     schedule: Literal["longest_first", "given"]
-    seed: Annotated[int, Range(0, 2**32 - 1)]  # NumPy's range
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)]  # NumPy's range
     resume: str | None  # folder of the run to resume
     wandb: Literal["online", "offline", "off"]
     wandb_project: str
@@ -351,8 +44,14 @@ class RunConfig:
     cache: str  # folder of what is made on the spot, such as draft heads
     profile: Literal["small", "smoke", "paper"]
     paper: Literal["das", "efficient_rollout", "nemo_rl"] | None
-    experiment: Settings = field(default_factory=dict)
-    resolved: Given  # the whole config as plain values, as config.yaml records it
+    experiment: Settings = Field(default_factory=dict)
+    resolved: Settings = Field(default_factory=dict)  # the whole config as plain values, as config.yaml records it
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        for rule in RULES:
+            rule(self)
+        return self
 
     @property
     def responses_per_step(self) -> int:
@@ -367,8 +66,8 @@ class RunConfig:
     def with_problems(self, count: int) -> "RunConfig":
         """Return this config with another number of problems. data.problems=null asks for all problems; a run then
         records in this way how many there are."""
-        data = data_config({**self.data.settings, "problems": count})
-        return replace(self, data=data, resolved={**self.resolved, "data": data.settings})
+        resolved = {**self.resolved, "data": {**self.resolved["data"], "problems": count}}
+        return self.model_copy(update={"data": self.data.model_copy(update={"problems": count}), "resolved": resolved})
 
 
 def responses_per_step(trainer: Settings, processes: int) -> int:
@@ -388,23 +87,111 @@ def steps_per_epoch(num_problems: int, problems_per_step: int) -> int:
 
 
 def run_config(composed: DictConfig) -> RunConfig:
-    """Check Hydra's config and convert it to dataclasses. Raises UserError with a one-line message."""
+    """Make the settings of a run from Hydra's config. Raises UserError with a one-line message."""
     try:
         resolved = plain(composed)
     except OmegaConfBaseException as error:  # an interpolation is wrong
         raise UserError(str(error)) from error
-    config: RunConfig = group(RunConfig, {key: value for key, value in resolved.items() if key != "hydra"}, "")
-    refuse_conflicts(config.resolved)
-    return config
+    return checked(RunConfig, resolved | {"resolved": resolved}, "")
 
 
-def data_config(settings: Settings) -> DataConfig:
-    """Convert the settings of a file of configs/data to a dataclass."""
-    data: DataConfig = made(Annotated[DataConfig, DATA], settings, "data")
-    return data
+# ---- what excludes what ----
+
+PASS_ON = ("experiment", "reproduce")  # tasks that pass their settings on to runs of other tasks
+TRAINING = ("compare", "train", *PASS_ON)  # tasks that train
 
 
-def reward_config(settings: Settings) -> RewardConfig:
-    """Convert the settings of a file of configs/reward to a dataclass."""
-    reward: RewardConfig = made(Annotated[RewardConfig, REWARD], settings, "reward")
-    return reward
+def greedy(config: RunConfig) -> None:
+    """`trainer.temperature=0` is for `task=evaluate` alone, and `trainer.generation_kwargs` has no `seed`."""
+    if config.trainer.temperature == 0 and config.task.name != "evaluate":
+        refuse("trainer.temperature", 0, "must be above 0: greedy is for task=evaluate and eval.temperature")
+    if (seed := (config.trainer.generation_kwargs or {}).get("seed")) is not None:
+        made = "each response has a seed of its own, made from the setting seed; set that"
+        refuse("trainer.generation_kwargs.seed", seed, made)
+
+
+def ahead(config: RunConfig) -> None:
+    """`trainer.lag` and `engine.own_process` are for tasks that train; `engine.own_process` excludes `cluster=ray` and
+    `arm=stock`."""
+    for key, value in ahead_of(config).items():
+        if value and config.task.name not in TRAINING:
+            refuse(key, value, f"task={config.task.name} trains nothing; leave it out")
+    if config.engine.own_process and config.cluster is not None:
+        refuse("engine.own_process", True, "engines of cluster=ray have processes of their own; leave it out")
+    if config.engine.own_process and not config.arm.row.keyed:
+        refuse("engine.own_process", True, "arm=stock rolls out in the trainer's process; leave it out")
+
+
+def evaluated(config: RunConfig) -> None:
+    """`eval.every` is for tasks that train, and for one process."""
+    every = config.eval.every
+    if every and config.task.name not in TRAINING:
+        refuse("eval.every", every, f"task={config.task.name} trains nothing; set eval.every=0 (or task=evaluate)")
+    if every and config.engine.processes > 1:
+        alone = "several processes cannot evaluate yet"
+        refuse("eval.every", every, f"{alone}; set eval.every=0, and measure the final policy with task=evaluate")
+
+
+def clustered(config: RunConfig) -> None:
+    """`cluster=ray` is for `task=rollout` and tasks that train; it excludes `arm=stock` and `drafter.warm`."""
+    if config.cluster is None:
+        return
+    if config.task.name not in ("rollout", *TRAINING):
+        refuse("cluster", "ray", f"task={config.task.name} starts no cluster; set cluster=none")
+    if not config.arm.row.keyed:
+        refuse("cluster", "ray", "arm=stock is vLLM without das, which a cluster does not start; leave it out")
+    if config.drafter.warm:
+        refuse("cluster", "ray", "engines of a cluster begin without a history; set drafter.warm=null")
+
+
+def drafted(config: RunConfig) -> None:
+    """`drafter.warm` excludes self-drafts. `arm.online` is for EAGLE-3 heads, and for one process."""
+    arm = config.arm
+    if config.drafter.warm and arm.row.self_drafts:
+        refuse("drafter.warm", config.drafter.warm, "self_draft drafts without a history; use arm=das")
+    if arm.online and arm.row.model != "head":
+        refuse("arm.online", True, f"only an EAGLE-3 head learns in the run, and arm {arm.name} has none")
+    if arm.online and config.engine.processes > 1:
+        refuse("arm.online", True, "what drafts is trained in one process: set engine.processes=1")
+
+
+def compared(config: RunConfig) -> None:
+    """`task.lock_step` is for one process; `task.train_once` and comparisons in which nobody trains
+    (`task.train=false`, `task.recorded`) need it. If nobody trains, `task.train_once` and `eval.every` are off.
+    `task.recorded` excludes `trainer.lag`, `engine.own_process`, `cluster=ray` and `drafter.warm`."""
+    task = config.task
+    if task.name != "compare":
+        return
+    if task.lock_step and config.engine.processes > 1:
+        refuse("task.lock_step", True, "all arms run at once, a process each; set task.lock_step=false")
+    if task.train_once and not task.lock_step:
+        refuse("task.train_once", True, "arms need the first one's weights of each step; set task.lock_step=true")
+    if task.train and not task.recorded:
+        return
+    key, value = ("task.recorded", task.recorded) if task.recorded else ("task.train", False)
+    if task.train_once or config.eval.every:
+        refuse(key, value, "nobody trains; leave task.train_once and eval.every out")
+    if not task.lock_step:
+        refuse(key, value, "arms that do not train roll out in turns; set task.lock_step=true")
+    if task.recorded and (any(ahead_of(config).values()) or config.cluster or config.drafter.warm):
+        only = "trainer.lag, engine.own_process, cluster=ray and drafter.warm"
+        refuse(key, value, f"an engine emits the recorded text step by step; leave {only} out")
+
+
+def timed(config: RunConfig) -> None:
+    """`task.step_ms` excludes `task.latency`."""
+    if config.task.name == "advise" and config.task.step_ms is not None and config.task.latency is not None:
+        refuse("task.step_ms", config.task.step_ms, "give one of task.step_ms and task.latency")
+
+
+RULES: tuple[Callable[[RunConfig], None], ...] = (greedy, ahead, evaluated, clustered, drafted, compared, timed)
+
+
+def ahead_of(config: RunConfig) -> dict[str, Any]:
+    """Return the settings of rollouts ahead of the training."""
+    return {"trainer.lag": config.trainer.lag, "engine.own_process": config.engine.own_process}
+
+
+def refuse(key: str, value: Any, words: str) -> NoReturn:
+    """Raise UserError with the line about a setting."""
+    raise UserError(f"{key}={shown(value)}: {words}")

@@ -43,9 +43,14 @@ def job() -> Iterator[None]:
         traceback.print_exc()
         code = FAILED
     if code:
-        name = f"job {config.job.num} ({' '.join(config.overrides.task)})"
+        name = f"job {config.job.num} ({' '.join(overrides_of(config))})"
         say(f"{name} failed, which ends no other job")
         add_rows(Path(config.sweep.dir) / FAILURES, [{"job": name, "code": code}])
+
+
+def overrides_of(config: Any) -> list[str]:
+    """Return the overrides of a job as a user types them. config: Hydra's own."""
+    return [override.removeprefix("++") for override in config.overrides.task]
 
 
 class SweepEnd(Callback):

@@ -1,60 +1,111 @@
-"""The settings of each task by their kinds. What they mean, configs/task/NAME.yaml says."""
+"""The settings of each task. What they mean, configs/task/NAME.yaml says."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Literal
 
-from experiments.settings.typed import Named, Range, by_name
+from pydantic import Field
 
-Count = Annotated[int, Range(1)]
-Share = Annotated[float, Range(0, 1)]
-Counts = list[Count]
-Texts = list[str]
+from experiments.settings.checked import Choice, Named, Number, Whole
+from experiments.settings.groups import Count, Processes, Size, Steps
 
-TASKS: dict[str, Mapping[Any, str]] = {
-    "advise": {
-        str | None: "rollouts latency",
-        int: "group prompt",
-        str: "gpu model",
-        list[list[float]] | None: "step_ms",
-        Count: "engines batch max_num_seqs max_tokens tokens",
-        float: "draft_us",
-        float | None: "rest_s visits",
-    },
-    "bench_drafter": {
-        Texts: "traces",
-        Annotated[int, Range(1, 1024)]: "group",
-        Count: "problems tokens",
-        Counts: "array_sizes",
-    },
-    "bench_model_drafters": {
-        Count: "problems samples max_tokens tokens",
-        list[Literal["w8", "w4", "draft_model", "eagle3"]]: "drafters",
-        str | None: "trained",
-    },
-    "calibrate": {Counts: "live contexts", list[int]: "drafts", Count: "passes rounds", str | None: "shape"},
-    "check_gpu": {
-        str: "folder",
-        Texts | None: "parts",
-        Literal["auto", "cuda", "cpu"]: "device",
-        float: "seconds",
-        str | None: "recorded",
-    },
-    "compare": {bool: "lock_step train train_once", str | None: "recorded"},
-    "evaluate": {Count | None: "problems", Count: "samples", list[Annotated[int, Range(1, 2**16)]] | None: "k"},
-    "experiment": {str: "folder"},
-    "recordings": {str: "folder source", Texts | None: "only"},
-    "reproduce": {
-        str: "folder traces",
-        Annotated[float, Range(1)]: "run_length",
-        float: "draft_us",
-        Count: "problems maths_steps maths_batch code_steps scope_problems",
-    },
-    "rollout": {Annotated[int, Range(1, 10**7)]: "steps"},
-    "train": {str | None: "group"},
-}
 
-TASK = Named(
-    "task",
-    {name: {"name": str, **by_name(kinds)} for name, kinds in TASKS.items()},
-    also={"lock_step": bool},  # configs/setting sets it whatever the task
-)
+class Task(Named):
+    lock_step: bool = True  # a comparison's; configs/setting sets it whatever the task
+
+
+class Advise(Task):
+    rollouts: str | None
+    latency: str | None
+    group: Whole
+    prompt: Whole
+    gpu: str
+    model: str
+    step_ms: list[list[Number]] | None
+    engines: Count
+    batch: Count
+    max_num_seqs: Count
+    max_tokens: Count
+    tokens: Count
+    draft_us: Number
+    rest_s: Number | None
+    visits: Number | None
+
+
+class BenchDrafter(Task):
+    traces: list[str]
+    group: Processes
+    problems: Count
+    tokens: Count
+    array_sizes: list[Count]
+
+
+class BenchModelDrafters(Task):
+    problems: Count
+    samples: Count
+    max_tokens: Count
+    tokens: Count
+    drafters: list[Literal["w8", "w4", "draft_model", "eagle3"]]
+    trained: str | None
+
+
+class Calibrate(Task):
+    live: list[Count]
+    contexts: list[Count]
+    drafts: list[Whole]
+    passes: Count
+    rounds: Count
+    shape: str | None
+
+
+class CheckGpu(Task):
+    folder: str
+    parts: list[str] | None
+    device: Literal["auto", "cuda", "cpu"]
+    seconds: Number
+    recorded: str | None
+
+
+class Compare(Task):
+    lock_step: bool
+    train: bool
+    train_once: bool
+    recorded: str | None
+
+
+class Evaluate(Task):
+    problems: Count | None
+    samples: Count
+    k: list[Size] | None
+
+
+class Experiment(Task):
+    folder: str
+
+
+class Recordings(Task):
+    folder: str
+    source: str
+    only: list[str] | None
+
+
+class Reproduce(Task):
+    folder: str
+    traces: str
+    run_length: Annotated[float, Field(ge=1, le=2**31)]
+    draft_us: Number
+    problems: Count
+    maths_steps: Count
+    maths_batch: Count
+    code_steps: Count
+    scope_problems: Count
+
+
+class Rollout(Task):
+    steps: Steps
+
+
+class Train(Task):
+    group: str | None
+
+
+TASK = Choice("task", {re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in Task.__subclasses__()})

@@ -4,56 +4,61 @@ A run makes its engine, folders, checkpoints and records itself. So it would ign
 in the middle of a training. Arguments that are not given keep TRL's defaults.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+import ast
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
-from experiments.settings.typed import Range, Settings, by_name
+from pydantic import create_model
 
-Size = Annotated[int, Range(1, 2**16)]
+from experiments.settings.checked import Group
 
-TAKEN: Mapping[str, Any] = by_name(
-    {
-        float: """
-            top_p min_p repetition_penalty
-            router_aux_loss_coef
-            epsilon epsilon_high delta off_policy_mask_threshold top_entropy_quantile
-            vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min
-            sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg
-            entropy_coef entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target ref_model_mixup_alpha
-            weight_decay adam_beta1 adam_beta2 adam_epsilon warmup_steps""",
-        int: "top_k max_tool_calling_iterations pad_to_multiple_of ref_model_sync_steps",
-        Size: "gradient_accumulation_steps steps_per_generation num_iterations vllm_tensor_parallel_size",
-        bool: """
-            trust_remote_code disable_dropout cast_lm_head_to_fp32 vllm_enable_sleep_mode
-            mask_truncated_completions use_bias_correction_kl use_adaptive_entropy sync_ref_model""",
-        str: "optim optim_args",
-        Settings: "generation_kwargs model_init_kwargs gradient_checkpointing_kwargs lr_scheduler_kwargs",
-        Literal["grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo"]: "loss_type",
-        Literal["token", "sequence"]: "importance_sampling_level",
-        Literal["group", "batch", "none"]: "scale_rewards",
-        Literal["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]: "vllm_importance_sampling_mode",
-    }
-)
-
-# Begin of an argument's name -> what to use in its place. The first one that fits counts.
-_INSTEAD = {
+# Begin of an argument's name -> what to use in its place, or nothing if a run takes it. The first one that fits counts.
+INSTEAD = {
+    "vllm_importance_sampling_": "",
+    "vllm_enable_sleep_mode": "",
+    "vllm_": "the engine's settings are in configs/engine",
+    "use_vllm": "every run rolls out with vLLM",
+    "use_transformers_": "every run rolls out with vLLM",
+    "transformers_": "every run rolls out with vLLM",
+    "cache_implementation": "every run rolls out with vLLM",
+    "ds3_": "run.py trains without DeepSpeed",
     "shuffle_dataset": "the setting seed orders the problems",
     "remove_unused_columns": "rewards read all columns",
+    "reward_weights": "a run has one reward",
+    "multi_objective_aggregation": "a run has one reward",
     "resume_from_checkpoint": "resume=FOLDER goes on with a run",
     "num_train_epochs": "set trainer.max_steps",
     "generation_batch_size": "set trainer.per_device_train_batch_size and trainer.gradient_accumulation_steps",
-    "vllm_": "the engine's settings are in configs/engine",
-    "use_vllm": "every run rolls out with vLLM",
+    "num_generations_eval": "set eval.samples",
     "eval_": "set eval.every",
     "save_": "set checkpoint.every",
     "output_dir": "set out=FOLDER",
     "seed": "set seed",
     "report_to": "set wandb",
-    "num_generations_eval": "set eval.samples",
+    "log_": "a run records all responses",
+    "num_completions_to_print": "a run records all responses",
 }
 
 
 def instead(name: str) -> str:
     """Return what to say about an argument that a run does not take. Empty if nothing is known about it."""
-    advice = next((advice for begin, advice in _INSTEAD.items() if name.startswith(begin)), "")
+    advice = next((advice for begin, advice in INSTEAD.items() if name.startswith(begin)), "")
     return f"a run does not take this argument of TRL; {advice}" if advice else ""
+
+
+@cache
+def further_arguments() -> type[Group]:
+    """Return the arguments of GRPOConfig that a run takes. They are read from TRL's source: to import it takes seconds,
+    and settings are checked before."""
+    spec = find_spec("trl")
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse((Path(spec.origin).parent / "trainer" / "grpo_config.py").read_text())
+    (config,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "GRPOConfig"]
+    kinds = {ast.unparse(node.target): node.annotation for node in config.body if isinstance(node, ast.AnnAssign)}
+    fields: dict[str, Any] = {
+        name: (ast.unparse(kind), None) for name, kind in kinds.items() if not instead(name)
+    }  # pydantic evaluates the annotations
+    return create_model("GRPOConfig", __base__=Group, __module__=__name__, **fields)

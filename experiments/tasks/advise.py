@@ -25,6 +25,7 @@ from experiments.harness.replays.recorded_arms import tokens_only
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
 from experiments.simulate.arms import Arm, Simulated, simulate
 from experiments.simulate.cluster import Step
@@ -79,7 +80,7 @@ class Case:
         return replace(self, works=works)
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Simulate every arm on a sample of the rollouts. Prints both answers and a line of advice, and writes the page."""
     start = time.perf_counter()
     progress = Progress(0)

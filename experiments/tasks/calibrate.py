@@ -25,7 +25,7 @@ from experiments.run.errors import UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, device_name
-from experiments.settings.compose import compose_config
+from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig, run_config
 from experiments.simulate.latency_files import write_latency
 from experiments.simulate.latency_forms import Drafting
@@ -34,14 +34,11 @@ from experiments.small_policy.shapes import shape_of, weightless_policy
 VOCABULARY = 1024  # tokens in the vocabulary, for shapes that do not set it
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Time the passes, fit the forms, and print their errors. Writes latency.json, result.json and a figure."""
     task = config.task
     _check(config)
-    others = [override for override in overrides if not override.startswith(("arm=", "budget"))]
-    max_draft_tokens = max(1, *task.drafts)
-    drafting = compose_config([*others, "arm=das", "budget=fixed", f"budget.tokens={max_draft_tokens}"])
-    config = run_config(drafting)
+    config = run_config(composed.changed({"arm": "das", "budget": {"name": "fixed", "tokens": max(1, *task.drafts)}}))
     check(config)
     run_folder = RunFolder(Path(folder), config.resolved)
     progress = Progress(0)
@@ -88,7 +85,7 @@ def shaped_policy(config: RunConfig, name: str) -> str:
     name: the shape's name. Raises UserError if it is unknown.
     """
     shape = shape_of(name)
-    dtype = config.engine.settings["dtype"]
+    dtype = config.engine.dtype
     return str(weightless_policy(name, shape.vocabulary or VOCABULARY, dtype, Path(config.cache) / "policies"))
 
 

@@ -18,10 +18,11 @@ from experiments.gpu.scale import Scale
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, commit, device_name, versions
+from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Run the parts, and write result.json. Raises RunFailed if one failed."""
     began, task, progress = time.perf_counter(), config.task, Progress(0)
     names = list(PARTS) if task.parts is None else [name for name in PARTS if name in task.parts]

@@ -9,7 +9,7 @@ from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 from das.engine.settings import BITS, EXACT, METHODS
 from das.general.side_output import side_output
 from experiments.harness import resume
-from experiments.harness.arm_configs import arm_configs, arm_overrides
+from experiments.harness.arm_configs import arm_changes, arm_configs, arm_overrides
 from experiments.harness.recorded_text import is_recorded
 from experiments.harness.replays.recorded_arms import replay_errors
 from experiments.harness.runs import lock_step, one_by_one
@@ -18,16 +18,17 @@ from experiments.harness.validate import check, refuse_one_arm
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
 from experiments.training import checkpoint
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Train every arm of the setting `arms` from the same start, and print and write the comparison."""
     path = Path(folder)
-    refuse_one_arm(config, overrides)
-    overrides_of_arms = arm_overrides(config, config.arms, overrides)
-    arms = arm_configs(overrides_of_arms)
+    refuse_one_arm(config, composed.overrides)
+    changes = arm_changes(config.arms, config.vary)
+    arms = arm_configs(composed, changes)
     for arm in arms.values():
         check(arm)
     check_stock(arms)
@@ -41,7 +42,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     start = 0
     if config.resume is not None and in_lock_step:
         start = resume.rewind_all({path / "arms" / name: arm for name, arm in arms.items()}, path, progress)
-    resume.remember(path, overrides)
+    resume.remember(path, composed.overrides)
     run_folder = RunFolder(path, config.resolved)
     policy = make_parts(list(arms.values()), progress.note)
     progress.note(EXACT[config.engine.exact])
@@ -49,7 +50,8 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     if in_lock_step:
         lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder, start, train_once, train), progress)
     else:
-        one_by_one.run_arms(arms, overrides_of_arms, path, progress)
+        alone = {name: arm_overrides(composed.overrides, changed) for name, changed in changes.items()}
+        one_by_one.run_arms(arms, alone, path, progress)
     result = arm_analysis.compare_arms(path, list(arms))
     run_folder.write_result(result)  # written now, because an error in the lines below must not lose hours of work
     folders = {name: path / "arms" / name for name in arms}

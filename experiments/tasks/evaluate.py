@@ -7,7 +7,6 @@ interval shows how much another choice of problems would change pass@k. Writes r
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,14 +27,15 @@ from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import RunFolder
-from experiments.settings.config import RunConfig, data_config
+from experiments.settings.compose import Composed
+from experiments.settings.config import RunConfig
 from experiments.training.stock import build_in_process
 
 GENERATED_PROBLEMS = 128  # number of problems if no setting says how many
 FULL = 4  # a rollout has 4 times the requests that decode at once, so that its slow end costs little
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Sample and judge responses. Prints a line for each rollout and each k; writes result.json and pass_at_k.png."""
     config = _judged_by_its_own(config)
     samples = int(config.task.samples)
@@ -44,7 +44,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     policy = policy_directory(config, print)
     rows, summary, left_out = _rows(config, policy)
     run_folder = RunFolder(Path(folder), config.with_problems(len(rows)).resolved)
-    at_once = max(1, FULL * int(config.engine.settings["max_num_seqs"]) // samples)
+    at_once = max(1, FULL * config.engine.max_num_seqs // samples)
     parts = [slice(first, first + at_once) for first in range(0, len(rows), at_once)]
     progress = Progress(len(parts))
     progress.note(f"{summary or f'data {config.data.name}'}; {len(rows)} problems x {samples} responses of {policy}")
@@ -102,8 +102,8 @@ def _judged_by_its_own(config: RunConfig) -> RunConfig:
     problems = config.task.problems
     if problems is None:
         problems = GENERATED_PROBLEMS if config.data.name in MADE else config.data.problems
-    data = data_config({**config.data.settings, "problems": problems})
-    return replace(config, data=data, reward=judge_config(config.reward, data))
+    data = config.data.model_copy(update={"problems": problems})
+    return config.model_copy(update={"data": data, "reward": judge_config(config.reward, data)})
 
 
 def _rows(config: RunConfig, policy: str) -> tuple[Dataset, str, int]:

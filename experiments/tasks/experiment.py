@@ -9,10 +9,11 @@ from das.general.files import write_text
 from experiments.harness.runs import planned_runs
 from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress
+from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Do the runs that are missing, then write the section with its figures to outputs/reproduce/NAME/report.html and
     report.md. The ablations are in one file, and each has its own section.
 
@@ -22,7 +23,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
     if names == [planned_runs.ABLATION]:
         only = config.experiment.get("only")
         names = planned_runs.ablations() if only is None else [f"{planned_runs.ABLATION}_{only}"]
-    experiments = [planned_runs.load(name, profile, planned_runs.passed_on(overrides)) for name in names]
+    experiments = [planned_runs.load(name, profile, planned_runs.passed_on(composed.overrides)) for name in names]
     planned_runs.check_runs(experiments)
     progress, store = Progress(0), Path(folder)
     failed = planned_runs.make([run for each in experiments for run in each.runs.values()], store, progress)

@@ -5,10 +5,11 @@ from pathlib import Path
 from experiments.recorded.recordings import fetch, recordings
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
+from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Write a file for each recording that the folder lacks. Prints a line for each: source, licence, size."""
     task, progress, target = config.task, Progress(0), Path(config.task.folder)
     known = {recording.name: recording for recording in recordings()}

@@ -22,6 +22,7 @@ from experiments.harness.runs.planned_runs import Experiment, Run
 from experiments.run.errors import CONFIGS, RunFailed
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, meta
+from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
 
 PAPERS = {
@@ -44,10 +45,10 @@ class Report:
     failed: Mapping[Run, str]  # failed run -> the reason
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Simulate the experiments of one paper, or reproduce everything."""
     if config.paper is None:
-        everything(config, overrides, Path(folder))
+        everything(config, composed.overrides, Path(folder))
     else:
         replay(config, config.paper, Path(folder) / config.paper)
 
@@ -68,7 +69,7 @@ def replay(config: RunConfig, paper: str, folder: Path) -> None:
     progress.note(f"report: {report}")
 
 
-def everything(config: RunConfig, overrides: list[str], store: Path) -> None:
+def everything(config: RunConfig, overrides: Sequence[str], store: Path) -> None:
     """Do the runs of all experiments in this profile, then the simulations of the papers, then write the report.
 
     Finished runs are not repeated. Raises RunFailed if a run failed; the report is written before, and names that run.

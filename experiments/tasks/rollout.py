@@ -13,10 +13,11 @@ from experiments.run.errors import RunFailed
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
+from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Roll out `task.steps` batches of prompts. Prints a line for each batch and writes result.json."""
     check(config)
     steps = int(config.task.steps)

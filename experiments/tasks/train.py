@@ -18,11 +18,12 @@ from experiments.harness.train_arm import ArmRun, make_parts, train_arm
 from experiments.harness.validate import check, check_processes
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
+from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
 from experiments.training.barrier import Barrier
 
 
-def run(config: RunConfig, overrides: list[str], folder: str) -> None:
+def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Train the arm and print a line for each step. Only the main process prints; every process writes a log."""
     path = Path(folder)
     progress = Progress(config.trainer.max_steps)
@@ -39,7 +40,7 @@ def run(config: RunConfig, overrides: list[str], folder: str) -> None:
             resume.rewind(path, start)
             resume.announce(path, start, progress)
         if ranks.is_main():
-            resume.remember(path, overrides)
+            resume.remember(path, composed.overrides)
         policy = make_parts([config], progress.note)
         progress.note(EXACT[config.engine.exact])
     start = ranks.gather(start)[0]

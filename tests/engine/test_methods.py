@@ -40,9 +40,9 @@ def test_a_row_alone_makes_a_method_that_drafts(engines: Engines, repetitive_pol
 
 @pytest.mark.usefixtures("toy")
 def test_the_harness_takes_the_row() -> None:
-    from experiments.settings.config import ArmConfig
+    from experiments.settings.groups import ArmConfig
 
-    arm = ArmConfig("mine", "toy", {})
+    arm = ArmConfig(name="mine", method="toy", speculative={})
     assert arm.drafts
     assert arm.row is TOY
     assert arm.row.forced

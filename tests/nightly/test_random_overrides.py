@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 from composed import composed
-from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-import run  # noqa: F401  it registers the names with which configs/config.yaml makes folders
 from experiments.harness.validate import check
-from experiments.run.errors import CONFIGS, one_line_errors
-from experiments.settings.compose import compose_config, explain_config_error
+from experiments.run.errors import one_line_errors
+from experiments.settings import compose
+from experiments.settings.checked import leaves
 from experiments.settings.config import run_config
-from experiments.settings.trl import TAKEN
-from experiments.settings.typed import leaves
+from experiments.settings.groups import TrainerConfig
+from experiments.settings.trl import further_arguments
 
 BASES = (
     ["task=train"],
@@ -56,7 +55,11 @@ def cases(count: int) -> list[list[str]]:
         tuple(base): sorted(key for key, _ in leaves(OmegaConf.to_container(composed(*base), resolve=True)))
         for base in BASES
     }
-    more = [*OTHERS, *GROUPS, *(f"trainer.{name}" for name in TAKEN)]
+    more = [
+        *OTHERS,
+        *GROUPS,
+        *(f"trainer.{name}" for name in (*TrainerConfig.model_fields, *further_arguments().model_fields)),
+    ]
     made = []
     for _ in range(count):
         base = draw.choice(BASES)
@@ -75,9 +78,7 @@ def lines_about(overrides: list[str], capsys: pytest.CaptureFixture[str]) -> lis
     capsys.readouterr()
     try:
         with one_line_errors():
-            explain_config_error(overrides)
-            with initialize_config_dir(str(CONFIGS), version_base=None):
-                check(run_config(compose_config(overrides)))
+            check(run_config(compose.composed(overrides).config))
     except SystemExit:
         return [line for line in capsys.readouterr().err.splitlines() if not line.startswith("warning: ")]
     return []

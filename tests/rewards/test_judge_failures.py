@@ -15,7 +15,7 @@ import pytest
 
 from experiments.harness.reward import check_judge
 from experiments.run.errors import UserError
-from experiments.settings.config import MathsConfig
+from experiments.settings.groups import MathsConfig
 from rewards import maths
 from rewards.code import CodeReward, program_tests
 from rewards.limits import Limits

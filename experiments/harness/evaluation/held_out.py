@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from omegaconf import OmegaConf
 
 from experiments.harness.data import MADE, split_rows
 from experiments.harness.evaluation.pass_at_k import powers_of_two
 from experiments.harness.reward import check_judge
 from experiments.problems import load
-from experiments.run.errors import CONFIGS, UserError
-from experiments.run.plain import plain
-from experiments.settings.config import DataConfig, RewardConfig, RunConfig, data_config, reward_config
+from experiments.run.errors import UserError
+from experiments.settings.checked import plain
+from experiments.settings.compose import group_settings
+from experiments.settings.config import RunConfig
+from experiments.settings.groups import DATA, REWARD, DataConfig, RewardConfig
 
 EVAL_KEYS = {"data.problems": "eval.problems", "data.path": "eval.path"}
 
@@ -27,7 +27,7 @@ def check(config: RunConfig) -> None:
     data = held_out_data(config)
     with renamed_keys(EVAL_KEYS):
         if data.name not in MADE:
-            load.check(data.settings)
+            load.check(data.given)
     check_judge(judge_config(config.reward, data))
 
 
@@ -59,12 +59,12 @@ def held_out_data(config: RunConfig) -> DataConfig:
     """Return the settings of the data set on which to evaluate. Raises UserError if the settings `eval` choose none."""
     wanted = config.eval
     if wanted.data is not None:
-        settings = group_settings("data", wanted.data)
+        settings = plain(group_settings("data", wanted.data, "eval.data"))
         if wanted.path is not None and wanted.data in MADE:
             raise UserError(f"eval.path={wanted.path}: problems of eval.data={wanted.data} are made, not read")
         settings |= {"path": wanted.path} if wanted.path is not None else {}
     else:
-        settings = {**config.data.settings}
+        settings = config.data.given
         if wanted.path is not None:
             raise UserError(f"eval.path={wanted.path}: also say which set it holds, eval.data=NAME")
         if config.data.name not in MADE:
@@ -74,7 +74,7 @@ def held_out_data(config: RunConfig) -> DataConfig:
                     "data.part=train), or choose another set (eval.data=NAME)"
                 )
             settings["part"] = "eval"
-    data = data_config({**settings, "problems": wanted.problems})
+    data: DataConfig = DATA.made({**settings, "problems": wanted.problems})
     if data.problems is None and data.name in MADE:
         raise UserError("eval.problems=null: must be a whole number, because generated problems have no end")
     return data
@@ -82,19 +82,10 @@ def held_out_data(config: RunConfig) -> DataConfig:
 
 def judge_config(reward: RewardConfig, data: DataConfig) -> RewardConfig:
     """Return the reward that judges responses: the reward of the set, even if the training has another reward."""
-    return reward if reward.name == data.judged_by else reward_config(group_settings("reward", data.judged_by))
-
-
-def group_settings(group: str, name: str) -> dict[str, Any]:
-    """Read the settings of configs/GROUP/NAME.yaml. Raises UserError if there is no such file."""
-    folder = CONFIGS / group
-    if not (folder / f"{name}.yaml").exists() or Path(name).name != name:
-        known = sorted(path.stem for path in folder.glob("*.yaml"))
-        raise UserError(f"eval.{group}={name}: choose {', '.join(known)}")
-    own: Any = OmegaConf.load(folder / f"{name}.yaml")
-    bases = own.pop("defaults", ["_self_"])  # merged here, because Hydra is not running in the processes of arms
-    merged: Any = OmegaConf.merge(*[own if base == "_self_" else group_settings(group, base) for base in bases])
-    return plain(merged)
+    if reward.name == data.judged_by:
+        return reward
+    judge: RewardConfig = REWARD.made(plain(group_settings("reward", data.judged_by)))
+    return judge
 
 
 def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[str], None] | None = None) -> Dataset:

@@ -15,7 +15,7 @@ from das.engine.settings import EngineSettings, find_method
 from das.trl.dataset_rows import history_tick
 from experiments.harness.engine import make_schedule
 from experiments.run.errors import reading
-from experiments.run.plain import plain
+from experiments.settings.checked import plain
 from experiments.settings.config import problems_per_step
 from experiments.simulate.arms import Arm
 from experiments.simulate.cluster import Step, simulate_rollout

@@ -26,7 +26,7 @@ from experiments.harness.validate import check_cluster, check_rollouts, refuse_o
 from experiments.run import child
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
-from experiments.settings.compose import compose_config
+from experiments.settings.compose import composed
 from experiments.settings.config import run_config
 
 SMOKE_MINUTES = 0.6  # of a run in profile smoke: two steps, and the start of its engines
@@ -137,7 +137,7 @@ def check_runs(experiments: Sequence[Experiment]) -> None:
     for experiment in experiments:
         for run in experiment.runs.values():
             try:
-                config = run_config(compose_config(list(run.overrides)))
+                config = run_config(composed(run.overrides).config)
                 check_rollouts(config)
                 check_cluster(config)
                 refuse_one_arm(config, run.overrides)
@@ -176,7 +176,7 @@ def _make_one(run: Run, store: Path) -> str:
     Raises UserError if another process is doing this run.
     """
     folder = run.folder(store).absolute()
-    one_by_one = not compose_config(list(run.overrides)).task.get("lock_step", True)  # the finished arms are kept
+    one_by_one = not composed(run.overrides).config.task.get("lock_step", True)  # the finished arms are kept
     resume.start_again(folder, unless=lambda: one_by_one or resume.hint(folder))
     last = ""
 

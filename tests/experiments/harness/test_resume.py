@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from composed import composed, composed_arm
-from hydra import initialize_config_dir
+from composed import composed_arm
 from steps_on_disk import write_steps
 
 from analysis import read
 from experiments.harness import resume
 from experiments.harness.validate import check_checkpoints
-from experiments.run.errors import CONFIGS, UserError
+from experiments.run.errors import UserError
 from experiments.run.progress import Progress
+from experiments.settings.compose import composed
 from experiments.settings.config import RunConfig
 from experiments.training import checkpoint
 from run import remove_unused
@@ -221,40 +221,37 @@ def test_a_checkpoint_behind_a_damaged_step_is_not_used(
 def test_a_run_started_again_in_its_folder_goes_on(tmp_path: Path) -> None:
     """A cluster that starts a job again repeats its command."""
     mine = ["task=train", "seed=3"]
-    assert not resume.goes_on(tmp_path, composed(*mine), mine)
-    resume.remember(tmp_path, mine)
-    assert resume.goes_on(tmp_path, composed(*mine), mine[::-1])
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        again, _ = resume.recall(tmp_path, mine)
-    assert again.resume == str(tmp_path), "else its steps would be appended to those that are there"
+    here = f"hydra.run.dir={tmp_path}"
+    assert not resume.goes_on(composed([here, *mine]))
+    resume.remember(tmp_path, [here, *mine])
+    assert resume.goes_on(composed([*mine[::-1], here]))
+    again = resume.recall(tmp_path, mine)
+    assert again.config.resume == str(tmp_path), "else its steps would be appended to those that are there"
     for other in (["task=train", "seed=4"], ["task=compare", "seed=3"]):
         with pytest.raises(UserError, match=r"already holds a run with other settings \(.*: continue it with resume="):
-            resume.goes_on(tmp_path, composed(*other), other)
+            resume.goes_on(composed([here, *other]))
 
 
 def test_a_task_that_cannot_be_resumed_does_not_add_to_a_run(tmp_path: Path) -> None:
     (tmp_path / "meta.json").touch()
     for task in ("rollout", "evaluate", "bench_drafter"):
         with pytest.raises(UserError, match=f"already holds a run, and task={task} cannot be resumed"):
-            resume.goes_on(tmp_path, composed(f"task={task}"), [f"task={task}"])
-    assert not resume.goes_on(tmp_path, composed("task=reproduce"), ["task=reproduce"]), "a store of several runs"
+            resume.goes_on(composed([f"task={task}", f"hydra.run.dir={tmp_path}"]))
+    store = composed(["task=reproduce", f"hydra.run.dir={tmp_path}"])
+    assert not resume.goes_on(store), "a store of several runs"
 
 
 def test_the_task_of_a_folder_is_fixed(tmp_path: Path) -> None:
     resume.remember(tmp_path, ["task=train"])
-    with (
-        initialize_config_dir(str(CONFIGS), version_base=None),
-        pytest.raises(UserError, match="holds a run of task=train, which task=compare cannot continue"),
-    ):
+    with pytest.raises(UserError, match="holds a run of task=train, which task=compare cannot continue"):
         resume.recall(tmp_path, [f"resume={tmp_path}", "task=compare"])
 
 
 def test_the_command_line_is_remembered(tmp_path: Path) -> None:
     resume.remember(tmp_path, ["task=train", "seed=3", "arms=[none,das]"])
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        again, overrides = resume.recall(tmp_path, [f"resume={tmp_path}", "seed=4"])
-        assert (again.task.name, again.seed, again.resume) == ("train", 4, str(tmp_path))
-        assert "arms=[none,das]" in overrides
+    again = resume.recall(tmp_path, [f"resume={tmp_path}", "seed=4"])
+    assert (again.config.task.name, again.config.seed, again.config.resume) == ("train", 4, str(tmp_path))
+    assert "arms=[none,das]" in again.overrides
 
 
 def test_a_run_without_a_checkpoint_is_emptied_while_it_is_locked(tmp_path: Path) -> None:
@@ -279,15 +276,14 @@ def test_code_that_a_folder_names_is_named_again(tmp_path: Path) -> None:
     """Otherwise a folder of somebody else could run it. The reward is no setting that its run may change."""
     mine = ["task=train", "reward=own", "reward.function=mine:f", "cluster=ray", "cluster.address=host:6379"]
     resume.remember(tmp_path, mine)
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        with pytest.raises(UserError, match=r"it asks to run reward\.function=mine:f; if you trust it, repeat"):
-            resume.recall(tmp_path, [f"resume={tmp_path}", "wandb=off"])
-        again, _ = resume.recall(tmp_path, [f"resume={tmp_path}", "reward.function=mine:f"])
-        assert again.reward.function == "mine:f"
-        resume.recall(tmp_path, mine)  # the command itself, started again in its folder
-        resume.remember(tmp_path, ["+vary.budget.name=[none,'mine.own:B']"])
-        with pytest.raises(UserError, match=r"vary\.budget\.name=mine\.own:B"):
-            resume.recall(tmp_path, [f"resume={tmp_path}"])
+    with pytest.raises(UserError, match=r"it asks to run reward\.function=mine:f; if you trust it, repeat"):
+        resume.recall(tmp_path, [f"resume={tmp_path}", "wandb=off"])
+    again = resume.recall(tmp_path, [f"resume={tmp_path}", "reward.function=mine:f"])
+    assert again.config.reward.function == "mine:f"
+    resume.recall(tmp_path, mine)  # the command itself, started again in its folder
+    resume.remember(tmp_path, ["+vary.budget.name=[none,'mine.own:B']"])
+    with pytest.raises(UserError, match=r"vary\.budget\.name=mine\.own:B"):
+        resume.recall(tmp_path, [f"resume={tmp_path}"])
 
 
 def test_no_run_goes_on_through_a_link(tmp_path: Path) -> None:
@@ -297,8 +293,7 @@ def test_no_run_goes_on_through_a_link(tmp_path: Path) -> None:
     (logs / "debug.log").symlink_to("/root/.cache/wandb/logs/core-debug.log")
     (tmp_path / "link").symlink_to(run)
     resume.remember(run, ["task=train"])
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        resume.recall(tmp_path / "link", [])
-        (run / "arms" / "none").symlink_to(tmp_path)
-        with pytest.raises(UserError, match="arms/none is a link; put a file or folder in its place"):
-            resume.recall(run, [f"resume={run}"])
+    resume.recall(tmp_path / "link", [])
+    (run / "arms" / "none").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="arms/none is a link; put a file or folder in its place"):
+        resume.recall(run, [f"resume={run}"])

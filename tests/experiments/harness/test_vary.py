@@ -1,16 +1,17 @@
 """Settings to vary become arms."""
 
-from hydra import compose, initialize_config_dir
+import pytest
+from composed import composed
 
-from experiments.harness.arm_configs import arm_configs, arm_overrides
-from experiments.run.errors import CONFIGS
+from experiments.harness.arm_configs import arm_changes, arm_configs, arm_overrides
+from experiments.settings import compose
 from experiments.settings.config import RunConfig, run_config
 
 
 def arms(*overrides: str) -> dict[str, RunConfig]:
-    with initialize_config_dir(str(CONFIGS), version_base=None):
-        config = run_config(compose("config", overrides=list(overrides)))
-        return arm_configs(arm_overrides(config, config.arms, list(overrides)))
+    whole = compose.composed(overrides)
+    config = run_config(whole.config)
+    return arm_configs(whole, arm_changes(config.arms, config.vary))
 
 
 def test_nothing_to_vary() -> None:
@@ -40,3 +41,23 @@ def test_without_das_varied_arms_replace_the_last() -> None:
     assert (deep.arm.method, deep.arm.online, deep.arm.speculative["num_speculative_tokens"]) == ("eagle3", True, 3)
     assert configs["tokens_1-online_false"].arm.speculative["num_speculative_tokens"] == 1
     assert configs["ngram"].arm.method == "ngram"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["setting=real_policy", "+vary.drafter=[history,paper]", "drafter.window=3"],
+        ["arms=[none,eagle3_frozen]", "+vary.head.tokens=[1,3]", "+vary.arm.online=[true]"],
+        ["arms=[none,self_draft]", "+vary.budget=[fixed,unlimited]", "budget=unlimited", "budget.tokens=9"],
+        ["budget.tokens=32", "+vary.budget=[marginal,fixed]"],  # 32 is the default of marginal alone
+        ["setting=maths_paper", "arms=[none,suffix,das]", "+vary.engine.exact=[bits]"],
+    ],
+)
+def test_an_arm_is_what_its_own_command_line_makes(overrides: list[str]) -> None:
+    """One that runs alone (task.lock_step=false) is started with it."""
+    whole = compose.composed(overrides)
+    config = run_config(whole.config)
+    changes = arm_changes(config.arms, config.vary)
+    for name, arm in arm_configs(whole, changes).items():
+        alone = run_config(composed(*arm_overrides(overrides, changes[name])))
+        assert (alone.arm.name, {**alone.resolved, "vary": {}}) == (name, {**arm.resolved, "vary": {}})

@@ -17,7 +17,7 @@ from experiments.harness.data import dataset
 from experiments.harness.validate import check_data
 from experiments.problems import load
 from experiments.run.errors import CONFIGS, UserError
-from experiments.run.plain import plain
+from experiments.settings.checked import plain
 from experiments.settings.config import run_config
 
 ROOT = CONFIGS.parent

@@ -11,7 +11,7 @@ from published import ROWS, SOLUTIONS
 from experiments.harness.data import MADE
 from experiments.problems.problem_set import problems_of
 from experiments.run.errors import CONFIGS, UserError
-from experiments.run.plain import plain
+from experiments.settings.checked import plain
 from rewards.code import CodeReward
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import initialize_config_dir
 
 import run as entry
 from das.engine.build import build_engine
@@ -21,8 +20,8 @@ from das.engine.install import install
 from das.engine.settings import EngineSettings
 from das.general.errors import EngineError
 from experiments.registry import TASKS
-from experiments.run.errors import CONFIGS, one_line_errors
-from experiments.settings.compose import compose_config, explain_config_error
+from experiments.run.errors import one_line_errors
+from experiments.settings import compose
 from experiments.settings.config import run_config
 from tests.experiments.run import bad_records  # noqa: F401  it adds its cases
 from tests.experiments.run.bad_inputs import CASES
@@ -64,12 +63,11 @@ def run_py() -> None:
 
 def refused() -> None:
     """What run.py does with a command line before a task works on it, and the task."""
-    entry.resolve_folders(entry.now())
-    overrides = sys.argv[1:]
-    explain_config_error(overrides)
-    with one_line_errors(), initialize_config_dir(str(CONFIGS), version_base=None):
-        config = run_config(compose_config(overrides))
-        TASKS[config.task.name].load()(config, overrides, f"{config.out}/run")
+    with one_line_errors():
+        composed = compose.composed(sys.argv[1:])
+        entry.require_writable(composed.folder)
+        config = run_config(composed.config)
+        TASKS[config.task.name].load()(config, composed, f"{config.out}/run")
 
 
 VARIANTS = [(label, i) for label, cases in CASES.items() for i in range(len(cases))]

@@ -7,7 +7,7 @@ from composed import composed_run
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["+trainer.top_p=0.95", "+trainer.model_init_kwargs.attn_implementation=eager"],
+        ["trainer.top_p=0.95", "+trainer.model_init_kwargs.attn_implementation=eager"],
         ["+drafter.max_candidates=8"],
         ["policy=smollm2", "policy.cold_start=words"],
         ["+engine.extra.num_gpu_blocks_override=64"],

@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.registry import TASKS
 from experiments.run.errors import UserError
+from experiments.settings.checked import leaves
 from experiments.settings.config import run_config
-from experiments.settings.typed import leaves
 
 NO_NUMBERS = ("fast", [[1, 2]], float("nan"), float("inf"), -1, 1e300)
 # Settings that may be fractions although configs/ has whole numbers for them.

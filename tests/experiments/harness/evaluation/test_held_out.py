@@ -12,10 +12,11 @@ from refusals import one_line
 from experiments.harness import validate
 from experiments.harness.data import dataset
 from experiments.harness.evaluation.evaluation import Evaluation
-from experiments.harness.evaluation.held_out import check, group_settings, held_out, held_out_data, judge_config, ks_of
+from experiments.harness.evaluation.held_out import check, held_out, held_out_data, judge_config, ks_of
 from experiments.harness.reward import make_reward
 from experiments.run.errors import CONFIGS, UserError
-from experiments.run.plain import plain
+from experiments.settings.checked import plain
+from experiments.settings.compose import group_settings
 from experiments.settings.config import RunConfig
 
 
@@ -32,7 +33,7 @@ def set_file(folder: Path, name: str, questions: list[str]) -> str:
 @pytest.mark.parametrize("group", ["data", "reward"])
 def test_settings_are_those_that_hydra_composes(group: str) -> None:
     for path in (CONFIGS / group).glob("*.yaml"):
-        assert group_settings(group, path.stem) == plain(composed(f"{group}={path.stem}")[group])
+        assert plain(group_settings(group, path.stem)) == plain(composed(f"{group}={path.stem}")[group])
 
 
 @pytest.mark.parametrize("data", ["puzzles", "programs"])
