@@ -179,6 +179,7 @@ def test_output_that_nobody_reads_ends_no_command(words: tuple[str, ...]) -> Non
     assert line.startswith("das: the printed output failed, and the run goes on without: BrokenPipeError")
 
 
+@pytest.mark.nightly
 def test_a_task_goes_on_after_its_first_line_was_read(tiny_policy: str, tmp_path: Path) -> None:
     arguments = ["task=evaluate", "arm=das", "task.problems=8", "task.samples=4", *SIZES, f"policy.path={tiny_policy}"]
     process = subprocess.Popen(
@@ -195,7 +196,7 @@ def test_a_task_goes_on_after_its_first_line_was_read(tiny_policy: str, tmp_path
     assert (tmp_path / "result.json").exists()
 
 
-@pytest.mark.parametrize(("number", "code", "said"), ENDS)
+@pytest.mark.parametrize(("number", "code", "said"), [ENDS[0], pytest.param(*ENDS[1], marks=pytest.mark.nightly)])
 def test_an_interrupt_keeps_the_finished_steps(
     tiny_policy: str, tmp_path: Path, number: int, code: int, said: str
 ) -> None:
