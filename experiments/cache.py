@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+
+from filelock import FileLock
 
 
 def cached_folder(final: Path, write: Callable[[Path], None]) -> Path:
@@ -20,7 +20,7 @@ def cached_folder(final: Path, write: Callable[[Path], None]) -> Path:
     if final.is_dir():
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
-    with _alone_in(final.parent):
+    with FileLock(final.parent / ".lock"):
         if final.is_dir():  # another process has made it meanwhile
             return final
         scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
@@ -30,14 +30,3 @@ def cached_folder(final: Path, write: Callable[[Path], None]) -> Path:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return final
-
-
-@contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Lock the folder inside the `with` block: other processes wait here. A process that ends releases its lock."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -11,10 +11,9 @@ from typing import Any
 from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.checked import leaves
 from experiments.settings.compose import Composed
-from experiments.settings.config import RunConfig, run_config
+from experiments.settings.config import METHOD, RunConfig, run_config
 
 Changes = Mapping[str, Any]  # settings of an arm that differ from the comparison's, by key or config group
-VARIABLE = ("drafter", "head", "budget", "arm", "engine", "schedule")  # arms may differ in these
 VARIED = "das"  # `vary` varies this arm; if it is not in the comparison, the last of several arms
 
 
@@ -69,9 +68,9 @@ def variants(vary: Mapping[str, Any]) -> dict[str, Changes]:
     for key, values in leaves(vary) if vary else ():
         if not isinstance(values, list) or not values or any(isinstance(value, dict | list) for value in values):
             raise UserError(f"vary.{key}={values}: give a list of values, such as +vary.{key}=[1,4,16]")
-        if key.split(".")[0] not in VARIABLE or key == "engine.processes":
+        if key.split(".")[0] not in METHOD or key == "engine.processes":
             raise UserError(
-                f"vary.{key}: arms of one comparison do the same work, so they can differ in {', '.join(VARIABLE)} "
+                f"vary.{key}: arms of one comparison do the same work, so they can differ in {', '.join(METHOD)} "
                 "only, and not in engine.processes; run it once for each value: "
                 f"python run.py -m {key}={','.join(map(_text, values))}"
             )

@@ -1,6 +1,5 @@
 """Continue a run that was stopped, as if it had never stopped (resume=FOLDER on the command line)."""
 
-import fcntl
 import json
 import os
 import re
@@ -9,7 +8,9 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from analysis import read
 from das.general import ranks
@@ -19,22 +20,17 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import ENGINES, versions
 from experiments.settings.checked import leaves, plain
 from experiments.settings.compose import Composed, composed, task_of
-from experiments.settings.config import RunConfig
+from experiments.settings.config import FREE, FREE_KEYS, RunConfig
 from experiments.training import checkpoint
 
 TASKS = ("train", "compare")
-# Settings that change no token of the training, so that a resumed run may change them.
-FREE = ("resume", "checkpoint", "eval", "task", "wandb", "wandb_project", "out", "cache")
-FREE_KEYS = (  # the same, for single keys of other groups
-    *("engine.weight_check_every", "engine.own_process"),
-    *("cluster.engines", "cluster.address", "cluster.silent_s", "cluster.start_s"),
-)
 WHO_TRAINS = {"train": True, "train_once": False, "recorded": None}  # settings of a comparison, and their defaults
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written
 # Files of a step's rollout.
 ROLLOUT = re.compile(r"step_(?P<step>\d+)\.(timeline\.json|jsonl)\.gz(?P<partial>\.\d+\.tmp)?")
 SHOWN = 5  # number of differences that a message names
+REFUSED_S = 0.2  # seconds in which a lock that is just removed can be taken
 LOCK = "lock"  # file that a run in its folder holds locked until it ends
 WANDB = "wandb"  # W&B's folder in a run's folder
 CODE = re.compile(r"[^\W\d]\w*(\.\w+)*:[^\W\d]\w*")  # the name of a class or function, module:name
@@ -131,35 +127,26 @@ def hold(folder: Path) -> Iterator[None]:
 
     Raises UserError if another process holds the lock.
     """
-    path = folder / LOCK
-    with _locked(path) as file:
-        try:
-            yield
-        finally:
-            with suppress(FileNotFoundError):  # the folder was deleted meanwhile, or moved
-                if os.path.samestat(path.stat(), os.fstat(file.fileno())):
-                    path.unlink()
-
-
-def _locked(path: Path) -> IO[str]:
-    folder = path.parent
-    while True:
+    path, lock = folder / LOCK, FileLock(folder / LOCK, timeout=REFUSED_S)
+    while not lock.is_locked:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # empties nothing
+            lock.acquire()
         except FileNotFoundError:  # another process was refused, and has removed its empty folder meanwhile
             continue
-        file = os.fdopen(handle, "w")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except Timeout:
             raise UserError(
                 f"a run in {folder} is still running: wait for it, stop it, or name another folder with "
                 "hydra.run.dir=FOLDER"
             ) from None
-        with suppress(FileNotFoundError):  # the process that held it has ended, and has removed it
-            if os.path.samestat(path.stat(), os.fstat(file.fileno())):
-                return file
+    mine = path.stat()
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):  # the folder was deleted meanwhile, or moved
+            if os.path.samestat(path.stat(), mine):
+                path.unlink()
+        lock.release()
 
 
 def start_again(folder: Path, unless: Callable[[], object]) -> None:

@@ -17,6 +17,27 @@ _CHOICES = (groups.BUDGET, groups.CLUSTER, groups.DATA, groups.DRAFTER, groups.R
 CHOICES: Mapping[str, Choice] = {each.group: each for each in _CHOICES}
 
 
+# What each setting is to a run, by key or group.
+METHOD = ("arm", "drafter", "head", "budget", "engine", "schedule")  # arms of one comparison may differ in it
+WORK = ("policy", "data", "reward", "trainer", "cluster", "seed")  # all arms of a comparison do the same
+ARMS = ("arms", "vary")  # which arms there are
+PLAN = ("experiment", "profile", "paper")  # which runs are made
+FREE = (
+    "resume",
+    "checkpoint",
+    "eval",
+    "task",
+    "wandb",
+    "wandb_project",
+    "out",
+    "cache",
+)  # changes no token of a training
+FREE_KEYS = (  # the same, of other groups
+    *("engine.weight_check_every", "engine.own_process"),
+    *("cluster.engines", "cluster.address", "cluster.silent_s", "cluster.start_s"),
+)
+
+
 class RunConfig(Group):
     """All settings of a run. A comparison has a RunConfig for each arm."""
 

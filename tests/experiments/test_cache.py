@@ -29,7 +29,7 @@ def test_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         cached_folder(tmp_path / "policy", write)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_the_second_of_two_waits_for_the_first(tmp_path: Path) -> None:
@@ -48,4 +48,4 @@ def test_the_second_of_two_waits_for_the_first(tmp_path: Path) -> None:
     assert (cached_folder(final, write) / "weights").read_text() == "1"
     first.join()
     assert len(writers) == 1
-    assert list(tmp_path.iterdir()) == [final]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / ".lock", final]

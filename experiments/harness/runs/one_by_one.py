@@ -15,12 +15,7 @@ from experiments.harness.resume import arguments, hint, interleaved, set_rows, s
 from experiments.run import child
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress
-from experiments.settings.config import RunConfig
-
-WORK = (
-    *("arm", "policy", "data", "reward", "trainer", "engine", "cluster", "drafter", "head", "budget", "schedule"),
-    *("seed", "eval"),
-)
+from experiments.settings.config import METHOD, WORK, RunConfig
 
 
 def run_arms(
@@ -51,7 +46,7 @@ def finished(path: Path, config: RunConfig) -> bool:
     wanted, recorded = config.resolved, read.config(path)
     if config.data.problems is None:  # null asks for all problems; the run recorded how many there are
         recorded["data"]["problems"] = None
-    differing = [key for key in WORK if wanted[key] != recorded[key]]
+    differing = [key for key in (*METHOD, *WORK, "eval") if wanted[key] != recorded[key]]
     if differing:
         raise UserError(f"{path} holds an arm that ran with another {' and '.join(differing)}: move it away")
     return True

@@ -27,13 +27,13 @@ from experiments.run import child
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 from experiments.settings.compose import composed
-from experiments.settings.config import run_config
+from experiments.settings.config import PLAN, run_config
 
 SMOKE_MINUTES = 0.6  # of a run in profile smoke: two steps, and the start of its engines
 ABLATION = "ablation"  # file of all ablations, whose names begin so
 SMOKE = {"maths": ["setting=smoke"], "code": ["setting=smoke", "data=programs", "reward=code"]}
 RUN = re.compile(r"run:(\w+)")  # in an override: the folder of another run
-OURS = ("task", "experiment", "profile", "paper", "hydra", "out", "resume")  # keys that are not passed on to the runs
+OURS = (*PLAN, "task", "hydra", "out", "resume")  # keys that are not passed on to the runs
 
 
 @dataclass(frozen=True)

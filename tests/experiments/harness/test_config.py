@@ -5,7 +5,7 @@ from composed import composed, composed_run
 from omegaconf import OmegaConf
 from pydantic import ValidationError
 
-from experiments.settings.config import run_config, steps_per_epoch
+from experiments.settings.config import ARMS, FREE, METHOD, PLAN, WORK, RunConfig, run_config, steps_per_epoch
 
 
 def test_the_record_is_the_resolved_config() -> None:
@@ -24,6 +24,12 @@ def test_the_number_of_problems_makes_a_new_config() -> None:
     assert list(counted.resolved["data"]) == list(config.resolved["data"])  # config.yaml keeps the order of the keys
     with pytest.raises(ValidationError):
         config.seed = 1  # type: ignore[misc]
+
+
+def test_each_setting_is_one_thing_to_a_run() -> None:
+    """A setting that is in no list would be no part of a run's identity."""
+    listed = [*METHOD, *WORK, *ARMS, *PLAN, *FREE]
+    assert sorted(listed) == sorted(RunConfig.model_fields.keys() - {"resolved"})
 
 
 def test_sizes() -> None:
