@@ -59,6 +59,7 @@ def rolled_out(cluster: Cluster, step: int) -> list[tuple[Any, ...]]:
     return [(tokens, *cost[1:]) for tokens, cost in zip(rollout.responses, costs, strict=True)]
 
 
+@pytest.mark.nightly
 def test_new_engines_draft_as_those_that_wrote_the_checkpoint(cluster: Cluster, tmp_path: Path) -> None:
     """With their history, learned weights, calibration and lengths, though both engines were killed in between."""
     rolled_out(cluster, 0)

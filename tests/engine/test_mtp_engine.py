@@ -13,7 +13,7 @@ from experiments.heads import mtp
 from experiments.heads.training import HeadLearner, HeadOptions
 from experiments.heads.warm_up import texts_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def test_the_engine_drafts_what_the_layer_drafts(engines: Engines, tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def judge_other_forms(reward: MathsReward) -> list[float]:
 
 
 @pytest.mark.slow  # a worker is replaced after each of the larger ones
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_responses_that_fill_the_memory_take_none_from_others() -> None:
     """sympy keeps these integers of up to 512 MB in its cache."""
     reward = MathsReward(1, 8.0)

@@ -45,7 +45,7 @@ def test_arms_emit_a_recording(tmp_path: Path) -> None:
         for i in range(4)
     ]
     (tmp_path / "r.jsonl").write_text(json_lines(rows))
-    arms = ["none", "stock", "ngram", "das"]
+    arms = ["none", "stock", "das"]
     printed = run_script(
         "run.py", f"task.recorded={tmp_path / 'r.jsonl'}", "policy=random", "policy.shape=tiny", f"cache={tmp_path}",
         f"arms=[{','.join(arms)}]", "data.problems=2", "trainer.max_steps=2", "trainer.num_generations=2",
@@ -56,12 +56,12 @@ def test_arms_emit_a_recording(tmp_path: Path) -> None:
     result = read.result(tmp_path / "run")
     assert result["trained"] == "none"
     assert "distribution" not in result, "stock emits text of its own"
-    assert result["ratio_to_none"].keys() == {"stock", "ngram", "das"}
+    assert result["ratio_to_none"].keys() == {"stock", "das"}
     texts = {
         arm: [[row["response_ids"] for row in read.rollout(tmp_path / "run" / "arms" / arm, step)] for step in (1, 2)]
         for arm in arms
     }
-    assert texts["none"] == texts["ngram"] == texts["das"] != texts["stock"]
+    assert texts["none"] == texts["das"] != texts["stock"]
     assert [[len(text) for text in step] for step in texts["stock"]] == [
         [len(text) for text in step] for step in texts["none"]
     ]

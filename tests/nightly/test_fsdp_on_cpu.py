@@ -4,17 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import RANK_RUN, SIZES, TWO_RANKS, exact, of_ranks, run_script, scripts, world
+from scripts import RANK_RUN, ROOT, SIZES, TWO_RANKS, exact, of_ranks, run_script, scripts, world
 
 from analysis import read
 from analysis.metrics import timeless
 from experiments.harness.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
-pytestmark = pytest.mark.slow
-
 SHARDED = 'model_init_kwargs={"distributed_config": {"fsdp_size": 2}}'
-RANK_FAULTS = Path(__file__).with_name("rank_faults.py")
+RANK_FAULTS = ROOT / "tests/trl/rank_faults.py"
 
 
 def test_drafts_change_nothing_in_a_sharded_training(
@@ -30,7 +28,6 @@ def test_drafts_change_nothing_in_a_sharded_training(
     assert sum(step["accepted"] for rank in das for step in rank["steps"]) > 0
 
 
-@pytest.mark.nightly
 def test_a_killed_run_py_ends_as_the_one_left_alone(
     repetitive_policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
