@@ -14,11 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis import evaluations, read
-from analysis.cluster_engines import cluster_result
 from analysis.columns import columns, of_arm
 from analysis.distribution import compare_distributions, distribution_verdict, is_stock, keeps_bits
 from analysis.identity import FINAL, differing, first_differences
-from analysis.metrics import summarised, summary
+from analysis.metrics import cluster_result, summarised, summary
 
 WEIGHTS = {"first": "weights: trained once", "none": "nobody trained"}
 WIDEST_TABLE = 400  # characters; so wide that no table is cut to the width of the terminal

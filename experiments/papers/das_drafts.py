@@ -3,13 +3,24 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+
 from analysis.report import Line, Section
 from das.drafter import HistoryDrafter
 from experiments.papers.replayed import FIXED, MAX_TOKENS, Setting, simulated
 from experiments.simulate.arms import Arm
 from experiments.simulate.rollouts import grouped
-from experiments.simulate.scopes import OneProblem
 from experiments.simulate.workload import Workload
+
+
+class OneProblem(HistoryDrafter):
+    """Drafts from the texts of all problems alike: they count as one problem."""
+
+    def __init__(self) -> None:
+        super().__init__(cross_problem_tokens=0)
+
+    def begin(self, request: str, problem: str, prompt: Sequence[int] | np.ndarray, seed: int | None = None) -> None:
+        super().begin(request, "all", prompt, seed)
 
 
 def late_accepted(setting: Setting, works: Sequence[Workload], name: str, drafter: Callable[[], HistoryDrafter]) -> str:

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from experiments.run.errors import UserError
-from experiments.simulate.published_traces import PROMPT_VARIANTS
 from experiments.simulate.rollouts import read_rollouts
 from experiments.simulate.workload import Workload, workload
 
+# Trace -> number of prompts of every problem. These differ by a few words, and follow one another in the trace.
+PROMPT_VARIANTS = {"steer_r1d_qwen14b_pos0to3": 4}
 TRACES = ("areal_deepscaler_base", "areal_nemotron_base", "steer_r1d_qwen14b_pos0to3")
 
 

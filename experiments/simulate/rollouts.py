@@ -24,13 +24,17 @@ import numpy as np
 from das.drafter.distributions import Distributions
 from das.general.files import unpacked
 from experiments.run.errors import UserError, reading
-from experiments.simulate.published_traces import LEFT_OUT_RUNS
 from experiments.simulate.workload import Sampling, Workload, workload
 
 # Cuts a text into words, single digits, punctuation and space, as Qwen's tokenizer does before it merges. Used for
 # traces without token ids.
 WORDS = re.compile(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\w]?[^\W\d_]+|\d| ?[^\s\w]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+|_")
 STEP_FILE = re.compile(r"step_(\d+)\.jsonl\.gz")
+# File name -> the runs that read_rollouts leaves out: they are copies of rows, or responses of steered policies.
+LEFT_OUT_RUNS = {
+    "arctic_prob0019_tokenids.jsonl.gz": re.compile("cleaned_0019_temp0|data"),
+    "steer_r1d_qwen14b_pos0to3.jsonl.gz": re.compile(r".*/alpha_(neg)?1p0"),
+}
 
 
 def read_rollouts(path: Path, group: int = 0, prompt: int = 0) -> list[Workload]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.task_figures import calibration_figure
+from analysis.figures import calibration_figure
 from das.engine.settings import find_method
 from experiments.harness.engine import engine_settings, prepare_process
 from experiments.harness.pass_timing import WARM_UP, RandomDrafter, made_up_prompts, timed_combination

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from datasets import Dataset
 
-from analysis.task_figures import evaluate_figure
+from analysis.figures import evaluate_figure
 from das.engine.rollouts.rollout import Rollout
 from das.general import stages
 from experiments.harness.data import MADE, split_rows

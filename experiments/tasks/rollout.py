@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-from analysis.cluster_engines import cluster_result
-from analysis.metrics import summarised
+from analysis.metrics import cluster_result, summarised
 from experiments.harness.data import dataset
 from experiments.harness.policies import policy_directory
 from experiments.harness.rollout_steps import RolloutRun, record_rollouts

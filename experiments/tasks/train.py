@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 from analysis import read
-from analysis.cluster_engines import cluster_result
-from analysis.metrics import summarised
+from analysis.metrics import cluster_result, summarised
 from das.engine.settings import EXACT
 from das.general import ranks
 from das.general.files import write_text

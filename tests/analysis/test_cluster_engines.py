@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from analysis.cluster_engines import cluster_result
+from analysis.metrics import cluster_result
 
 
 def step(tokens: int, **cluster: Any) -> dict[str, Any]:

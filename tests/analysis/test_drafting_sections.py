@@ -9,7 +9,7 @@ import pytest
 
 from analysis.quantities import per, speedup
 from analysis.record import Record
-from analysis.toggle import stays_on, switch
+from analysis.sections.efficient_rollout import stays_on, switch
 from experiments.run.run_folder import write_timeline
 from tests.analysis.test_sections import made, row, verdicts, write_result, write_rows
 

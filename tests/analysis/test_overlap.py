@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.overlap import Times, exposed_times, hidden_share
+from analysis.sections.nemo_rl import Times, exposed_times, hidden_share
 
 TIMES = st.lists(st.integers(1, 30), min_size=1, max_size=8)
 

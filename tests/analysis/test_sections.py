@@ -14,7 +14,7 @@ from analysis.arms import compare_arms
 from analysis.orderings import MET, NO_SIZE, NOT_MET, UNDECIDED, Ordering, summary
 from analysis.record import Record
 from analysis.report import Line, Section, Table, markdown, verdict_classes, write_page
-from analysis.rollouts import grams_by_epoch, similarity
+from analysis.sections.das import grams_by_epoch, similarity
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = json.loads((ROOT / "experiments" / "papers" / "published.json").read_text())

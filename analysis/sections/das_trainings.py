@@ -1,0 +1,236 @@
+"""The figures of the DAS paper over a training: acceptance, rollout time and rewards, by step."""
+
+from collections.abc import Sequence
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from analysis.figures import colours_of
+from analysis.orderings import Ordering
+from analysis.quantities import (
+    PLOTTED,
+    arrow,
+    last_half,
+    named,
+    numbers,
+    per,
+    reduction_lines,
+    same_training,
+    saves_time,
+)
+from analysis.record import Record
+from analysis.report import Line, Section
+from analysis.sections.given import Given
+
+
+def das_fig4(given: Given) -> Section:
+    """Accepted tokens over training."""
+    run, paper = given.run, given.paper("das_fig4")
+    last, eagle = max(row["epoch"] for row in run["das"]), paper["eagle_static"]
+
+    def accepted(arm: str, epoch: int) -> float:
+        return per([row for row in run[arm] if row["epoch"] == epoch], "accepted", "passes")
+
+    das, ngram = ([accepted(arm, epoch) for epoch in (0, last)] for arm in ("das", "ngram"))
+    colors = colours_of(["none", "das", "ngram"])
+    with given.picture("accepted.png") as axes:
+        for arm in ("das", "ngram"):
+            given.plot_steps(axes, run[arm], "accepted", "passes", label=arm, color=colors[arm])
+        axes.set(xlabel="training step", ylabel="accepted tokens per pass", ylim=(0, None))
+        axes.set_title("Fig 4: acceptance over training")
+        axes.legend()
+    return given.section(
+        f"{run.note} Accepted tokens per pass in the first and the last epoch; in the paper, in the first and the last "
+        "100 of 800 steps. ngram, which drafts from the request's own text alone, stands in for a drafter that does "
+        "not learn.",
+        "The small policy's responses are much alike, so acceptance is high from the second epoch on. No EAGLE head "
+        "was trained for it.",
+        lines=[
+            Line("history (DAS): first → last", f"{paper['das'][0]} → {paper['das'][-1]}", engine=arrow(das)),
+            Line("static drafter (paper: EAGLE; ours: ngram)", f"{eagle[0]} → {eagle[-1]}", engine=arrow(ngram)),
+        ],
+        orderings=[
+            Ordering(
+                "acceptance of drafts from history grows over training",
+                das[1] > das[0] if last else None,
+                arrow(das),
+                paper["das"][-1] / paper["das"][0],
+                das[1] / das[0] if das[0] else None,
+                " times the first",
+            ),
+            Ordering(
+                "at the end more tokens are accepted from history than from the static drafter",
+                das[1] > ngram[1],
+                f"{das[1]:.2f} from history, {ngram[1]:.2f} from ngram",
+                paper["das"][-1] / eagle[-1],
+                das[1] / ngram[1] if ngram[1] else None,
+                " times as many",
+            ),
+        ],
+    )
+
+
+def das_fig7(given: Given) -> Section:
+    """Accepted tokens and the time of drafting, by window, in the second half of the steps."""
+    run, paper = given.run, given.paper("das_fig7")
+    arms = {int(arm.removeprefix("window_")): arm for arm in run.arms if arm.startswith("window_")}
+    windows = {window: last_half(run[arm]) for window, arm in arms.items()}
+    accepted = {window: per(rows, "accepted", "passes") for window, rows in windows.items()}
+    # By requests and passes: the time of one draft. Time per emitted token would also fall with acceptance, because
+    # fewer passes draft.
+    draft_us = {window: 1e6 * per(rows, "draft_s", "passes") for window, rows in windows.items()}
+    token_us = {window: 1e6 * per(rows, "draft_s", "tokens") for window, rows in windows.items()}
+    first, last, cost, labels = min(windows), max(windows), paper["draft_ms_per_token"], list(map(str, windows))
+    epochs, colors = 1 + max(row["epoch"] for row in windows[first]), colours_of(["none", *labels])
+    with given.picture("window.png", 2) as (left, right):
+        for window, arm in arms.items():
+            color = colors[str(window)]
+            given.plot_steps(left, run[arm], "accepted", "passes", label=f"window {window}", color=color)
+        left.set(xlabel="training step", ylabel="accepted tokens per pass", ylim=(0, None))
+        left.set_title("Fig 7 left: acceptance by window")
+        left.legend()
+        right.bar(labels, list(draft_us.values()), color=[colors[label] for label in labels])
+        right.set(title="Fig 7 right: cost by window", xlabel="window (epochs)", ylabel="us per draft")
+    more = list(accepted.values()) == sorted(accepted.values()) and accepted[last] > accepted[first]
+    return given.section(
+        f"{run.note} {epochs} epochs; second half of the steps. Learning rate "
+        f"{run.config['trainer']['learning_rate']:g}.",
+        "Windows are counted in epochs: in a run of 8 epochs, a window of 16 holds everything. A draft is one look-up "
+        "for one request in one pass, with all that the drafter and the budget do for it.",
+        lines=[
+            *(
+                Line(
+                    f"window {window}: accepted tokens per pass; drafting, us per draft, us per emitted token",
+                    engine=f"{accepted[window]:.2f}; {draft_us[window]:.1f}; {token_us[window]:.1f}",
+                )
+                for window in windows
+            ),
+            *(
+                Line(
+                    f"{key.replace('_', ' ')} iterations (paper): accepted; us per token",
+                    f"{paper['accepted'][key]['mean']}; {1e3 * cost[key]['mean']:.2f}",
+                )
+                for key in paper["accepted"]
+            ),
+        ],
+        orderings=[
+            Ordering(
+                "the longer the window, the more tokens are accepted",
+                more if epochs > 2 else None,
+                named(accepted, "window {}: {:.2f}"),
+                paper["accepted"]["window_all"]["mean"] / paper["accepted"]["window_4"]["mean"],
+                accepted[last] / accepted[first] if accepted[first] else None,
+                " times as many, longest against shortest",
+            ),
+            Ordering(
+                "drafting costs more with a longer window",
+                bool(np.polyfit(range(len(draft_us)), list(draft_us.values()), 1)[0] > 0),
+                named(draft_us, "window {}: {:.1f} us per draft"),
+                cost["window_all"]["mean"] / cost["window_4"]["mean"],
+                draft_us[last] / draft_us[first],
+                " times as much, longest against shortest",
+            ),
+        ],
+    )
+
+
+def das_fig10(given: Given) -> Section:
+    """Maths: rollout time and rewards. The paper's steps 1-24; 25-30 lie outside its figure's axes."""
+    differs = (
+        "The paper saves half from its first step on, before any problem has come twice. Ours starts with drafts from "
+        "siblings and from the request's own text, and saves more once there is a history. In the paper's steps 25-30, "
+        "which lie outside its axes, it saves 7 %."
+    )
+    return _training(given, "das_fig10_time", "maths.png", "Fig 10", 24, ("more than 50 %", "0.693 / 0.694"), differs)
+
+
+def das_fig11(given: Given) -> Section:
+    """Code: rollout time and rewards."""
+    differs = (
+        "In the paper's 50 steps no problem comes twice; our problems come again every 4 steps. The paper's reward "
+        "reaches 1.85, although the text describes it as pass or fail. Ours is 1 if all tests pass."
+    )
+    return _training(given, "das_fig11_time", "code.png", "Fig 11", 50, ("about 25 %", "1.637 / 1.639"), differs)
+
+
+def _training(
+    given: Given, key: str, file: str, title: str, steps: int, says: tuple[str, str], differs: str
+) -> Section:
+    """Makes the section of a training. steps: of the paper. says: the paper's saving, and its mean rewards."""
+    run, paper = given.run, given.paper(key)
+    _draw_training(given, file, run, ["none", "das"], paper, title)
+    rewards = numbers([mean(row["reward"] for row in run[arm]) for arm in ("none", "das")], 4)
+    claim = saves_time("DAS needs less rollout time than no speculation", run, paper, steps)
+    lines = [
+        *reduction_lines(run, paper, steps, says[0]),
+        Line("mean reward, none / das", says[1], engine=rewards),
+    ]
+    return given.section(run.note, differs, lines=lines, orderings=[claim, same_training(run)])
+
+
+def _draw_training(
+    given: Given, file: str, run: Record, arms: Sequence[str], paper: dict[str, Any], title: str
+) -> None:
+    """Draw the rollout time by step, ours and the paper's, and our rewards, whose curves must be equal. arms: the
+    baseline first."""
+    colors = colours_of(arms)
+    with given.picture(file, 3) as drawn:
+        for order, arm in enumerate(arms):
+            own = {"label": arm, "color": colors[arm]}
+            given.plot_steps(drawn[0], run[arm], "rollout_s", **own)
+            if curve := paper["arms"].get(PLOTTED[arm]):
+                drawn[1].plot(curve["step"], curve["seconds"], **own)
+            style = "-" if order == 0 else (0, (4, 2 + order))
+            given.plot_steps(drawn[2], run[arm], "reward", **own, linewidth=max(1.0, 3.0 - order), linestyle=style)
+        for axes, of in zip(drawn, ("ours", "the paper's"), strict=False):
+            axes.set(xlabel="training step", ylabel="rollout time (s)", ylim=(0, None), title=f"{title}: {of}")
+        drawn[2].set(xlabel="training step", ylabel="mean reward", title="Rewards, ours")
+        for axes in drawn:
+            axes.legend()
+
+
+def das_fig12(given: Given) -> Section:
+    """Budgets."""
+    run, paper = given.run, given.paper("das_fig12")
+    pairs = [("das", "das_unlimited", "up to 15 %"), ("das_unlimited", "none", ""), ("das", "none", "")]
+    wasted, unlimited = (per(run[arm], "wasted", "tokens") for arm in ("das", "das_unlimited"))
+    _draw_training(given, "budget_code.png", run, ["none", "das", "das_unlimited"], paper, "Fig 12, code")
+    return given.section(
+        f"code: {run.note} Rejected draft tokens per emitted token: {wasted:.2f} with das, {unlimited:.2f} with "
+        "das_unlimited.",
+        "On this CPU a drafted token costs a sixth of a pass with one request, so drafting without a limit is "
+        "expensive (docs/drafters_and_budgets.md). The paper's GPUs verify draft tokens nearly for free.",
+        lines=[
+            line
+            for arm, other, claimed in pairs
+            for line in reduction_lines(run, paper, 18, claimed, arm, other, "code: ")
+        ],
+        orderings=[
+            *(
+                saves_time(f"code: {arm} needs less rollout time than {other}", run, paper, 18, arm, other)
+                for arm, other, _ in pairs
+            ),
+            same_training(run),
+        ],
+    )
+
+
+def das_fig13(given: Given) -> Section:
+    """Half the cap, half the batch: in the paper a cap of 8k instead of 16k tokens, and 16 instead of 32 problems."""
+    lines, claims = list[Line](), list[Ordering]()
+    for label, name, key, claimed in (
+        ("half_cap", "half cap", "das_fig13_8k", "over 30 %"),
+        ("half_batch", "half batch", "das_fig13_batch16", "similar to Fig 11"),
+    ):
+        run, paper = given.runs[label], given.paper(key)
+        _draw_training(given, f"{label}.png", run, ["none", "das"], paper, f"Fig 13, {name}")
+        lines += reduction_lines(run, paper, 20, claimed, of=f"{name}: ")
+        claims.append(saves_time(f"{name}: DAS needs less rollout time than no speculation", run, paper, 20))
+        claims.append(same_training(run))
+    return given.section(
+        f"half cap: {given.runs['half_cap'].note} half batch: {given.runs['half_batch'].note}",
+        "The paper's left panel shows less than its text claims: 15.8 % over steps 1-20, instead of over 30 %.",
+        lines=lines,
+        orderings=claims,
+    )
