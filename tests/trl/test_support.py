@@ -42,7 +42,7 @@ def test_the_harness_and_scripts_are_refused_alike(
 
 
 def test_deepspeed_is_for_scripts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """tests/trl/test_deepspeed.py trains a script with it."""
+    """tests/nightly/test_sharded_scripts.py trains a script with it."""
     state = SimpleNamespace(deepspeed_plugin=object())
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     refuse({"model": None, "accelerator": SimpleNamespace(state=state)})
