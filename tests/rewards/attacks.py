@@ -70,6 +70,10 @@ def f(x):
 import os
 def f(x): os.write(4, b'\xff\xff\xff\xff')
 """,
+    "forged nonsense": r"""
+import os
+def f(x): os.write(4, b'\x04\0\0\0\xff{[}')
+""",
     "forged type": """
 import os
 def f(x):
