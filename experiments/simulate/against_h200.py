@@ -1,28 +1,38 @@
 """Passes and rollouts of das and vLLM that one H200 took, beside those that GpuTimes computes. Prints the tables of
 docs/benchmarks.md: python -m experiments.simulate.against_h200 (seconds)
 
+With `designs`, it prints what das would take by when a pass learns its drafts (DESIGNS), on made-up text, on recordings
+(rows of experiments.simulate.rollouts) and with long contexts: `... against_h200 designs RECORDING.jsonl.gz` (minutes)
+
 The measured work is simulated as it was: Qwen3-8B's shape, forced made-up responses of 192 tokens, siblings of 8,
 prompts of 256 tokens, six epochs of which the first is left out, the default budget. das planned a request's longest
 draft of the last four passes, kept a pass within its largest graph of 576 rows (so one drafted token a request at 256),
 and read the tokens of each pass at rest.
 """
 
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from das.budget.marginal import Marginal
+from das.budget import TargetPass
+from das.budget.latency import ON_GPU, Array
+from das.budget.marginal import FIRST_PLAIN, Marginal
+from das.draft_round import planned_rows
 from das.drafter import HistoryDrafter
 from experiments.simulate.cluster import Step, simulate_rollout
 from experiments.simulate.engine import Engine, PlainEngine
 from experiments.simulate.gpu_times import GpuTimes, gpu_times
 from experiments.simulate.made_up import made_up_problems
-from experiments.simulate.text_engine import TextEngine
+from experiments.simulate.rollouts import read_rollouts
+from experiments.simulate.text_engine import RowsAhead, TextEngine
 from experiments.simulate.times import PassWork
 from experiments.simulate.workload import Workload, workload
 
 SIBLINGS, EPOCHS, LENGTH, PROMPT = 8, 6, 192, 256
+LONG = 2_048  # tokens of long prompts
 DRAFTED, GRAPHS = 8, 576  # most drafted tokens of a request; rows of the largest graph
 READING = 9e-6  # seconds a request in a pass at rest, as das read passes then (.6 ms at 64 requests, 2.3 at 256)
 # ms a pass by live requests: with 0, 4 and 8 random drafts a request, at 1,024 tokens of context, without log-probs.
@@ -113,6 +123,105 @@ def rolled(live: int) -> tuple[float, Rolled]:
     return ms, Rolled(1e3 * took / count, tokens, took / of_stock, drafted, first)
 
 
+# ---- designs: when a pass learns how many tokens it verifies for each request, and which ----
+
+
+class Known(Then):
+    """That budget with the device's own times in place of learned ones."""
+
+    def __init__(self, times: GpuTimes):
+        super().__init__()
+        self._times, self._context, self._emits = times, 0.0, 1.0
+        self.prices = self  # type: ignore[assignment]
+        self._plain = FIRST_PLAIN
+
+    error = 0.0
+
+    def observe_pass(self, done: TargetPass) -> None:
+        self._context = done.context / done.live
+        self._emits += 0.1 * ((done.live + done.num_accepted) / done.live - self._emits)
+
+    def predict(self, live: int, num_drafted: int = 0, context: int = 0) -> float:
+        return float(self.table(live, num_drafted)[-1])
+
+    def table(self, live: int, most: int) -> Array:
+        times, rows = self._times, live + np.arange(most + 1, dtype=np.float64)
+        lives = np.full(most + 1, live, np.float64)
+        device = times.device(lives, rows, lives * self._context, remembers=times.remembers)
+        seconds = np.maximum(device, times.on_host(lives, lives * self._emits)) + times.drafting(live)
+        seconds[0] = times.plain(live, int(live * self._context), 1)[0]
+        return np.maximum.accumulate(seconds)
+
+    def cheapest(self, live: int) -> float:
+        seconds = self.table(live, 8 * live)
+        return float(min((seconds[1:] - seconds[0]) / np.arange(1, len(seconds))) * live / seconds[0])
+
+    def most(self, live: int) -> int:
+        return GRAPHS * live
+
+
+@dataclass(frozen=True)
+class Design:
+    """How das drafts. rows: of the largest graph. shared: whether the requests of a pass share its rows; False: each
+    may have as many as the others. late: whether only the rows of a pass are decided before its drafts are known, and
+    not those of each request. thread: whether a thread in C drafts. knows: whether prices of rows are known."""
+
+    rows: int = 768
+    shared: bool = True
+    late: bool = False
+    thread: bool = False
+    knows: bool = True
+
+    def engine(self, times: GpuTimes, seats: int, longest: int) -> TextEngine:
+        times = replace(times, thread=self.thread)
+        most = DRAFTED if self.shared else min(DRAFTED, self.rows // seats - 1)
+        ahead = RowsAhead(SIZES) if self.late else planned_rows
+        budget = Known(times) if self.knows else Marginal(ratio=ON_GPU)
+        return TextEngine(times, seats, HistoryDrafter(), budget, longest, "", most, self.rows, ahead)
+
+
+SIZES = [*range(8, 256, 8), *range(256, 769, 16)]  # rows of graphs
+DESIGNS = {
+    "each its own rows": Design(576, shared=False),
+    "rows shared": Design(),
+    "a thread drafts": Design(thread=True),
+    "prices learned": Design(thread=True, knows=False),
+    "lengths late": Design(late=True),
+    "late, a thread drafts": Design(late=True, thread=True),
+    "late, thread, learned": Design(late=True, thread=True, knows=False),
+}
+
+
+def compared(name: str, epochs: Sequence[Workload], seats: int) -> str:
+    """Return a row of the designs' table: time divided by that of `stock`, in the first, the second and the later
+    epochs."""
+    stock = roll_out(PlainEngine(h200(das=False), seats), epochs)
+    ms = 1e3 * sum(step.rollout_s for step in stock) / sum(len(step.timelines[0]["live"]) for step in stock)
+    cells, longest = [], max(int(work.lengths.max()) for work in epochs)
+    for design in DESIGNS.values():
+        steps = roll_out(design.engine(replace(h200(), reading=0.0), seats, longest), epochs)
+        ratios = [step.rollout_s / plain.rollout_s for step, plain in zip(steps, stock, strict=True)]
+        later = sum(step.rollout_s for step in steps[1:]) / sum(step.rollout_s for step in stock[1:])
+        drafted = sum(step.num_drafted for step in steps[1:]) / sum(len(s.timelines[0]["live"]) for s in steps[1:])
+        tokens = sum(step.tokens for step in steps[1:]) / sum(step.passes for step in steps[1:])
+        cells.append(f"**{later:.2f}** ({ratios[0]:.2f}, {ratios[1]:.2f}; {tokens:.2f} of {drafted:.0f})")
+    return row(name, f"{ms:.1f}", *cells)
+
+
+def designs(recordings: Sequence[Path]) -> None:
+    """Print the designs' table, row by row."""
+    print(row("requests", "`stock`, ms a pass", *DESIGNS), row(*["---"] * (2 + len(DESIGNS))), sep="\n")
+    for live in DAS:
+        print(compared(f"{live}, made-up text", works(live), live), flush=True)
+    long = [workload(work.problems, [work.response(i) for i in range(len(work))], LONG) for work in works(256, 4)]
+    print(compared(f"256, made-up text, prompts of {LONG:,} tokens", long, 256), flush=True)
+    for path in recordings:
+        epochs = read_rollouts(path, SIBLINGS, 150)[:3]
+        kept = list(dict.fromkeys(epochs[-1].problems))[:32]
+        epochs = [work.part([i for i, name in enumerate(work.problems) if name in kept]) for work in epochs]
+        print(compared(f"{len(epochs[0])} on 64 seats, {path.name.split('.')[0]}", epochs, 64), flush=True)
+
+
 def at_rest(live: int) -> float:
     """Return ms a pass of das in a rollout in which it drafts nothing."""
     step = roll_out(PlainEngine(h200(), live), works(live, 1))[0]
@@ -130,6 +239,9 @@ def beside(measured: float, computed: float, digits: int = 1) -> tuple[str, str,
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["designs"]:
+        designs([Path(argument) for argument in sys.argv[2:]])
+        return
     head = ("measured", "computed", "apart")
     lines = [row("ms a pass, 1,024 tokens of context", *head), row(*["---"] * 4)]
     lines += [row(name, *beside(ms, computed)) for name, ms, computed in passes()]

@@ -51,6 +51,9 @@ JOIN = 0.105e-3  # seconds to take in a request
 # and 64 requests; in profiled rollouts the device waits .7, 1.8 and 4.5 ms at 16, 64 and 256, and .6 ms more until the
 # launched pass begins. The slope fits both; the constant lies between .55 ms, by the first, and 1.1 ms, by the second.
 DRAFTING, DRAFTING_REQUEST = 0.85e-3, 15.6e-6  # seconds from the end of a pass to its drafts, and for each live request
+# The thread that drafts in C (das.drafter): its look-ups take 12 us a request with drafts of eight tokens on the CPU of
+# docs/log.md; that tokens and drafts cross PCIe, .2 ms, is assumed.
+THREAD, THREAD_REQUEST = 0.2e-3, 12e-6
 # The same passes of the das that drafted before it launched take .9 to 1.6 ms longer, at 1 to 64 requests.
 LAUNCH = 1.4e-3  # seconds to prepare and launch a pass, in series where its drafts must be known before
 
@@ -65,6 +68,7 @@ class GpuTimes:
     remembers    whether the drafter remembers distributions, except of passes at rest
     late         whether a pass is launched before its drafts are known. Not where requests join
     waits        whether drafting takes time; False: what drafts could gain at most
+    thread       whether a thread in C drafts, beside the host's other work
     reading      seconds of the host for each live request in a pass at rest, for which the drafter is not asked
     rows_a_read  rows of a request that share one reading of its keys: all in FlashAttention 3, 16 / (heads / KV heads)
                  in Triton's attention
@@ -81,6 +85,7 @@ class GpuTimes:
     remembers: bool = True
     late: bool = True
     waits: bool = True
+    thread: bool = False
     reading: float = 0.0
     rows_a_read: float = inf
     host: float = 1.0
@@ -124,7 +129,8 @@ class GpuTimes:
 
     def drafting(self, live: float) -> float:
         """Returns the seconds from the end of a pass to the drafts of the next one."""
-        return self.waits * self.host * (DRAFTING + DRAFTING_REQUEST * live)
+        each, request = (THREAD, THREAD_REQUEST) if self.thread else (DRAFTING, DRAFTING_REQUEST)
+        return self.waits * self.host * (each + request * live)
 
     def seconds(self, work: PassWork) -> float:
         live, rows, context, prompt, emitted = (

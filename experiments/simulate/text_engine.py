@@ -4,14 +4,17 @@ A drafted token is accepted iff it equals the recorded token, as in the real eng
 the budget are called through DraftRound, as in the engine's proposer.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
+from das.budget.marginal import best_tokens
 from das.draft_round import PLANNED_BY, DraftRound, Proposal
-from das.drafter import Drafter
+from das.drafter import Drafter, Drafts
 from experiments.simulate.engine import Engine
 from experiments.simulate.times import PassTimes
 from experiments.simulate.workload import Workload
@@ -19,6 +22,44 @@ from experiments.simulate.workload import Workload
 PROMPT = 10**6  # recorded responses come without prompts: token ids of stand-in prompts start here
 KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
 PLACEHOLDER = -1  # a planned token for which there is no draft
+
+
+class RowsAhead:
+    """Decides how many drafted tokens a pass verifies that begins before its drafts are known: as many for each live
+    request as the budget chose in the last rounds on average. sizes: the rows of the graphs that a pass can be, in
+    rising order, which are filled up; (): passes are no graphs."""
+
+    def __init__(self, sizes: Sequence[int] = ()):
+        self._sizes = sizes
+        self._shares: deque[float] = deque(maxlen=PLANNED_BY)  # tokens for each live request
+
+    def note(self, live: int, chosen: int) -> None:
+        """Note that the budget chose so many tokens of `live` requests' drafts. 0: the next pass verifies none."""
+        if chosen:
+            self._shares.append(chosen / live)
+        else:
+            self._shares.clear()
+
+    def of(self, live: int, room: int) -> int:
+        """Returns the drafted tokens of a pass of so many requests, at most `room`."""
+        if not self._shares:
+            return 0
+        rows = live + round(live * sum(self._shares) / len(self._shares))
+        at = bisect_left(self._sizes, rows)
+        return min(room, (self._sizes[at] if at < len(self._sizes) else rows) - live)
+
+
+def admitted(drafts: Drafts, most: np.ndarray, total: int) -> np.ndarray:
+    """Returns how many tokens to verify for each request, int64 [requests], so that they are `total` together whatever
+    was drafted: the drafted tokens that are likeliest to be accepted, and rows without a draft where these are too few.
+
+    most: how many tokens each request can verify; together at least `total`.
+    """
+    possible = np.minimum(drafts.counts, most)
+    have = min(total, int(possible.sum()))
+    _, counts, _, _ = best_tokens(replace(drafts, counts=possible), np.zeros(have + 1), have)
+    free = most - counts
+    return counts + np.clip(total - have - (np.cumsum(free) - free), 0, free)
 
 
 class TextEngine(Engine):
@@ -30,7 +71,8 @@ class TextEngine(Engine):
     name           prefix of request names, which must differ between engines that share a drafter
     max_draft_tokens, max_rows  see DraftRound
     ahead          how an engine plans the drafted tokens of a pass that it launches before the drafts are known, such
-                   as das.draft_round.planned_rows; None: drafts are known
+                   as das.draft_round.planned_rows; RowsAhead: only how many they are together, and the likeliest
+                   ones are verified; None: drafts are known
     """
 
     def __init__(
@@ -43,7 +85,7 @@ class TextEngine(Engine):
         name: str = "",
         max_draft_tokens: int | None = None,
         max_rows: int | None = None,
-        ahead: Callable[[Sequence[Collection[int]], int], Sequence[int]] | None = None,
+        ahead: Callable[[Sequence[Collection[int]], int], Sequence[int]] | RowsAhead | None = None,
     ) -> None:
         super().__init__(times, max_num_seqs)
         self.drafter = drafter
@@ -170,6 +212,8 @@ class TextEngine(Engine):
             self._num_drafts, self._drafts = np.asarray(proposal.counts, np.int64), proposal.drafts.tokens
         if planned is None:
             return
+        if isinstance(self._ahead, RowsAhead):
+            planned = self._lengths(proposal, int(planned[0]))
         counts = 0 if proposal is None else proposal.drafts.counts
         drafts, width = np.full((live, int(planned.max())), PLACEHOLDER, np.int32), self._drafts.shape[1]
         real = np.arange(drafts.shape[1]) < np.minimum(counts, planned)[:, None]
@@ -179,14 +223,26 @@ class TextEngine(Engine):
     def _planned(self) -> np.ndarray | None:
         """Returns how many tokens of each request the coming pass verifies if it is launched before its drafts are
         known; None if it is not."""
-        over = int((self._at == self._end).sum())
-        joins = bool(self.waiting) and len(self._requests) - over < self.max_num_seqs
+        live = int((self._at < self._end).sum())
+        joins = bool(self.waiting) and live < self.max_num_seqs
         if self._ahead is None or joins:
             return None
+        if isinstance(self._ahead, RowsAhead):
+            longest = self.draft_round.max_draft_tokens
+            return np.array([min(longest * live, self._ahead.of(live, self.draft_round.room(live)) if live else 0)])
         wanted = [self._wanted.get(request.name, ()) for request in self._requests]
         return np.array(self._ahead(wanted, self.draft_round.room(len(wanted))))
 
+    def _lengths(self, proposal: Proposal | None, total: int) -> np.ndarray:
+        """Returns how many tokens of each request that goes on are verified, `total` together."""
+        most = np.where(self._at < self._end, self.draft_round.max_draft_tokens, 0)
+        none = np.zeros((len(most), 1))
+        drafts = Drafts(none, none, none[:, 0].astype(np.int64)) if proposal is None else proposal.drafts
+        return admitted(drafts, most, total)
+
     def _note_wanted(self, proposal: Proposal | None) -> None:
+        if isinstance(self._ahead, RowsAhead):
+            self._ahead.note(len(self._requests), 0 if proposal is None else sum(proposal.counts))
         before, self._wanted = self._wanted, {}
         if proposal is not None and any(proposal.counts):
             for request, count in zip(self._requests, proposal.counts, strict=True):
