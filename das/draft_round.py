@@ -13,7 +13,8 @@ import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.marginal import best_tokens
-from das.drafter import Drafter, Drafts
+from das.drafter import Drafter, Drafts, HistoryDrafter
+from das.drafter.history import Arriving
 
 UNLIMITED = 2**31
 PLANNED_BY = 4  # the last rounds of a request, by which its rows are planned
@@ -141,6 +142,20 @@ class DraftRound:
             return drafts
         _, counts, _, _ = best_tokens(drafts, np.zeros(room + 1), room)
         return replace(drafts, counts=counts)
+
+    def draft_ahead(
+        self, requests: Sequence[LiveRequest], rows: Sequence[int], room: Sequence[int], arriving: Arriving
+    ) -> None:
+        """Let the drafter's thread begin with `observe` and `propose` for a pass whose tokens may still arrive.
+        requests: those of the pass that will draft. rows: theirs in the batch. room: see propose."""
+        if not self.room(len(requests)):
+            return
+        assert isinstance(self.drafter, HistoryDrafter)
+        asked = [
+            (r.name, row, min(r.max_tokens - r.generated - 1, free), r.limit, r.stop_tokens)
+            for r, row, free in zip(requests, rows, room, strict=True)
+        ]
+        self.drafter.draft_ahead(asked, self.max_draft_tokens, arriving, self.budget.floors(requests))
 
     @property
     def _budget(self) -> str:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,34 @@ from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.drafter.texts import IndexedRequest, SharedTexts, Stores
 from das.general.arrays import token_array
 
-__all__ = ["HistoryDrafter"]
+__all__ = ["Arriving", "HistoryDrafter"]
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """The tokens of a pass, which may still be on their way into this process's memory.
+
+    tokens: int64 [batch, 1 + width]: how many each request of the batch emitted, and the tokens. remembered: their
+    distributions, uint32 [rows, PAIRS], and which row each token has, int64 [batch, width]. number, arrived: the number
+    of the pass, and the address of an int64 that is as large once they are there; 0: they are. late: where a device
+    waits for drafts, int64 [batch, longest draft], and the address where it waits for `number`.
+    """
+
+    tokens: np.ndarray
+    remembered: tuple[np.ndarray, np.ndarray] | None = None
+    number: int = 0
+    arrived: int = 0
+    late: tuple[np.ndarray, int] | None = None
+
+
+@dataclass
+class _Ahead:
+    """A job of the thread, with its requests and all arrays, which must stay."""
+
+    job: native.Job
+    requests: dict[str, int]  # their places in the arrays
+    arrays: dict[str, np.ndarray]
+    arriving: Arriving
 
 
 class HistoryDrafter(Drafter):
@@ -54,7 +81,7 @@ class HistoryDrafter(Drafter):
                     of the request's seed
     warm            a saved history to start with, or None
 
-    One thread at a time may use a drafter.
+    One thread at a time may use a drafter, beside its own in C (`draft_ahead`).
 
     Every method raises ValueError with a one-line message if an argument has a wrong type or value. The drafter is then
     unchanged.
@@ -89,6 +116,10 @@ class HistoryDrafter(Drafter):
         )
         self._config.visits[:] = VISITS
         self._requests: dict[str, IndexedRequest] = {}
+        # What the thread does; what it did, until `observe_batch` names the tokens; its drafts, until the next call.
+        self._ahead: _Ahead | None = None
+        self._taken_in: _Ahead | None = None
+        self._drafted: _Ahead | None = None
         self._core = self._lib.das_new(self._config)
         if not self._core:
             raise MemoryError("history drafter: out of memory")
@@ -107,6 +138,7 @@ class HistoryDrafter(Drafter):
 
     def _restart(self, weights: np.ndarray) -> None:
         """Forget all texts and continue with these weights."""
+        self._settle()
         native.check(self._lib.das_restart(self._core, weights.ctypes.data))
         self._stores = Stores(self._lib, self._core, self.remembers)
         self._history: dict[int, list[IndexedRequest]] = {}  # finished requests by history tick, in finishing order
@@ -126,6 +158,7 @@ class HistoryDrafter(Drafter):
         checks.text(problem, "problem")
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
+        self._settle()
         tokens = token_array(prompt)
         prompt_key = self._stores.begin_prompt(problem, tokens) if len(tokens) else None
         context = tokens[-PROMPT_CONTEXT:]
@@ -153,6 +186,8 @@ class HistoryDrafter(Drafter):
         live = self._live(requests)
         if checks.size(tokens) != len(live):
             raise ValueError(f"tokens must be {len(live)} token lists, one for each request")
+        if self._has_taken_in(requests, tokens):
+            return
         flat, offsets = checks.flat_tokens(tokens)
         handles = array("q", [r.handle for r in live])
         beside = distributions.rows(remembered, len(flat))
@@ -179,6 +214,11 @@ class HistoryDrafter(Drafter):
         """Draft as `propose` does, and return the drafts as arrays."""
         handles = array("q", [r.handle for r in self._live(requests)])
         longest, stride = checks.limits(limits)
+        done, self._drafted = self._drafted, None
+        if done is not None and len(longest) == len(handles) and done.requests.keys() >= set(requests):
+            at = [done.requests[request] for request in requests]
+            made = done.arrays
+            return Drafts(made["drafts"][at], made["probs"][at], np.minimum(made["counts"][at], np.asarray(longest)))
         least = None if floors is None else checks.floors(floors)
         n = len(handles)
         if len(longest) != n or (least is not None and len(least) != n):
@@ -199,6 +239,69 @@ class HistoryDrafter(Drafter):
             np.frombuffer(counts, np.int64),
         )
 
+    def draft_ahead(
+        self,
+        requests: Sequence[tuple[str, int, int, int, Collection[int]]],
+        longest: int,
+        arriving: Arriving,
+        floors: Sequence[float] | None = None,
+    ) -> None:
+        """Let the thread take in a pass's tokens once they are there, and draft at once. The next calls of
+        `observe_batch` and `propose_batch` then find that done.
+
+        requests: for each live request of the pass its name, its row in the batch, how many tokens may be drafted
+        behind its text if the pass emits none, its longest draft, and its stop tokens. longest: the most of these.
+        """
+        n, (names, rows, left, caps, stops) = len(requests), zip(*requests, strict=True)
+        numbers = {"handles": [r.handle for r in self._live(names)], "rows": rows, "left": left, "caps": caps}
+        arrays: dict[str, np.ndarray] = {
+            **{name: np.array(values, np.int64) for name, values in numbers.items()},
+            "stops": np.array([token for own in stops for token in own], np.int32),
+            "stop_ends": np.cumsum([len(own) for own in stops]).astype(np.int64),
+            "tokens": arriving.tokens,
+            "drafts": np.zeros((n, longest), np.int32),
+            "probs": np.zeros((n, longest)),
+            **{name: np.zeros(n, np.int64) for name in ("kept", "counts", "limits")},
+        }
+        if floors is not None:
+            arrays["floors"] = np.array(floors, np.float64)
+        if arriving.remembered is not None:
+            arrays["pairs"], arrays["cells"] = arriving.remembered
+        job = native.Job(
+            n=n, width=arriving.tokens.shape[1] - 1, stride=longest, learns=self.learns, number=arriving.number,
+            arrived=arriving.arrived or None, cell_width=arrays["cells"].shape[1] if "cells" in arrays else 0,
+            **{name: values.ctypes.data for name, values in arrays.items()},
+        )  # fmt: skip
+        if arriving.late is not None:
+            drafts, job.mark = arriving.late
+            job.late, job.late_width = drafts.ctypes.data, drafts.shape[1]
+        native.check(self._lib.das_post(self._core, job))
+        self._ahead = _Ahead(job, {name: i for i, name in enumerate(names)}, arrays, arriving)
+
+    def _settle(self) -> None:
+        """Wait until the thread has done its work. Every call that reads or writes texts comes here first."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return
+        self._lib.das_wait(self._core)
+        native.check(ahead.job.code)
+        self._taken_in = ahead
+        for request, kept in zip(ahead.requests, ahead.arrays["kept"].tolist(), strict=True):
+            self._requests[request].length += kept
+
+    def _has_taken_in(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> bool:
+        """Returns whether the thread took in these tokens. Raises ValueError if it took in others."""
+        done, self._taken_in = self._taken_in, None
+        self._drafted = None
+        if done is None or done.requests.keys().isdisjoint(requests):  # its requests are over
+            return False
+        kept = done.arrays["kept"]
+        for request, own in zip(requests, tokens, strict=True):
+            if request not in done.requests or kept[done.requests[request]] != len(own):
+                raise ValueError(f"request {request!r} emitted {len(own)} tokens, and the drafter's thread saw others")
+        self._drafted = done
+        return True
+
     def remembered(self, request: str) -> Distributions | None:
         """See Drafter. Raises ValueError if the request is not live."""
         return self._stores.read(self._one(request))[1]
@@ -210,6 +313,9 @@ class HistoryDrafter(Drafter):
         """
         live = self._one(request)
         del self._requests[request]
+        for done in (self._taken_in, self._drafted):
+            if done is not None:
+                done.requests.pop(request, None)
         if live.prompt is not None:
             self._stores.end_prompt(live.problem, live.prompt)
         if keep and self.window:
@@ -228,6 +334,7 @@ class HistoryDrafter(Drafter):
         history_tick = checks.whole_number(history_tick, "history_tick", 0, checks.MAX_TICK)
         if history_tick < self.history_tick:
             raise ValueError(f"history_tick cannot go back from {self.history_tick} to {history_tick}")
+        self._settle()
         self.history_tick = history_tick
         for evicted in [tick for tick in self._history if tick <= history_tick - self.window]:
             for finished in self._history.pop(evicted):
@@ -280,6 +387,7 @@ class HistoryDrafter(Drafter):
         """Add a finished response to the history of a tick, if the window holds it."""
         if tick <= self.history_tick - self.window:
             return
+        self._settle()
         context = text.tokens[: text.context]
         finished = self._stores.new_response(text.problem, context, None, drafts=False)
         finished.length = len(text.tokens) - text.context
@@ -292,6 +400,7 @@ class HistoryDrafter(Drafter):
 
     def weights(self) -> np.ndarray:
         """The learned weights, float64, in the order of `das.drafter.prior.SIZES`."""
+        self._settle()
         out = np.empty_like(native.prior_weights())
         self._lib.das_weights(self._core, out.ctypes.data)
         return out
@@ -304,17 +413,20 @@ class HistoryDrafter(Drafter):
     @property
     def index_bytes(self) -> int:
         """The number of bytes of memory that the native core holds."""
+        self._settle()
         return self._lib.das_bytes(self._core)
 
     # ---- parts ----
 
     def _one(self, request: str) -> IndexedRequest:
+        self._settle()
         try:
             return self._requests[request]
         except (KeyError, TypeError):
             raise ValueError(f"request {request!r:.100} is not live") from None
 
     def _live(self, requests: Sequence[str]) -> list[IndexedRequest]:
+        self._settle()
         try:
             return [self._requests[r] for r in requests]
         except KeyError as error:

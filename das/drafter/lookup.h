@@ -40,6 +40,7 @@ typedef struct {
     Index x;
     Weights w[2];                    /* where the noise is unknown; where it is known */
     int32_t shared_store;            /* copies of all problems' newest texts */
+    struct Thread *thread;           /* drafts beside Python (thread.h); NULL before its first job */
 } Drafter;
 
 static void trace_free(Trace *t) {

@@ -1,6 +1,6 @@
 /* The history drafter's core. It looks up earlier occurrences of the end of a request's context in the history of past
  * responses, siblings, the request's own text and other problems (lookup.h). It turns them into a token and its
- * probability (recall.h), and follows them token by token (draft.h).
+ * probability (recall.h), and follows them token by token (draft.h), in Python's calls or beside Python (thread.h).
  *
  * tests/drafter/reference.py computes the same answers by brute force: change both together. One thread at a time may
  * use a core. Functions that return int return a value >= 0, or one of the negative codes of index.h. Handles come from
@@ -18,8 +18,6 @@ static void clear(Drafter *d) {
     d->x = (Index){.free_seq = -1, .free_store = -1, .generation = d->x.generation, .remembers = d->c.remembers,
                    .key = d->c.key};
 }
-
-void das_free(Drafter *d) { clear(d); free(d); }
 
 /* Drops all texts and continues with these weights [2]. */
 int das_restart(Drafter *d, const Weights *weights) {
@@ -217,3 +215,5 @@ int das_propose(Drafter *d, int32_t n, const int64_t *handles, const int64_t *li
     release(d, n, handles);
     return rc;
 }
+
+#include "thread.h"

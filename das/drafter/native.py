@@ -1,6 +1,6 @@
 """The native core of the history drafter (C code), called through ctypes: its types and functions.
 
-`native.c` and its headers depend on libc only. One thread at a time may use a drafter.
+`native.c` and its headers depend on libc only. One thread of Python at a time may use a drafter.
 """
 
 from __future__ import annotations
@@ -47,6 +47,21 @@ class Config(ctypes.Structure):
     ]
 
 
+class Job(ctypes.Structure):
+    """A pass whose tokens the thread takes in, and drafts behind. Mirrors the C struct `Job` of thread.h."""
+
+    _fields_ = [
+        *[(name, ctypes.c_int32) for name in ("n", "width", "stride", "learns")],
+        *[(name, ctypes.c_void_p) for name in ("handles", "rows", "left", "caps", "floors", "stops", "stop_ends")],
+        *[(name, ctypes.c_void_p) for name in ("tokens", "pairs", "cells")],
+        *[(name, ctypes.c_int64) for name in ("cell_width", "number")],
+        *[(name, ctypes.c_void_p) for name in ("arrived", "late", "mark")],
+        ("late_width", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("kept", "drafts", "probs", "counts", "limits")],
+        ("code", ctypes.c_int64),
+    ]
+
+
 _PTR, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_new": (_PTR, [ctypes.POINTER(Config)]),
@@ -64,6 +79,8 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_set_tick": (_I32, [_PTR, _I64]),
     "das_propose": (_I32, [_PTR, _I32, *[_PTR] * 3, _I64, *[_PTR] * 3]),
     "das_bytes": (_I64, [_PTR]),
+    "das_post": (_I32, [_PTR, ctypes.POINTER(Job)]),
+    "das_wait": (None, [_PTR]),
 }
 
 

@@ -11,7 +11,8 @@ from das.budget import BudgetPolicy, DraftWork, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.lengths import RemainingLength
 from das.draft_round import DraftRound, planned_rows
-from das.drafter import make_drafter
+from das.drafter import HistoryDrafter, make_drafter
+from das.drafter.history import Arriving
 from das.drafter.saved import SavedText
 from das.engine.patches.gpu import rows_of_graphs
 from das.engine.requests import Pass, Request
@@ -150,6 +151,19 @@ class DasProposer:
         self._sample = emitted.requests[i], proposal.drafts.probs[i, : counts[i]].tolist()
         return drafts
 
+    def draft_ahead(self, requests: Sequence[Request], arriving: Arriving) -> None:
+        """Let the drafter's thread draft for the pass behind the running one, of these requests, if the budget chose
+        tokens in the last round. Not if one of them begins in this pass."""
+        if type(self.draft_round.drafter) is not HistoryDrafter or self.rests:
+            return
+        if any(request.proposer is not self for request in requests):
+            return
+        live = [(request, row) for row, request in enumerate(requests) if not request.is_complete]
+        if any(request.wanted for request, _ in live):
+            known, rows = zip(*live, strict=True)
+            room = [self.max_model_len - 1 - request.prompt - request.generated for request in known]
+            self.draft_round.draft_ahead(known, rows, room, arriving)
+
     def _plan_nothing(self) -> None:
         for request in self.live:
             request.wanted.clear()
@@ -213,7 +227,7 @@ class DasProposer:
             if request.proposer is not self:
                 self._begin(request, len(new))
             # An asynchronous engine may run a request once more before it notices that it has all its tokens.
-            if request.untracked or request.stopped or request.generated >= request.max_tokens:
+            if request.is_complete:
                 continue
             if request is sampled and request.kept:  # probabilities are right or wrong wherever a response ends
                 self.calibration.observe(probs, min(len(new) - 1, len(probs)))

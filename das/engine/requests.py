@@ -53,6 +53,11 @@ class Request(LiveRequest):
         """The id that its caller gave it: inside the engine vLLM appends a random tail."""
         return self.name.rpartition("-")[0] or self.name
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the drafter hears no more of it."""
+        return self.untracked or self.is_over or self.stopped or self.generated >= self.max_tokens
+
 
 @dataclass(slots=True)
 class Pass:

@@ -3,6 +3,7 @@
 python tests/drafter/fuzz.py operations 600                  all methods in random order, for 600 s
 python tests/drafter/fuzz.py files 100000                    load of 100,000 damaged history files
 python tests/drafter/fuzz.py operations 600 address          the same with AddressSanitizer and UBSan
+python tests/drafter/fuzz.py operations 600 thread           the same with ThreadSanitizer
 
 The exit code is 0 if nothing was found. The sanitizers come with gcc. Without them the last line says so, exit code 77.
 """
@@ -12,6 +13,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -22,15 +24,19 @@ sys.path.insert(0, str(ROOT))
 
 import das.general.native  # noqa: E402
 from das.drafter import HistoryDrafter, native  # noqa: E402
+from das.drafter.history import Arriving  # noqa: E402
 from das.general.arrays import pack_strings  # noqa: E402
 
-LIBRARIES = {"address": "libasan.so"}
-FLAGS = {"address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")}
+LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so"}
+FLAGS = {
+    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
+    "thread": ("-fsanitize=thread",),
+}
 NO_SANITIZER = 77  # exit code
 # Python and NumPy keep memory until the process ends, so leaks are not looked for.
-SETTINGS = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1"}
+SETTINGS = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1", "TSAN_OPTIONS": "halt_on_error=1"}
 # How often each method is called: while requests begin, and while they end so that a file can be loaded.
-FLOOD, EBB = (4, 6, 8, 4, 0.05, 0, 0.05), (0, 0, 1, 8, 0.2, 0.5, 0.2)
+FLOOD, EBB = (4, 6, 8, 4, 0.05, 0, 0.05, 8), (0, 0, 1, 8, 0.2, 0.5, 0.2, 1)
 REFUSALS = ("is not live", "has already begun", "ended while a draft", "requests are live", "cannot go back")
 
 
@@ -45,7 +51,7 @@ class Chaos:
         self.folder = folder
         self.drafter.save(folder / "history.npz")
         self.num_begun = 0  # since the last `load`, which needs that no request is live: many of them bring an ebb
-        self.done = {name: 0 for name in ("begin", "observe", "propose", "end", "save", "load", "end_step")}
+        self.done = {name: 0 for name in ("begin", "observe", "propose", "end", "save", "load", "end_step", "ahead")}
         self.problem_of = {f"r{i}": i % 5 for i in range(12)}
 
     def tokens(self, rng: random.Random, name: str) -> list[int]:
@@ -70,7 +76,27 @@ class Chaos:
             drafter.load(path)
         elif action == "end_step":
             drafter.end_step(drafter.history_tick + 1)
+        elif action == "ahead":
+            self.ahead(rng)
         return action
+
+    def ahead(self, rng: random.Random) -> None:
+        """The thread drafts, its tokens come a little later, and meanwhile there are other calls."""
+        names = rng.sample(list(self.problem_of), rng.randint(1, 3))
+        new = [self.tokens(rng, name)[:5] for name in names]
+        tokens, arrived = np.zeros((len(names), 6), np.int64), np.zeros(1, np.int64)
+        for row, own in zip(tokens, new, strict=True):
+            row[: 1 + len(own)] = [len(own), *own]
+        requests = [(name, row, 99, rng.randrange(9), ()) for row, name in enumerate(names)]
+        self.drafter.draft_ahead(requests, 8, Arriving(tokens, None, 1, arrived.ctypes.data))
+        threading.Timer(rng.random() * 1e-3, lambda: arrived.__setitem__(0, 1)).start()
+        if rng.random() < 0.5:
+            self.drafter.end(names.pop(), rng.random() < 0.5)
+            new.pop()
+        if names:
+            self.drafter.observe_batch(names, new)
+            if rng.random() < 0.5:
+                self.drafter.propose_batch(names, [8] * len(names))
 
     def propose(self, rng: random.Random) -> None:
         names = rng.sample(list(self.problem_of), rng.randint(1, 3))

@@ -18,7 +18,8 @@ def test_nothing_is_found() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "arguments", ["operations 6 address", pytest.param("files 1000 address", marks=pytest.mark.nightly)]
+    "arguments",
+    ["operations 6 address", "operations 6 thread", pytest.param("files 1000 address", marks=pytest.mark.nightly)],
 )
 def test_sanitizers_find_nothing(arguments: str) -> None:
     command = [sys.executable, str(FUZZ), *arguments.split()]

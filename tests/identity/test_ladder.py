@@ -19,6 +19,7 @@ from cases import answers, core_of, prompts
 from conftest import Engines, in_a_fork
 from ladder import FIXED, METHODS, SLOW, STORED, built, permuted, use_new_weights
 
+from das.drafter import HistoryDrafter
 from das.engine import proposer
 from das.engine.patches.front_end import let_force
 from das.verify.admission import FORCED_KEY
@@ -72,7 +73,15 @@ def test_drafts_change_nothing(
         return preempt(*args, **kwargs)
 
     monkeypatch.setattr(core_of(llm).scheduler, "_preempt_request", preempt_and_count)
-    num_accepted = undrafted_rows = launched_ahead = 0
+    num_accepted = undrafted_rows = launched_ahead = by_thread = 0
+    draft_ahead = HistoryDrafter.draft_ahead
+
+    def draft_and_count(*args: Any) -> None:
+        nonlocal by_thread
+        by_thread += 1
+        draft_ahead(*args)
+
+    monkeypatch.setattr(HistoryDrafter, "draft_ahead", draft_and_count)
 
     def turn(weights: str, tick: int, **how: Any) -> None:
         nonlocal num_accepted, undrafted_rows, launched_ahead
@@ -97,6 +106,7 @@ def test_drafts_change_nothing(
     assert num_accepted > method.accepted or not method.accepted, "the comparison would prove nothing"
     assert len(preempted) > 20 or not method.preempts
     assert undrafted_rows > 0 or not method.settings.get("asynchronous"), "planned for drafts that nobody made"
+    assert by_thread > 20 or not method.settings.get("asynchronous"), "the drafter's thread had nothing to do"
     assert launched_ahead > 20 or not method.settings.get("asynchronous"), "each pass waited for its drafts"
     force(llm)
 

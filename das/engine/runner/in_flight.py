@@ -19,6 +19,7 @@ import torch
 from vllm.distributed import get_tp_group
 from vllm.platforms import current_platform
 
+from das.drafter.history import Arriving
 from das.engine.proposer import DasProposer
 from das.engine.requests import Pass, Requests
 from das.engine.rollouts.meter import RolloutMeter
@@ -39,8 +40,8 @@ class Flight:
     batch: its requests; indices: theirs in vLLM's arrays, on the device. num_drafted: the drafted tokens of each.
     unfinished: whether its prompt goes on. remembered: the distributions of its tokens, which are there when the tokens
     are. tokens: int64 [requests, 1 + most tokens], the number of emitted tokens and the tokens. ended: recorded when
-    they are on the host; None on a CPU, where they are there at once. passes_ended: when each pass ended, in seconds of
-    time.perf_counter, once it has landed.
+    they are on the host; None on a CPU, where they are there at once. number: of the pass. passes_ended: when each pass
+    ended, in seconds of time.perf_counter, once it has landed.
     """
 
     batch: Batch
@@ -50,6 +51,7 @@ class Flight:
     remembered: list[Remembered]
     tokens: torch.Tensor
     ended: torch.cuda.Event | None
+    number: int = 0
     launched: float = field(default_factory=time.perf_counter)
     passes_ended: list[float] = field(default_factory=list)
 
@@ -100,6 +102,8 @@ class Flights:
         longest = 0 if speculative is None else int(speculative.num_speculative_tokens)
         self.requests = Requests(longest, int(vllm.vllm_config.model_config.max_model_len))
         self._waiting: list[Flight] = []  # whose tokens the drafter does not know yet, the oldest first
+        self._number = 0  # of the last pass
+        self._arrived: tuple[torch.Tensor, torch.Tensor] | None = None  # see `take_off`
         self._last: tuple[torch.cuda.Event, float] | None = None  # the end of the last pass that landed, and its time
 
     @property
@@ -117,7 +121,8 @@ class Flights:
         )
 
     def take_off(self, output: Any, num_sampled: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        """Start to copy the tokens of a pass. output: vLLM's SamplerOutput. Returns Flight's `tokens` and `ended`."""
+        """Start to copy the tokens of a pass. output: vLLM's SamplerOutput. Returns Flight's `tokens` and `ended`. A
+        GPU counts passes, too, and the number follows their tokens into the host's memory."""
         tokens = torch.cat((num_sampled[:, None].to(torch.int64), output.sampled_token_ids), dim=1)
         if tokens.device.type != "cuda":
             return tokens.cpu(), None
@@ -126,6 +131,12 @@ class Flights:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             on_host.copy_(tokens, non_blocking=True)
+            if self._arrived is None:
+                there = torch.full((1,), self._number, dtype=torch.int64, device=tokens.device)
+                self._arrived = there, torch.zeros(1, dtype=torch.int64, pin_memory=True)
+            there, here = self._arrived
+            there += 1
+            here.copy_(there, non_blocking=True)
             ended = torch.cuda.Event(enable_timing=True)
             ended.record(stream)
         tokens.record_stream(stream)
@@ -147,10 +158,19 @@ class Flights:
         flight.passes_ended = [now]
 
     def add(self, flight: Flight) -> None:
-        """Add a pass that was launched."""
+        """Add a pass that was launched, and let the drafter's thread wait for its tokens."""
+        self._number = flight.number = self._number + 1
         if flight.is_counted:
             self._grow(flight, ~flight.unfinished)
         self._waiting.append(flight)
+        alone = self.draft_later and len(self._waiting) == 1 and get_tp_group().world_size == 1
+        if alone and not flight.unfinished.any() and len(flight.remembered) < 2 and not self.is_warming_up:
+            assert self.proposer is not None
+            kept = (flight.remembered[0].pairs, flight.remembered[0].cells) if flight.remembered else None
+            arrived = 0 if self._arrived is None else self._arrived[1].data_ptr()
+            late = None if self.late is None else self.late.memory
+            arriving = Arriving(flight.tokens.numpy(), kept, flight.number, arrived, late)
+            self.proposer.draft_ahead(flight.batch.requests, arriving)
 
     def _grow(self, flight: Flight, num_emitted: np.ndarray) -> None:
         self.positions[flight.batch.rows] += num_emitted
@@ -263,7 +283,7 @@ class Flights:
             return original(scheduled, *args, **kwargs)
         late = self.late if any(planned) else None
         if late is not None:
-            late.expect(last.indices)
+            late.expect(last.indices, last.number)
         launched = original(scheduled, *args, **kwargs)
         self.settle(planned, late)
         return launched
@@ -305,7 +325,7 @@ class Flights:
         (last,), self._waiting = self._waiting, []
         drafts = self._draft(self.book(last), planned)
         if late is not None:
-            late.write(padded(drafts, self.vllm.num_speculative_steps))
+            late.write(padded(drafts, self.vllm.num_speculative_steps), last.number)
         elif any(drafts):
             self.vllm.req_states.draft_tokens[last.indices] = self._on_device(drafts)
 

@@ -49,23 +49,29 @@ class LateDrafts:
         self._drafts = torch.zeros(draft_tokens.shape, dtype=torch.int64, pin_memory=on_gpu)
         self._numbers = torch.zeros(2, dtype=torch.int64, pin_memory=on_gpu)  # the last written; a missed one
         self._on_host, self._marks = self._drafts.numpy(), self._numbers.numpy()
-        self._number = self._missed = 0
-        self._marks[0] = 1
-        self.expect(torch.zeros(0, dtype=torch.int64, device=draft_tokens.device))  # compiled now, not between passes
+        self._missed = 0
+        self.expect(torch.zeros(0, dtype=torch.int64, device=draft_tokens.device), 0)  # compiled now, not amid passes
 
-    def expect(self, indices: torch.Tensor) -> None:
-        """Let the device wait for the next `write`. indices: of the requests in draft_tokens, on the device."""
-        self._number += 1
+    @property
+    def memory(self) -> tuple[np.ndarray, int]:
+        """Where the drafter's thread writes drafts, and the address where it writes their number behind them."""
+        return self._on_host, self._marks.ctypes.data
+
+    def expect(self, indices: torch.Tensor, number: int) -> None:
+        """Let the device wait for the drafts behind the pass of this number. indices: of the requests in draft_tokens,
+        on the device."""
         width = self._out.shape[1]
         wait_for_drafts[(1,)](
-            self._numbers, self._number, self._drafts, indices, self._out, len(indices), width, self._out.stride(0),
+            self._numbers, number, self._drafts, indices, self._out, len(indices), width, self._out.stride(0),
             PATIENCE=PATIENCE, BLOCK=triton.next_power_of_2(self._out.numel()),
         )  # fmt: skip
 
-    def write(self, drafts: np.ndarray) -> None:
-        """Hand out the drafts of the requests that `expect` named, int64 [requests, longest draft]."""
-        self._on_host[: len(drafts)] = drafts
-        self._marks[0] = self._number
+    def write(self, drafts: np.ndarray, number: int) -> None:
+        """Hand out the drafts of the requests that `expect` named, int64 [requests, longest draft], unless the
+        drafter's thread has done so."""
+        if self._marks[0] < number:
+            self._on_host[: len(drafts)] = drafts
+            self._marks[0] = number
         if self._marks[1] > self._missed:
             self._missed = int(self._marks[1])
             _logger.warning("das: the device waited for a draft in vain; its pass verified others (harmless, but slow)")

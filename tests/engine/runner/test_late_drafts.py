@@ -23,22 +23,26 @@ drafts = np.array([[11, 12, 13], [21, 22, 23]])
 def write_later():
     time.sleep(0.3)  # the device is at its first looks by then
     assert (draft_tokens == -1).all()
-    late.write(drafts)
+    late.write(drafts, number)
 
-for number in range(3):  # each wait takes its own draft, not the one before
+for number in range(1, 4):  # each wait takes its own draft, not the one before
     draft_tokens.fill_(-1)
     drafts += 100
     writer = threading.Thread(target=write_later)
     writer.start()
-    late.expect(torch.tensor([4, 1]))
+    late.expect(torch.tensor([4, 1]), number)
     writer.join()
     assert draft_tokens[[4, 1]].tolist() == drafts.tolist()
     assert (draft_tokens[[0, 2, 3, 5]] == -1).all()
 assert not warned
 
 late_drafts.PATIENCE = 5
-late.expect(torch.tensor([4, 1]))  # ends, though nobody writes
-late.write(drafts)
+late.expect(torch.tensor([4, 1]), 9)  # ends, though nobody writes
+late.write(drafts, 9)
+late.write(drafts * 0, 9)  # the drafter's thread was first
+on_host, mark = late.memory
+assert on_host[:2].tolist() == drafts.tolist() and on_host.flags.c_contiguous
+assert mark == late._numbers.data_ptr()
 assert len(warned) == 1
 """
 
