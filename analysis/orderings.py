@@ -10,19 +10,31 @@ MET, NOT_MET, UNDECIDED, NO_SIZE = "order and size met", "NOT MET", "cannot tell
 
 
 @dataclass(frozen=True)
+class Size:
+    """The paper's value of a claimed quantity and ours, in `unit`; None where one is not known."""
+
+    paper: float | None
+    ours: float | None
+    unit: str
+
+    @property
+    def ratio(self) -> float | None:
+        """Our value divided by the paper's; None if one of them is not known."""
+        return self.ours / self.paper if self.ours is not None and self.paper else None
+
+
+@dataclass(frozen=True)
 class Ordering:
     """A claim that our runs should confirm: one that a paper's figure makes, or the claim that arms train identically.
 
-    met: whether our runs confirm the claim; None if they cannot decide. evidence: the numbers behind the verdict.
-    paper, ours: the paper's value of the claimed quantity and ours, in `unit`; None if the paper gives no number.
+    met: whether our runs confirm the claim; None if they cannot decide. evidence: the numbers behind the verdict. size:
+    None if the paper gives no number.
     """
 
     claim: str
     met: bool | None
     evidence: str
-    paper: float | None = None
-    ours: float | None = None
-    unit: str = ""
+    size: Size | None = None
 
     def __str__(self) -> str:
         numbers = f"paper {self.cells[1]}, ours {self.cells[2]}; " if self.ratio is not None else ""
@@ -31,7 +43,7 @@ class Ordering:
     @property
     def ratio(self) -> float | None:
         """Our value divided by the paper's; None if one of them is not known."""
-        return self.ours / self.paper if self.ours is not None and self.paper else None
+        return self.size.ratio if self.size else None
 
     @property
     def size_met(self) -> bool | None:
@@ -52,7 +64,8 @@ class Ordering:
     @property
     def cells(self) -> list[str]:
         """The cells of the claim's row, for the columns of HEADER."""
-        shown = ["" if value is None else f"{value:.3g}{self.unit}" for value in (self.paper, self.ours)]
+        size = self.size or Size(None, None, "")
+        shown = ["" if value is None else f"{value:.3g}{size.unit}" for value in (size.paper, size.ours)]
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}"
         return [self.claim, *shown, ratio, self.verdict, self.evidence]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from analysis.orderings import Ordering
+from analysis.orderings import Ordering, Size
 from analysis.record import Record, Rows
 from analysis.report import Line
 
@@ -115,7 +115,7 @@ def saves_time(
     ours, plotted = reduction(run[arm], run[other]), plotted_reduction(paper, arm, other, last)
     shorter = [row["rollout_s"] < its["rollout_s"] for row, its in zip(run[arm], run[other], strict=True)]
     evidence = f"shorter in {sum(shorter)} of {len(shorter)} steps"
-    return Ordering(claim, ours > 0, evidence, None if plotted is None else 100 * plotted, 100 * ours, " % less")
+    return Ordering(claim, ours > 0, evidence, Size(None if plotted is None else 100 * plotted, 100 * ours, " % less"))
 
 
 def same_training(run: Record) -> Ordering:

@@ -7,7 +7,7 @@ import numpy as np
 
 from analysis import read
 from analysis.figures import colours_of
-from analysis.orderings import Ordering
+from analysis.orderings import Ordering, Size
 from analysis.quantities import (
     arrow,
     percent,
@@ -51,17 +51,13 @@ def das_fig1(given: Given) -> Section:
                 "the last response ends earlier with DAS",
                 end["das"] < end["none"],
                 f"after {end['das']:.2f} s with DAS, {end['none']:.2f} s without",
-                100 * (1 - das_s / plain_s),
-                100 * (1 - end["das"] / end["none"]),
-                " % earlier",
+                Size(100 * (1 - das_s / plain_s), 100 * (1 - end["das"] / end["none"]), " % earlier"),
             ),
             Ordering(
                 "few requests are live for most of the time",
                 half["none"] < 0.5,
                 f"half the requests have ended after {half['none']:.0%} of the time",
-                31,
-                100 * half["none"],
-                " % of the time",
+                Size(31, 100 * half["none"], " % of the time"),
             ),
         ],
     )
@@ -103,9 +99,9 @@ def das_fig2(given: Given) -> Section:
                 "responses grow more similar to recent ones (second half of the epochs against the first half)",
                 late > early if len(recent) > 1 else None,
                 measured,
-                0.20,  # the mean of 0.61 to 0.80 and 0.51 to 0.72
-                recent[-1] - recent[0] if recent else None,
-                " more",
+                Size(
+                    0.20, recent[-1] - recent[0] if recent else None, " more"
+                ),  # the mean of 0.61 to 0.80, 0.51 to 0.72
             ),
             Ordering(
                 "neighbouring epochs are more similar than distant ones",
@@ -159,17 +155,13 @@ def das_fig5(given: Given) -> Section:
                 "the growing index answers faster than the array at every size",
                 min(speedups) > 1,
                 f"{min(speedups):.1f} to {max(speedups):.0f} times faster",
-                paper["derived_speculate_ratio_range"][0],
-                min(speedups),
-                " times as fast, at least",
+                Size(paper["derived_speculate_ratio_range"][0], min(speedups), " times as fast, at least"),
             ),
             Ordering(
                 "inserting 100 tokens takes less than a millisecond at every size",
                 slowest < 1,
                 f"at most {slowest:.3f} ms",
-                max(paper["insert_100_tokens"]["suffix_tree"]),
-                slowest,
-                " ms at most",
+                Size(max(paper["insert_100_tokens"]["suffix_tree"]), slowest, " ms at most"),
             ),
         ],
     )
@@ -213,9 +205,7 @@ def das_fig8(given: Given) -> Section:
                 "latency is affine in the number of tokens, within the paper's 12 %",
                 error <= 0.12,
                 f"mean relative error {percent(error)}",
-                12,
-                100 * error,
-                " % error",
+                Size(12, 100 * error, " % error"),
             )
         ],
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from analysis.figures import colours_of
-from analysis.orderings import Ordering
+from analysis.orderings import Ordering, Size
 from analysis.quantities import (
     PLOTTED,
     arrow,
@@ -55,17 +55,13 @@ def das_fig4(given: Given) -> Section:
                 "acceptance of drafts from history grows over training",
                 das[1] > das[0] if last else None,
                 arrow(das),
-                paper["das"][-1] / paper["das"][0],
-                das[1] / das[0] if das[0] else None,
-                " times the first",
+                Size(paper["das"][-1] / paper["das"][0], das[1] / das[0] if das[0] else None, " times the first"),
             ),
             Ordering(
                 "at the end more tokens are accepted from history than from the static drafter",
                 das[1] > ngram[1],
                 f"{das[1]:.2f} from history, {ngram[1]:.2f} from ngram",
-                paper["das"][-1] / eagle[-1],
-                das[1] / ngram[1] if ngram[1] else None,
-                " times as many",
+                Size(paper["das"][-1] / eagle[-1], das[1] / ngram[1] if ngram[1] else None, " times as many"),
             ),
         ],
     )
@@ -119,17 +115,21 @@ def das_fig7(given: Given) -> Section:
                 "the longer the window, the more tokens are accepted",
                 more if epochs > 2 else None,
                 named(accepted, "window {}: {:.2f}"),
-                paper["accepted"]["window_all"]["mean"] / paper["accepted"]["window_4"]["mean"],
-                accepted[last] / accepted[first] if accepted[first] else None,
-                " times as many, longest against shortest",
+                Size(
+                    paper["accepted"]["window_all"]["mean"] / paper["accepted"]["window_4"]["mean"],
+                    accepted[last] / accepted[first] if accepted[first] else None,
+                    " times as many, longest against shortest",
+                ),
             ),
             Ordering(
                 "drafting costs more with a longer window",
                 bool(np.polyfit(range(len(draft_us)), list(draft_us.values()), 1)[0] > 0),
                 named(draft_us, "window {}: {:.1f} us per draft"),
-                cost["window_all"]["mean"] / cost["window_4"]["mean"],
-                draft_us[last] / draft_us[first],
-                " times as much, longest against shortest",
+                Size(
+                    cost["window_all"]["mean"] / cost["window_4"]["mean"],
+                    draft_us[last] / draft_us[first],
+                    " times as much, longest against shortest",
+                ),
             ),
         ],
     )

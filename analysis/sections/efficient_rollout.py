@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from analysis.figures import colours_of
-from analysis.orderings import Ordering
+from analysis.orderings import Ordering, Size
 from analysis.quantities import change, listed, named, numbers, per, percent, speedup, total
 from analysis.record import Record
 from analysis.report import Line, Section, Table
@@ -105,9 +105,7 @@ def efficient_rollout_main(given: Given) -> Section:
                 "self-drafts, always on, make rollouts shorter",
                 always < 1,
                 change(always),
-                -paper["Qwen2.5-7B", "w4_always_on"]["rollout_change_pct"],
-                100 * (1 - always),
-                " % less",
+                Size(-paper["Qwen2.5-7B", "w4_always_on"]["rollout_change_pct"], 100 * (1 - always), " % less"),
             ),
             Ordering(
                 "with the toggle no longer than always on", toggled <= always, f"{change(toggled)}, {change(always)}"
@@ -116,9 +114,7 @@ def efficient_rollout_main(given: Given) -> Section:
                 "toggle and ladder make rollouts shorter",
                 full < 1,
                 change(full),
-                -paper["Qwen2.5-7B", "full"]["rollout_change_pct"],
-                100 * (1 - full),
-                " % less",
+                Size(-paper["Qwen2.5-7B", "full"]["rollout_change_pct"], 100 * (1 - full), " % less"),
             ),
             # A ratio of times up to 1.03 may be noise of the machine.
             Ordering("the toggle costs at most 3 %", toggled <= 1.03, change(toggled)),

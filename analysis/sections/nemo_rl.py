@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 from analysis.figures import colours_of
-from analysis.orderings import Ordering
+from analysis.orderings import Ordering, Size
 from analysis.quantities import named, per, percent, same_training, speedup, total
 from analysis.record import Record, Rows
 from analysis.report import Line, Section, Table
@@ -168,9 +168,7 @@ def nemo_rl_main(given: Given) -> Section:
                 "EAGLE-3 makes generation faster",
                 frozen > 1,
                 f"{frozen:.2f} times as fast; paper 1.54, 1.77",
-                (1.54 + 1.77) / 2,
-                frozen,
-                " times as fast",
+                Size((1.54 + 1.77) / 2, frozen, " times as fast"),
             ),
             Ordering(
                 "online training of the head leaves a gain",
@@ -186,9 +184,7 @@ def nemo_rl_main(given: Given) -> Section:
                 "prompt lookup makes generation slower",
                 faster["ngram"] < 1,
                 f"{faster['ngram']:.2f} times as fast; paper {ngram['think']['speedup']}, {ngram['zero']['speedup']}",
-                (ngram["think"]["speedup"] + ngram["zero"]["speedup"]) / 2,
-                faster["ngram"],
-                " times as fast",
+                Size((ngram["think"]["speedup"] + ngram["zero"]["speedup"]) / 2, faster["ngram"], " times as fast"),
             ),
             same_training(run),
         ],
@@ -325,9 +321,11 @@ def nemo_rl_async(given: Given) -> Section:
                 "lag 1: less generation is exposed with drafts than without",
                 das.exposed < none.exposed,
                 f"{das.exposed:.2f} s with das, {none.exposed:.2f} s with none",
-                100 * (1 - exposed["sd"] / exposed["ar"]),
-                100 * (1 - das.exposed / none.exposed) if none.exposed else None,
-                " % less",
+                Size(
+                    100 * (1 - exposed["sd"] / exposed["ar"]),
+                    100 * (1 - das.exposed / none.exposed) if none.exposed else None,
+                    " % less",
+                ),
             ),
             Ordering(
                 "lag 1 hides at least 80% of the shorter of generation and training",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis import read
-from analysis.orderings import Ordering, summary
+from analysis.orderings import summary
 from analysis.report import Line, Section, Table, claims, markdown, markdown_table, write_page
 from das.general.files import write_text
 from experiments.harness.runs import planned_runs
@@ -151,7 +151,6 @@ def replayed(folder: Path, paper: str, store: Path) -> list[Section]:
                 "figures": [str(figures / figure) for figure in section["figures"]],
                 "table": Table(**section["table"]) if section["table"] else None,
                 "more_tables": [Table(**table) for table in section.get("more_tables", [])],
-                "orderings": [Ordering(**ordering) for ordering in section["orderings"]],
             }
         )
         for section in sections

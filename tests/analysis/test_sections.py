@@ -11,7 +11,7 @@ import yaml
 
 from analysis import sections
 from analysis.arms import compare_arms
-from analysis.orderings import MET, NO_SIZE, NOT_MET, UNDECIDED, Ordering, summary
+from analysis.orderings import MET, NO_SIZE, NOT_MET, UNDECIDED, Ordering, Size, summary
 from analysis.record import Record
 from analysis.report import Line, Section, Table, markdown, verdict_classes, write_page
 from analysis.sections.das import grams_by_epoch, similarity
@@ -213,7 +213,7 @@ def test_every_claim_has_its_verdict_beside_the_papers_number() -> None:
     found = [
         Ordering("a is faster", True, ""),
         Ordering("b is faster", False, ""),
-        Ordering("by half", True, "", 4, 4.4, " s"),
+        Ordering("by half", True, "", Size(4, 4.4, " s")),
         Ordering("too short to tell", None, ""),
     ]
     assert [each.verdict for each in found] == [NO_SIZE, NOT_MET, MET, UNDECIDED]
@@ -240,7 +240,7 @@ def test_report_as_text_and_page(tmp_path: Path) -> None:
 
 def test_a_claim_is_met_by_order_and_by_size() -> None:
     def claim(met: bool | None, ours: float | None) -> Ordering:
-        return Ordering("das is faster", met, "in 3 of 4 steps", 13.8, ours, " % less")
+        return Ordering("das is faster", met, "in 3 of 4 steps", Size(13.8, ours, " % less"))
 
     off, close, alone = claim(True, 35.9), claim(True, 13.0), claim(True, None)
     assert off.cells == ["das is faster", "13.8 % less", "35.9 % less", "2.60", off.verdict, "in 3 of 4 steps"]
