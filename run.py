@@ -35,8 +35,8 @@ try:
     from das.general import ranks
     from das.general.side_output import keep_printing
     from experiments import rank_folders
+    from experiments.arm import resume
     from experiments.commands import usage
-    from experiments.harness import resume
     from experiments.registry import TASKS
     from experiments.run.errors import UserError, one_line_errors
     from experiments.settings import compose, sweep

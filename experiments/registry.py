@@ -17,7 +17,7 @@ COMMAND = "python run.py "
 
 @dataclass(frozen=True)
 class Task:
-    """A task: its name, and the module whose `run(config, overrides, folder)` does the work."""
+    """A task: its name, and the module whose `run(config, composed, folder)` does the work."""
 
     name: str
     module: str
@@ -59,8 +59,8 @@ TASKS = {
         Task("advise", "experiments.tasks.advise"),
         Task("calibrate", "experiments.tasks.calibrate"),
         # Benchmarks.
-        Task("bench_drafter", "experiments.bench.drafter"),
-        Task("bench_model_drafters", "experiments.bench.model_drafters"),
+        Task("bench_drafter", "experiments.measure.drafter"),
+        Task("bench_model_drafters", "experiments.measure.model_drafters"),
         # Robustness.
         Task("check_gpu", "experiments.tasks.check_gpu"),
     )

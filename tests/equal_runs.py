@@ -5,7 +5,7 @@ from pathlib import Path
 
 from analysis import read
 from analysis.metrics import timeless
-from experiments.harness.resume import CHECKPOINTS
+from experiments.arm.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
 # Files of the last checkpoint. It may lack the last two: a draft head with its optimizers, and the history of past

@@ -24,7 +24,7 @@ from scripts import SIZES
 from analysis import read
 from analysis.evaluations import evaluations
 from analysis.metrics import timeless
-from experiments.harness import resume
+from experiments.arm import resume
 from experiments.settings.config import RunConfig
 from experiments.training.barrier import Barrier
 
@@ -132,7 +132,7 @@ def train(
     """Train in `folder`, from the checkpoint of `start`. noted: called with the row of each step."""
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-    from experiments.harness.train_arm import ArmRun, train_arm
+    from experiments.arm.train_arm import ArmRun, train_arm
 
     config = config_of(arm, *overrides)
     if start:
@@ -210,7 +210,7 @@ def sampled_again(policy: str, found: Sequence[tuple[Path, int]]) -> list[list[l
     from das.engine.install import install
     from das.engine.rollouts.rollout import request_seed
     from das.engine.settings import EngineSettings
-    from experiments.harness.rollout_steps import tokenized
+    from experiments.arm.rollout_steps import tokenized
     from experiments.training.checkpoint import step_folder
 
     install()
@@ -248,9 +248,9 @@ def train_script(method: str, policy: str, folder: Path, start: int = 0) -> dict
 
     import das
     from das.general.errors import EngineError
+    from experiments.arm.data import dataset
+    from experiments.arm.train_arm import grpo_arguments
     from experiments.digests import weights_digest
-    from experiments.harness.data import dataset
-    from experiments.harness.train_arm import grpo_arguments
     from rewards.brevity import brevity_reward
 
     config = config_of("das")
@@ -320,7 +320,7 @@ def error_of_other_weights(how: str, policy: str, folder: Path) -> str:
     from transformers import AutoModelForCausalLM
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-    from experiments.harness.train_arm import ArmRun, train_arm
+    from experiments.arm.train_arm import ArmRun, train_arm
     from experiments.training.train_once import WeightsFile
 
     path = folder / "weights.safetensors"

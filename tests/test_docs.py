@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import das
-from experiments.harness.arm_configs import arm_changes, arm_configs
+from experiments.compare.arm_configs import arm_changes, arm_configs
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS
 from experiments.settings.compose import composed

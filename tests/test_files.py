@@ -22,10 +22,10 @@ NOT_WHOLE = {
     "experiments/run/files.py",  # rows behind others
     "das/general/arrays.py",  # into its stream
     # Output of a process, as it comes.
-    "experiments/run/output.py", "experiments/harness/failures.py", "experiments/harness/runs/one_by_one.py",
+    "experiments/run/output.py", "experiments/arm/failures.py", "experiments/compare/one_by_one.py",
     "experiments/gpu/parts.py", "experiments/tasks/train.py",
     "das/cluster/rollout_engine.py",  # a checkpoint's files, into an engine's own folder
-    "experiments/harness/resume.py", "das/engine/checked_policies.py",  # a lock
+    "experiments/arm/resume.py", "das/engine/checked_policies.py",  # a lock
     "rewards/forkserver.py",  # the kernel's files
 }  # fmt: skip
 

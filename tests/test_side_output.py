@@ -21,7 +21,7 @@ from das.general import side_output
 from das.trl.callbacks import LastLine, WandbRecord
 from das.trl.lag import StepRollouts
 from das.trl.speculate import logged, roll_out_announced
-from experiments.harness import tracking
+from experiments.arm import tracking
 from experiments.run.progress import Progress
 from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import ENGINES, RunFolder

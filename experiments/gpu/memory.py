@@ -15,7 +15,7 @@ def memory(scale: Scale) -> Verdict:
     from vllm import SamplingParams
 
     from das.budget.policies import Fixed
-    from experiments.harness.pass_timing import RandomDrafter
+    from experiments.measure.pass_timing import RandomDrafter
 
     seats = scale.pick(SEATS, 8)
     llm = build(scale, "das", THIN, gpu_memory_utilization=SHARE, max_num_seqs=seats, max_model_len=512)

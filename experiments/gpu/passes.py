@@ -17,7 +17,7 @@ DRAFTS, PASSES, ROOM = (0, 2, 4, 8), 10, 256  # drafted tokens of each request; 
 
 def passes(scale: Scale) -> Verdict:
     """Time the passes, and fit the forms of task=calibrate to them."""
-    from experiments.harness.pass_timing import RandomDrafter, made_up_prompts, timed_combination
+    from experiments.measure.pass_timing import RandomDrafter, made_up_prompts, timed_combination
     from experiments.run.run_folder import device_name
     from experiments.simulate.latency_files import write_latency
 

@@ -12,7 +12,7 @@ def sampler(scale: Scale) -> Verdict:
     import torch
 
     from das.verify.noise import keyed_argmax, likeliest
-    from experiments.harness.agreement import UNLIKELY, describe_distribution, distribution
+    from experiments.measure.agreement import UNLIKELY, describe_distribution, distribution
 
     vocabulary = scale.pick(151936, 2000)
     compared = differing = pairs_differing = 0

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
+from experiments.arm.recorded_text import Text, texts_of
 from experiments.gpu.engines import SHAPE
 from experiments.gpu.scale import Scale
-from experiments.harness.recorded_text import Text, texts_of
 from experiments.simulate.made_up import made_up_problems
 from experiments.small_policy.shapes import shape_of
 from experiments.training.recorded_engine import Recording

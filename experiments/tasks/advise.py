@@ -21,7 +21,7 @@ import numpy as np
 
 from analysis import advice_page as page
 from das.drafter import HistoryDrafter
-from experiments.harness.replays.recorded_arms import tokens_only
+from experiments.compare.recorded_arms import tokens_only
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder

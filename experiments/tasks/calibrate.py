@@ -16,11 +16,11 @@ import numpy as np
 
 from analysis.figures import calibration_figure
 from das.engine.settings import find_method
-from experiments.harness.engine import engine_settings, prepare_process
-from experiments.harness.pass_timing import WARM_UP, RandomDrafter, made_up_prompts, timed_combination
-from experiments.harness.policies import policy_directory
-from experiments.harness.rollout_steps import tokenized
-from experiments.harness.validate import check
+from experiments.arm.engine import engine_settings, prepare_process
+from experiments.arm.policies import policy_directory
+from experiments.arm.rollout_steps import tokenized
+from experiments.arm.validate import check
+from experiments.measure.pass_timing import WARM_UP, RandomDrafter, made_up_prompts, timed_combination
 from experiments.run.errors import UserError
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress

@@ -8,13 +8,13 @@ from analysis import compare_page, figures, read, time_spent
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 from das.engine.settings import BITS, EXACT, METHODS
 from das.general.side_output import side_output
-from experiments.harness import resume
-from experiments.harness.arm_configs import arm_changes, arm_configs, arm_overrides
-from experiments.harness.recorded_text import is_recorded
-from experiments.harness.replays.recorded_arms import replay_errors
-from experiments.harness.runs import lock_step, one_by_one
-from experiments.harness.train_arm import make_parts
-from experiments.harness.validate import check, refuse_one_arm
+from experiments.arm import resume
+from experiments.arm.recorded_text import is_recorded
+from experiments.arm.train_arm import make_parts
+from experiments.arm.validate import check, refuse_one_arm
+from experiments.compare import lock_step, one_by_one
+from experiments.compare.arm_configs import arm_changes, arm_configs, arm_overrides
+from experiments.compare.recorded_arms import replay_errors
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder

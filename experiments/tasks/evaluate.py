@@ -15,14 +15,14 @@ from datasets import Dataset
 from analysis.figures import evaluate_figure
 from das.engine.rollouts.rollout import Rollout
 from das.general import stages
-from experiments.harness.data import MADE, split_rows
-from experiments.harness.engine import engine_settings, prepare_process
-from experiments.harness.evaluation.evaluation import Evaluation, Judged
-from experiments.harness.evaluation.held_out import alike, judge_config, ks_of, renamed_keys
-from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k
-from experiments.harness.policies import policy_directory
-from experiments.harness.reward import make_reward
-from experiments.harness.validate import check
+from experiments.arm.data import MADE, split_rows
+from experiments.arm.engine import engine_settings, prepare_process
+from experiments.arm.evaluation import Evaluation, Judged
+from experiments.arm.held_out import alike, judge_config, ks_of, renamed_keys
+from experiments.arm.pass_at_k import interval, mean_pass_at_k
+from experiments.arm.policies import policy_directory
+from experiments.arm.reward import make_reward
+from experiments.arm.validate import check
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.run.rollout_row import rollout_row

@@ -6,7 +6,7 @@ from analysis.orderings import summary
 from analysis.report import markdown, write_page
 from analysis.verdict import boxed
 from das.general.files import write_text
-from experiments.harness.runs import planned_runs
+from experiments import planned_runs
 from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress
 from experiments.settings.compose import Composed

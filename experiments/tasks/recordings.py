@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from experiments.recorded.recordings import fetch, recordings
+from experiments.papers.recordings import fetch, recordings
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.settings.compose import Composed

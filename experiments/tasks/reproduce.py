@@ -17,8 +17,8 @@ from analysis import read
 from analysis.orderings import summary
 from analysis.report import Line, Section, Table, claims, markdown, markdown_table, write_page
 from das.general.files import write_text
-from experiments.harness.runs import planned_runs
-from experiments.harness.runs.planned_runs import Experiment, Run
+from experiments import planned_runs
+from experiments.planned_runs import Experiment, Run
 from experiments.run.errors import CONFIGS, RunFailed
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, meta

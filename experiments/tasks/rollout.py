@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 from analysis.metrics import cluster_result, summarised
-from experiments.harness.data import dataset
-from experiments.harness.policies import policy_directory
-from experiments.harness.rollout_steps import RolloutRun, record_rollouts
-from experiments.harness.validate import check
+from experiments.arm.data import dataset
+from experiments.arm.policies import policy_directory
+from experiments.arm.rollout_steps import RolloutRun, record_rollouts
+from experiments.arm.validate import check
 from experiments.run.errors import RunFailed
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress

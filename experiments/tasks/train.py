@@ -11,10 +11,10 @@ from das.engine.settings import EXACT
 from das.general import ranks
 from das.general.files import write_text
 from experiments import rank_folders
-from experiments.harness import resume
-from experiments.harness.failures import one_line_failure
-from experiments.harness.train_arm import ArmRun, make_parts, train_arm
-from experiments.harness.validate import check, check_processes
+from experiments.arm import resume
+from experiments.arm.failures import one_line_failure
+from experiments.arm.train_arm import ArmRun, make_parts, train_arm
+from experiments.arm.validate import check, check_processes
 from experiments.run.output import quiet_into
 from experiments.run.progress import Progress
 from experiments.settings.compose import Composed

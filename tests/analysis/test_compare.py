@@ -16,7 +16,7 @@ from steps_on_disk import json_lines
 from analysis.compare import compare, difference, main
 from analysis.identity import equal
 from analysis.runs import NotARun, find, is_empty, records
-from experiments.harness.tracking import Tracker
+from experiments.arm.tracking import Tracker
 
 FINAL = {"final_weights": "0123456789abcdef", "optimizer": "fedcba9876543210"}
 

@@ -14,7 +14,7 @@ from vllm import SamplingParams
 
 from das.models.coupled import OF_HEADS, OF_MODELS, CoupledSampler
 from das.verify.noise import keyed_argmax
-from experiments.harness.plain_batch import PlainRunner
+from experiments.measure.plain_batch import PlainRunner
 
 VOCAB, DEPTH = 40, 4
 Logits = Callable[[list[int]], torch.Tensor]  # of a text's next token

@@ -35,7 +35,7 @@ from das.engine.learned import HISTORY
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.weights.agreement import Policy
-from experiments.harness.resume import LOCK
+from experiments.arm.resume import LOCK
 from experiments.training.stock import StockEngine
 
 STEPS, SEEDS = 5, (0, 1)

@@ -25,7 +25,7 @@ from equal_runs import compare  # noqa: E402
 
 from analysis import read  # noqa: E402
 from das.general.process import die_with_parent  # noqa: E402
-from experiments.harness.resume import CHECKPOINTS, SCRATCH, hint  # noqa: E402
+from experiments.arm.resume import CHECKPOINTS, SCRATCH, hint  # noqa: E402
 from experiments.training import checkpoint  # noqa: E402
 
 # Fixed drafts depend on no measured times, so they can be compared too. The comparison has three steps an epoch.

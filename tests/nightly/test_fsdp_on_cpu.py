@@ -8,7 +8,7 @@ from scripts import RANK_RUN, ROOT, SIZES, TWO_RANKS, exact, of_ranks, run_scrip
 
 from analysis import read
 from analysis.metrics import timeless
-from experiments.harness.resume import CHECKPOINTS
+from experiments.arm.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
 SHARDED = 'model_init_kwargs={"distributed_config": {"fsdp_size": 2}}'

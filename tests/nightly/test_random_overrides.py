@@ -11,7 +11,7 @@ import pytest
 from composed import composed
 from omegaconf import OmegaConf
 
-from experiments.harness.validate import check
+from experiments.arm.validate import check
 from experiments.run.errors import one_line_errors
 from experiments.settings import compose
 from experiments.settings.checked import leaves

@@ -12,8 +12,8 @@ from scripts import ROOT, TWO_RANKS
 
 from analysis import read
 from analysis.metrics import timeless
-from experiments.harness import train_arm
-from experiments.harness.resume import CHECKPOINTS
+from experiments.arm import train_arm
+from experiments.arm.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from experiments.harness.reward import check_judge
+from experiments.arm.reward import check_judge
 from experiments.run.errors import UserError
 from experiments.settings.groups import MathsConfig
 from rewards import maths

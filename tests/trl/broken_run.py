@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from das.general import ranks
-from experiments.harness import train_arm
+from experiments.arm import train_arm
 
 STALE = "model.layers.1.mlp.down_proj.weight"
 

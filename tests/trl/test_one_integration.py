@@ -39,7 +39,7 @@ WINDOW = 1  # epochs: the history that drafts come from depends on where an epoc
 
 def train_in_harness(config: RunConfig, policy: str, folder: Path) -> dict[str, Any]:
     """What a run of the harness leaves in its folder."""
-    from experiments.harness.train_arm import ArmRun, train_arm
+    from experiments.arm.train_arm import ArmRun, train_arm
     from experiments.training.barrier import Barrier
 
     train_arm(ArmRun(config, policy, folder, "test", Barrier(lambda row: None)))
@@ -101,7 +101,7 @@ def train_all(config: RunConfig, policy: str, folder: Path) -> dict[str, Any]:
     """In a process of its own: one start for all runs, one after the other."""
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-    from experiments.harness.data import dataset
+    from experiments.arm.data import dataset
 
     runs: dict[str, Any] = {"harness": train_in_harness(config, policy, folder / "harness")}
     untouched = [trl_is_untouched()]

@@ -11,8 +11,8 @@ from composed import composed_arm, composed_run
 from scripts import ROOT, SIZES, TWO_RANKS, run_script
 
 from analysis import read
-from experiments.harness.runs import one_by_one
-from experiments.harness.validate import check_processes
+from experiments.arm.validate import check_processes
+from experiments.compare import one_by_one
 from experiments.run.errors import UserError
 
 pytestmark = pytest.mark.slow

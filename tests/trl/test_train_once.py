@@ -12,7 +12,7 @@ from scripts import GIVEN_PRICES, run_script
 from analysis import compare as curves
 from analysis import read
 from analysis.evaluations import evaluations
-from experiments.harness.resume import CHECKPOINTS
+from experiments.arm.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ from scipy.stats import chi2, chi2_contingency
 from vllm import SamplingParams
 from vllm.v1.sample.sampler import Sampler
 
-from experiments.harness.plain_batch import PlainRunner, stock_metadata
+from experiments.measure.plain_batch import PlainRunner, stock_metadata
 
 pytestmark = pytest.mark.slow
 

@@ -59,7 +59,7 @@ from das.verify.layout import on_device
 from das.verify.keyed_triton import keyed_argmax_triton
 from das.verify.layout import Layout
 from das.verify.noise import device_accept, noise_inputs
-from experiments.harness.plain_batch import PlainRunner
+from experiments.measure.plain_batch import PlainRunner
 
 WHOLE, SHORT, KEPT = 151_936, 17_000, 40  # all other tokens are impossible; the interpreter takes a second for 152k
 CPU = torch.device("cpu")

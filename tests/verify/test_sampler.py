@@ -9,7 +9,7 @@ from vllm import SamplingParams
 
 from das.drafter.distributions import PAIRS
 from das.verify.sampler import Remembered, of_passes_alike, remembered_of
-from experiments.harness.plain_batch import PlainRunner
+from experiments.measure.plain_batch import PlainRunner
 
 
 def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:

@@ -11,7 +11,7 @@ from vllm import SamplingParams
 
 from das.verify import top_p as top_p_module
 from das.verify.top_p import SORTED_CELL_BYTES
-from experiments.harness.plain_batch import PlainRunner
+from experiments.measure.plain_batch import PlainRunner
 
 ORDINARY = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.01, "logprobs": 0}  # what training asks for
 

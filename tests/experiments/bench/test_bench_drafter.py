@@ -8,8 +8,8 @@ import pytest
 from composed import composed_run
 
 from das.drafter import Draft
-from experiments.bench import drafter as bench_drafter
-from experiments.bench.drafter import PROMPT, replay
+from experiments.measure import drafter as bench_drafter
+from experiments.measure.drafter import PROMPT, replay
 
 
 class Oracle:

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.bench.model_drafters import (
+from experiments.heads import training as head_training
+from experiments.heads.eagle3 import agreement, new_head, shape_for
+from experiments.heads.warm_up import texts_of
+from experiments.measure.model_drafters import (
     COPIES,
     Text,
     check_trained,
@@ -16,9 +19,6 @@ from experiments.bench.model_drafters import (
     sampled,
     trained_head,
 )
-from experiments.heads import training as head_training
-from experiments.heads.eagle3 import agreement, new_head, shape_for
-from experiments.heads.warm_up import texts_of
 from experiments.run.errors import UserError
 
 

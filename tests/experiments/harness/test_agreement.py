@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from experiments.harness.agreement import chi_square_p
+from experiments.measure.agreement import chi_square_p
 
 
 @pytest.mark.parametrize("skew", [0.0, 1e-3, 0.02, 0.3])

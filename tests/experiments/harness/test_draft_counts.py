@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from das.verify.noise import keyed_argmax
-from experiments.harness.draft_counts import KINDS, LIKELIEST, Counts, Drafts
+from experiments.measure.draft_counts import KINDS, LIKELIEST, Counts, Drafts
 
 VOCABULARY, SEED, SCALE = 5, 7, 2.0
 

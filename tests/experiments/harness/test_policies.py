@@ -3,8 +3,8 @@
 import pytest
 from composed import composed_run
 
-from experiments.harness.engine import engine_settings
-from experiments.harness.policies import draft_model_directory, policy_directory
+from experiments.arm.engine import engine_settings
+from experiments.arm.policies import draft_model_directory, policy_directory
 from experiments.run.errors import UserError
 from experiments.settings.config import RunConfig
 from experiments.small_policy import SHIPPED

@@ -18,8 +18,8 @@ from composed import composed_arm
 from steps_on_disk import write_steps
 
 from analysis import read
-from experiments.harness import resume
-from experiments.harness.validate import check_checkpoints
+from experiments.arm import resume
+from experiments.arm.validate import check_checkpoints
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.settings.compose import composed

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from composed import composed_run
 
-from experiments.harness.data import dataset, frequencies
-from experiments.harness.reward import make_reward
-from experiments.harness.validate import check_reward
+from experiments.arm.data import dataset, frequencies
+from experiments.arm.reward import make_reward
+from experiments.arm.validate import check_reward
 from experiments.run.errors import UserError
 from experiments.small_policy.problems import make_problems
 from experiments.small_policy.solutions import MANNERS, solution

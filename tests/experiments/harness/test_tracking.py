@@ -7,7 +7,7 @@ import psutil
 import pytest
 from composed import composed_arm
 
-from experiments.harness import tracking
+from experiments.arm import tracking
 from experiments.run.run_folder import RunFolder
 
 

@@ -3,7 +3,7 @@
 import pytest
 from composed import composed
 
-from experiments.harness.arm_configs import arm_changes, arm_configs, arm_overrides
+from experiments.compare.arm_configs import arm_changes, arm_configs, arm_overrides
 from experiments.settings import compose
 from experiments.settings.config import RunConfig, run_config
 

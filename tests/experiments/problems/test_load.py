@@ -13,8 +13,8 @@ from omegaconf import DictConfig
 from refusals import one_line
 from transformers import AutoTokenizer
 
-from experiments.harness.data import dataset
-from experiments.harness.validate import check_data
+from experiments.arm.data import dataset
+from experiments.arm.validate import check_data
 from experiments.problems import load
 from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.checked import plain

@@ -8,7 +8,7 @@ import pytest
 from composed import composed
 from published import ROWS, SOLUTIONS
 
-from experiments.harness.data import MADE
+from experiments.arm.data import MADE
 from experiments.problems.problem_set import problems_of
 from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.checked import plain

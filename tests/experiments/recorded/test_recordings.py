@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from composed import composed_run
 
-from experiments.recorded import recordings as recorded
+from experiments.papers import recordings as recorded
 from experiments.run.errors import UserError
 from experiments.simulate.rollouts import read_rollouts
 from experiments.tasks import recordings

@@ -10,7 +10,7 @@ from typing import Any
 
 from damages import Damage, halved, removed, written
 
-from experiments.harness import resume
+from experiments.arm import resume
 
 Made = tuple[list[str], str]  # a command line, and words that the error line must contain
 Make = Callable[[Path, Path], Made]  # makes a case from an empty folder and a policy

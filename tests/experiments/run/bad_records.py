@@ -14,7 +14,7 @@ from steps_on_disk import json_lines, write_steps
 
 from das.drafter import HistoryDrafter
 from das.drafter.distributions import NO_PAIR
-from experiments.harness import resume
+from experiments.arm import resume
 from experiments.training import checkpoint
 from tests.experiments.run.bad_inputs import SHORT, WEIGHTS, Made, Opened, kind
 

@@ -18,8 +18,8 @@ import pytest
 from composed import composed_arm
 from scripts import SIZES, scripts
 
-from experiments.harness.failures import one_line_failure
-from experiments.harness.validate import check
+from experiments.arm.failures import one_line_failure
+from experiments.arm.validate import check
 from experiments.run.errors import one_line_errors
 from rewards.reward import RewardError
 from rewards.workers import WorkerError

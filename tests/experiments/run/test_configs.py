@@ -4,9 +4,9 @@ import pytest
 from composed import composed_run
 from hydra import compose, initialize_config_dir
 
-from experiments.harness.data import MADE, frequencies
-from experiments.harness.engine import engine_settings
-from experiments.harness.reward import make_reward
+from experiments.arm.data import MADE, frequencies
+from experiments.arm.engine import engine_settings
+from experiments.arm.reward import make_reward
 from experiments.run.errors import CONFIGS
 
 CHOICES = [f"{path.parent.name}={path.stem}" for path in sorted(CONFIGS.glob("*/*.yaml"))]

@@ -6,7 +6,7 @@ import pytest
 from conftest import Engines
 
 from das.budget.policies import Fixed
-from experiments.harness.pass_timing import RandomDrafter, timed_passes
+from experiments.measure.pass_timing import RandomDrafter, timed_passes
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from conftest import RANKS, recorded_sampling
 from scripts import ROOT, TWO_RANKS
 
 from analysis import read
-from experiments.harness.resume import CHECKPOINTS
+from experiments.arm.resume import CHECKPOINTS
 from experiments.training import checkpoint
 
 FAULTS = str(ROOT / "tests" / "trl" / "rank_faults.py")

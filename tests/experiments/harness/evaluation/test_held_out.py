@@ -9,11 +9,11 @@ import pytest
 from composed import composed, composed_run
 from refusals import one_line
 
-from experiments.harness import validate
-from experiments.harness.data import dataset
-from experiments.harness.evaluation.evaluation import Evaluation
-from experiments.harness.evaluation.held_out import check, held_out, held_out_data, judge_config, ks_of
-from experiments.harness.reward import make_reward
+from experiments.arm import validate
+from experiments.arm.data import dataset
+from experiments.arm.evaluation import Evaluation
+from experiments.arm.held_out import check, held_out, held_out_data, judge_config, ks_of
+from experiments.arm.reward import make_reward
 from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.checked import plain
 from experiments.settings.compose import group_settings

@@ -10,7 +10,7 @@ from composed import composed
 from made_inputs import write_run
 from omegaconf import OmegaConf
 
-from experiments.harness.replays.recorded_arms import replay_arm, replay_errors
+from experiments.compare.recorded_arms import replay_arm, replay_errors
 from experiments.simulate.latency_forms import Drafting
 from experiments.simulate.rollouts import read_rollouts
 from experiments.simulate.times import Times

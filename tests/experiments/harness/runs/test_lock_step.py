@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from composed import composed_arm
 
-from experiments.harness.failures import expect, tell
-from experiments.harness.runs import lock_step
+from experiments.arm.failures import expect, tell
+from experiments.compare import lock_step
 from experiments.run.errors import RunFailed
 from experiments.run.run_folder import RunFolder
 

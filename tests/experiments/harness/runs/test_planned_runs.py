@@ -10,9 +10,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis import sections
-from experiments.harness import resume
-from experiments.harness.runs import planned_runs
-from experiments.harness.runs.planned_runs import Run
+from experiments import planned_runs
+from experiments.arm import resume
+from experiments.planned_runs import Run
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress
 from experiments.tasks import reproduce

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, evaluation_seed
+from experiments.arm.held_out import held_out, held_out_data, judge_config, ks_of, temperature_of
+from experiments.arm.pass_at_k import interval, mean_pass_at_k
+from experiments.arm.reward import make_reward
+from experiments.arm.rollout_steps import Prompt, tokenized_rows
 from experiments.digests import digest
-from experiments.harness.evaluation.held_out import held_out, held_out_data, judge_config, ks_of, temperature_of
-from experiments.harness.evaluation.pass_at_k import interval, mean_pass_at_k
-from experiments.harness.reward import make_reward
-from experiments.harness.rollout_steps import Prompt, tokenized_rows
 from experiments.settings.config import RunConfig
 from rewards.conversations import ConversationReward
 from rewards.reward import RewardError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import experiments.heads
 from das.general.files import write_text
 from das.models import head_files
+from experiments.arm.data import split_rows
 from experiments.cache import cached_folder
-from experiments.harness.data import split_rows
 from experiments.run.errors import UserError
 from experiments.settings.checked import plain
 from experiments.settings.compose import group_settings

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from analysis import read
-from experiments.harness.resume import arguments, hint, interleaved, set_rows, start_again
+from experiments.arm.resume import arguments, hint, interleaved, set_rows, start_again
 from experiments.run import child
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress

@@ -19,7 +19,7 @@ def distribution(draws: int) -> dict[str, Any]:
     import torch
     from vllm import SamplingParams
 
-    from experiments.harness.plain_batch import PlainRunner
+    from experiments.measure.plain_batch import PlainRunner
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     requests = [SamplingParams(seed=i, temperature=1.0) for i in range(REQUESTS)]

@@ -95,7 +95,7 @@ def _content(source: str, repository: str, file: RawFile) -> bytes:
     except (OSError, ValueError, HTTPException) as error:
         raise UserError(
             f"{address} cannot be fetched ({str(error)[:200] or type(error).__name__}): where the network is reached, "
-            f"save all files of experiments/recorded/{LIST.name} as FOLDER/REPOSITORY/COMMIT/PATH, and give "
+            f"save all files of experiments/papers/{LIST.name} as FOLDER/REPOSITORY/COMMIT/PATH, and give "
             "task.source=file:///FOLDER"
         ) from None
     if hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() != file.blob:

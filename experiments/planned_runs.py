@@ -21,8 +21,8 @@ from omegaconf import OmegaConf
 from analysis import sections
 from analysis.report import Section
 from das.general.files import write_text
-from experiments.harness import resume
-from experiments.harness.validate import check_cluster, check_rollouts, refuse_one_arm
+from experiments.arm import resume
+from experiments.arm.validate import check_cluster, check_rollouts, refuse_one_arm
 from experiments.run import child
 from experiments.run.errors import CONFIGS, UserError
 from experiments.run.progress import Progress

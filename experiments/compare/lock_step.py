@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from das.general import stages
-from experiments.harness.failures import expect, log_of, reporting, tell
-from experiments.harness.train_arm import ArmRun, train_arm
+from experiments.arm.failures import expect, log_of, reporting, tell
+from experiments.arm.train_arm import ArmRun, train_arm
 from experiments.run.output import quiet_into
 from experiments.run.processes import spawned
 from experiments.run.progress import Progress

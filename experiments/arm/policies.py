@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from experiments.harness.recorded_text import is_recorded, recorded_texts, vocabulary_of
+from experiments.arm.recorded_text import is_recorded, recorded_texts, vocabulary_of
 from experiments.run.errors import UserError
 from experiments.settings.config import RunConfig
 from experiments.small_policy import SHIPPED

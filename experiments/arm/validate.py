@@ -11,13 +11,12 @@ from das.general import ranks
 from das.general.errors import ClusterError
 from das.trl.lag import ahead_problem
 from das.trl.support import unsupported
-from experiments.harness import heads
-from experiments.harness.data import MADE, frequencies
-from experiments.harness.engine import engine_settings
-from experiments.harness.evaluation import held_out
-from experiments.harness.policies import check_mtp
-from experiments.harness.reward import check_judge
-from experiments.harness.validate_policy import check_policy
+from experiments.arm import heads, held_out
+from experiments.arm.data import MADE, frequencies
+from experiments.arm.engine import engine_settings
+from experiments.arm.policies import check_mtp
+from experiments.arm.reward import check_judge
+from experiments.arm.validate_policy import check_policy
 from experiments.problems import load
 from experiments.run.errors import UserError
 from experiments.settings.checked import shown

@@ -19,17 +19,17 @@ from das.engine.rollouts.rollout import Rollout
 from das.general import ranks, stages
 from das.general.files import write_text
 from experiments import rank_folders
+from experiments.arm import resume
+from experiments.arm.data import dataset
+from experiments.arm.engine import engine_settings, make_schedule, prepare_process, without_distributions
+from experiments.arm.evaluation import TrainingEvaluation
+from experiments.arm.heads import online_head, with_head
+from experiments.arm.held_out import held_out
+from experiments.arm.policies import policy_directory
+from experiments.arm.recorded_text import by_problem, check_vocabulary, is_recorded
+from experiments.arm.reward import make_reward
+from experiments.arm.tracking import Tracker
 from experiments.digests import weights_digest
-from experiments.harness import resume
-from experiments.harness.data import dataset
-from experiments.harness.engine import engine_settings, make_schedule, prepare_process, without_distributions
-from experiments.harness.evaluation.evaluation import TrainingEvaluation
-from experiments.harness.evaluation.held_out import held_out
-from experiments.harness.heads import online_head, with_head
-from experiments.harness.policies import policy_directory
-from experiments.harness.recorded_text import by_problem, check_vocabulary, is_recorded
-from experiments.harness.reward import make_reward
-from experiments.harness.tracking import Tracker
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig, steps_per_epoch

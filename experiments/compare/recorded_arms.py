@@ -13,7 +13,7 @@ from das.drafter import make_drafter
 from das.drafter.options import DEFAULTS
 from das.engine.settings import EngineSettings, find_method
 from das.trl.dataset_rows import history_tick
-from experiments.harness.engine import make_schedule
+from experiments.arm.engine import make_schedule
 from experiments.run.errors import reading
 from experiments.settings.checked import plain
 from experiments.settings.config import problems_per_step

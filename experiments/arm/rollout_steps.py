@@ -10,8 +10,8 @@ from das.cluster.pool import EnginePool
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.trl.dataset_rows import history_tick
 from das.trl.engines.engines import Engines
-from experiments.harness.data import dataset
-from experiments.harness.engine import engine_settings, make_schedule, prepare_process
+from experiments.arm.data import dataset
+from experiments.arm.engine import engine_settings, make_schedule, prepare_process
 from experiments.run.progress import Progress
 from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import RunFolder

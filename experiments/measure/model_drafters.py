@@ -26,12 +26,12 @@ from analysis.arms import aligned
 from das.models.coupled import OF_HEADS, OF_MODELS
 from das.models.quantized import GROUP, to_4_bits, to_8_bits
 from das.verify.noise import keyed_argmax
-from experiments.harness.data import dataset
-from experiments.harness.draft_counts import COUPLED, LIKELIEST, Counts, Drafts
-from experiments.harness.heads import with_head
-from experiments.harness.policies import draft_model_directory, policy_directory
-from experiments.harness.rollout_steps import tokenized_rows
-from experiments.harness.validate import check
+from experiments.arm.data import dataset
+from experiments.arm.heads import with_head
+from experiments.arm.policies import draft_model_directory, policy_directory
+from experiments.arm.rollout_steps import tokenized_rows
+from experiments.arm.validate import check
+from experiments.measure.draft_counts import COUPLED, LIKELIEST, Counts, Drafts
 from experiments.run.environment import set_environment
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress

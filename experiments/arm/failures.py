@@ -14,7 +14,7 @@ from typing import Any
 
 from das.general.errors import ClusterError, EngineError, WeightSyncError, reason_of
 from das.general.process import die_with_parent
-from experiments.harness import resume
+from experiments.arm import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
 from experiments.run.output import quiet_into
 from rewards.reward import RewardError

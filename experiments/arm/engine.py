@@ -7,8 +7,8 @@ from das.drafter.saved import read_history
 from das.engine.install import install
 from das.engine.settings import EngineSettings
 from experiments import rank_folders
-from experiments.harness.policies import draft_model_directory
-from experiments.harness.validate_policy import check_history
+from experiments.arm.policies import draft_model_directory
+from experiments.arm.validate_policy import check_history
 from experiments.run.environment import set_environment
 from experiments.run.errors import UserError, reading
 from experiments.settings.config import RunConfig

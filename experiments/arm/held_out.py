@@ -6,9 +6,9 @@ from typing import Any
 
 from datasets import Dataset
 
-from experiments.harness.data import MADE, split_rows
-from experiments.harness.evaluation.pass_at_k import powers_of_two
-from experiments.harness.reward import check_judge
+from experiments.arm.data import MADE, split_rows
+from experiments.arm.pass_at_k import powers_of_two
+from experiments.arm.reward import check_judge
 from experiments.problems import load
 from experiments.run.errors import UserError
 from experiments.settings.checked import plain
