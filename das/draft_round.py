@@ -102,7 +102,7 @@ class DraftRound:
         """Give the tokens that a target pass emitted to the drafter, and the pass to the budget. Passes of the same
         requests that verified no drafts may be given together.
 
-        requests: they have counted these tokens (`LiveRequest.emit`). tokens: the token ids that each emitted.
+        requests: they have counted these tokens (`count_emitted`). tokens: the token ids that each emitted.
         target_passes: the passes as the budget sees them, without those that it must not learn from, because they also
         computed prompts. remembered: the distribution from which each token was sampled, in the order of `tokens`
         (das.drafter.distributions); None: unknown.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
-from das.budget.policies import Fixed
+from das.budget.policies import Fixed, count_emitted
 from das.draft_round import DraftRound, planned_rows
 from das.drafter import Drafts, HistoryDrafter
 from das.drafter.distributions import NO_PAIR, PAIRS, Distributions
@@ -255,7 +255,7 @@ def test_a_draft_is_cut_to_what_may_still_come() -> None:
     for request in requests:
         draft_round.begin(request, [7, 8], earlier_tokens=text[:99])
     assert requests[0].generated == 99
-    assert [request.emit(len(text[99:]), 5) for request in requests] == [0] * 5
+    assert count_emitted(requests, [text[99:]] * 5, [5] * 5) == 0
     draft_round.observe(requests, [text[99:]] * 5, [])
     assert [(r.generated, r.num_drafted, r.num_accepted, r.passes) for r in requests] == [(100, 5, 0, 1)] * 5
     proposal = draft_round.propose(requests, room=[50, 50, 50, 2, 50])

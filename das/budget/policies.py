@@ -22,7 +22,7 @@ class LengthClass(IntEnum):
 class LiveRequest:
     """A running request, as a budget sees it. Lengths are in tokens.
 
-    It counts its tokens itself: `emit` is the only place where accepted tokens are counted.
+    `count_emitted` is the only place where accepted tokens are counted.
     """
 
     name: str
@@ -49,16 +49,23 @@ class LiveRequest:
                 return tokens[: i + 1]
         return tokens
 
-    def emit(self, num_tokens: int, num_drafted: int, num_passes: int = 1) -> int:
-        """Count what a pass emitted, or passes alike without drafts: each emits one token more than it accepts.
-        Returns how many of the drafted tokens were accepted."""
+
+def count_emitted(
+    requests: Sequence[LiveRequest], tokens: Sequence[Sequence[int]], drafted: Sequence[int], num_passes: int = 1
+) -> int:
+    """Count what a pass emitted for each of these requests, or passes alike without drafts: each emits one token more
+    than it accepts. Returns how many drafted tokens were accepted. tokens: that each emitted. drafted: how many it
+    verified."""
+    all_accepted = 0
+    for request, own, num_drafted in zip(requests, tokens, drafted, strict=True):
+        num_tokens = len(own)
         passes = 1 if num_passes == 1 else min(num_passes, num_tokens)
-        num_accepted = num_tokens - passes
-        self.passes += passes
-        self.generated += num_tokens
-        self.num_drafted += num_drafted
-        self.num_accepted += num_accepted
-        return num_accepted
+        request.passes += passes
+        request.generated += num_tokens
+        request.num_drafted += num_drafted
+        request.num_accepted += num_tokens - passes
+        all_accepted += num_tokens - passes
+    return all_accepted
 
 
 @dataclass(frozen=True)

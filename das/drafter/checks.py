@@ -77,7 +77,7 @@ def floors(values: Sequence[float]) -> array[float]:
 
 def flat_tokens(lists: Sequence[Sequence[int] | np.ndarray]) -> tuple[array[int], array[int]]:
     """Returns the concatenated token lists as int32, and their offsets, int64 [lists + 1]."""
-    if all(type(new) is list for new in lists):  # vLLM's form; this path takes a third of the time
+    if set(map(type, lists)) <= {list}:  # vLLM's form; this path takes a third of the time
         try:
             return array("i", chain.from_iterable(lists)), array("q", accumulate(map(len, lists), initial=0))
         except (OverflowError, TypeError):

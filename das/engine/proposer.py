@@ -10,6 +10,7 @@ import numpy as np
 from das.budget import BudgetPolicy, DraftWork, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.lengths import RemainingLength
+from das.budget.policies import count_emitted
 from das.draft_round import DraftRound, planned_rows
 from das.drafter import HistoryDrafter, make_drafter
 from das.drafter.history import Arriving
@@ -216,7 +217,7 @@ class DasProposer:
         now = self._pass = before + 1
         # Names are looked up once: at 256 requests the loop takes a fifth of a millisecond in every pass.
         rows, requests, tokens, (sampled, probs) = emitted.rows, emitted.requests, emitted.tokens, self._sample
-        all_drafted = all_accepted = context = 0
+        verified, context = list[int](), 0
         decodes, repeats, passes = len(done.requests) > 0, True, len(done.ended)
         for row, (request, new, drafted) in enumerate(zip(done.requests, done.tokens, done.drafted, strict=True)):
             decodes &= request.emitted_in == before
@@ -226,21 +227,22 @@ class DasProposer:
             request.emitted_in = now
             if request.proposer is not self:
                 self._begin(request, len(new))
-            # An asynchronous engine may run a request once more before it notices that it has all its tokens.
-            if request.is_complete:
+            # An asynchronous engine may run a request once more before it notices that it has all its tokens. (This is
+            # `is_complete` without a call for each request.)
+            if request.untracked or request.stopped or request.generated >= request.max_tokens:
                 continue
             if request is sampled and request.kept:  # probabilities are right or wrong wherever a response ends
                 self.calibration.observe(probs, min(len(new) - 1, len(probs)))
             if not request.stop_tokens.isdisjoint(new):
                 new = request.cut_at_stop(new)
             context += request.prompt + request.generated
-            # What lies behind the end saves no pass, so budget and judge do not count it.
-            all_accepted += request.emit(len(new), drafted, passes)
-            all_drafted += drafted
             rows.append(row)
             requests.append(request)
             tokens.append(new)
-        emitted.num_drafted, emitted.num_accepted, emitted.context = all_drafted, all_accepted, context
+            verified.append(drafted)
+        # What lies behind the end saves no pass, so budget and judge do not count it.
+        emitted.num_accepted = count_emitted(requests, tokens, verified, passes)
+        emitted.num_drafted, emitted.context = sum(verified), context
         emitted.decodes, emitted.repeats = decodes, repeats
         return emitted
 
@@ -347,8 +349,8 @@ class DasProposer:
 
     def end_over(self) -> None:
         """End the requests that vLLM has no more."""
-        if any(request.is_over for request in self.live):
-            self._end([request for request in self.live if request.is_over])
+        if over := [request for request in self.live if request.is_over]:  # a generator would run as often as requests
+            self._end(over)
 
     def _end(self, requests: Sequence[Request]) -> None:
         """End these requests. They join the history, but those of an evaluation."""

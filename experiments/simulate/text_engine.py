@@ -13,6 +13,7 @@ import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.marginal import best_tokens
+from das.budget.policies import count_emitted
 from das.draft_round import PLANNED_BY, DraftRound, Proposal
 from das.drafter import Drafter, Drafts
 from experiments.simulate.engine import Engine
@@ -139,7 +140,7 @@ class TextEngine(Engine):
             sampling = self.work.sampling_of(i) if self.drafter.remembers else None
             self.draft_round.begin(request, self._prompt, seed=None if sampling is None else sampling.seed)
         # Budgets learn from decode passes: a pass with prompts takes longer.
-        num_accepted = sum(map(LiveRequest.emit, self._requests, map(len, new_tokens), self._num_drafts.tolist()))
+        num_accepted = count_emitted(self._requests, new_tokens, self._num_drafts.tolist())
         self.num_accepted += num_accepted
         target_pass = TargetPass(live, num_drafted, num_accepted, context, seconds)
         self.draft_round.observe(

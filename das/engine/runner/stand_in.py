@@ -64,7 +64,7 @@ class HostKernel:
     def launch(self, grid: Any, *args: Any, **kwargs: Any) -> None:
         """Do what the kernel does. Raises NotInstalled if there is no function for it, or for other types of arrays."""
         named = islice(self.parameters.items(), len(args), None)
-        values = [*grid, *args, *(kwargs.get(name, default) for name, default in named)]
+        values = [*grid, *args, *[kwargs.get(name, default) for name, default in named]]
         if self._compiled is not None:
             function, types = self._compiled
             addresses, widened = [], []
