@@ -7,15 +7,6 @@ import pytest
 
 from das.drafter import HistoryDrafter
 
-
-def test_repeated_token_drafts_to_the_limit() -> None:
-    drafter = HistoryDrafter(min_prob=0.0)
-    drafter.begin("a", "p", [3] * 500)
-    (draft,) = drafter.propose(["a"], [40])
-    assert draft.tokens == [3] * 40
-    assert all(0.5 < p < 1 for p in draft.probs)
-
-
 TEXT = list(range(100, 140))
 
 
@@ -32,18 +23,6 @@ def finish(drafter: HistoryDrafter, keep: bool = True) -> None:
     drafter.begin("done", "p", [])
     drafter.observe("done", TEXT)
     drafter.end("done", keep=keep)
-
-
-def test_history_enters_moves_and_leaves_with_the_window() -> None:
-    drafter = HistoryDrafter(window=3)
-    finish(drafter)
-    assert drafter.history_tokens == len(TEXT)
-    for tick in (1, 2):
-        drafter.end_step(tick)
-        assert drafts_text(drafter)
-    drafter.end_step(3)
-    assert not drafts_text(drafter)
-    assert drafter.history_tokens == 0
 
 
 def test_warm_history(tmp_path: Path) -> None:
@@ -95,40 +74,6 @@ def test_probabilities_at_late_positions_are_corrected() -> None:
             sums[i * 2 // 1500] += draft.probs[j], j < accepted
         drafter.observe("r", coming)
     assert abs(sums[1, 0] / sums[1, 1] - 1) < 0.1
-
-
-def test_save_and_load(tmp_path: Path) -> None:
-    drafter = HistoryDrafter(window=4, min_prob=0.005)
-    rng = np.random.default_rng(0)
-    for tick in range(6):
-        drafter.end_step(tick)
-        for problem in ("p", "q\0ü"):
-            drafter.begin("r", problem, rng.integers(0, 4, 50))
-            drafter.observe("r", rng.integers(0, 4, 200))
-            drafter.end("r")
-    drafter.save(tmp_path / "history.npz")
-    assert [p.name for p in tmp_path.iterdir()] == ["history.npz"]
-    loaded = HistoryDrafter(window=4, min_prob=0.005)
-    finish(loaded)  # the load replaces it
-    loaded.load(tmp_path / "history.npz")
-    assert (
-        (loaded.history_tick, loaded.history_tokens)
-        == (drafter.history_tick, drafter.history_tokens)
-        == (5, 4 * 2 * 200)
-    )
-    for tick in (5, 7, 9):
-        for d in (drafter, loaded):
-            d.end_step(tick)
-            d.begin("r", "p", [0, 1, 2, 3] * 3)
-        assert loaded.propose(["r"], [16]) == drafter.propose(["r"], [16])
-        for d in (drafter, loaded):
-            d.end("r", keep=False)
-    short = HistoryDrafter(window=1)
-    short.load(tmp_path / "history.npz")
-    assert short.history_tokens == 2 * 200
-    short.begin("live", "p", [])
-    with pytest.raises(ValueError, match="live"):
-        short.load(tmp_path / "history.npz")
 
 
 def test_memory_is_returned_when_history_leaves() -> None:
