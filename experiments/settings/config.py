@@ -123,9 +123,11 @@ TRAINING = ("compare", "train", *PASS_ON)  # tasks that train
 
 
 def greedy(config: RunConfig) -> None:
-    """`trainer.temperature=0` is for `task=evaluate` alone, and `trainer.generation_kwargs` has no `seed`."""
-    if config.trainer.temperature == 0 and config.task.name != "evaluate":
-        refuse("trainer.temperature", 0, "must be above 0: greedy is for task=evaluate and eval.temperature")
+    """`trainer.temperature=0` is for what trains nothing: `task=evaluate`, and comparisons with `task.train=false`.
+    `trainer.generation_kwargs` has no `seed`."""
+    task = config.task
+    if config.trainer.temperature == 0 and not (task.name == "evaluate" or (task.name == "compare" and not task.train)):
+        refuse("trainer.temperature", 0, "must be above 0 where a policy trains: greedy is for task=evaluate")
     if (seed := (config.trainer.generation_kwargs or {}).get("seed")) is not None:
         made = "each response has a seed of its own, made from the setting seed; set that"
         refuse("trainer.generation_kwargs.seed", seed, made)

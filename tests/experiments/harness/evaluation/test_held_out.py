@@ -113,6 +113,9 @@ def test_greedy_evaluation(tiny_policy: str) -> None:
     assert sampled_at(evaluating(*few, "eval.temperature=0")) == 0
     assert sampled_at(evaluating(*few, "eval.temperature=0.3")) == 0.3
     assert sampled_at(composed_run("task=evaluate", "trainer.temperature=0", *few)) == 0
+    assert composed_run("task.train=false", "trainer.temperature=0").trainer.temperature == 0
+    with pytest.raises(UserError, match=r"trainer.temperature=0: must be above 0 where a policy trains"):
+        composed_run("trainer.temperature=0")
     notes: list[str] = []
     config = evaluating(*few, "eval.temperature=0.0")
     held_out(config, tiny_policy, dataset(config, tiny_policy), notes.append)
