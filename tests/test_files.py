@@ -25,7 +25,7 @@ NOT_WHOLE = {
     "experiments/run/output.py", "experiments/arm/failures.py", "experiments/compare/one_by_one.py",
     "experiments/gpu/parts.py", "experiments/tasks/train.py",
     "das/cluster/rollout_engine.py",  # a checkpoint's files, into an engine's own folder
-    "experiments/arm/resume.py", "das/engine/checked_policies.py",  # a lock
+    "das/engine/checked_policies.py",  # a lock
     "rewards/forkserver.py",  # the kernel's files
 }  # fmt: skip
 

@@ -95,7 +95,6 @@ TESTED = {
     "train": "tests/trl/test_survival.py",
     "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
     "recordings": "tests/experiments/recorded/test_recordings.py",
-    **{name: f"tests/experiments/tasks/test_{name}.py" for name in ("check_gpu",)},
 }
 # `make nightly` runs them: repeated kills, a comparison of 14 arms, and one of the experiments, all of which `make
 # smoke` runs. That what `make run` installs is enough for the arms is shown by importing everything. Tests that hold
