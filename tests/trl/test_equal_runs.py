@@ -49,7 +49,7 @@ def test_tokens_are_those_of_the_weights_that_the_lag_asks_for(
 
 # ---- lags ----
 
-LAGS = {"das": 0, "beside_lag2": 2, "das_lag4": 4}
+LAGS = {"das": 0, "self_lag2": 2, "das_lag4": 4}
 
 
 def test_lags_differ_from_the_first_rollout_of_other_weights(runs: Runs) -> None:
@@ -70,6 +70,7 @@ def test_rows_say_which_weights_sampled(runs: Runs, name: str) -> None:
         assert row["exposed_s"] >= 0
 
 
+@pytest.mark.nightly
 def test_an_engine_beside_the_trainer_is_evaluated_and_replaced(runs: Runs) -> None:
     """It died between two steps. That no bit of the training changed is tested above."""
     rows = read.metrics(runs("beside_lag2"))
