@@ -51,8 +51,8 @@ JOIN = 0.105e-3  # seconds to take in a request
 # and 64 requests; in profiled rollouts the device waits .7, 1.8 and 4.5 ms at 16, 64 and 256, and .6 ms more until the
 # launched pass begins. The slope fits both; the constant lies between .55 ms, by the first, and 1.1 ms, by the second.
 DRAFTING, DRAFTING_REQUEST = 0.85e-3, 15.6e-6  # seconds from the end of a pass to its drafts, and for each live request
-# The thread that drafts in C (das.drafter): its look-ups take 12 us a request with drafts of eight tokens on the CPU of
-# docs/log.md; that tokens and drafts cross PCIe, .2 ms, is assumed.
+# The thread that drafts in C (thread.h), assumed: .2 ms for tokens and drafts to cross PCIe, and what C takes
+# for drafts of eight tokens (10 to 16 us a request on a loaded core).
 THREAD, THREAD_REQUEST = 0.2e-3, 12e-6
 # The same passes of the das that drafted before it launched take .9 to 1.6 ms longer, at 1 to 64 requests.
 LAUNCH = 1.4e-3  # seconds to prepare and launch a pass, in series where its drafts must be known before
