@@ -1,7 +1,9 @@
 """task=compare: train several arms on identical work, and compare their times and whether results are identical."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from analysis import arms as arm_analysis
 from analysis import compare_page, figures, read, time_spent
@@ -23,55 +25,99 @@ from experiments.settings.config import RunConfig
 from experiments.training import checkpoint
 
 
+@dataclass(frozen=True)
+class Arms:
+    """The arms of a comparison, checked."""
+
+    configs: Mapping[str, RunConfig]
+    overrides: Mapping[str, Sequence[str]]  # that train each arm alone
+    folder: Path  # of the comparison
+    whole: RunConfig
+
+    @property
+    def trains(self) -> bool:
+        """True unless nobody trains."""
+        return bool(self.whole.task.train) and not is_recorded(self.whole)
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """Each arm's folder."""
+        return {name: self.folder / "arms" / name for name in self.configs}
+
+
 def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Train every arm of the setting `arms` from the same start, and print and write the comparison."""
-    path = Path(folder)
-    refuse_one_arm(config, composed.overrides)
-    changes = arm_changes(config.arms, config.vary)
-    arms = arm_configs(composed, changes)
-    for arm in arms.values():
-        check(arm)
-    check_stock(arms)
-    in_lock_step, train_once = config.task.lock_step, config.task.train_once
-    train = config.task.train and not is_recorded(config)
-    check_who_trains(arms, train_once, train)
-    steps = config.trainer.max_steps
-    other_tokens = [name for name, arm in arms.items() if not arm.arm.row.keyed or arm.engine.exact != BITS]
-    so_far = SoFar(list(arms), other_tokens, config.responses_per_step, train_once or not train)
-    progress = Progress(steps, len(arms), verdict=so_far.add)
+    arms = checked(config, composed, Path(folder))
+    progress = progress_of(arms)
     start = 0
-    if config.resume is not None and in_lock_step:
-        start = resume.rewind_all({path / "arms" / name: arm for name, arm in arms.items()}, path, progress)
-    resume.remember(path, composed.overrides)
-    run_folder = RunFolder(path, config.resolved)
-    policy = make_parts(list(arms.values()), progress.note)
-    progress.note(EXACT[config.engine.exact])
-    progress.note(f"starting {len(arms)} arms ({', '.join(arms)}), {steps} steps each; logs and results in {folder}")
-    if in_lock_step:
-        lock_step.run_arms(lock_step.Comparison(arms, policy, run_folder, start, train_once, train), progress)
-    else:
-        alone = {name: arm_overrides(composed.overrides, changed) for name, changed in changes.items()}
-        one_by_one.run_arms(arms, alone, path, progress)
-    result = arm_analysis.compare_arms(path, list(arms))
+    if config.resume is not None and config.task.lock_step:
+        of_folders = {path: arms.configs[name] for name, path in arms.folders.items()}
+        start = resume.rewind_all(of_folders, arms.folder, progress)
+    resume.remember(arms.folder, composed.overrides)
+    run_folder = RunFolder(arms.folder, config.resolved)
+    rolled_out(arms, run_folder, start, progress)
+    result = arm_analysis.compare_arms(arms.folder, list(arms.configs))
     run_folder.write_result(result)  # written now, because an error in the lines below must not lose hours of work
-    folders = {name: path / "arms" / name for name in arms}
-    with side_output("the error of replaying this run", progress.note):
-        result["replay_error"] = replay_errors(folders)
-    drawn: list[Path] = []
-    with side_output("the pictures of the comparison", progress.note):
-        result["time_spent"] = time_spent.of_arms(folders)
-        drawn = figures.compare_figures(path, list(arms))
-        drawn.append(time_spent.draw(result["time_spent"], path / "time_spent.png"))
+    page = drawn(arms, result, progress)
     result_path = run_folder.write_result(result)
-    page = path / "comparison.html"
-    with side_output("the page of the comparison", progress.note):
-        compare_page.write_comparison(page, result, drawn, {name: read.metrics(arm) for name, arm in folders.items()})
-    for name in arms:
-        checkpoint.keep_policy(path / "arms" / name / resume.CHECKPOINTS)
+    for path in arms.folders.values():
+        checkpoint.keep_policy(path / resume.CHECKPOINTS)
     progress.note(f"\n{arm_analysis.aligned(arm_analysis.short_table(result), WIDTH)}\n{arm_analysis.SHORT_KEY}\n")
     progress.note(boxed("verdict", verdict_lines(result)))
     progress.note(f"page: {page.absolute()}  (opens in a browser, no server needed)")
     progress.note(f"result: {result_path}")
+
+
+def checked(config: RunConfig, composed: Composed, folder: Path) -> Arms:
+    """Make the settings of all arms. Raises UserError or EngineError if one is impossible."""
+    refuse_one_arm(config, composed.overrides)
+    changes = arm_changes(config.arms, config.vary)
+    overrides = {name: arm_overrides(composed.overrides, changed) for name, changed in changes.items()}
+    arms = Arms(arm_configs(composed, changes), overrides, folder, config)
+    for arm in arms.configs.values():
+        check(arm)
+    check_stock(arms.configs)
+    check_who_trains(arms.configs, config.task.train_once, arms.trains)
+    return arms
+
+
+def progress_of(arms: Arms) -> Progress:
+    """Return what prints the verdict of each step."""
+    other_tokens = [name for name, arm in arms.configs.items() if not arm.arm.row.keyed or arm.engine.exact != BITS]
+    given_weights = arms.whole.task.train_once or not arms.trains
+    so_far = SoFar(list(arms.configs), other_tokens, arms.whole.responses_per_step, given_weights)
+    return Progress(arms.whole.trainer.max_steps, len(arms.configs), verdict=so_far.add)
+
+
+def rolled_out(arms: Arms, run_folder: RunFolder, start: int, progress: Progress) -> None:
+    """Make what the arms need, and run them. start: steps that are done already."""
+    task = arms.whole.task
+    policy = make_parts(list(arms.configs.values()), progress.note)
+    progress.note(EXACT[arms.whole.engine.exact])
+    names = f"starting {len(arms.configs)} arms ({', '.join(arms.configs)})"
+    progress.note(f"{names}, {progress.steps} steps each; logs and results in {arms.folder}")
+    if task.lock_step:
+        comparison = lock_step.Comparison(arms.configs, policy, run_folder, start, task.train_once, arms.trains)
+        lock_step.run_arms(comparison, progress)
+    else:
+        one_by_one.run_arms(arms.configs, arms.overrides, arms.folder, progress)
+
+
+def drawn(arms: Arms, result: dict[str, Any], progress: Progress) -> Path:
+    """Draw the pictures and the page of the comparison, and add to its result what they show. Returns the page. What
+    fails here is a line."""
+    with side_output("the error of replaying this run", progress.note):
+        result["replay_error"] = replay_errors(arms.folders)
+    pictures: list[Path] = []
+    with side_output("the pictures of the comparison", progress.note):
+        result["time_spent"] = time_spent.of_arms(arms.folders)
+        pictures = figures.compare_figures(arms.folder, list(arms.configs))
+        pictures.append(time_spent.draw(result["time_spent"], arms.folder / "time_spent.png"))
+    page = arms.folder / "comparison.html"
+    with side_output("the page of the comparison", progress.note):
+        rows = {name: read.metrics(path) for name, path in arms.folders.items()}
+        compare_page.write_comparison(page, result, pictures, rows)
+    return page
 
 
 def check_stock(arms: Mapping[str, RunConfig]) -> None:
