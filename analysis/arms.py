@@ -108,7 +108,7 @@ def identity_checks(
 
 
 SHORT_KEY = (  # of short_table
-    "saved: of none's rollout time. reward: its mean over the first and the last quarter of the steps."
+    "saved: of none's rollout time. reward: its mean over the first and the last visit of all problems."
 )
 
 

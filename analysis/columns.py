@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from string import Formatter
 from typing import Any
 
-from analysis.metrics import METRICS, SHOWN, quarters, summary
+from analysis.metrics import METRICS, SHOWN, summary, visits
 
 Numbers = Mapping[str, Mapping[str, Any]]  # metric -> name in a cell -> number, text, or None where there is none
 
@@ -68,8 +68,8 @@ def of_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     for metric in METRICS:
         values = [row[metric.name] for row in rows if _is_number(row.get(metric.name))]
         found = summary(values) if values else {}
-        if values and metric.quarters:
-            found |= quarters(values)
+        if values and metric.visits:
+            found |= visits(rows, metric.name)
         both = [row for row in rows if metric.overall and all(_is_number(row.get(name)) for name in metric.overall)]
         if both:
             above, below = (sum(row[name] for row in both) for name in metric.overall)

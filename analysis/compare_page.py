@@ -2,12 +2,13 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from analysis import page, panels, time_spent
+from analysis import page, panels, read, time_spent
 from analysis.arms import full_table
-from analysis.verdict import verdict_lines
+from analysis.verdict import headline, verdict_lines
 
 MEANINGS = (  # of the columns of the long table; docs/reference.md has the rest
     "drafted, accepted: tokens that a drafter proposed, and those of them that equalled the policy's own. tokens/pass: "
@@ -16,6 +17,7 @@ MEANINGS = (  # of the columns of the long table; docs/reference.md has the rest
 )
 
 
+FOLDED: page.Part = ("end", None)
 FILES = {  # of a comparison's folder -> what they are
     "result.json": "every number of this page, with n, mean, spread",
     "metrics.jsonl": "a row for each step and arm",
@@ -39,7 +41,8 @@ def write(
 
     table: the first line is the header. lines: the report of differences. runs: name -> rows of metrics.jsonl.
     """
-    parts: list[page.Part] = [("table", table), ("chapter", "What differs"), ("lines", lines), *_panels(runs)]
+    different = ("chapter", "What differs"), ("lines", lines)
+    parts: list[page.Part] = [("table", table), *different, ("chapter", "Panels"), *_panels(runs)]
     page.write(path, f"Curves: {', '.join(runs)}", [], parts)
 
 
@@ -51,15 +54,31 @@ def write_comparison(
     result: the content of its result.json. figures: its PNG files. runs: arm -> rows of metrics.jsonl.
     """
     files = [["file", "content"], *([name, words] for name, words in FILES.items() if any(path.parent.glob(name)))]
-    parts = [
-        *(page.picture(figure, figure.stem.replace("_", " ")) for figure in figures),
-        *(("chapter", "All numbers"), ("table", full_table(result)), ("text", MEANINGS)),
-        *_replayed(result.get("replay_error", {})),
+    large, *small = (page.picture(figure, figure.stem.replace("_", " ")) for figure in figures)
+    parts: list[page.Part] = [
+        *(("text", _facts(path.parent)), large),
+        *(("chapter", "All numbers"), ("table", list(zip(*full_table(result), strict=True))), ("text", MEANINGS)),
         *_spent(result.get("time_spent", {})),
-        *_panels(runs),
-        *(("chapter", "Files of this folder"), ("table", files)),
+        *(("fold", "Requests and budgets, pass by pass"), *small, *_replayed(result.get("replay_error", {})), FOLDED),
+        *(("fold", "Curves of all metrics"), *_panels(runs), FOLDED),
+        *(("chapter", "Files of this folder"), ("files", files)),
     ]
-    page.write(path, f"Comparison of {', '.join(runs)}", verdict_lines(result), parts)
+    lines = verdict_lines(result)
+    tested = [line for line in lines if "compared in distribution" in line]
+    box = [line for line in lines if line not in tested]
+    page.write(path, headline(result), box, [*parts[:2], ("list", tested), *parts[2:]])
+
+
+def _facts(folder: Path) -> str:
+    """Return what was run, and on what, in one line."""
+    meta, config = read.meta(folder), read.config(folder)
+    policy = config["policy"].get("name") or config["policy"].get("path")
+    facts = [
+        *(f"policy {policy}", f"data {config['data']['name']}", f"{config['trainer']['max_steps']} steps"),
+        *(f"{meta['cores']} cores of {meta['device']}", f"commit {meta['commit'][:8]}"),
+        datetime.fromtimestamp((folder / "meta.json").stat().st_mtime).strftime("%Y-%m-%d"),
+    ]
+    return f"{', '.join(facts)}. {meta['command']}"
 
 
 def _replayed(errors: Mapping[str, float]) -> list[page.Part]:
@@ -78,4 +97,4 @@ def _panels(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[page.Part]:
     picture = io.StringIO()
     panels.draw(runs, panels.PANELS, picture, "svg")
     svg = picture.getvalue()
-    return [("chapter", "Panels"), ("svg", svg[svg.index("<svg") :])]
+    return [("svg", svg[svg.index("<svg") :])]

@@ -113,15 +113,15 @@ def smoothed(values: Sequence[float]) -> np.ndarray:
 
 
 def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
-    """Draw rollout time by step, reward by step and by the clock and, if policies were evaluated, accuracy by step.
-    rows: arm -> rows of metrics.
+    """Draw rollout time by step, reward by the clock and, if policies were evaluated, accuracy by step. The clock of an
+    arm that does not train counts its rollouts. rows: arm -> rows of metrics.
 
     The area between the baseline and the drafting arm is the time that drafts save.
     """
     evaluated = [name for name in rows if evaluations(rows[name])]
-    width = 4 if evaluated else 3
+    width = 3 if evaluated else 2
     names = shown_arms(list(rows))
-    with figure(path, width, (5 * width, 3.6)) as (time_axes, reward_axes, clock_axes, *more):
+    with figure(path, width, (5.5 * width, 4)) as (time_axes, reward_axes, *more):
         means = {name: smoothed([row["rollout_s"] for row in rows[name]]) for name in names}
         numbers = [row["step"] for row in rows[names[0]]]
         for name in names:
@@ -139,18 +139,16 @@ def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pat
         for order, (name, steps) in enumerate((name, rows[name]) for name in names):
             # Later arms are dashed and thinner, because equal curves would hide each other.
             rewarded = [row["reward"] is not None for row in steps]
-            minutes = (
-                np.cumsum([row.get("step_s", np.nan) for row in steps]) / 60
-            )  # an arm that does not train has none
-            for axes, places in ((reward_axes, np.array(numbers)), (clock_axes, minutes)):
-                axes.plot(
-                    places[rewarded],
-                    smoothed([row["reward"] for row in steps if row["reward"] is not None]),
-                    color=colour(name),
-                    label=name,
-                    linewidth=max(1.0, 3.0 - 1.2 * order),
-                    linestyle="-" if order == 0 else (0, (4, 2 + order)),
-                )
+            minutes = np.cumsum([row.get("step_s", row["rollout_s"]) for row in steps]) / 60
+            rewards = smoothed([row["reward"] for row in steps if row["reward"] is not None])
+            thick = max(1.0, 3.0 - 1.2 * order)
+            dashes: Any = "-" if order == 0 else (0, (4, 2 + order))
+            total = round(60 * float(minutes[-1]))
+            ended = f"{name}, {total // 60}:{total % 60:02d}" if total >= 60 else f"{name}, {total} s"
+            reward_axes.plot(
+                *(minutes[rewarded], rewards), color=colour(name), label=ended, linewidth=thick, linestyle=dashes
+            )
+            reward_axes.plot(minutes[rewarded][-1:], rewards[-1:], "o", color=colour(name), markersize=5)
         for order, name in enumerate(evaluated):
             draw_accuracy(more[0], rows[name], colour(name), name, order)
         time_axes.set(
@@ -159,9 +157,8 @@ def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Pat
             ylim=(0, None),
             title=f"Rollout time, mean of {SMOOTH} steps",
         )
-        reward_axes.set(xlabel="training step", ylabel="reward", ylim=(0, 1), title=f"Reward, mean of {SMOOTH} steps")
-        clock_axes.set(xlabel="minutes of training", ylim=(0, 1), title="The same, by the clock")
-        for axes in (time_axes, reward_axes, clock_axes):
+        reward_axes.set(xlabel="minutes", ylabel="reward", ylim=(0, 1), title=f"Reward, mean of {SMOOTH} steps")
+        for axes in (time_axes, reward_axes):
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=4)  # below, where no curve is
 
 

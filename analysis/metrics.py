@@ -20,7 +20,7 @@ class Metric:
     wandb: str = ""
     result: bool = False
     overall: Sequence[str] = ()
-    quarters: bool = False
+    visits: bool = False
     logged: bool = True
     of: str = ""
 
@@ -43,13 +43,16 @@ def summary(values: Sequence[float | None]) -> dict[str, Any]:
     }
 
 
-def quarters(values: Sequence[float | None]) -> dict[str, float | None]:
-    """Return the means over the first and the last quarter of the steps."""
-    quarter = max(1, len(values) // 4)
-    return {
-        "first_quarter": summary(values[:quarter])["mean"],
-        "last_quarter": summary(values[-quarter:])["mean"],
-    }
+def visits(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, float | None]:
+    """Return the means over the first and the last visit of all problems: the first epoch, and the last one that has as
+    many steps. Other steps have other problems, so they say nothing of each other. Empty for a run of one epoch."""
+    epochs: dict[int, list[float | None]] = {}
+    for row in rows:
+        epochs.setdefault(row.get("epoch", 1), []).append(row.get(metric))
+    whole = [values for values in epochs.values() if len(values) == len(next(iter(epochs.values())))]
+    if len(whole) < 2:
+        return {}
+    return {"first_visit": summary(whole[0])["mean"], "last_visit": summary(whole[-1])["mean"]}
 
 
 def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -58,7 +61,7 @@ def summarised(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     for metric in METRICS:
         if metric.result and any(metric.name in row for row in rows):
             values = [row.get(metric.name, 0.0) for row in rows]
-            summaries[metric.name] = summary(values) | (quarters(values) if metric.quarters else {})
+            summaries[metric.name] = summary(values) | (visits(rows, metric.name) if metric.visits else {})
         if metric.overall and all(name in row for row in rows for name in metric.overall):
             above, below = (sum(row[name] for row in rows) for name in metric.overall)
             summaries.setdefault(metric.name, {})["overall"] = above / below

@@ -58,6 +58,11 @@ def result(folder: Path) -> dict[str, Any]:
     return _json_object(folder / "result.json")
 
 
+def meta(folder: Path) -> dict[str, Any]:
+    """Read meta.json: commit, versions, machine, command."""
+    return _json_object(folder / "meta.json")
+
+
 def config(folder: Path) -> dict[str, Any]:
     """Read the run's resolved config, config.yaml."""
     return settings(folder / "config.yaml")

@@ -57,6 +57,15 @@ def verdict_lines(result: Mapping[str, Any]) -> list[str]:
     return [*lines, *identity_verdict(dict(result)).splitlines()]
 
 
+def headline(result: Mapping[str, Any]) -> str:
+    """Return the verdict of a finished comparison in one line, that of das where it is an arm, else of the last arm."""
+    name = "das" if "das" in result["ratio_to_none"] else list(result["arms"])[-1]
+    ratio = result["ratio_to_none"][name]["rollout_s"]["overall"]
+    times = "no rollouts" if ratio is None else f"rollouts in {ratio:.2f} of the time of {result['baseline']}"
+    said = _sameness(result, name)
+    return f"{name}: {times}, {said[0].lower() + said[1:] if said[:3] != 'NOT' else said}"
+
+
 def _change(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> str:
     """Return how long a part of a run takes in two arms: 4 min 48 s → 1 min 38 s."""
     return " → ".join(duration(arm[key]["n"] * arm[key]["mean"]) for arm in (before, after))

@@ -13,7 +13,7 @@ from analysis.sections.given import GREY, Given
 
 HEADER = (
     *("setting", "rollout time / none", "from 2nd epoch", "tokens/pass", "drafted/pass", "accepted/drafted"),
-    *("drafting, us per token", "reward, last quarter", "identical to none"),
+    *("drafting, us per token", "reward, last visit", "identical to none"),
 )
 
 
@@ -79,6 +79,6 @@ def _cells(run: Record, arm: str) -> list[str]:
         f"{per(steps, 'drafted', 'passes'):.2f}",
         percent(per(steps, "accepted", "drafted")) if total(steps, "drafted") else "-",
         f"{1e6 * per(steps, 'draft_s', 'tokens'):.1f}",
-        f"{run.result['arms'][arm]['reward']['last_quarter']:.3f}",
+        f"{reward:.3f}" if (reward := run.result["arms"][arm]["reward"].get("last_visit")) is not None else "-",
         "NO" if differing(run.result["identical"][arm]) else "yes",
     ]

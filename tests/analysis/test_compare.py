@@ -24,7 +24,8 @@ FINAL = {"final_weights": "0123456789abcdef", "optimizer": "fedcba9876543210"}
 def row(step: int, **changed: Any) -> dict[str, Any]:
     """A row of metrics.jsonl, with some values changed."""
     defaults = {
-        "arm": "none", "step": step, "reward": 0.1 * step, "loss": 1 / (3 + step), "grad_norm": 0.25, "tokens": 100,
+        "arm": "none", "step": step, "epoch": step, "reward": 0.1 * step, "loss": 1 / (3 + step), "grad_norm": 0.25,
+        "tokens": 100,
         "passes": 50, "tokens_per_pass": 2.0, "length_mean": 12.5, "length_max": 20, "rollout_s": 0.5, "step_s": 1.0,
         "drafted": 10, "accepted": 5, "completions_digest": f"c{step}", "rewards_digest": f"r{step}", "alarms": [],
     }  # fmt: skip

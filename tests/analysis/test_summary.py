@@ -58,7 +58,7 @@ def training(folder: Path, lag: int, rewards: list[float]) -> None:
     folder.mkdir()
     (folder / "config.yaml").write_text(f"trainer: {{lag: {lag}}}\n")
     same = {"rollout_s": 1.5, "step_s": 2.0, "decode_steps": 90}
-    rows = [{"step": step + 1, "reward": reward, **same} for step, reward in enumerate(rewards)]
+    rows = [{"step": step + 1, "epoch": 1 + step // 2, "reward": reward, **same} for step, reward in enumerate(rewards)]
     (folder / "metrics.jsonl").write_text(json_lines(rows))
 
 

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from analysis.arms import SHORT_KEY, aligned, full_table, short_table
-from analysis.metrics import METRICS, summarised
+from analysis.metrics import METRICS, summarised, visits
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 
 DIGESTS = {"completions_digest": "a", "rewards_digest": "b", "loss": 0.1, "grad_norm": 0.2}
@@ -37,7 +39,7 @@ def test_an_arm_that_does_not_train_has_no_losses_to_compare() -> None:
 
 def test_table_and_box_fit_the_terminal_whatever_the_names() -> None:
     long = "remember_distributions_and_more_of_everything"
-    of_arm = {"mean": 10.123, "std": 1.456, "n": 48, "overall": 3.5, "first_quarter": 0.5, "last_quarter": 0.7}
+    of_arm = {"mean": 10.123, "std": 1.456, "n": 48, "overall": 3.5, "first_visit": 0.5, "last_visit": 0.7}
     arm = {key: of_arm for key in ("rollout_s", "step_s", "tokens_per_pass", "drafted", "accepted", "reward")}
     times = {"overall": 0.459, "from_second_epoch": 0.434}
     ratios = {"rollout_s": times, "step_s": times}
@@ -83,13 +85,21 @@ def test_the_verdict_begins_with_times_and_with_what_is_the_same() -> None:
 def test_steps_without_a_reward_leave_its_mean() -> None:
     """The user's function may abstain from all responses of a step, or of all steps."""
     some = [
-        {**dict.fromkeys((metric.name for metric in METRICS), 1.0), "reward": reward}
-        for reward in (None, 0.25, 0.75, None)
+        {**dict.fromkeys((metric.name for metric in METRICS), 1.0), "epoch": epoch, "reward": reward}
+        for epoch, reward in ((1, None), (2, 0.25), (3, 0.75), (4, None))
     ]
     none = [{**row, "reward": None} for row in some]
     result = {"arms": {"some": summarised(some), "none": summarised(none)}, "ratio_to_none": {}}
     reward = result["arms"]["some"]["reward"]
-    assert (reward["n"], reward["mean"], reward["first_quarter"], reward["last_quarter"]) == (2, 0.5, None, None)
+    assert (reward["n"], reward["mean"], reward["first_visit"], reward["last_visit"]) == (2, 0.5, None, None)
     assert [line[-1] for line in short_table(result)[1:]] == ["- → -"] * 2
-    assert summarised(some[1:3])["reward"]["last_quarter"] == 0.75
     assert "- → -" in full_table(result)[1]
+    assert summarised(some[1:3])["reward"]["last_visit"] == 0.75
+
+
+def test_rewards_of_the_first_and_the_last_visit_are_of_the_same_problems() -> None:
+    """The fourth epoch has a step alone, whose problems the others have too, but not they alone."""
+    rewards = (0.2, 0.4, 0.3, 0.3, 0.6, 0.8, 0.1)
+    rows = [{"epoch": 1 + i // 2, "reward": reward} for i, reward in enumerate(rewards)]
+    assert visits(rows, "reward") == {"first_visit": pytest.approx(0.3), "last_visit": pytest.approx(0.7)}
+    assert visits(rows[:2], "reward") == {}
