@@ -22,7 +22,7 @@ class LengthClass(IntEnum):
 class LiveRequest:
     """A running request, as a budget sees it. Lengths are in tokens.
 
-    `count_emitted` is the only place where accepted tokens are counted.
+    `count_emitted` is the only place where accepted tokens are counted for budgets.
     """
 
     name: str

@@ -58,7 +58,7 @@ class HistoryStore:
         return lacking
 
     def forget(self, engine: int) -> None:
-        """Note that an engine has no trajectories any more, because the engine restarted or is gone."""
+        """Note that an engine has no trajectories any more, because it is gone."""
         for trajectories in self._problems.values():
             for _, known in trajectories:
                 known.discard(engine)

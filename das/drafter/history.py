@@ -346,6 +346,7 @@ class HistoryDrafter(Drafter):
     def save(self, path: Path) -> None:
         """Write history, history tick and learned weights as .npz, atomically. Live requests are not saved."""
         path = checks.file_path(path, "path")
+        self._settle()
         texts = []
         for tick in sorted(self._history):
             for finished in self._history[tick]:

@@ -379,7 +379,7 @@ class CheckpointConfig(Group):
 
 
 class EvalConfig(Group):
-    """The settings `eval`: accuracy on held-out problems during a training (see evaluation/held_out.py)."""
+    """The settings `eval`: accuracy on held-out problems during a training (experiments/arm/held_out.py)."""
 
     every: Annotated[int, Field(ge=0, le=10**7)]  # training steps between evaluations; 0: none
     data: str | None  # name in configs/data; None: held-out problems of the training's own data

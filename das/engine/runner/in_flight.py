@@ -4,8 +4,8 @@ With asynchronous scheduling nothing waits for the tokens of a pass while it run
 out the tokens of the one before. When the next pass is to begin, there are three cases:
 
 - The budget rests, so nobody drafts. The pass begins, and the drafter reads many passes together, later.
-- The pass has the requests of the one before. It is launched with as many drafted tokens as the drafter planned a pass
-  ago, and the drafts follow (late_drafts.py).
+- The pass has no other requests than the one before. It is launched with as many drafted tokens as the budget chose in
+  the last rounds (`planned_rows`), and on a GPU the drafts follow (late_drafts.py).
 - Else das waits for the tokens and drafts first.
 """
 
@@ -248,8 +248,8 @@ class Flights:
         return original(scheduled, *args, **kwargs)
 
     def _may_launch(self, scheduled: Any) -> bool:
-        """Whether the pass that begins can be launched before the tokens of the one before are known: its requests are
-        those of that pass, and none has a grammar, which reads drafts."""
+        """Whether the pass that begins can be launched before the tokens of the one before are known: it has
+        no others than that pass, and none has a grammar, which reads drafts."""
         if not self._waiting or self.is_warming_up:
             return False
         if self.late is None and not current_platform.is_cpu():
@@ -267,7 +267,7 @@ class Flights:
         )
 
     def _launch(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch a pass, then draft for it while the device ends the pass before."""
+        """Launch a pass, then draft for it while the device ends the pass before. A CPU drafts first."""
         self._read_earlier()
         (last,), proposer = self._waiting, self.proposer
         assert proposer is not None
