@@ -32,7 +32,7 @@ nightly: smoke smoke-tasks docs look deepspeed verl env-test
 	$(BIN)/python tests/nightly/strikes.py
 	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/nightly/folder_operations.py 500
 
-# What only a GPU can tell, in nine minutes, in the Python that is active (docs/install.md). Without a GPU it tests itself.
+# What only a GPU can tell, in nine minutes, in .venv or else in the Python that is active (docs/install.md).
 check-gpu:
 	"$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))" run.py task=check_gpu $(ARGS)
 
@@ -148,4 +148,4 @@ wheel: env
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf .venv .dev .docs .look .peers .real .deepspeed .verl site build dist das/_build das/*/_build
+	rm -rf .venv .dev .docs .look .peers .real .deepspeed .verl site build dist das/_build das/*/_build das/*/*/_build
