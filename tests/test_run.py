@@ -183,7 +183,7 @@ def test_summary_of_verl_without_rollouts() -> None:
 def test_weights_are_those_of_speculate_in_the_script(repetitive_policy: str, tmp_path: Path) -> None:
     """README's program calls das.speculate(); without two lines it knows nothing of das."""
     visibly = "max_steps=4, temperature=0.3, learning_rate=0.01, disable_tqdm=True"  # so the weights change
-    lines = PROGRAMS[0].values[0].replace("max_steps=2", visibly).splitlines()
+    lines = PROGRAMS[0].values[0].replace("max_steps=8", visibly).splitlines()
     plain = [line for line in lines if not line.startswith(("import das", "das.speculate("))]
     assert len(plain) == len(lines) - 2
     folders = [tmp_path / name for name in ("told", "run_by")]
