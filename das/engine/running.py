@@ -59,8 +59,8 @@ class RunningRollout:
         return self._plain(report, finished)
 
     def end(self, history_tick: int) -> Plain:
-        """End the rollout: the drafter's window moves as far as the caller's tick did (a step or epoch), unless it was an evaluation.
-        Returns what `end_turn` returns."""
+        """End the rollout: the drafter's window moves as far as the caller's tick did (a step or epoch), unless it was
+        an evaluation. Returns what `end_turn` returns."""
         self.is_announced, proposer = False, self._flights.proposer
         report, finished = self._end_requests()
         report = replace(report, alarms=self._alarms())
