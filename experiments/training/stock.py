@@ -38,9 +38,9 @@ class StepClock:
     def read(self, engine: Any, outputs: Any) -> None:
         """Count the tokens of a pass. engine: vLLM's LLMEngine. outputs: vLLM's EngineCoreOutputs."""
         for output in outputs.outputs:
-            if output.new_token_ids:
-                name = engine.output_processor.request_states[output.request_id].external_req_id
-                self.emitted.setdefault(name, []).append(len(output.new_token_ids))
+            state = engine.output_processor.request_states.get(output.request_id)
+            if state is not None and output.new_token_ids:  # None: it has ended, and these tokens lie behind its end
+                self.emitted.setdefault(state.external_req_id, []).append(len(output.new_token_ids))
         if outputs.scheduler_stats is not None and (drafts := outputs.scheduler_stats.spec_decoding_stats):
             self.drafted += drafts.num_draft_tokens
 

@@ -79,7 +79,7 @@ def test_it_is_measured_from_outside(stock: dict) -> None:  # type: ignore[type-
 def test_vllms_own_drafts_are_counted() -> None:
     states = {"a-1": SimpleNamespace(external_req_id="a"), "b-1": SimpleNamespace(external_req_id="b")}
     engine, clock = SimpleNamespace(output_processor=SimpleNamespace(request_states=states)), StepClock()
-    for tokens in ({"a-1": [5], "b-1": []}, {"a-1": [6, 7, 8], "b-1": [5]}, {"a-1": [9]}):
+    for tokens in ({"a-1": [5], "b-1": []}, {"a-1": [6, 7, 8], "b-1": [5]}, {"a-1": [9], "ended-1": [7]}):
         made = [SimpleNamespace(request_id=name, new_token_ids=new) for name, new in tokens.items()]
         drafts = SimpleNamespace(spec_decoding_stats=SimpleNamespace(num_draft_tokens=4))
         clock.read(engine, SimpleNamespace(outputs=made, scheduler_stats=drafts))
