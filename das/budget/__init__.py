@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from das.budget.marginal import Marginal
-from das.budget.paper import Classes, ClosedForm
 from das.budget.policies import BudgetPolicy, DraftWork, Fixed, LiveRequest, NoDrafts, TargetPass, Unlimited
 from das.budget.toggle import Ladder, RooflineToggle
 from das.general.named_class import load_class
@@ -28,8 +27,6 @@ POLICIES: dict[str, type[BudgetPolicy]] = {
     "none": NoDrafts,
     "fixed": Fixed,
     "unlimited": Unlimited,
-    "classes": Classes,
-    "closed_form": ClosedForm,
     "marginal": Marginal,
     "ladder": Ladder,
     "roofline_toggle": RooflineToggle,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from das.general.arrays import pack_strings, unpack_strings
 
 V = TypeVar("V")
-MAX_PROBLEMS = 2**16  # with so many, AcceptanceModel, the largest user, takes some 130 MB
+MAX_PROBLEMS = 2**16  # with so many, RemainingLength takes some 65 MB
 
 
 class ByProblem(dict[str, V]):

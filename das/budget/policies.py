@@ -5,17 +5,8 @@ The three that give every request the same limit are here, too: none, fixed, unl
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 from das.drafter import Drafts
-
-
-class LengthClass(IntEnum):
-    """The class of a response's final length, in ascending order."""
-
-    SHORT = 0
-    MEDIUM = 1
-    LONG = 2
 
 
 @dataclass(eq=False)
@@ -38,7 +29,6 @@ class LiveRequest:
     num_drafted: int = 0  # number of draft tokens verified so far
     num_accepted: int = 0  # number of these that were accepted
     passes: int = 0  # number of target passes that emitted tokens for it
-    initial: LengthClass | None = None  # class at start, set by policies that use it
 
     def cut_at_stop(self, tokens: list[int]) -> list[int]:
         """Returns `tokens` up to and including the first stop token, and notes it. Tokens after a stop token are never

@@ -1,8 +1,8 @@
 """Save and load what a DasProposer has learned.
 
 That is its history of texts, the lengths of responses, and the calibrated probabilities of acceptance. A budget is not
-saved: within a few passes it measures the running engine anew, and what those of papers learn of responses
-(das/budget/paper.py, Ladder) begins anew, too.
+saved: within a few passes it measures the running engine anew, and what those of papers learn of responses begins
+anew, too.
 """
 
 from pathlib import Path

@@ -17,6 +17,7 @@ from experiments.arm.engine import make_schedule
 from experiments.run.errors import reading
 from experiments.settings.checked import plain
 from experiments.settings.config import problems_per_step
+from experiments.settings.groups import made_budget
 from experiments.simulate.arms import Arm
 from experiments.simulate.cluster import Step, simulate_rollout
 from experiments.simulate.latency_forms import Passes, fit_drafting
@@ -63,7 +64,7 @@ def replay_arm(works: list[Workload], times: PassTimes, config: DictConfig) -> l
         "recorded",
         config.arm.method,
         drafter=drafter,
-        budget=plain(config.arm.get("budget") or config.budget),
+        budget=made_budget(plain(config.arm.get("budget") or config.budget)),
     )
     engine = simulated_arm(settings).engine(
         times, int(config.engine.max_num_seqs), int(config.trainer.max_completion_length)

@@ -20,6 +20,7 @@ from das.budget import POLICIES
 from das.cluster.connection import ClusterSettings
 from das.drafter.options import DrafterOptions
 from das.engine.settings import Method, find_method
+from experiments.paper_budgets import Classes, ClosedForm
 from experiments.run.errors import UserError
 from experiments.settings.checked import (
     LARGEST,
@@ -65,9 +66,11 @@ class OwnBudget(Named):
 
 
 def made_budget(settings: Any, key: str = "budget") -> Settings:
-    """Return the settings of a budget as they are. Raises UserError if they are impossible."""
-    BUDGET.made(settings, key)
-    return dict(settings)
+    """Return the settings of a budget as das takes them: those of a paper name module:Class. Raises UserError if they
+    are impossible."""
+    given: dict[str, Any] = BUDGET.made(settings, key).given
+    kind = _OF_PAPERS.get(given["name"])
+    return given if kind is None else {**given, "name": f"{kind.__module__}:{kind.__name__}"}
 
 
 _OF_BUDGETS: dict[str, Any] = {
@@ -75,7 +78,8 @@ _OF_BUDGETS: dict[str, Any] = {
     "ratio": Annotated[float, Field(ge=1e-6, le=1e9)] | None,
     "over": Annotated[Settings, BeforeValidator(partial(made_budget, key="budget.over"))] | None,
 }
-_BUDGETS = {name: arguments_of(kind, Named, **_OF_BUDGETS) for name, kind in POLICIES.items()}
+_OF_PAPERS = {"classes": Classes, "closed_form": ClosedForm}
+_BUDGETS = {name: arguments_of(kind, Named, **_OF_BUDGETS) for name, kind in (*POLICIES.items(), *_OF_PAPERS.items())}
 BUDGET = Choice("budget", _BUDGETS, OwnBudget)
 
 

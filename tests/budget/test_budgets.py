@@ -1,4 +1,4 @@
-"""Budget policies: limits, trimming, length classes."""
+"""Budget policies: limits, trimming."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,6 @@ from made_drafts import batch
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.marginal import Marginal, best_tokens
-from das.budget.paper import Classes
-from das.budget.policies import LengthClass
 
 
 def live(count: int) -> list[LiveRequest]:
@@ -55,35 +53,6 @@ def test_drafts_must_pay_for_drafting_at_all() -> None:
     assert best_tokens(many, budget.prices.table(4, 32))[0] >= 16
 
 
-def test_classes_follow_history_and_growth() -> None:
-    budget = Classes(short=0, medium=4, long=16, medium_from=10, long_from=50)
-    request = live(1)[0]
-    assert budget.limits([request]) == [4]  # Medium, because nothing is known
-    request.generated = 60
-    assert budget.limits([request]) == [16]  # Long already
-    for length in (5, 6, 7):
-        done = LiveRequest(name="x", problem="short", max_tokens=100, generated=length, initial=LengthClass.SHORT)
-        budget.end(done)
-    budget.end_step()
-    fresh = LiveRequest(name="y", problem="short", max_tokens=100)
-    assert budget.limits([fresh]) == [0]
-    fresh.generated = 8  # longer than all responses seen that started as Short
-    assert budget.limits([fresh]) == [16]
-
-
-def test_classes_count_the_lengths_that_are_still_possible() -> None:
-    budget = Classes(short=1, medium=2, long=3, medium_from=10, long_from=100)
-    for length in [5] * 6 + [20] * 3 + [200] * 2:
-        done = LiveRequest(name="x", problem="p", max_tokens=999, generated=length, initial=LengthClass.SHORT)
-        budget.end(done)
-    budget.end_step()
-    request = LiveRequest(name="y", problem="p", max_tokens=999)
-    for generated, limit in ((0, 1), (6, 2), (25, 3)):
-        request.generated = generated
-        assert budget.limits([request]) == [limit]
-    assert request.initial is LengthClass.SHORT
-
-
 def test_floors_prune_nothing_that_would_be_kept() -> None:
     """Drafts that end at the floors are trimmed to the same tokens as complete drafts, at prices that are a line."""
     rng = np.random.default_rng(0)
@@ -125,29 +94,14 @@ def test_ladder_climbs_and_descends_between_steps() -> None:
     assert budget.limits(live(1)) == [5]
 
 
-def test_closed_form_gives_long_requests_more() -> None:
-    budget = make_budget({"name": "closed_form", "tokens": 16, "ratio": 64, "k": 0.8, "alpha": 0.8})
-    for problem, length in (("long", 500), ("short", 20)):
-        for i in range(200):
-            done = LiveRequest(name="x", problem=problem, max_tokens=999, generated=length + i % 20)
-            done.num_drafted, done.num_accepted = done.generated, done.generated // 2
-            budget.end(done)
-    requests = [LiveRequest(name=p, problem=p, max_tokens=999) for p in ("long", "short")]
-    totals = np.sum([budget.limits(requests) for _ in range(50)], axis=0)
-    assert totals[0] > 50 * max(1, totals[1])  # the short request finishes long before the long one
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         {"name": "fixed", "tokens": 0},
         {"name": "marginal", "tokens": 4, "ratio": 0},
-        {"name": "classes", "short": 0, "medium": 0, "long": 0, "medium_from": 1, "long_from": 2},
-        {"name": "classes", "short": 0, "medium": 1, "long": 2, "medium_from": 9, "long_from": 2},
         {"name": "lavish"},
         {"name": "ladder", "rungs": [5, 5], "up": 0.9, "down": 0.8, "patience": 2},
         {"name": "ladder", "rungs": [5, 7], "up": 0.8, "down": 0.9, "patience": 2},
-        {"name": "closed_form", "tokens": 4, "ratio": 9, "k": 1.2, "alpha": 1},
         {"name": "roofline_toggle", "margin": -1, "ratio": 9, "over": {"name": "none"}},
         {"name": "roofline_toggle", "margin": 0, "ratio": 9, "over": {"name": "lavish"}},
     ],

@@ -22,7 +22,7 @@ def test_an_arm_for_every_combination() -> None:
     configs = arms("+vary.drafter.window=[1,4]", "+vary.budget=[fixed,classes]")
     assert list(configs) == ["none", "window_1-fixed", "window_1-classes", "window_4-fixed", "window_4-classes"]
     config = configs["window_4-classes"]
-    assert (config.drafter.options["window"], config.budget["name"]) == (4, "classes")
+    assert (config.drafter.options["window"], config.budget["name"]) == (4, "experiments.paper_budgets:Classes")
     assert (config.arm.name, config.arm.method) == ("window_4-classes", "das")
     assert configs["none"].drafter.options["window"] == 16
 

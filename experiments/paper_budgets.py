@@ -1,5 +1,7 @@
 """The budgets of the DAS paper: drafts by length class, and the closed form of its model (das.md §2.4-2.6).
 
+They plug into das as a user's own budget does: by module and class (docs/drafters_and_budgets.md).
+
 Closed form: the optimal number of tokens to draft for each request over a rollout, in the paper's model.
 
 A request of length l with p drafted tokens has k l (1 - exp(-alpha p / l)) accepted tokens, so it needs
@@ -11,22 +13,92 @@ l (1 - k + k exp(-alpha p / l)) target passes. The rollout takes N passes, as ma
 
 J is convex in N and dJ/dN rises, so bisection finds its zero. The paper's Eq 7 prints ln(1 - k_i (1 - N / l_i)). With
 that budget a request still needs l (1 - k^2 (1 - N / l)) passes, more than N unless k = 1.
+
+How many of a request's drafted tokens will be accepted is learned from finished requests (AcceptanceModel).
+
+A(p) = k l (1 - exp(-alpha p / l))      l: length of the response, p: tokens drafted over its life         (paper Eq 3)
+
+k is the largest share of a response that drafts can supply. alpha is the efficiency of drafting: the first drafted
+tokens are accepted at a rate of k alpha. The paper gives no estimator, so this module fits the accepted share A / l by
+least squares and weights each response by its length. For a given alpha, k has a closed form; alpha is searched on a
+grid. The grid needs only two sums per point, so a problem takes 1 kB however long the run is.
 """
 
 import bisect
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import pairwise
+from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
-from das.budget.acceptance import AcceptanceModel, Curve
-from das.budget.latency import LatencyModel
+from das.budget.latency import Array, LatencyModel
 from das.budget.lengths import MAX_RESPONSE, ByProblem, RemainingLength
-from das.budget.policies import BudgetPolicy, LengthClass, LiveRequest, TargetPass, drafted_tokens
+from das.budget.policies import BudgetPolicy, LiveRequest, TargetPass, drafted_tokens
 
-Array = NDArray[np.float64]
+ALPHAS = np.geomspace(0.01, 20.0, 96)  # 8 % apart
+MAX_K = np.minimum(1.0, 1.0 / ALPHAS)  # k alpha <= 1, because a drafted token is accepted at most once
+
+
+@dataclass(frozen=True)
+class Curve:
+    """An acceptance curve A(p) = k l (1 - exp(-alpha p / l)), with k in (0, 1], alpha > 0 and k alpha <= 1."""
+
+    k: float
+    alpha: float
+
+
+@dataclass
+class _Sums:
+    """The sums from which k is fitted in y = k g, for every alpha of the grid: y = A / l, g = 1 - exp(-alpha p / l). A
+    response of length l with A accepted and p drafted tokens has the weight l."""
+
+    responses: float = 0.0
+    yg: Array = field(default_factory=lambda: np.zeros(len(ALPHAS)))
+    gg: Array = field(default_factory=lambda: np.zeros(len(ALPHAS)))
+
+    def add(self, length: float, num_drafted: float, num_accepted: float, forget: float) -> None:
+        g = -np.expm1(-ALPHAS * num_drafted / length)
+        self.responses = self.responses * forget + 1
+        self.yg = self.yg * forget + num_accepted * g
+        self.gg = self.gg * forget + length * g * g
+
+
+class AcceptanceModel:
+    """One acceptance curve per problem. A problem with few responses follows the pool of all problems.
+
+    assumed      the curve until anything has been drafted
+    pooled       weight of the pool in a problem's curve, as a number of responses
+    own_memory   responses remembered per problem (exponential forgetting, because policies drift)
+    pool_memory  the same for the pool
+    """
+
+    def __init__(self, assumed: Curve, pooled: float = 2.0, own_memory: float = 32.0, pool_memory: float = 1000.0):
+        self.assumed = assumed
+        self._pooled = pooled
+        self._own_forget, self._pool_forget = 1 - 1 / own_memory, 1 - 1 / pool_memory
+        self._pool = _Sums()
+        self._problems: ByProblem[_Sums] = ByProblem(_Sums)
+
+    def observe(self, problem: str, length: int, num_drafted: int, num_accepted: int) -> None:
+        """Learn from a finished response. A response without drafts is ignored."""
+        if num_drafted and length:
+            self._problems[problem].add(length, num_drafted, num_accepted, self._own_forget)
+            self._pool.add(length, num_drafted, num_accepted, self._pool_forget)
+
+    def curve(self, problem: str) -> Curve:
+        """Returns the best estimate of the problem's curve."""
+        pool = self._pool
+        if not pool.responses:
+            return self.assumed
+        share = self._pooled / pool.responses if problem in self._problems else 1.0
+        sums = self._problems.get(problem, _Sums())
+        yg, gg = sums.yg + share * pool.yg, sums.gg + share * pool.gg
+        k = np.clip(yg / gg, 1e-3, MAX_K)
+        best = int(np.argmin(k * (k * gg - 2 * yg)))  # squared error, without the part that is the same for all curves
+        return Curve(float(k[best]), float(ALPHAS[best]))
 
 
 def budget_for(passes: float, length_R: Array, k_R: Array, alpha_R: Array) -> Array:
@@ -145,6 +217,14 @@ PROBLEM_MEMORY = 64  # responses of each problem that are remembered for Init
 MEMORY = 4096  # responses that are remembered for P
 
 
+class LengthClass(IntEnum):
+    """The class of a response's final length, in ascending order."""
+
+    SHORT = 0
+    MEDIUM = 1
+    LONG = 2
+
+
 class Classes(BudgetPolicy):
     """Gives each request the draft limit of its length class (Short, Medium or Long).
 
@@ -170,13 +250,14 @@ class Classes(BudgetPolicy):
         self._finished: deque[tuple[LengthClass, int]] = deque(maxlen=MEMORY)  # (class at start, final length)
         self._lengths: dict[LengthClass, list[int]] = {}  # the same lengths, sorted, up to the end of the last rollout
         self._current: dict[tuple[int, LengthClass], LengthClass] = {}  # results of `_likeliest` in this rollout
+        self.initial: WeakKeyDictionary[LiveRequest, LengthClass] = WeakKeyDictionary()  # class at start
 
     def limits(self, live: Sequence[LiveRequest]) -> list[int]:
         limits = []
         for request in live:
-            if request.initial is None:
-                request.initial = self._initial(request.problem)
-            state = request.generated, request.initial
+            if request not in self.initial:
+                self.initial[request] = self._initial(request.problem)
+            state = request.generated, self.initial[request]
             current = self._current.get(state)
             if current is None:
                 current = self._current[state] = self._likeliest(*state)
@@ -184,9 +265,9 @@ class Classes(BudgetPolicy):
         return limits
 
     def end(self, request: LiveRequest) -> None:
-        if request.initial is not None:
+        if (initial := self.initial.get(request)) is not None:
             self._problems[request.problem].append(request.generated)
-            self._finished.append((request.initial, request.generated))
+            self._finished.append((initial, request.generated))
 
     def end_step(self) -> None:
         self._current.clear()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from das.budget.paper import budget_for, optimal_budget
+from experiments.paper_budgets import budget_for, optimal_budget
 
 INSTANCES = 2_000
 
