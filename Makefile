@@ -24,13 +24,12 @@ smoke: env
 	$(BIN)/python run.py task=reproduce profile=smoke wandb=off
 
 # What CI leaves out: tests/nightly, and further cases of what CI shows. Every experiment and every arm; a script that
-# kills runs and engines in all ways; longer searches for a request that drafts change, for settings that end in a
-# traceback, and for a folder in which runs mix; the pages in a browser; verl.
+# kills runs and engines in all ways; longer searches for a request that drafts change and for settings that end in a
+# traceback; the pages in a browser; verl.
 nightly: smoke smoke-tasks docs look deepspeed verl env-test
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache every_arm
 	$(PYTEST) $(PARALLEL) -m nightly
 	$(BIN)/python tests/nightly/strikes.py
-	PYTHONPATH="$(CURDIR)/.dev:$(CURDIR):$(CURDIR)/tests" $(BIN)/python tests/nightly/folder_operations.py 500
 
 # What only a GPU can tell, in nine minutes, in .venv or else in the Python that is active (docs/install.md).
 check-gpu:

@@ -15,7 +15,7 @@ import pytest
 from costs import Costs
 from hypothesis import settings
 from runs import RUNS, STOPS, make
-from scripts import COMPARED_STEPS, GIVEN_PRICES, RANK_RUN, SIZES, TWO_RANKS, of_ranks, run_script
+from scripts import COMPARED_STEPS, GIVEN_PRICES, SIZES, TWO_RANKS, run_script
 
 from das.engine.build import build_engine
 from das.engine.settings import EngineSettings
@@ -158,13 +158,6 @@ def ranks_run(made_once: Callable[..., Path], repetitive_policy: str) -> Path:
     """The run RANKS of the arm das."""
     start = [*RANKS, "arm=das", f"policy.path={repetitive_policy}"]
     return made_once("ranks", lambda folder: run_script(*TWO_RANKS, "run.py", *start, f"hydra.run.dir={folder}"))
-
-
-@pytest.fixture(scope="session")
-def two_ranks(made_once: Callable[..., Path], repetitive_policy: str) -> list[Any]:
-    """What each rank of rank_run.py did without drafts."""
-    folder = made_once("none", lambda folder: run_script(*TWO_RANKS, RANK_RUN, "none", repetitive_policy, folder))
-    return of_ranks(folder, "none")
 
 
 def recorded_sampling(run: Path) -> list[tuple[str, int]]:

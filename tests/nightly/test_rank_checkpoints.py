@@ -1,4 +1,6 @@
-"""Two ranks with an engine each are stopped while they write checkpoints, and resumed: no bit differs afterwards."""
+"""Two ranks are stopped while they write checkpoints, and resumed: no bit differs afterwards. Each has an engine, and
+the whole policy or a shard of it (FSDP 2, over gloo).
+"""
 
 import subprocess
 import sys
@@ -33,6 +35,14 @@ def files(folder: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in paths.items() if name != checkpoint.MANIFEST}
 
 
+def require_equal(stopped: Path, whole: Path) -> None:
+    assert timeless(read.metrics(stopped)) == timeless(read.metrics(whole))
+    assert [row["step"] for row in read.metrics(whole)] == list(range(1, RANKS_STEPS + 1))
+    for step in range(1, RANKS_STEPS + 1):
+        assert timeless(read.rollout(stopped, step)) == timeless(read.rollout(whole, step))
+    assert read.final(stopped) == read.final(whole)
+
+
 def test_killed_ranks_and_a_full_disk_leave_no_trace(
     ranks_run: Path, repetitive_policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,11 +64,7 @@ def test_killed_ranks_and_a_full_disk_leave_no_trace(
     last = launched(f"resume={stopped}")
     assert last.returncode == 0, last.stderr
     assert "resuming after step 2" in last.stdout
-    assert timeless(read.metrics(stopped)) == timeless(read.metrics(whole))
-    assert [row["step"] for row in read.metrics(whole)] == list(range(1, RANKS_STEPS + 1))
-    for step in range(1, RANKS_STEPS + 1):
-        assert timeless(read.rollout(stopped, step)) == timeless(read.rollout(whole, step))
-    assert read.final(stopped) == read.final(whole)
+    require_equal(stopped, whole)
     kept, kept_whole = (files(checkpoint.step_folder(run / CHECKPOINTS, RANKS_STEPS)) for run in (stopped, whole))
     assert {"rng_state_0.pth", "rng_state_1.pth", "history.npz", "rank1/history.npz"} <= kept.keys()
     assert [name for name in kept_whole if kept.get(name) != kept_whole[name]] == []
@@ -72,3 +78,18 @@ def test_killed_ranks_and_a_full_disk_leave_no_trace(
         train_arm.restore_last_files(finished)
     assert (stopped / "history.npz").read_bytes() == kept["history.npz"]
     assert (stopped / "history_rank1.npz").read_bytes() == kept["rank1/history.npz"]
+
+
+def test_killed_shards_end_as_those_left_alone(
+    repetitive_policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That drafts change nothing in a sharded training: test_sharded_scripts.py."""
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "2")
+    start, whole, stopped = [*RANKS, "arm=das", f"policy.path={repetitive_policy}"], tmp_path / "a", tmp_path / "b"
+    alone = launched(*start, f"hydra.run.dir={whole}")
+    assert "FSDP 2: accelerate has none on a CPU, so torch's fully_shard shards the policy" in alone.stdout
+    assert launched(*start, f"hydra.run.dir={stopped}", fault=("kill", "3")).returncode != 0
+    assert checkpoint.steps(stopped / CHECKPOINTS)[0] == 2
+    assert "resuming after step 2" in launched(f"resume={stopped}").stdout
+    require_equal(stopped, whole)

@@ -1,4 +1,4 @@
-"""run.py with something broken on the last rank. Usage: broken_run.py stale|cache|loss SETTINGS OF run.py ..."""
+"""run.py with something broken on the last rank. Usage: broken_run.py stale|cache SETTINGS OF run.py ..."""
 
 import runpy
 import sys
@@ -31,19 +31,6 @@ def cache(trainer: Any) -> None:
     trainer.vllm_generation.llm.reset_prefix_cache = lambda: False
 
 
-def loss(trainer: Any) -> None:
-    """The second step's loss is not a number on this rank. Gradients are."""
-    step = trainer.training_step
-
-    def training_step(*args: Any, **kwargs: Any) -> Any:
-        result = step(*args, **kwargs)
-        if trainer.state.global_step == 1:
-            trainer._losses[-1] = float("nan")
-        return result
-
-    trainer.training_step = training_step
-
-
 def broken(breaks: Callable[[Any], None], build: Callable[..., Any]) -> Callable[..., Any]:
     def build_broken(*args: Any, **kwargs: Any) -> Any:
         trainer = build(*args, **kwargs)
@@ -55,7 +42,7 @@ def broken(breaks: Callable[[Any], None], build: Callable[..., Any]) -> Callable
 
 
 if __name__ == "__main__":
-    how = {"stale": stale, "cache": cache, "loss": loss}[sys.argv.pop(1)]
+    how = {"stale": stale, "cache": cache}[sys.argv.pop(1)]
     train_arm.build_trainer = broken(how, train_arm.build_trainer)
     run = Path(__file__).resolve().parents[2] / "run.py"
     sys.argv[0] = str(run)

@@ -45,14 +45,6 @@ def test_a_stale_tensor_on_one_rank_ends_all(tiny_policy: str, tmp_path: Path) -
     assert "(rank 1)" in first
 
 
-@pytest.mark.nightly
-def test_a_lost_loss_on_one_rank_ends_all(tiny_policy: str, tmp_path: Path) -> None:
-    first, second = error_lines("loss", tiny_policy, tmp_path, 2)
-    assert first == second
-    assert first.startswith("error: step 2: loss nan, gradient norm ")
-    assert "the policy is lost (rank 1); try a lower trainer.learning_rate" in first
-
-
 def test_a_prefix_cache_of_older_weights_ends_the_run(tiny_policy: str, tmp_path: Path) -> None:
     (line,) = error_lines("cache", tiny_policy, tmp_path, 1, LONG)
     assert re.match(r"error: step 1: the engine's prefix cache holds \d+ blocks of older weights", line)

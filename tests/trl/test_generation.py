@@ -20,6 +20,7 @@ from das.trl import generation
 from das.trl.dataset_rows import history_tick, problem_id, require_batch, require_fitting
 from das.trl.engines.engines import NewWeights
 from das.trl.engines.in_process import DasEngine, require_sleep_mode, tensor_parallel_group
+from experiments.training.generation import HarnessGeneration
 
 
 def backend(unit: str = "epoch", **attributes: Any) -> Any:
@@ -356,3 +357,20 @@ def test_a_rollout_with_older_weights_than_the_trainers_is_refused(requests: lis
     with pytest.raises(WeightSyncError, match=r"^step 3: .* nothing synced them: call .*sync_weights\(\)"):
         announced.generate([{}], None, 1)
     assert not requests
+
+
+def test_an_engine_that_sleeps_is_woken_for_an_evaluation_and_sleeps_again() -> None:
+    """TRL wakes it for its own rollouts only."""
+    calls: list[Any] = []
+
+    class Sleeps(Loads):
+        def roll_out(self, request: Any, turn: int | None = None) -> Any:
+            calls.append("roll out")
+            return [], None
+
+    engines = Sleeps(model := torch.nn.Linear(2, 2))
+    engines.llm = SimpleNamespace(wake_up=lambda tags: calls.append(tags), sleep=lambda level: calls.append(level))
+    asked = ready_backend(0, 1, model=model, engines=engines, enable_sleep_mode=True, evaluation_sample=None, sync=None)
+    asked.__class__ = HarnessGeneration
+    asked.evaluate(RolloutRequest([], None, [], [], 3, 3, evaluation=True))
+    assert (calls, len(engines.got), asked._llm_weights_sleeping) == ([["kv_cache"], "roll out", 2], 1, True)

@@ -85,7 +85,7 @@ def test_ddp_in_place_of_fsdp_is_refused() -> None:
 
 
 def test_checkpoints_of_a_sharded_policy_are_for_cpus(fsdp_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """test_fsdp_on_cpu.py resumes one. Those that accelerate shards on GPUs were never tried."""
+    """tests/nightly/test_rank_checkpoints.py resumes one. Those that accelerate shards on GPUs were never tried."""
     config, without = (
         composed_arm("das", "task=train", "engine.processes=2", *more) for more in ([], ["checkpoint.every=0"])
     )
