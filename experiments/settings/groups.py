@@ -69,7 +69,7 @@ def made_budget(settings: Any, key: str = "budget") -> Settings:
     """Return the settings of a budget as das takes them: those of a paper name module:Class. Raises UserError if they
     are impossible."""
     given: dict[str, Any] = BUDGET.made(settings, key).given
-    kind = _OF_PAPERS.get(given["name"])
+    kind = OF_PAPERS.get(given["name"])
     return given if kind is None else {**given, "name": f"{kind.__module__}:{kind.__name__}"}
 
 
@@ -78,8 +78,8 @@ _OF_BUDGETS: dict[str, Any] = {
     "ratio": Annotated[float, Field(ge=1e-6, le=1e9)] | None,
     "over": Annotated[Settings, BeforeValidator(partial(made_budget, key="budget.over"))] | None,
 }
-_OF_PAPERS = {"classes": Classes, "closed_form": ClosedForm}
-_BUDGETS = {name: arguments_of(kind, Named, **_OF_BUDGETS) for name, kind in (*POLICIES.items(), *_OF_PAPERS.items())}
+OF_PAPERS = {"classes": Classes, "closed_form": ClosedForm}
+_BUDGETS = {name: arguments_of(kind, Named, **_OF_BUDGETS) for name, kind in (*POLICIES.items(), *OF_PAPERS.items())}
 BUDGET = Choice("budget", _BUDGETS, OwnBudget)
 
 

@@ -10,6 +10,7 @@ from reference import ReferenceDrafter
 
 from das.budget import DEFAULT_BUDGET, POLICIES, make_budget
 from das.drafter import DEFAULT_UNIT, DRAFTERS, DrafterOptions, HistoryDrafter, check_drafter
+from experiments.settings.groups import OF_PAPERS, made_budget
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 BUDGETS = sorted(path.stem for path in (CONFIGS / "budget").glob("*.yaml") if path.stem != "own")
@@ -48,16 +49,16 @@ def test_both_drafters_take_their_defaults_from_the_options() -> None:
 
 
 def test_every_budget_has_a_config() -> None:
-    assert sorted(POLICIES) == BUDGETS
+    assert sorted([*POLICIES, *OF_PAPERS]) == BUDGETS
 
 
 @pytest.mark.parametrize("name", BUDGETS)
 def test_budget_config_holds_the_defaults(name: str) -> None:
     documented = read(f"budget/{name}.yaml")
-    built, by_default = make_budget(documented), make_budget({"name": name})
+    built, by_default = (make_budget(made_budget(settings)) for settings in (documented, {"name": name}))
     assert type(built) is type(by_default)
     assert documented.pop("name") == name
-    options = defaults(POLICIES[name]) if documented else {}
+    options = defaults({**POLICIES, **OF_PAPERS}[name]) if documented else {}
     if name == "roofline_toggle":  # a policy of its own
         over = [vars(budget)["over"] for budget in (built, by_default)]
         assert documented.pop("over").keys() == {"name", "tokens"}
