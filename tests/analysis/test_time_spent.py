@@ -1,11 +1,8 @@
 """Where the time of a step goes, and what it could not fall below."""
 
-from pathlib import Path
-
 import pytest
-from steps_on_disk import write_arm
 
-from analysis.time_spent import FREE, PARTS, RIGHT, TRAINING, draw, of_arms, spent, table
+from analysis.time_spent import FREE, PARTS, RIGHT, TRAINING, spent
 
 # 16 requests, 6, then 1: passes of 1, 2, 3 and 4 s, of which the drafter took 1 s in all.
 PASSES: dict[str, list[float]] = {
@@ -34,14 +31,3 @@ def test_floors_say_what_wrong_rows_and_drafting_cost() -> None:
 def test_an_arm_that_does_not_train_has_no_training() -> None:
     row = {key: value for key, value in ROW.items() if key not in ("step_s", "exposed_s")}
     assert TRAINING not in spent(row, PASSES)
-
-
-def test_a_comparison_is_summed_up_and_drawn(tmp_path: Path) -> None:
-    folders = {name: tmp_path / name for name in ("none", "das")}
-    for (name, folder), drafted in zip(folders.items(), (0, 25), strict=True):
-        rows = [{**ROW, "arm": name, "step": step, "step_s": 20.0 + step, "drafted": drafted} for step in (1, 3)]
-        write_arm(folder, rows, timelines=[PASSES] * 3)
-    found = of_arms(folders)
-    assert ["training", "9.000", "9.000"] in table(found)
-    assert table(found)[-1][1] == "-", "no floor without drafts"
-    assert draw(found, tmp_path / "time_spent.png").stat().st_size > 5000

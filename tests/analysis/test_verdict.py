@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from analysis.arms import SHORT_KEY, aligned, full_table, short_table
-from analysis.metrics import METRICS, summarised, visits
+from analysis.evaluations import curves, points
+from analysis.metrics import METRICS, cluster_result, summarised, visits
 from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 
 DIGESTS = {"completions_digest": "a", "rewards_digest": "b", "loss": 0.1, "grad_norm": 0.2}
@@ -30,13 +31,6 @@ def test_a_line_after_the_last_arm_of_each_step() -> None:
     assert "NO, das differs since step 2" in line, "a difference is not forgotten"
 
 
-def test_an_arm_that_does_not_train_has_no_losses_to_compare() -> None:
-    so_far = SoFar(["none", "das"], [], 8, once=True)
-    so_far.add(row("none", 1, 2.0))
-    line = so_far.add({key: value for key, value in row("das", 1, 1.0).items() if key not in ("loss", "grad_norm")})
-    assert line == "identical so far: yes (8 responses) · das 0.50 of none"
-
-
 def test_table_and_box_fit_the_terminal_whatever_the_names() -> None:
     long = "remember_distributions_and_more_of_everything"
     of_arm = {"mean": 10.123, "std": 1.456, "n": 48, "overall": 3.5, "first_visit": 0.5, "last_visit": 0.7}
@@ -52,34 +46,9 @@ def test_table_and_box_fit_the_terminal_whatever_the_names() -> None:
         "identical": {long: {**same, "first_difference": None}},
     }
     lines = verdict_lines(result)
-    assert lines[0] == "Rollouts: 8 min 6 s → 8 min 6 s. Whole run: 8 min 6 s → 8 min 6 s. Same tokens, same weights."
-    assert lines[1].startswith(f"identical: yes  ({long} against none")
     text = "\n".join([aligned(short_table(result), WIDTH), SHORT_KEY, boxed("verdict", lines)])
     assert max(map(len, text.splitlines())) <= WIDTH == 100
     assert "8.10" in text
-
-
-def test_the_verdict_begins_with_times_and_with_what_is_the_same() -> None:
-    def of_steps(mean: float) -> dict[str, dict[str, float]]:
-        return {key: {"n": 48, "mean": mean} for key in ("rollout_s", "step_s")}
-
-    equal = {"completions": True, "final_weights": True, "first_difference": None}
-    result: dict[str, Any] = {
-        "baseline": "none",
-        "arms": {"none": of_steps(6.0), "das": of_steps(2.05), "stock": of_steps(0.2)},
-        "ratio_to_none": {key: {"rollout_s": {}, "step_s": {}} for key in ("das", "stock")},
-        "identical": {"das": equal},
-    }
-    das, stock, *_ = verdict_lines(result)
-    assert (
-        das == "das · Rollouts: 4 min 48 s → 1 min 38 s. Whole run: 4 min 48 s → 1 min 38 s. Same tokens, same weights."
-    )
-    assert stock.startswith("stock · Rollouts: 4 min 48 s → 9.6 s. ")
-    assert stock.endswith("Other tokens, as this arm samples its own.")
-    result["identical"]["das"] = equal | {"completions": False, "first_difference": 3}
-    assert verdict_lines(result)[0].endswith("NOT the same results as none.")
-    result |= {"trained": "first", "identical": {"das": equal}, "ratio_to_none": {"das": {"rollout_s": {}}}}
-    assert verdict_lines(result)[0] == "Rollouts: 4 min 48 s → 1 min 38 s. Same tokens."
 
 
 def test_steps_without_a_reward_leave_its_mean() -> None:
@@ -95,6 +64,29 @@ def test_steps_without_a_reward_leave_its_mean() -> None:
     assert [line[-1] for line in short_table(result)[1:]] == ["- → -"] * 2
     assert "- → -" in full_table(result)[1]
     assert summarised(some[1:3])["reward"]["last_visit"] == 0.75
+
+
+def test_a_cluster_counts_its_lost_requests_and_means_its_handover_over_tokens() -> None:
+    counts = {"engines": 2, "lost_requests": 3, "restarts": 0, "handover_us_per_token": 1.0}
+    other = counts | {"engines": 3, "restarts": 1, "handover_us_per_token": 2.0}
+    found = cluster_result([{"tokens": 100, "cluster": counts}, {"tokens": 300, "cluster": other}])
+    assert found["cluster"] == {"engines": 3, "lost_requests": 6, "restarts": 1, "handover_us_per_token": 1.75}
+    assert cluster_result([{"tokens": 5}]) == {}
+
+
+def test_a_run_resumed_with_another_k_keeps_the_curves_that_all_its_evaluations_have() -> None:
+    def evaluated(step: int, *ks: str) -> dict[str, Any]:
+        values, bounds = dict.fromkeys(ks, 0.5), dict.fromkeys(ks, (0.4, 0.6))
+        return {
+            "step": step,
+            "eval": [{"step": step, "pass_at_1": 0.5, "pass_at_k": values, "interval": bounds, "eval_s": 1.0}],
+        }
+
+    rows = [evaluated(1, "1", "2", "4"), evaluated(2, "1", "2"), {"step": 3}, evaluated(4, "1", "2", "8")]
+    found = curves(rows)
+    assert (found["step"], [*found["pass_at_k"]], [*found["interval"]]) == ([1, 2, 4], ["1", "2"], ["1", "2"])
+    assert points(rows, "eval/pass_at_k") == [(1, 0.5), (2, 0.5), (4, 0.5)]
+    assert curves([{"step": 1}])["step"] == points([{"step": 1}], "eval/pass_at_k") == []
 
 
 def test_rewards_of_the_first_and_the_last_visit_are_of_the_same_problems() -> None:

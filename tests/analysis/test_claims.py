@@ -1,10 +1,13 @@
-"""The queue of rollouts beside a training, against a slow simulation of every millisecond."""
+"""What the claims of the report follow from: the queue of rollouts beside a training, against a slow simulation of
+every millisecond; when a toggle switches; what meets a claim."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.orderings import MET, NO_SIZE, NOT_MET, UNDECIDED, Ordering, Size, summary
+from analysis.report import verdict_classes
+from analysis.sections.efficient_rollout import follows_rule, stays_on, switch
 from analysis.sections.nemo_rl import Times, exposed_times, hidden_share
 
 TIMES = st.lists(st.integers(1, 30), min_size=1, max_size=8)
@@ -53,16 +56,40 @@ def test_without_lag_all_is_exposed_and_with_lag_1_the_shorter_is_hidden() -> No
     assert hidden_share(waits, trains, rollouts) == pytest.approx(1)
 
 
-def test_a_longer_lag_evens_out_what_varies() -> None:
-    rng = np.random.default_rng(0)
-    rollouts, trains = rng.exponential(1, 200).tolist(), [1.1] * 200
-    shares = [hidden_share(exposed_times(rollouts, trains, lag), rollouts, trains) for lag in (0, 1, 2, 4)]
-    assert shares[0] == pytest.approx(0)
-    assert 0.1 < shares[1] < shares[2] < shares[3] < 1
-
-
 def test_times_at_a_lag_follow_from_those_of_lag_0() -> None:
     alone = Times([2.9] * 6, [3.0] * 6, [2.0] * 6)
     assert (alone.exposed, alone.step, alone.hidden) == (3, 5, pytest.approx(0, abs=0.1))
     ahead = alone.at_lag(1)
     assert (ahead.exposed, ahead.step, ahead.hidden) == (1, 3, pytest.approx(1))
+
+
+def test_trials_and_controls_are_not_the_switch() -> None:
+    """A pass with drafts while the toggle is off, then one without while it is on."""
+    trace = {"step_live": [2] * 20, "step_tokens": [2, 4, 2, 2, 2, 4, 4, 4, 4, 4, 4, 2, *[4] * 8]}
+    assert switch(trace) == (5 / 20, 2)
+    assert stays_on(trace)
+    trace["step_tokens"] = [2, 4, 4, 2, 2] * 4
+    assert not stays_on(trace)
+
+
+def test_the_ladder_climbs_after_two_accepted_rollouts_and_not_before() -> None:
+    assert follows_rule([5, 5, 7, 7, 9], [0.98] * 5)
+    assert not follows_rule([5, 7], [0.98] * 2)
+    assert not follows_rule([5, 5, 7], [0.98, 0.5, 0.98])
+
+
+def test_a_claim_is_met_by_order_and_by_size() -> None:
+    def claim(met: bool | None, ours: float | None) -> Ordering:
+        return Ordering("das is faster", met, "in 3 of 4 steps", Size(13.8, ours, " % less"))
+
+    off, close, alone, no, unknown = (
+        claim(*of) for of in ((True, 35.9), (True, 13.0), (True, None), (False, -5.0), (None, 13.0))
+    )
+    assert [each.verdict for each in (close, alone, no, unknown)] == [MET, NO_SIZE, NOT_MET, UNDECIDED]
+    assert off.verdict not in (MET, NO_SIZE)
+    assert off.cells[1:4] == ["13.8 % less", "35.9 % less", "2.60"]
+    order, size = summary([off, close, alone, no, unknown])
+    assert "3 of 5" in order
+    assert "1 are met" in size
+    assert len(summary([alone])) == 1, "without a number of the paper"
+    assert len(set(verdict_classes([off, close, alone, no]).values())) == 4
