@@ -5,7 +5,6 @@ from composed import composed_run
 
 from experiments.arm.engine import engine_settings
 from experiments.arm.policies import draft_model_directory, policy_directory
-from experiments.run.errors import UserError
 from experiments.settings.config import RunConfig
 from experiments.small_policy import SHIPPED
 
@@ -38,12 +37,3 @@ def test_the_draft_model_of_puzzles_is_there() -> None:
 
 def test_a_named_draft_model_is_taken_as_it_is() -> None:
     assert draft_model_directory(config_of("arm.speculative.model=folder", "policy.path=another")) == "folder"
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [("policy.path=folder",), ("data=programs", "reward=code"), ("policy=smollm2",)],
-)
-def test_other_policies_have_no_draft_model(overrides: tuple[str, ...]) -> None:
-    with pytest.raises(UserError, match="name the folder of one that has the policy's tokenizer"):
-        draft_model_directory(config_of(*overrides))

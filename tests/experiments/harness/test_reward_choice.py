@@ -9,15 +9,8 @@ from composed import composed_run
 from experiments.arm.data import dataset, frequencies
 from experiments.arm.reward import make_reward
 from experiments.arm.validate import check_reward
-from experiments.run.errors import UserError
 from experiments.small_policy.problems import make_problems
 from experiments.small_policy.solutions import MANNERS, solution
-
-
-def test_limits_under_which_no_solution_passes_are_refused() -> None:
-    config = composed_run("data=programs", "reward=code", "reward.limits.memory_mb=8")
-    with pytest.raises(UserError, match="does not pass"):
-        check_reward(config)
 
 
 def test_programs_are_rewarded() -> None:

@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 from composed import composed
 from omegaconf import DictConfig
-from refusals import one_line
 from transformers import AutoTokenizer
 
 from experiments.arm.data import dataset
@@ -99,27 +98,6 @@ def test_too_few(overrides: list[str], says: str, tiny_policy: str, tmp_path: Pa
     path = written(tmp_path, ".jsonl", ROWS)
     with pytest.raises(UserError, match=says):
         dataset(run_config(config_of("engine.max_model_len=512", f"data.path={path}", *overrides)), tiny_policy)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("rows.jsonl", b""),
-        ("rows.jsonl", b'{"a": 1}\n{"a"'),
-        ("rows.jsonl", b'{"a": "\xff"}'),
-        ("rows.json", b"[]"),
-        ("rows.json.gz", gzip.compress(b'[{"a": 1}]', mtime=0)[:-4]),
-        ("rows.parquet", b"PAR1 no parquet"),
-        ("rows.csv", b"a\n1\n"),
-    ],
-)
-def test_bad_files(name: str, content: bytes, tiny_policy: str, tmp_path: Path) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
-    config = run_config(config_of(f"data.path={path}"))
-    with one_line(f"data.path={path}"):
-        check_data(config)
-        dataset(config, tiny_policy)
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"no {SHARED.relative_to(ROOT.parent)} beside the checkout")

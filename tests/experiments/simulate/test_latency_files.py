@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from refusals import one_line
 
-from experiments.run.errors import UserError
 from experiments.simulate.latency_files import chosen_times, read_latency, write_latency
 from experiments.simulate.latency_forms import Drafting
 from experiments.simulate.times import PassWork
@@ -38,34 +37,19 @@ def test_what_was_measured_is_found_again(tmp_path: Path, growing: int) -> None:
     assert form.predict(b, n, 100 * b) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"passes": []}, "columns must be"),
-        ({"columns": ["live", "seconds"]}, "columns must be"),
-        ({"passes": [[1, 1, 0]]}, "columns must be"),
-        ({"passes": [[1, 1, 0, -1.0]]}, "seconds must be positive"),
-        ({"passes": [[1, 0, 0, 1.0]]}, "tokens at least live"),
-        ({"passes": [[1, 1, 0, float("nan")]]}, "live must be"),
-        ({"passes": [[1, 1, 0, 1.0], [2, 4, 0, 1.0]]}, "not every number"),
-        ({"passes": "many"}, "could not convert"),
-    ],
-)
-def test_bad_files_are_one_line(tmp_path: Path, change: dict[str, object], said: str) -> None:
+BAD = ({"passes": []}, {"columns": ["live", "seconds"]}, {"passes": [[1, 1, 0]]}, {"passes": [[1, 1, 0, -1.0]]},
+       {"passes": [[1, 0, 0, 1.0]]}, {"passes": [[1, 1, 0, float("nan")]]},
+       {"passes": [[1, 1, 0, 1.0], [2, 4, 0, 1.0]]}, {"passes": "many"},
+       b"{}", b"no", b"[1]", b"\xff\xfe{")  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_files_are_one_line(tmp_path: Path, bad: dict[str, object] | bytes) -> None:
     path = tmp_path / "latency.json"
     write_latency(path, rows(), "nothing real")
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with one_line(said):
+    path.write_bytes(bad if isinstance(bad, bytes) else json.dumps(json.loads(path.read_text()) | bad).encode())
+    with one_line("task.latency"):
         read_latency(path)
-    for content, reason in (("{}", "source is missing"), ("no", "Expecting value"), ("[1]", "task.latency")):
-        path.write_text(content)
-        with pytest.raises(UserError, match=reason):
-            read_latency(path)
-    path.write_bytes(b"\xff\xfe{")
-    with pytest.raises(UserError, match="can't decode"):
-        read_latency(path)
-    with pytest.raises(UserError, match="No such file"):
-        read_latency(tmp_path / "none.json")
 
 
 def test_computed_times_come_with_those_of_stock() -> None:
@@ -75,10 +59,3 @@ def test_computed_times_come_with_those_of_stock() -> None:
     assert times.stock is not None
     work = PassWork(16, 64, 16 * 1000, 40, asked=16)
     assert times.stock.seconds(work.undrafted()) < times.das.seconds(work) < 1.0
-
-
-def test_unknown_names_are_one_line() -> None:
-    with pytest.raises(UserError, match="unknown GPU 'H1000': choose one of A100, H100, H200, B200, or give"):
-        chosen_times(None, "H1000", "7B", drafting=0.0)
-    with pytest.raises(UserError, match=r"unknown model size '9B': choose one of .*8B"):
-        chosen_times(None, "H100", "9B", drafting=0.0)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from composed import composed_run
 from made_inputs import write_run
-from refusals import one_line
 from steps_on_disk import json_lines
 
 from experiments.simulate.latency_files import ChosenTimes
@@ -166,23 +165,3 @@ def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
     advise.run(composed_run("task=advise", *overrides), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["advice"].startswith("Do not")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["task.gpu=H9"], "unknown GPU"),
-        (["task.max_tokens=10"], "raise the limit"),
-        (["task.step_ms=[[1,5]]"], "two points or more"),
-        (["task.step_ms=[[1,5],[9,4]]"], "must not fall as tokens rise"),
-        (["task.step_ms=[[1,5,6]]"], "pairs of two numbers"),
-        (["task.latency=nowhere.json"], "No such file"),
-        (["task.model=70B"], "unknown model size"),
-        (["task.visits=0"], "must be above 0, such as 1.2"),
-    ],
-)
-def test_advise_bad_input_is_one_line(tmp_path: Path, overrides: list[str], said: str) -> None:
-    write_run(tmp_path / "mine", 1)
-    with one_line(said):
-        config = composed_run("task=advise", f"task.rollouts={tmp_path / 'mine'}", *overrides)
-        advise.run(config, [], str(tmp_path / "out"))

@@ -1,38 +1,13 @@
-"""What a comparison refuses before any arm starts."""
+"""A comparison on recorded text."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from composed import composed_arm
-from refusals import one_line
 from scripts import GIVEN_PRICES, run_script
 from steps_on_disk import json_lines
 
 from analysis import read
-from experiments.settings.config import RunConfig
-from experiments.tasks.compare import check_who_trains
-
-
-def arms(*names: str) -> dict[str, RunConfig]:
-    return {name: composed_arm(name, "task.train_once=true") for name in names}
-
-
-def test_arms_that_cannot_take_the_first_arms_weights() -> None:
-    with one_line(
-        "eagle3_online would learn from forward passes, and only the first arm trains; leave it out, or put it"
-    ):
-        check_who_trains(arms("none", "eagle3_online", "das"), train_once=True, train=True)
-    first = arms("eagle3_online", "none", "das", "stock", "self_draft", "eagle3_frozen")
-    check_who_trains(first, train_once=True, train=True)
-    with one_line("eagle3_online would learn from forward passes, and nobody trains; leave it out"):
-        check_who_trains(first, train_once=False, train=False)
-
-
-def test_recorded_text_is_not_for_models() -> None:
-    arm = composed_arm("self_draft", "task.recorded=somewhere")
-    with one_line("task.recorded: self_draft drafts with a model, which cannot foresee recorded text"):
-        check_who_trains({"none": composed_arm("none"), "self_draft": arm}, train_once=False, train=False)
 
 
 @pytest.mark.slow

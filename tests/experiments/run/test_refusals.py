@@ -1,7 +1,7 @@
-"""Bad input of many kinds: each ends in one clear line that names it, and exit code 2.
+"""Bad input of many kinds (bad_inputs.py): each ends in one line that names the setting or the file, and exit code 2.
 
 The functions that refuse get it as run.py calls them. What concerns a run's folder goes through run.py itself, in this
-process. tests/experiments/run/test_bad_input.py starts processes.
+process. test_ends.py and test_bad_input.py start processes.
 """
 
 import ast
@@ -23,7 +23,6 @@ from experiments.registry import TASKS
 from experiments.run.errors import one_line_errors
 from experiments.settings import compose
 from experiments.settings.config import run_config
-from tests.experiments.run import bad_records  # noqa: F401  it adds its cases
 from tests.experiments.run.bad_inputs import CASES
 
 pytestmark = pytest.mark.slow
@@ -75,11 +74,11 @@ VARIANTS = [(label, i) for label, cases in CASES.items() for i in range(len(case
 
 @pytest.mark.parametrize(("label", "i"), VARIANTS, ids=[f"{label}-{i}" for label, i in VARIANTS])
 def test_one_line_and_exit_code_2(label: str, i: int, line: Any, tiny_policy: str, tmp_path: Path) -> None:
-    arguments, words = CASES[label][i](tmp_path, Path(tiny_policy))
+    arguments, named = CASES[label][i](tmp_path, Path(tiny_policy))
     out = [] if any(argument.startswith(("out=", "resume=")) for argument in arguments) else [f"out={tmp_path / 'out'}"]
-    through_run_py = label == "run folder of somebody else" or "resume=" in " ".join(arguments)
+    through_run_py = "resume=" in " ".join(arguments)
     printed = line(run_py if through_run_py else refused, *arguments, *out)
-    assert words in printed, printed
+    assert named in printed, printed
 
 
 def test_what_vllm_refuses_is_reported_in_one_line(tiny_policy: str) -> None:
