@@ -17,10 +17,13 @@ COMMAND = "python run.py "
 
 @dataclass(frozen=True)
 class Task:
-    """A task: its name, and the module whose `run(config, composed, folder)` does the work."""
+    """A task: its name, the module whose `run(config, composed, folder)` does the work, and what other parts of a run
+    must know of it."""
 
     name: str
     module: str
+    trains: bool = False  # it trains, or starts runs that do
+    rolls_out: bool = False  # it rolls arms out itself, and fails if one that should draft does not
 
     def load(self) -> Callable[..., Any]:
         """Import the task's module and return its `run`. Other tasks are not imported: that takes seconds."""
@@ -47,13 +50,13 @@ TASKS = {
     task.name: task
     for task in (
         # Train and roll out.
-        Task("compare", "experiments.tasks.compare"),
-        Task("train", "experiments.tasks.train"),
-        Task("rollout", "experiments.tasks.rollout"),
+        Task("compare", "experiments.tasks.compare", trains=True, rolls_out=True),
+        Task("train", "experiments.tasks.train", trains=True, rolls_out=True),
+        Task("rollout", "experiments.tasks.rollout", rolls_out=True),
         Task("evaluate", "experiments.tasks.evaluate"),
         # Reproduce the papers.
-        Task("reproduce", "experiments.tasks.reproduce"),
-        Task("experiment", "experiments.tasks.experiment"),
+        Task("reproduce", "experiments.tasks.reproduce", trains=True),
+        Task("experiment", "experiments.tasks.experiment", trains=True),
         Task("recordings", "experiments.tasks.recordings"),
         # Simulate rollouts at any scale.
         Task("advise", "experiments.tasks.advise"),
@@ -65,3 +68,5 @@ TASKS = {
         Task("check_gpu", "experiments.tasks.check_gpu"),
     )
 }
+# The tasks that train arms themselves: these have checkpoints, from which a run goes on, and heads, which are made.
+RESUMED = [task.name for task in TASKS.values() if task.trains and task.rolls_out]

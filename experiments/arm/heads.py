@@ -11,6 +11,7 @@ from das.general.files import write_text
 from das.models import head_files
 from experiments.arm.data import split_rows
 from experiments.cache import cached_folder
+from experiments.registry import RESUMED
 from experiments.run.errors import UserError
 from experiments.settings.checked import plain
 from experiments.settings.compose import group_settings
@@ -32,7 +33,7 @@ def check_head(config: RunConfig) -> None:
     if problem := head_files.depth_problem(settings.depth):
         raise UserError(f"head.depth: {problem}")
     given = config.arm.speculative.get("model")
-    if given is None and config.task.name not in ("compare", "train"):
+    if given is None and config.task.name not in RESUMED:
         raise UserError(f"head.path=null: task={config.task.name} makes no head; give a head's folder")
     policy = config.policy.path
     if given is None and policy is not None and not Path(policy).is_dir():

@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from analysis import read
 from das.general import ranks
 from das.general.files import write_text
+from experiments.registry import RESUMED
 from experiments.run.errors import CONFIGS, CheckpointError, UserError, reading
 from experiments.run.progress import Progress
 from experiments.run.run_folder import ENGINES, versions
@@ -23,7 +24,6 @@ from experiments.settings.compose import Composed, composed, task_of
 from experiments.settings.config import FREE, FREE_KEYS, RunConfig
 from experiments.training import checkpoint
 
-TASKS = ("train", "compare")
 WHO_TRAINS = {"train": True, "train_once": False, "recorded": None}  # settings of a comparison, and their defaults
 CHECKPOINTS = "checkpoints"  # folder of an arm's complete checkpoints
 SCRATCH = "trainer"  # folder where an arm's next checkpoint is written
@@ -58,7 +58,7 @@ def goes_on(now: Composed) -> bool:
     if task.get("folder") or not any((folder / name).exists() for name in RECORDS):
         return False
     held, elsewhere = f"{folder} already holds a run", "name another folder with hydra.run.dir=FOLDER"
-    if task.name not in TASKS:
+    if task.name not in RESUMED:
         raise UserError(f"{held}, and task={task.name} cannot be resumed: move it away, or {elsewhere}")
     if differing := sorted({*_recorded(folder)} ^ {*_settings(now.overrides)}):
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
@@ -93,8 +93,8 @@ def recall(folder: Path, overrides: Sequence[str]) -> Composed:
     if "resume" not in given_now:  # the run is started again in its folder
         combined.append(f"resume='{folder}'")
     again, task = composed(combined), task_of(first)
-    if task not in TASKS:
-        raise UserError(f"resume={folder}: task={task} cannot be resumed, only {' and '.join(TASKS)}")
+    if task not in RESUMED:
+        raise UserError(f"resume={folder}: task={task} cannot be resumed, only {' and '.join(RESUMED)}")
     if (other := again.config.task.name) != task:
         raise UserError(f"resume={folder}: it holds a run of task={task}, which task={other} cannot continue")
     _refuse_foreign(folder, again, overrides)

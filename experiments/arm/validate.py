@@ -18,11 +18,10 @@ from experiments.arm.policies import check_mtp
 from experiments.arm.reward import check_judge
 from experiments.arm.validate_policy import check_policy
 from experiments.problems import load
+from experiments.registry import TASKS
 from experiments.run.errors import UserError
 from experiments.settings.checked import shown
 from experiments.settings.config import RunConfig
-
-DRAFTING = ("compare", "train", "rollout")  # tasks that fail if an arm that should draft does not
 
 
 def check(config: RunConfig, in_steps: bool = True) -> None:
@@ -69,7 +68,7 @@ def check_drafts(config: RunConfig, settings: EngineSettings) -> None:
     """Refuse settings with which the arm cannot draft although it should. Raises UserError."""
     if "speculative_config" in settings.extra:
         raise UserError("engine.extra.speculative_config: the arm makes vLLM's speculative_config; set arm.speculative")
-    if config.arm.row.proposes and settings.budget["name"] == "none" and config.task.name in DRAFTING:
+    if config.arm.row.proposes and settings.budget["name"] == "none" and TASKS[config.task.name].rolls_out:
         raise UserError(
             f"budget=none: arm {config.arm.name} would draft nothing; choose another budget, or use arm=none"
         )

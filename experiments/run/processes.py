@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
+import signal
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, reduction
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -43,7 +45,7 @@ def spawned(
 
 def warm_process(body: Callable[..., None], *args: Any, name: str | None = None, daemon: bool = True) -> BaseProcess:
     """Returns a process, not started yet, that will call body(*args) as a fork of the warm process. It gets the
-    environment and the output of this one, and may end with it (die_with_parent)."""
+    environment and the output of this one, and ends with it."""
     context = warm_context()
     inherited = dict(os.environ), _Descriptor(1), _Descriptor(2)
     return context.Process(target=_begin, args=(*inherited, body, *args), name=name, daemon=daemon)
@@ -84,26 +86,40 @@ def _itself(duplicate: Any) -> Any:
 
 def _begin(environment: dict[str, str], out: Any, errors: Any, body: Callable[..., None], *args: Any) -> None:
     """Body of a fork of the warm process."""
-    # Each fork holds an end of the pipe by which the warm process learns that the process that asked for it is gone.
-    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    # The parent of a fork is the warm process, which lives as long as a fork does. So Linux ends none with who asked.
+    threading.Thread(target=_end_with, args=[multiprocessing.parent_process()], daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
     for number, descriptor in ((1, out), (2, errors)):
         found = descriptor.detach()
         os.dup2(found, number)
         os.close(found)
-    atexit.unregister(os._exit)  # of the warm process
-    try:
-        body(*args)
-    finally:
-        atexit._run_exitfuncs()  # a fork ends without them
+    _as_program(body, args, forget=[os._exit])
+
+
+def _end_with(asker: Any) -> None:
+    """End this process as soon as the one that asked for it ends."""
+    asker.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _forked(body: Callable[..., None], *args: Any) -> None:
     """Body of a fork of this process: it leaves the pipes of its siblings, so that these notice when one closes."""
     for pipe in list(_ours):
         pipe.close()
-    atexit._clear()  # what the parent has to do at its end
+    _as_program(body, args)
+
+
+def _as_program(body: Callable[..., None], args: Sequence[Any], forget: Sequence[Callable[..., Any]] = ()) -> None:
+    """Call body(*args), and then what is registered at atexit, as a program of its own does: multiprocessing ends a
+    fork by os._exit. Before, forget what the process from which it was forked does at its end.
+
+    forget: the functions to be forgotten; none: all. atexit has no public names for forgetting and for calling all.
+    """
+    for each in forget:
+        atexit.unregister(each)
+    if not forget:
+        atexit._clear()
     try:
         body(*args)
     finally:

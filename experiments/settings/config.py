@@ -8,6 +8,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BeforeValidator, Field, model_validator
 
 from das.cluster.connection import ClusterSettings
+from experiments.registry import TASKS
 from experiments.run.errors import UserError
 from experiments.settings import groups
 from experiments.settings.checked import Choice, Group, Settings, checked, plain, shown
@@ -118,9 +119,6 @@ def run_config(composed: DictConfig) -> RunConfig:
 
 # ---- what excludes what ----
 
-PASS_ON = ("experiment", "reproduce")  # tasks that pass their settings on to runs of other tasks
-TRAINING = ("compare", "train", *PASS_ON)  # tasks that train
-
 
 def greedy(config: RunConfig) -> None:
     """`trainer.temperature=0` is for what trains nothing: `task=evaluate`, and comparisons with `task.train=false`.
@@ -137,7 +135,7 @@ def ahead(config: RunConfig) -> None:
     """`trainer.lag` and `engine.own_process` are for tasks that train; `engine.own_process` excludes `cluster=ray` and
     `arm=stock`."""
     for key, value in ahead_of(config).items():
-        if value and config.task.name not in TRAINING:
+        if value and not TASKS[config.task.name].trains:
             refuse(key, value, f"task={config.task.name} trains nothing; leave it out")
     if config.engine.own_process and config.cluster is not None:
         refuse("engine.own_process", True, "engines of cluster=ray have processes of their own; leave it out")
@@ -148,7 +146,7 @@ def ahead(config: RunConfig) -> None:
 def evaluated(config: RunConfig) -> None:
     """`eval.every` is for tasks that train, and for one process."""
     every = config.eval.every
-    if every and config.task.name not in TRAINING:
+    if every and not TASKS[config.task.name].trains:
         refuse("eval.every", every, f"task={config.task.name} trains nothing; set eval.every=0 (or task=evaluate)")
     if every and config.engine.processes > 1:
         alone = "several processes cannot evaluate yet"
@@ -159,7 +157,8 @@ def clustered(config: RunConfig) -> None:
     """`cluster=ray` is for `task=rollout` and tasks that train; it excludes `arm=stock` and `drafter.warm`."""
     if config.cluster is None:
         return
-    if config.task.name not in ("rollout", *TRAINING):
+    task = TASKS[config.task.name]
+    if not task.trains and not task.rolls_out:
         refuse("cluster", "ray", f"task={config.task.name} starts no cluster; set cluster=none")
     if not config.arm.row.keyed:
         refuse("cluster", "ray", "arm=stock is vLLM without das, which a cluster does not start; leave it out")

@@ -32,6 +32,17 @@ with errors.one_line_errors(), subprocess.Popen(child) as deaf:
     print("began", flush=True)
     deaf.wait()
 """
+# A fork of a warm process, which has nothing to import.
+FORK = """
+import time
+from experiments.run import processes
+def body(pipe):
+    print("began", flush=True)
+    time.sleep(600)
+processes.WARM = "json"
+process, pipe = processes.spawned(body, daemon=False)
+process.join()
+"""
 # run.py with a task that fails in one way for each seed.
 SWEEP = """
 import os, runpy, signal, sys, types
@@ -95,6 +106,12 @@ def test_what_does_not_end_by_itself_is_ended(grace_s: str, numbers: list[int]) 
     process = start(DEAF, grace_s)
     assert told(process, *numbers) == (["error: ended by SIGTERM; the finished steps are in the run folder"], [])
     assert process.returncode == 143
+
+
+def test_a_fork_of_the_warm_process_ends_with_the_process_that_asked_for_it(tmp_path: Path) -> None:
+    (tmp_path / "forks.py").write_text(FORK)
+    process = start(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import forks")
+    assert told(process, signal.SIGKILL) == ([], [])
 
 
 def sweep(folder: Path, seeds: str, *further: str) -> tuple[int, list[str], list[str]]:
