@@ -150,27 +150,29 @@ def of_rows(*rows: Any) -> bytes:
     return json_lines(rows).encode()
 
 
-DATA = {  # kind -> file, content
+UNREADABLE = {  # kind -> file, content
     "data that is empty": ("x.jsonl", b""),
     "data that is truncated": ("x.jsonl.gz", gzip.compress(of_rows(PROBLEM) * 500)[:-20]),
     "data that is not UTF-8": ("x.jsonl", '{"problem": "größer"}\n'.encode("latin-1")),
-    "data without its columns": ("x.jsonl", of_rows({"q": "1 + 1?"})),
-    "data of the wrong type": ("x.jsonl", of_rows({**PROBLEM, "answer": [2]})),
-    "data with NaN answers": ("x.jsonl", of_rows({**PROBLEM, "answer": float("nan")})),
     "data in one giant line": ("x.jsonl", b'{"problem": "' + b"1 + " * 5_000_000),
-    "data of duplicates": ("x.jsonl", of_rows(PROBLEM) * 500),
-    "pickle where a table is expected": ("x.parquet", PICKLE),
     "data of an unknown form": ("x.csv", b"a\n1\n"),
     "data that is a folder": ("x.jsonl", None),
+    "pickle where a table is expected": ("x.parquet", PICKLE),
+}
+UNUSABLE = {  # kind -> rows
+    "data without its columns": [{"q": "1 + 1?"}],
+    "data of the wrong type": [{**PROBLEM, "answer": [2]}],
+    "data with NaN answers": [{**PROBLEM, "answer": float("nan")}],
+    "data of duplicates": [PROBLEM] * 500,
 }
 
 
-def data_file(name: str, content: bytes | None) -> Make:
+def data_file(name: str, content: bytes | None, named: str = "") -> Make:
     def make(tmp: Path, policy: Path) -> Made:
         path = tmp / name
         path.mkdir() if content is None else path.write_bytes(content)
         words = ["task=rollout", "data=problem_set", f"data.path={path}", f"policy.path={policy}", "reward=brevity"]
-        return [*words, *SHORT, "data.problems=2"], name
+        return [*words, *SHORT, "data.problems=2"], named or name
 
     return make
 
@@ -338,8 +340,10 @@ case("draft head of another policy", head_of_another_shape)
 case("draft model of another vocabulary", other_draft_model)
 case("config file with a syntax error", own_config(b"name: fixed\ntokens: [1, 2\n", "mine.yaml"))
 case("config file that is not UTF-8", own_config("name: größe\n".encode("latin-1"), "budget=mine"))
-for kind, file in DATA.items():
+for kind, file in UNREADABLE.items():
     case(kind, data_file(*file))
+for kind, rows in UNUSABLE.items():
+    case(kind, data_file("x.jsonl", of_rows(*rows), named="problem_set"))
 for kind, damage in HISTORIES.items():
     case(kind, warm_start(damage))
 for kind, content in ROLLOUTS.items():

@@ -61,16 +61,15 @@ def test_what_ends_a_run_is_one_line(
     error: Exception, code: int, named: str, in_training: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In a training the traceback of what the user wrote goes to the log."""
-    run = tmp_path if in_training else tmp_path / "gone"
     if isinstance(error, FileNotFoundError):
-        error = FileNotFoundError(error.errno, "No such file", str(run / "rollouts" / "x"))
-    training = one_line_failure(run) if in_training else nullcontext()
-    with pytest.raises(SystemExit) as stopped, one_line_errors(folder=run), training:
+        error = FileNotFoundError(error.errno, "No such file", str(tmp_path / "rollouts" / "x"))
+    training = one_line_failure(tmp_path) if in_training else nullcontext()
+    with pytest.raises(SystemExit) as stopped, one_line_errors(folder=tmp_path), training:
         raise error from KeyError("theirs")
     assert stopped.value.code == code
     printed = capsys.readouterr().err
     assert printed.startswith("error: ")
-    assert named.format(run=run) in printed
+    assert named.format(run=tmp_path) in printed
     assert printed.count("\n") == 1
     if isinstance(error, RewardError) and in_training:
         assert "KeyError: 'theirs'" in (tmp_path / "log.txt").read_text()

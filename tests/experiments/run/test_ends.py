@@ -39,9 +39,10 @@ from experiments.run import processes
 def body(pipe):
     print("began", flush=True)
     time.sleep(600)
-processes.WARM = "json"
-process, pipe = processes.spawned(body, daemon=False)
-process.join()
+def ask():
+    processes.WARM = "json"
+    process, pipe = processes.spawned(body, daemon=False)
+    process.join()
 """
 # run.py with a task that fails in one way for each seed.
 SWEEP = """
@@ -110,7 +111,7 @@ def test_what_does_not_end_by_itself_is_ended(grace_s: str, numbers: list[int]) 
 
 def test_a_fork_of_the_warm_process_ends_with_the_process_that_asked_for_it(tmp_path: Path) -> None:
     (tmp_path / "forks.py").write_text(FORK)
-    process = start(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import forks")
+    process = start(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import forks; forks.ask()")
     assert told(process, signal.SIGKILL) == ([], [])
 
 
