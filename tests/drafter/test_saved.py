@@ -28,43 +28,24 @@ def with_weight(at: int, value: float) -> Callable[[Arrays], Arrays]:
 
 INCONSISTENT: dict[str, Callable[[Arrays], Arrays]] = {
     "clocks ahead": lambda a: {"clocks": a["clocks"] + 250},
-    "clocks far behind": lambda a: {"clocks": a["clocks"] - (2**62 + 10)},
     "too few clocks": lambda a: {"clocks": a["clocks"][:-1]},
-    "clocks as text": lambda a: {"clocks": a["clocks"].astype(str)},
     "clocks with fractions": lambda a: {"clocks": a["clocks"] + 0.5},
-    "clocks in rows": lambda a: {"clocks": a["clocks"].reshape(2, 3)},
     "a negative clock": lambda a: {"clock": np.array(-1), "clocks": a["clocks"] - 9},
     "a huge clock": lambda a: {"clock": np.array(2**63 - 1)},
-    "many clocks": lambda a: {"clock": a["clocks"]},
-    "a clock with a fraction": lambda a: {"clock": np.array(5.5)},
     "negative lengths": lambda a: {"lengths": -a["lengths"]},
-    "lengths that wrap": lambda a: {"lengths": a["lengths"].astype(np.uint64) + np.uint64(2**63)},
     "lengths that are too long": lambda a: {"lengths": a["lengths"] + 1},
-    "too many lengths": lambda a: {"lengths": np.append(a["lengths"], 0)},
     "huge contexts": lambda a: {"contexts": a["contexts"] + 2**62},
     "a token of 2**31": lambda a: {"tokens": a["tokens"].astype(np.int64) + 2**31},
     "a negative token": lambda a: {"tokens": a["tokens"] - 5},
-    "tokens as numbers with fractions": lambda a: {"tokens": a["tokens"] * 1.0},
-    "tokens as one number": lambda a: {"tokens": np.array(7)},
-    "weights in two rows": lambda a: {"weights": np.stack([a["weights"]] * 2)},
     "too few weights": lambda a: {"weights": a["weights"][:-1]},
-    "whole numbers as weights": lambda a: {"weights": a["weights"].astype(np.int64)},
-    "complex weights": lambda a: {"weights": a["weights"] * 1j},
     "a weight that is NaN": with_weight(40, np.nan),
-    "a weight of zero": with_weight(3, 0.0),
     "a negative weight": with_weight(3, -1.0),
-    "a weight without end": with_weight(3, np.inf),
     "a mixing weight that is NaN": with_weight(-3, np.nan),
-    "a mixing weight without end": with_weight(-3, -np.inf),
-    "problems that are numbers": lambda a: {"problems": pack_strings([1, 2, 3, 4, 5, 6])},
-    "one text for all problems": lambda a: {"problems": pack_strings("pqpqpq")},  # type: ignore[arg-type]
     "too few problems": lambda a: {"problems": pack_strings(["p"])},
     "problems without an end": lambda a: {"problems": a["problems"][:-1]},
     "problems in brackets without end": lambda a: {"problems": np.full(10**6, ord("["), np.uint8)},
-    "problems as strings": lambda a: {"problems": np.array(["p"] * 6)},
     "bytes that are no text": lambda a: {"problems": np.full(9, 255, np.uint8)},
     "tokens and lengths swapped": lambda a: {"tokens": a["lengths"], "lengths": a["tokens"]},
-    "clocks and lengths swapped": lambda a: {"clocks": a["lengths"], "lengths": a["clocks"]},
 }
 
 
@@ -100,19 +81,8 @@ def test_a_file_without_one_of_its_arrays_is_refused(name: str, tmp_path: Path) 
     del arrays[name]
     np.savez(path, **arrays)  # type: ignore[arg-type]
     assert_refused(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"text"])
-def test_a_file_of_something_else_is_refused(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "history.npz"
-    path.write_bytes(content)
+    path.write_bytes(b"PK\x03\x04")  # something else
     assert_refused(path)
-
-
-def test_a_single_array_is_refused(tmp_path: Path) -> None:
-    with (tmp_path / "history.npz").open("wb") as file:
-        np.save(file, np.arange(3))
-    assert_refused(tmp_path / "history.npz")
 
 
 def test_the_byte_order_of_another_machine_is_understood(tmp_path: Path) -> None:
