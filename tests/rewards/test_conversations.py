@@ -3,7 +3,7 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 from itertools import repeat
@@ -60,12 +60,6 @@ def test_a_last_turn_without_text_scores_as_an_empty_one() -> None:
     judged.close()
 
 
-def test_brevity_uses_no_workers() -> None:
-    reward = BrevityConversations()
-    assert reward(completions=conversations("", "x" * 100), answer=["1", "1"]) == [1.0, 0.5]
-    assert reward.take_counts() == no_counts()
-
-
 # ---- a function of the user ----
 
 
@@ -82,7 +76,6 @@ def judged(function: Any) -> list[float | None]:
         ((True, False, True, True), [1.0, 0.0, 1.0, 1.0]),
         (np.arange(4, dtype=np.float32), [0.0, 1.0, 2.0, 3.0]),
         (np.ones((4, 1)), [1.0] * 4),
-        ([np.bool_(True)] * 4, [1.0] * 4),
         ([Decimal("0.5"), Fraction(1, 4), np.int64(-7), 10**30], [0.5, 0.25, -7.0, 1e30]),
         (iter([1.0, 2.0, 3.0, 4.0]), [1.0, 2.0, 3.0, 4.0]),
     ],
@@ -108,17 +101,13 @@ RULE = "a reward is a finite number, or None for a response without one"
     [
         (1.0, f" returned 1.0 (float): {LIST}"),
         (None, f" returned nothing: {LIST}"),
-        ({0: 1.0}, f" returned {{0: 1.0}} (dict): {LIST}"),
         ("1111", f" returned '1111' (str): {LIST}"),
-        ({1.0, 2.0, 3.0, 4.0}, f" returned {{1.0, 2.0, 3.0, 4.0}} (set): {LIST}"),
         (np.array(1.0), " returned array(1.) (ndarray): return a list, a reward for each response"),
         ([1.0], " returned 1 rewards for 4 responses: return one for each, in order"),
         (repeat(1.0), " returned more than 4 rewards for 4 responses: return one for each, in order"),
         ([1.0, 2.0, "3.5", 4.0], f", response 2 of 4 (counted from 0): '3.5' (str): {RULE}"),
         ([1.0, 2.0, 3.0, math.nan], f", response 3 of 4 (counted from 0): nan (float): {RULE}"),
-        ([math.inf] * 4, f", response 0 of 4 (counted from 0): inf (float): {RULE}"),
         ([1e39] * 4, f", response 0 of 4 (counted from 0): 1e+39 (float): {RULE}"),  # beyond float32
-        ([1j] * 4, f", response 0 of 4 (counted from 0): 1j (complex): {RULE}"),
         ([{"score": 1.0}] * 4, f", response 0 of 4 (counted from 0): {{'score': 1.0}} (dict): {RULE}"),
         (np.ones((4, 2)), f", response 0 of 4 (counted from 0): array([1., 1.]) (ndarray): {RULE}"),
     ],
@@ -170,10 +159,6 @@ def without_columns(completions: list[Any]) -> list[float]:
     return [1.0] * len(completions)
 
 
-async def asynchronous_generator(completions: list[Any], **columns: Any) -> AsyncIterator[float]:
-    yield 1.0
-
-
 @pytest.mark.parametrize(
     ("function", "line", "last"),
     [
@@ -182,7 +167,6 @@ async def asynchronous_generator(completions: list[Any], **columns: Any) -> Asyn
         (halfway, " raised OSError: net work down", halfway),
         (coroutine, " raised OSError: down", coroutine),
         (without_columns, " raised TypeError: without_columns() got an unexpected keyword argument 'prompts'", None),
-        (asynchronous_generator, " returned <async_generator object asynchronous_generator at ", None),
     ],
 )
 def test_an_error_in_the_function_names_it_and_the_place(function: Any, line: str, last: Any) -> None:

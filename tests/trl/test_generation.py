@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from datasets import Dataset
@@ -17,7 +18,7 @@ from das.engine.rollouts.report import RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.general.errors import EngineError, WeightSyncError
 from das.trl import generation
-from das.trl.dataset_rows import history_tick, problem_id, require_batch, require_fitting
+from das.trl.dataset_rows import problem_id, require_batch, require_fitting
 from das.trl.engines.engines import NewWeights
 from das.trl.engines.in_process import DasEngine, require_sleep_mode, tensor_parallel_group
 from experiments.training.generation import HarnessGeneration
@@ -149,21 +150,17 @@ def test_the_window_moves_with_the_training(unit: str, problems: int, processes:
     assert seen == ticks
 
 
-@pytest.mark.parametrize(("rows", "problems", "ticks"), [(2, 4, [0, 0, 0, 1]), (6, 6, [0, 1, 1, 2])])
+@pytest.mark.parametrize(
+    ("rows", "problems", "ticks"), [(2, 4, [0, 0, 0, 1]), (6, 6, [0, 1, 1, 2]), (2, 0, [1, 2, 3, 4])]
+)
 def test_the_window_moves_where_ranks_share_a_group(rows: int, problems: int, ticks: list[int]) -> None:
-    """Two ranks: of one group of four each has a half, or of three groups one and a half."""
-    announced = backend()
-    seen = []
+    """Two ranks: of one group of four each has a half, or of three groups one and a half. A stream has no length."""
+    announced, asking, seen = backend(), trainer(problems, processes=2), []
+    asking.train_dataset = asking.train_dataset or iter(())
     for _ in range(4):
-        announced.announce(trainer(problems, processes=2), [{"prompt": "p"}] * rows)
+        announced.announce(asking, [{"prompt": "p"}] * rows)
         seen.append(announced.history_tick)
     assert seen == ticks
-
-
-def test_a_dataset_without_length_has_no_epochs() -> None:
-    assert [history_tick("epoch", rollouts, None, 2) for rollouts in (1, 2)] == [1, 2]
-    assert [history_tick("epoch", rollouts, 9, 4) for rollouts in (1, 2, 3)] == [0, 1, 1]
-    assert history_tick("step", 3, 9, 4) == 3
 
 
 def test_problems_are_told_apart_by_id_or_prompt() -> None:
@@ -175,41 +172,22 @@ def test_problems_are_told_apart_by_id_or_prompt() -> None:
     assert problem_id(asking("a")) != problem_id(asking("b"))
 
 
-@pytest.mark.parametrize("value", [None, math.nan, np.float64("nan"), np.float32("nan"), "", "  ", np.str_("")])
-def test_a_missing_id_is_none(value: Any) -> None:
+def test_a_missing_id_is_none() -> None:
     """As a column of pandas or JSON has it where a row lacks one: the prompt tells the problem."""
-    one, two = ({"prompt": prompt, "problem_id": value} for prompt in "ab")
-    assert problem_id(one) == problem_id({"prompt": "a"}) != problem_id(two)
+    for value in (None, math.nan, np.float32("nan"), "  ", pandas.NA, pandas.NaT):
+        one, two = ({"prompt": prompt, "problem_id": value} for prompt in "ab")
+        assert problem_id(one) == problem_id({"prompt": "a"}) != problem_id(two)
 
 
-def test_missing_ids_of_pandas_are_none() -> None:
-    pandas = pytest.importorskip("pandas")
-    for value in (pandas.NA, pandas.NaT):
-        assert problem_id({"prompt": "a", "problem_id": value}) == problem_id({"prompt": "a"})
-
-
-@pytest.mark.parametrize("value", [3, "3", 3.0, " 3 ", np.int64(3), np.float32(3), np.str_("3"), Decimal(3)])
-def test_a_number_and_its_text_are_one_id(value: Any) -> None:
+def test_a_number_and_its_text_are_one_id() -> None:
     """pandas makes floats of whole numbers as soon as one is missing."""
-    assert problem_id({"prompt": "p", "problem_id": value}) == "3"
+    values = (3, "3", 3.0, " 3 ", np.int64(3), np.float32(3), np.str_("3"), Decimal(3))
+    assert {problem_id({"prompt": "p", "problem_id": value}) for value in values} == {"3"}
 
 
 def test_ids_that_are_others_stay_others() -> None:
-    values: list[Any] = [
-        0,
-        3.5,
-        "03",
-        "3.0",
-        True,
-        -3,
-        2**70,
-        float(2**53),
-        "p" * 513,
-        "q" * 513,
-        "\ud800",
-        (1, 2),
-        math.inf,
-    ]
+    numbers: list[Any] = [0, 3.5, -3, 2**70, float(2**53), math.inf, True]
+    values = [*numbers, "03", "3.0", "p" * 513, "q" * 513, "\ud800", (1, 2)]
     ids = [problem_id({"prompt": "p", "problem_id": value}) for value in values]
     assert len(set(ids)) == len(ids)
     assert all(len(name.encode()) <= 512 for name in ids), "the engine takes no longer ones"

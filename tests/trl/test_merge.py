@@ -41,7 +41,10 @@ def reporting(rollout: Rollout, **values: Any) -> Rollout:
 
 def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
     slow, fast = rollout(4.0, [5, 7], 2, ["stale"]), rollout(1.0, [3, 9], 4, [])
+    assert merged([slow]) is slow
+    slow, fast = reporting(slow, calibration_error=0.1), reporting(fast, calibration_error=0.2)
     both = merged([fast, slow])
+    assert both.report.calibration_error == merged([slow, fast]).report.calibration_error == 0.2
     assert [each.problem for each in both.finished] == ["p3", "p9", "p5", "p7"]
     assert [len(response) for response in both.responses] == [3, 9, 5, 7]
     assert [each.rank for each in both.finished] == [0, 0, 1, 1]
@@ -58,17 +61,6 @@ def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
     assert row["history_tokens"] == 200
     assert row["draft_share"] == 0.1
     assert row["alarms"] == ["rank 1: stale"]
-
-
-def test_the_largest_calibration_error_counts_whoever_was_slowest() -> None:
-    slow, fast = rollout(4.0, [5], 2, []), rollout(3.0, [7], 2, [])
-    ranks = [reporting(slow, calibration_error=0.1), reporting(fast, calibration_error=0.2)]
-    assert merged(ranks).report.calibration_error == merged(ranks[::-1]).report.calibration_error == 0.2
-
-
-def test_a_single_rollout_is_returned_as_it_is() -> None:
-    alone = rollout(4.0, [5, 7], 2, ["stale"])
-    assert merged([alone]) is alone
 
 
 def test_a_rollout_that_was_made_for_all_ranks_is_merged_to_itself() -> None:
