@@ -6,12 +6,16 @@ Whatever drafts, each request must get the tokens, text, stop reason and log-pro
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
+import torch
 from cases import LIMITS, MAX_MODEL_LEN, PROBLEMS, Case, answers, cases, core_of
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from das.budget import BudgetPolicy, LiveRequest
 from das.budget.policies import Fixed
@@ -139,6 +143,7 @@ def of_other_positions(true: np.ndarray, rng: np.random.Generator) -> np.ndarray
 FEW_SEATS = {"max_num_seqs": 3, "max_num_batched_tokens": 32}  # prompts in chunks
 # One long request fits (it needs 6 blocks, and vLLM keeps one block as its null block), two do not.
 SMALL_CACHE = {"extra": {"block_size": 32, "num_gpu_blocks_override": 12}}
+MODEL = {"method": "draft_model", "speculative": {"num_speculative_tokens": 4}}
 NO_PREFIXES = {"max_num_seqs": 64, "enable_prefix_caching": False}
 
 
@@ -156,6 +161,8 @@ class Method:
     accepted: int = 100  # tokens that must be accepted, or the comparison proves nothing
     preempts: bool = False
     foreign: int = 0  # its history begins with the answers, and distributions of ids up to this; 0: it begins empty
+    share: float = 0.0  # of the drafted tokens that must be accepted
+    draft_noise: float | None = None  # a copy of the policy drafts, with so much noise on its weights
 
 
 METHODS = {
@@ -184,7 +191,10 @@ METHODS = {
         {"method": "self_draft", "self_draft": "w8a8", **SMALL_CACHE, **fixed(8)},
         limits=8,
         preempts=True,
+        share=0.6,
     ),
+    "draft_model_few_seats_chunked": Method({**MODEL, **FEW_SEATS}, share=0.3, draft_noise=0.05),
+    "draft_model_itself_preempted": Method({**MODEL, **SMALL_CACHE}, share=0.9, preempts=True, draft_noise=0.0),
     "own_drafter": Method({"drafter": {"name": "prompt_lookup:PromptLookup", "match": 1}, **fixed(4)}, accepted=20),
 }
 
@@ -192,18 +202,38 @@ METHODS = {
 SLOW = (
     *("das_preempted", "das_asynchronous_rests", "das_tokens_no_prefixes", "das_learned_prices"),
     *("random_distributions", "stale_distributions", "self_w4_few_seats_chunked", "own_drafter"),
+    *("draft_model_few_seats_chunked", "draft_model_itself_preempted"),
 )
 
 
-def built(engines: Any, policy: str, method: Method) -> Any:
+def built(engines: Any, policy: str, method: Method, draft_model: str = "") -> Any:
     """The engine of a method."""
     drafter = {"window": 4, "min_prob": 0.0, "remember": "distributions"}
     own = {"method": "das", "drafter": drafter, **method.settings}
+    if draft_model:
+        own["speculative"] = {**own["speculative"], "model": draft_model}
     llm = engines.build(policy, max_model_len=MAX_MODEL_LEN, **own)
     if method.limits:
         worker = core_of(llm).model_executor.driver_worker.worker
         worker.das_runner.flights.proposer.draft_round.budget = RandomLimits(method.limits)
     return llm
+
+
+def near_copy(policy: str, folder: Path, noise: float) -> str:
+    """Write the policy with noise on its weights. Returns the folder."""
+    copytree(policy, folder)
+    weights = load_file(folder / "model.safetensors")
+    generator = torch.Generator().manual_seed(0)
+    for name, tensor in weights.items():
+        weights[name] = tensor + noise * tensor.std() * torch.randn(tensor.shape, generator=generator)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return str(folder)
+
+
+def known_to_vllm(batch: Sequence[Case]) -> list[int]:
+    """The requests that vLLM takes with drafters of its own, of those that have a seed."""
+    unknown = {"min_p", "logit_bias"}
+    return [i for i, case in enumerate(batch) if case.arguments["seed"] is not None and not unknown & {*case.arguments}]
 
 
 def give_foreign_history(llm: Any, batch: Sequence[Case], expected: Sequence[Any], largest: int) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from cases import answers, core_of, prompts
 from conftest import Engines, in_a_fork
-from ladder import FIXED, METHODS, SLOW, STORED, built, permuted, use_new_weights
+from ladder import FIXED, METHODS, SLOW, STORED, built, known_to_vllm, near_copy, permuted, use_new_weights
 
 from das.drafter import HistoryDrafter
 from das.engine import proposer
@@ -50,9 +50,18 @@ def test_the_answers_are_those_that_are_stored(expected: dict[str, Any]) -> None
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in METHODS]
 )
 def test_drafts_change_nothing(
-    engines: Engines, tiny_policy: str, expected: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+    engines: Engines,
+    tiny_policy: str,
+    expected: dict[str, Any],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    method, batch = METHODS[name], copy.deepcopy(expected["batch"])
+    method, batch, draft_model = METHODS[name], copy.deepcopy(expected["batch"]), ""
+    if method.draft_noise is not None:
+        draft_model = near_copy(tiny_policy, tmp_path / "draft", method.draft_noise)
+        asked = known_to_vllm(batch)
+        batch, expected = [batch[i] for i in asked], {k: [expected[k][i] for i in asked] for k in ("old", "new")}
     monkeypatch.syspath_prepend(EXAMPLES)
     if method.remembered:
         rng = np.random.default_rng(0)
@@ -62,7 +71,7 @@ def test_drafts_change_nothing(
             return None if true is None else method.remembered(true, rng)
 
         monkeypatch.setattr(proposer, "remembered_of", changed)
-    llm = built(engines, tiny_policy, method)
+    llm = built(engines, tiny_policy, method, draft_model)
     if method.settings.get("asynchronous"):
         assert type(core_of(llm).scheduler).__name__ == "AsyncScheduler"
     preempted: list[None] = []
@@ -73,7 +82,7 @@ def test_drafts_change_nothing(
         return preempt(*args, **kwargs)
 
     monkeypatch.setattr(core_of(llm).scheduler, "_preempt_request", preempt_and_count)
-    num_accepted = undrafted_rows = launched_ahead = by_thread = 0
+    num_drafted = num_accepted = undrafted_rows = launched_ahead = by_thread = 0
     draft_ahead = HistoryDrafter.draft_ahead
 
     def draft_and_count(*args: Any) -> None:
@@ -84,8 +93,9 @@ def test_drafts_change_nothing(
     monkeypatch.setattr(HistoryDrafter, "draft_ahead", draft_and_count)
 
     def turn(weights: str, tick: int, **how: Any) -> None:
-        nonlocal num_accepted, undrafted_rows, launched_ahead
+        nonlocal num_drafted, num_accepted, undrafted_rows, launched_ahead
         found, report = answers(llm, batch, history_tick=tick, **how)
+        num_drafted += report["drafted"]
         num_accepted += report["accepted"]
         undrafted_rows += report["undrafted_rows"]
         launched_ahead += report["launched_ahead"]
@@ -101,14 +111,23 @@ def test_drafts_change_nothing(
     if method.settings.get("method") != "none":
         turn("old", 2)
     turn("old", 3, order=permuted(batch, random.Random(0)), aborted=range(len(FIXED), len(FIXED) + 3))
+    before = llm.collective_rpc(weights_that_draft)
     use_new_weights(llm)
     turn("new", 4)
+    assert llm.collective_rpc(weights_that_draft) == before, "a draft model keeps its own"
     assert num_accepted > method.accepted or not method.accepted, "the comparison would prove nothing"
+    assert num_accepted >= method.share * num_drafted, num_accepted / num_drafted
     assert len(preempted) > 20 or not method.preempts
     assert undrafted_rows > 0 or not method.settings.get("asynchronous"), "planned for drafts that nobody made"
     assert by_thread > 20 or not method.settings.get("asynchronous"), "the drafter's thread had nothing to do"
     assert launched_ahead > 20 or not method.settings.get("asynchronous"), "each pass waited for its drafts"
     force(llm)
+
+
+def weights_that_draft(worker: Any) -> float:
+    """The sum of a draft model's weights; 0 if there is none."""
+    model = getattr(worker.model_runner.speculator, "model", None)
+    return 0.0 if model is None else float(sum(each.double().abs().sum() for each in model.parameters()))
 
 
 def force(llm: Any) -> None:
