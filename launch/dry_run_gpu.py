@@ -23,7 +23,7 @@ MODULES = (
     "das.engine.worker",
     "das.engine.runner.runner",
     "das.verify.keyed_triton",
-    "experiments.tasks.compare",
+    "experiments.compare.comparison",
     *(f"experiments.gpu.{part}" for part in ("sampler", "speed", "tokens", "passes", "grpo", "memory")),
 )
 KERNELS = {"_C": "rms_norm", "_C_cache_ops": "reshape_and_cache_flash", "_vllm_fa3_C": "fwd"}
@@ -110,7 +110,7 @@ def check(invariant: bool, home: str) -> None:
     import das
     from experiments.gpu.engines import NO_COMPILER
     from experiments.gpu.speed import NGRAM_GPU
-    from experiments.small_policy.shapes import shape_of, weightless_policy
+    from experiments.policies.shapes import shape_of, weightless_policy
 
     policy = str(weightless_policy("8b", shape_of("8b").vocabulary or 0, "bfloat16", Path(home)))
     das.install(exact="bits" if invariant else "distribution")

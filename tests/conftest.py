@@ -33,7 +33,7 @@ CLUSTER, NIGHTLY = "tests/cluster/", "tests/nightly/"
 # What takes longest begins first, so that no process is left alone with it in the end.
 LONG = (
     CLUSTER,
-    *("tests/trl/", "tests/experiments/tasks/", "tests/experiments/harness/"),
+    *("tests/trl/", "tests/experiments/tasks/", "tests/experiments/arm/", "tests/experiments/compare/"),
     *("tests/engine/", "tests/experiments/heads/", "tests/rewards/", "tests/test_"),
 )
 FEW_BLOCKS = "+engine.extra.num_gpu_blocks_override=256"  # of 128 tokens; clusters have many engines
@@ -197,8 +197,8 @@ def random_policy(folder: Path, **sizes: int) -> str:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from experiments.small_policy.problems import make_problems
-    from experiments.small_policy.tokenizer import train_tokenizer
+    from experiments.policies.problems import make_problems
+    from experiments.policies.train import train_tokenizer
 
     mix = {2: 0.20, 3: 0.36, 4: 0.20, 5: 0.10, 6: 0.07, 7: 0.04, 8: 0.03}
     tokenizer = train_tokenizer(problem.question for problem in make_problems("arithmetic", 20, 1, mix, "training"))
@@ -235,7 +235,7 @@ def mtp_policy(folder: Path) -> str:
     from mtp_layer import mtp_shape, new_mtp
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from experiments.heads.mtp import put_back
+    from experiments.heads.files import put_back
 
     # transformers loads the tokenizer of any Qwen2 as Qwen2's class, which splits numbers and has one more token.
     random_policy(folder)
@@ -267,7 +267,7 @@ def layer_of(policy: Path) -> Any:
     """The MTP layer in a policy's folder, in torch."""
     from mtp_layer import FIRST, MtpLayer, mtp_shape
 
-    from experiments.heads.mtp import mtp_tensors
+    from experiments.heads.files import mtp_tensors
 
     layer = MtpLayer(mtp_shape(json.loads((policy / "config.json").read_text())))
     layer.load_state_dict({name.removeprefix(FIRST): value for name, value in mtp_tensors(policy)})

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from steps_on_disk import json_lines, write_arm
 
-from experiments.simulate.made_up import made_up_problems
+from experiments.simulate.workload import made_up_problems
 
 # The recorded traces that the replays of DAS read. The last but one has four prompts of each problem.
 TRACES = ("areal_deepscaler_base", "areal_nemotron_base", "steer_r1d_qwen14b_pos0to3", "rg_llama3b_rl")

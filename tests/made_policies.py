@@ -92,7 +92,7 @@ def write(name: str, folder: Path) -> str:
     """Write a stand-in with a tokenizer of VOCABULARY tokens; one that sees, with a processor. Returns the folder."""
     from transformers import AddedToken
 
-    from experiments.small_policy.tokenizer import train_tokenizer
+    from experiments.policies.train import train_tokenizer
 
     model = new_model(name)
     model.generation_config.eos_token_id = 3

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from experiments.heads.eagle3 import Attended, Eagle3Head, HeadShape, gated_mlp, shape_for
-from experiments.heads.mtp import LAYERS
+from experiments.heads.files import LAYERS
 
 FIRST = LAYERS + "0."
 

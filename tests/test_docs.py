@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 import das
-from experiments.compare.arm_configs import arm_changes, arm_configs
+from experiments.compare.comparison import arm_changes, arm_configs, check_stock
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS
 from experiments.settings.compose import composed
 from experiments.settings.config import run_config
-from experiments.tasks import compare
 
 ROOT = CONFIGS.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
@@ -60,7 +59,7 @@ def test_command_composes(command: str) -> None:
     config = run_config(whole.config)
     assert config.task.name in TASKS
     if config.task.name == "compare":
-        compare.check_stock(arm_configs(whole, arm_changes(config.arms, config.vary)))
+        check_stock(arm_configs(whole, arm_changes(config.arms, config.vary)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

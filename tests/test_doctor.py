@@ -164,7 +164,7 @@ def test_a_model_gets_one_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.nightly
 def test_a_model_is_timed_with_stock_none_and_das(doctor_here: Callable[..., Any]) -> None:
-    found = checks(doctor_here("--json", "--speed", str(ROOT / "experiments/small_policy/shipped/puzzles")))
+    found = checks(doctor_here("--json", "--speed", str(ROOT / "experiments/policies/shipped/puzzles")))
     assert found["model"]["state"] == "ok"
     numbers = (
         r"16 requests at once, .*: stock [\d,]+; none [\d,]+; das [\d,]+ at a problem's first visit, [\d,]+ at the"

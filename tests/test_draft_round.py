@@ -18,19 +18,16 @@ from das.engine.requests import Pass, Request, Requests
 from das.engine.settings import WORKER
 from das.verify.admission import PROBLEM_KEY
 from das.verify.sampler import Remembered
-from experiments.simulate.cluster import simulate_rollout
-from experiments.simulate.latency_forms import Drafting
-from experiments.simulate.made_up import made_up_problems
+from experiments.simulate.engine import simulate_rollout
+from experiments.simulate.latency import Drafting
 from experiments.simulate.text_engine import PROMPT, TextEngine
 from experiments.simulate.times import Times
-from experiments.simulate.workload import Sampling, Workload, workload
+from experiments.simulate.workload import Sampling, Workload, made_up_problems, workload
 
 MAX_TOKENS = 400
 STOP = 5000  # last token of every response; the texts have smaller ones
 # Sums and differences of these times are exact in floating point, so both callers see the very same seconds.
-TIMES = Times(
-    Drafting(2**-7, 2**-13, 2**-9, 2**-12), host=2**-10, prefill=2**-17, draft_request=2**-16, draft_token=2**-19
-)
+TIMES = Times(Drafting(2**-7, 2**-13, 2**-9, 2**-12), prefill=2**-17, draft_request=2**-16)
 BUDGETS: dict[str, dict[str, Any]] = {
     "none": {"name": "none"},
     "fixed": {"name": "fixed", "tokens": 7},

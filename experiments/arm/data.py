@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from datasets import Dataset
 
-from experiments.problems import load
+from experiments import problem_sets
+from experiments.policies.problems import PUZZLES, make_problems
 from experiments.run.errors import UserError
 from experiments.settings.config import RunConfig
 from experiments.settings.groups import DataConfig, Programs, Puzzles, Words
-from experiments.small_policy.problems import PUZZLES, make_problems
 
 Split = Literal["training", "evaluation"]
 MADE = ("puzzles", "programs", "words")  # problems that are made here; all other sets are read
@@ -44,7 +44,7 @@ def split_rows(data: DataConfig, split: Split, config: RunConfig, policy: str) -
             raise UserError(f"{key}.problems={data.problems}: {error}") from error
     room = config.engine.max_model_len - config.trainer.max_completion_length
     settings, template = json.dumps(data.given), json.dumps(config.trainer.chat_template_kwargs)
-    return load.load(settings, config.seed, room, policy, template)
+    return problem_sets.load(settings, config.seed, room, policy, template)
 
 
 def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def _generated(data: DataConfig, seed: int, split: Split) -> list[dict[str, Any]
     mix = frequencies(data)
     problems: Sequence[Any]
     if data.name == "words":
-        from experiments.real_policy.words import make_word_problems
+        from experiments.policies.words import make_word_problems
 
         problems = make_word_problems(data.problems, seed, mix, split=split)
     else:

@@ -83,12 +83,11 @@ def online_head(config: RunConfig, model: Any) -> "OnlineHead | None":
 def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Path:
     from transformers import logging
 
-    from experiments.heads import warm_up as head_warm_up
     from experiments.heads.files import save_head
-    from experiments.heads.training import HeadOptions
+    from experiments.heads.training import HeadOptions, WarmUp, make_head
 
     settings = config.head
-    warm_up = head_warm_up.WarmUp(
+    warm_up = WarmUp(
         prompts=_prompts(config, settings, str(policy)),
         max_tokens=min(settings.max_tokens, config.trainer.max_completion_length),
         temperature=config.trainer.temperature,
@@ -101,7 +100,7 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
         note(f"making a draft head ({settings.warm}, {len(warm_up.prompts)} responses of the policy)")
         logging.disable_progress_bar()
         try:
-            head, report = head_warm_up.make_head(policy, warm_up, note)
+            head, report = make_head(policy, warm_up, note)
         except ValueError as error:
             raise UserError(str(error)) from error
         finally:

@@ -6,10 +6,10 @@ from typing import Any
 
 from datasets import Dataset
 
+from experiments import problem_sets
 from experiments.arm.data import MADE, split_rows
 from experiments.arm.pass_at_k import powers_of_two
 from experiments.arm.reward import check_judge
-from experiments.problems import load
 from experiments.run.errors import UserError
 from experiments.settings.checked import plain
 from experiments.settings.compose import group_settings
@@ -27,7 +27,7 @@ def check(config: RunConfig) -> None:
     data = held_out_data(config)
     with renamed_keys(EVAL_KEYS):
         if data.name not in MADE:
-            load.check(data.given)
+            problem_sets.check(data.given)
     check_judge(judge_config(config.reward, data))
 
 

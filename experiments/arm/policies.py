@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.arm.recorded_text import is_recorded, recorded_texts, vocabulary_of
+from experiments.policies import SHIPPED
+from experiments.policies.shapes import random_policy, shape_of
 from experiments.run.errors import UserError
 from experiments.settings.config import RunConfig
-from experiments.small_policy import SHIPPED
-from experiments.small_policy.shapes import random_policy, shape_of
 
 SMOLLM2 = "smollm2"  # a pretrained language model
 RANDOM = "random"  # weights that nobody trained
@@ -73,12 +73,12 @@ def _random(config: RunConfig) -> Path:
 
 def _smollm2(config: RunConfig, progress: Callable[[str], None]) -> Path:
     """Return the folder of SmolLM2, as it comes or after its cold start."""
-    from experiments.real_policy.smollm2 import find_smollm2
+    from experiments.policies.smollm2 import find_smollm2
 
     cache = Path(config.cache) / "policies"
     policy = find_smollm2(cache, progress)
     if config.policy.cold_start is None:
         return policy
-    from experiments.real_policy.cold_start import build_cold_start
+    from experiments.policies.smollm2 import build_cold_start
 
     return build_cold_start(policy, cache, progress)

@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.run.errors import UserError
 from experiments.settings.config import RunConfig, steps_per_epoch
-from experiments.simulate.rollouts import sampled_responses_of
+from experiments.simulate.rollouts import responses_of
 
 Text = list[int]  # the token ids of a response
 
@@ -41,7 +41,7 @@ def texts_of(path: Path, problems: int, responses: int, longest: int, end: int) 
 
     longest: tokens of the longest one; all are cut to the same fraction of their length. end: see recorded_texts.
     """
-    enough = [[text for text, _ in texts] for texts in sampled_responses_of(path).values() if len(texts) >= responses]
+    enough = [texts for texts in responses_of(path).values() if len(texts) >= responses]
     if len(enough) < problems:
         raise UserError(
             f"task.recorded={path}: {len(enough)} problems have {responses} responses, and {problems} are needed: "

@@ -16,8 +16,8 @@ from experiments.run.progress import Progress
 from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig, steps_per_epoch
-from experiments.training.history_file import save_history
-from experiments.training.stock import build_in_process
+from experiments.training.engines import build_in_process
+from experiments.training.generation import save_history
 
 Prompt = dict[str, list[int]]  # {"prompt_token_ids": token ids}, as vLLM takes it
 

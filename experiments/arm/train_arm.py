@@ -38,7 +38,7 @@ from experiments.training.barrier import Barrier
 from rewards.conversations import ConversationReward
 
 if TYPE_CHECKING:
-    from experiments.training.checkpoint_writer import Checkpoints
+    from experiments.training.checkpoint import Checkpoints
     from experiments.training.trainer import SpeculativeGRPOTrainer
 
 FINAL = "final.json"  # digests of the last weights and optimizer state
@@ -150,7 +150,7 @@ def load_model(policy: str, dtype: str) -> Any:
 def checkpoints(config: RunConfig, run: ArmRun, model: Any, rows: Any) -> "Checkpoints":
     """Return the description of the arm's checkpoints. Each of them records the settings, and digests of the initial
     weights and of the rows, so that only the same run resumes from it."""
-    from experiments.training.checkpoint_writer import Checkpoints
+    from experiments.training.checkpoint import Checkpoints
 
     # All ranks have read the same files, so one of them computes the digest.
     policy_digest = ranks.gather(weights_digest(model) if ranks.is_main() else "")[0]
@@ -190,7 +190,7 @@ def build_trainer(run: ArmRun, **parts: Any) -> "SpeculativeGRPOTrainer":
     """Build the trainer of the arm. parts: arguments of the trainer that do not follow from `run`."""
     from transformers import AutoTokenizer, PrinterCallback
 
-    from experiments.training.recorded_engine import Recording
+    from experiments.training.engines import Recording
     from experiments.training.train_once import GiveWeights, RolloutTrainer, TakeWeights, WeightsFile
     from experiments.training.trainer import SpeculativeGRPOTrainer
 

@@ -11,13 +11,13 @@ from das.general import ranks
 from das.general.errors import ClusterError
 from das.trl.lag import ahead_problem
 from das.trl.support import unsupported
+from experiments import problem_sets
 from experiments.arm import heads, held_out
 from experiments.arm.data import MADE, frequencies
 from experiments.arm.engine import engine_settings
 from experiments.arm.policies import check_mtp
 from experiments.arm.reward import check_judge
 from experiments.arm.validate_policy import check_policy
-from experiments.problems import load
 from experiments.registry import TASKS
 from experiments.run.errors import UserError
 from experiments.settings.checked import shown
@@ -82,7 +82,7 @@ def check_data(config: RunConfig) -> None:
     if data.name in MADE:
         frequencies(data)
     else:
-        load.check(data.given)
+        problem_sets.check(data.given)
 
 
 def check_cluster(config: RunConfig) -> None:

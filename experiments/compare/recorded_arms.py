@@ -1,6 +1,6 @@
 """Simulate recorded arms with the engine, drafter, budget and order of requests of their configs, on any machine."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis import read
 from das.drafter import make_drafter
-from das.drafter.options import DEFAULTS
 from das.engine.settings import EngineSettings, find_method
 from das.trl.dataset_rows import history_tick
 from experiments.arm.engine import make_schedule
-from experiments.run.errors import reading
 from experiments.settings.checked import plain
 from experiments.settings.config import problems_per_step
 from experiments.settings.groups import made_budget
-from experiments.simulate.arms import Arm
-from experiments.simulate.cluster import Step, simulate_rollout
-from experiments.simulate.latency_forms import Passes, fit_drafting
+from experiments.simulate.engine import Step, simulate_rollout
+from experiments.simulate.latency import Passes, fit_drafting
 from experiments.simulate.rollouts import read_rollouts
+from experiments.simulate.text_engine import Arm
 from experiments.simulate.times import PassTimes, Times
 from experiments.simulate.workload import Workload
 
@@ -31,44 +29,14 @@ PROMPT = 32  # tokens that every prompt is taken to have; rows of responses do n
 COUNTS = ("step_live", "step_tokens")  # of a pass
 
 
-def arm_config_of(path: Path) -> DictConfig:
-    """Read the config that the arm in this folder recorded. Raises UserError for a config without an arm."""
-    with reading(path / "config.yaml"):
-        config = OmegaConf.load(path / "config.yaml")
-        if config.arm.method is None:  # also raises if there is no arm
-            raise ValueError("arm.method is empty")
-        assert isinstance(config, DictConfig)
-        return config
-
-
-def can_be_replayed(config: DictConfig) -> bool:
-    """Return whether experiments/simulate can simulate an arm with this recorded config."""
-    return find_method(config.arm.method).simulated
-
-
-def simulated_arm(settings: EngineSettings) -> Arm:
-    """Return the simulated arm that drafts as the settings say. Raises ValueError for a method that cannot be
-    simulated."""
-    if not settings.row.simulated:
-        raise ValueError(f"an arm drafts with {settings.method}, which cannot be simulated")
-    if not settings.row.drafts:
-        return Arm()
-    return Arm(settings.budget, partial(make_drafter, settings.drafter))
-
-
 def replay_arm(works: list[Workload], times: PassTimes, config: DictConfig) -> list[Step]:
     """Simulate the steps of an arm with the engine, drafter, budget and order of requests of its config."""
     drafter = plain(config.drafter)
     unit = drafter.pop("unit")
-    settings = EngineSettings(
-        "recorded",
-        config.arm.method,
-        drafter=drafter,
-        budget=made_budget(plain(config.arm.get("budget") or config.budget)),
-    )
-    engine = simulated_arm(settings).engine(
-        times, int(config.engine.max_num_seqs), int(config.trainer.max_completion_length)
-    )
+    budget = made_budget(plain(config.arm.get("budget") or config.budget))
+    settings = EngineSettings("recorded", config.arm.method, drafter=drafter, budget=budget)
+    arm = Arm(settings.budget, partial(make_drafter, settings.drafter)) if settings.row.drafts else Arm()
+    engine = arm.engine(times, int(config.engine.max_num_seqs), int(config.trainer.max_completion_length))
     per_step = problems_per_step(config.trainer, config.engine.processes)
     schedule = make_schedule(config.schedule)
     steps = []
@@ -81,22 +49,6 @@ def replay_arm(works: list[Workload], times: PassTimes, config: DictConfig) -> l
     return steps
 
 
-def tokens_only(works: Sequence[Workload], drafter: Mapping[str, Any]) -> str:
-    """Return a line for the user if this drafter remembers distributions, and rollouts were recorded without them.
-
-    drafter: options of HistoryDrafter. Empty: there is nothing to say.
-    """
-    if drafter.get("remember", DEFAULTS.remember) != "distributions":
-        return ""
-    known = [work.sampling_of(i) is not None for work in works for i in range(len(work))]
-    if all(known):
-        return ""
-    return (
-        f"{known.count(False)} of {len(known)} recorded responses have no distributions of this policy's tokens: das "
-        "drafts from their tokens alone"
-    )
-
-
 def replay_errors(arms: Mapping[str, Path]) -> dict[str, float]:
     """Simulate the rollouts of a run, at times of passes that are fitted to every second step. Returns arm -> simulated
     / measured time of the other steps, minus 1.
@@ -104,8 +56,8 @@ def replay_errors(arms: Mapping[str, Path]) -> dict[str, float]:
     arms: name -> folder. Arms that cannot be replayed are left out. The result is empty if several processes rolled
     out, if responses have more than MOST_TOKENS tokens, and for fewer than FEWEST passes.
     """
-    configs = {name: arm_config_of(path) for name, path in arms.items()}
-    configs = {name: config for name, config in configs.items() if can_be_replayed(config)}
+    configs: dict[str, Any] = {name: OmegaConf.load(path / "config.yaml") for name, path in arms.items()}
+    configs = {name: config for name, config in configs.items() if find_method(config.arm.method).simulated}
     rows = {name: read.metrics(arms[name]) for name in configs}
     every_row = [row for of_arm in rows.values() for row in of_arm]
     if sum(row["tokens"] for row in every_row) > MOST_TOKENS:

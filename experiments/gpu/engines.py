@@ -1,11 +1,56 @@
-"""Build the engines of task=check_gpu: random weights, made on the device."""
+"""What the parts of task=check_gpu share: their size, their lines of JSON (each number is written as soon as it is
+known), and their engines, with random weights that are made on the device."""
 
+import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 from das.engine.settings import STOCK
-from experiments.gpu.scale import Row, Scale
+from experiments.run.files import add_rows
+
+Size = TypeVar("Size")
+Row = dict[str, Any]
+LINES = "lines.jsonl"  # in the folder of results; all parts write into it
+
+
+@dataclass(frozen=True)
+class Scale:
+    """gpu: full size on a GPU; otherwise tiny, which only tests the code. folder: of the results. cache: for models.
+    recorded: a recording whose text is rolled out; None: made-up text. part: whose lines these are.
+    shown: the descriptor to which lines are printed."""
+
+    gpu: bool
+    folder: Path
+    cache: Path
+    recorded: Path | None = None
+    part: str = ""
+    shown: int = 1
+
+    def pick(self, on_gpu: Size, on_cpu: Size) -> Size:
+        """Return the size for the device."""
+        return on_gpu if self.gpu else on_cpu
+
+    def note(self, **row: Any) -> None:
+        """Write a line of this part, and print it."""
+        add_rows(self.folder / LINES, [line := {"part": self.part, **row}])
+        os.write(self.shown, f"{json.dumps(line)}\n".encode())
+
+    def noted(self, **wanted: Any) -> list[Row]:
+        """Return this part's lines that have these entries."""
+        rows = map(json.loads, (self.folder / LINES).read_text().splitlines())
+        return [row for row in rows if row["part"] == self.part and wanted.items() <= row.items()]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """ok: whether a part passed. line: what it found."""
+
+    ok: bool
+    line: str
+
 
 SHAPE, THIN = "8b", "8b_thin"  # on a GPU; the second: 8B's width, and so its kernels, in four layers
 BATCHED = "max_num_batched_tokens"
@@ -17,12 +62,12 @@ ON_CPU: Row = {"dtype": "float32", "enforce_eager": True, "gpu_memory_utilizatio
 def build(scale: Scale, method: str, shape: str = SHAPE, options: Row | None = None, **arguments: Any) -> Any:
     """Build an engine. `stock` is vLLM as it comes; other methods are das's.
 
-    shape: of experiments/small_policy/shapes.py; a CPU takes a tiny one. options: of das.engine_arguments. arguments:
+    shape: of experiments/policies/shapes.py; a CPU takes a tiny one. options: of das.engine_arguments. arguments:
     further ones of vllm.LLM, and `apart`: whether the engine's core gets a process of its own.
     """
     import das
     from das.engine.environment import in_this_process, variables
-    from experiments.small_policy.shapes import random_policy, shape_of, weightless_policy
+    from experiments.policies.shapes import random_policy, shape_of, weightless_policy
 
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "INFO")  # the log says which kernels and graphs were chosen
     made: Row = {"logprobs_mode": "processed_logprobs"}  # as TRL sets it

@@ -7,18 +7,179 @@ request's own text alone, with vLLM's dynamic speculation: fewer drafted tokens 
 
 das rolls out three visits, and knows no responses in the first; other arms the last one, and `stock` all whose lengths
 differ. After the timed visits a short rollout is profiled.
+
+Texts are made up, of equal lengths, or recorded. `Forced` lets vLLM's own runner emit them.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import torch
+
 from das.engine.patches.replace import patch
+from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from das.engine.settings import STOCK
-from experiments.gpu.engines import build, kv_tokens, worker_of
-from experiments.gpu.scale import Row, Scale, Verdict
-from experiments.gpu.texts import VISITS, Work, works
-from experiments.gpu.watch import Forced, profile
+from das.verify.forced import RAISE
+from experiments.arm.recorded_text import Text, texts_of
+from experiments.gpu.engines import SHAPE, Row, Scale, Verdict, build, kv_tokens, worker_of
+from experiments.policies.shapes import shape_of
 from experiments.run.errors import RunFailed
-from experiments.training.recorded_engine import RecordedEngine, RecordedStockEngine
+from experiments.simulate.workload import made_up_problems
+from experiments.training.engines import RecordedEngine, RecordedStockEngine, Recording
+
+SIBLINGS, VISITS = 8, 3
+LIVE = (256, 64, 16)  # requests of the made-up texts
+PROMPT, LENGTH = 256, 192  # tokens of a made-up prompt, and response
+SEATS, CONTEXT, LONGEST = 64, 2048, 512  # of the recorded texts: requests, tokens of a prompt, of the longest response
+
+
+@dataclass(frozen=True)
+class Work:
+    """Responses to the same problems in some visits. Token 0 occurs nowhere, and `end` only at the end of a response.
+
+    prompts: of each request. Siblings stand one behind the other, with prompts of their own, because a prompt that
+    requests share is read from the device's cache, which makes long contexts look cheap."""
+
+    name: str
+    end: int
+    prompts: Sequence[Sequence[int]]
+    recording: Recording
+
+    @property
+    def lengths(self) -> set[int]:
+        """The lengths of the responses in tokens."""
+        return {len(text) for texts in self.recording.responses.values() for text in texts}
+
+    def first_tokens(self, count: int) -> "Work":
+        """Returns responses that end after so many tokens."""
+        short = {
+            problem: [[*text[: min(count, len(text)) - 1], self.end] for text in texts]
+            for problem, texts in self.recording.responses.items()
+        }
+        return replace(self, recording=replace(self.recording, responses=short))
+
+    def request(self, visit: int, stops: bool) -> RolloutRequest:
+        """Return the request of a visit. Its limit of tokens is the same for all, so that no budget can learn the
+        length of a response. stops: whether responses end at `end`."""
+        from vllm import SamplingParams
+
+        ends, count = [self.end] if stops else [], len(self.prompts)
+        return RolloutRequest(
+            [{"prompt_token_ids": list(prompt)} for prompt in self.prompts],
+            # TRL asks for log-probs
+            SamplingParams(temperature=1.0, logprobs=0, max_tokens=max(self.lengths), stop_token_ids=ends),
+            [f"{i // SIBLINGS}" for i in range(count)],
+            seeds=[request_seed(0, visit, i) for i in range(count)],
+            step=visit,
+            next_history_tick=visit + 1,
+        )
+
+
+def works(scale: Scale) -> list[Work]:
+    """Return the texts. Recorded responses are cut to the same fraction, so their lengths keep their proportions. Long
+    prompts stand for the contexts that whole responses would have."""
+    vocabulary = scale.pick(shape_of(SHAPE).vocabulary, None) or 512
+    prompt, length = scale.pick((PROMPT, LENGTH), (12, 24))
+    made = [_work(f"{live} made up", vocabulary, _made_up(live, length - 1), prompt) for live in scale.pick(LIVE, (8,))]
+    seats, context, longest = scale.pick((SEATS, CONTEXT, LONGEST), (8, 40, 48))
+    if scale.recorded is None:
+        rng = np.random.default_rng(0)  # a stand-in: skewed lengths, a third of the longest on average
+        texts = [[text[: 1 + int(longest * rng.random() ** 2)] for text in own] for own in _made_up(seats, longest)]
+        return [*made, _work(f"{seats} made up, own lengths", vocabulary, texts, context)]
+    texts = texts_of(scale.recorded, seats // SIBLINGS, SIBLINGS * VISITS, longest, vocabulary - 1)
+    texts = [[text[:-1] for text in own] for own in texts]
+    return [*made, _work(f"{seats} recorded, own lengths", vocabulary, texts, context)]
+
+
+def _made_up(live: int, length: int) -> list[list[Text]]:
+    made = made_up_problems(live // SIBLINGS, SIBLINGS * VISITS, length, seed=0)
+    return [[text.tolist() for text in own] for _, own in made]
+
+
+def _work(name: str, vocabulary: int, texts: Sequence[Sequence[Text]], prompt: int) -> Work:
+    """Makes the work of the responses to each problem. prompt: tokens of each prompt."""
+    end = vocabulary - 1
+    responses = {
+        f"{i}": [[*(1 + token % (end - 1) for token in text), end] for text in own] for i, own in enumerate(texts)
+    }
+    prompts = [[2 + i, *range(1, prompt)] for i in range(len(texts) * SIBLINGS)]
+    return Work(name, end, prompts, Recording(responses, SIBLINGS, 1))
+
+
+CUDA = torch.cuda.is_available()
+
+
+class Forced:
+    """Lets the verifier of vLLM's own model runner emit recorded text, and counts what it verifies."""
+
+    def __init__(self, llm: Any):
+        self._runner = runner = worker_of(llm).model_runner
+        self._forced: torch.Tensor | None = None  # the token of each row of logits, in a pass
+        patch(runner, "sample", self._sample)
+        patch(runner.model, "compute_logits", self._logits)
+
+    def begin(self, texts: Sequence[Sequence[int]], prompt: int, first: int) -> None:
+        """Begin a rollout. texts: of its requests. prompt: tokens of each prompt. first: the first request's number."""
+        device = self._runner.device
+        self._texts = torch.nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], True).to(device)
+        self._prompt, self._first = prompt, first
+        self.passes = self.rows_verified = 0  # passes of each request that emit; drafted tokens in them
+        self.rows_held = torch.zeros((), dtype=torch.int64, device=device)  # those that are no place without a draft
+
+    def _sample(self, original: Any, hidden_states: Any, batch: Any, *rest: Any) -> Any:
+        computed = batch.num_computed_tokens_np + batch.num_scheduled_tokens
+        self.passes += int((computed >= batch.prefill_len_np).sum())
+        self.rows_verified += batch.num_draft_tokens
+        # vLLM fills places without a draft with the request's last token.
+        last = self._runner.req_states.last_sampled_tokens.view(-1)[batch.expanded_idx_mapping]
+        tokens = batch.input_ids[batch.logits_indices]
+        self.rows_held += ((batch.expanded_local_pos > 0) & (tokens != last)).sum()
+        numbers = [int(name.partition("-")[0]) - self._first for name in batch.req_ids]
+        owner = torch.from_numpy(np.repeat(numbers, np.diff(batch.cu_num_logits_np))).to(last.device)
+        at = batch.positions[batch.logits_indices] + 1 - self._prompt
+        self._forced = self._texts[owner, at.clamp(0, self._texts.shape[1] - 1)]
+        try:
+            return original(hidden_states, batch, *rest)
+        finally:
+            self._forced = None
+
+    def _logits(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        logits = original(*args, **kwargs)
+        if self._forced is not None:
+            logits[torch.arange(len(logits), device=logits.device), self._forced] += RAISE
+        return logits
+
+
+@contextmanager
+def profile(llm: Any, passes: range, found: dict[str, float]) -> Iterator[None]:
+    """Inside the `with` block, profile these steps of the engine, and fill `found` (device_times)."""
+    engine, step = llm.llm_engine, llm.llm_engine.step
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CUDA if CUDA else torch.profiler.ProfilerActivity.CPU],
+        schedule=torch.profiler.schedule(wait=passes.start - 1, warmup=1, active=len(passes), repeat=1),
+        on_trace_ready=lambda profiler: found.update(device_times(profiler.events())),
+    ) as profiler:
+        engine.step = lambda: (step(), profiler.step())[0]
+        try:
+            yield
+        finally:
+            engine.step = step
+
+
+def device_times(events: Any) -> dict[str, float]:
+    """Return in what shares of the time of a profile the device computes, and waits for drafts (`wait_for_drafts`)."""
+    kind = torch.autograd.DeviceType.CUDA if CUDA else torch.autograd.DeviceType.CPU
+    kernels = [each for each in events if each.device_type == kind and not each.is_user_annotation]
+    span = max(each.time_range.end for each in kernels) - min(each.time_range.start for each in kernels)
+    shares = {"device_share": 0.0, "wait_share": 0.0}
+    for each in kernels:
+        alone = each.self_device_time_total if CUDA else each.self_cpu_time_total
+        shares["wait_share" if "wait_for_drafts" in each.name else "device_share"] += alone / span
+    return shares
+
 
 WARM, SHORT, PROFILED = 16, 96, range(24, 36)  # tokens of the first and last rollout; profiled passes of the last one
 NGRAM = {"num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 4}
@@ -41,7 +202,7 @@ ON_CPU: dict[str, Row] = {
 
 
 def speed(scale: Scale, arm: str) -> Verdict:
-    """Time one arm (experiments/gpu/parts.py)."""
+    """Time one arm (experiments/gpu/check_gpu.py)."""
     from das.engine.build import warm_up
 
     texts, made = works(scale), scale.pick(ENGINES, ENGINES | ON_CPU)[arm]

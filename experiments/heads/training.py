@@ -1,4 +1,4 @@
-"""Train a draft head on texts of the policy, before a run or during a run, after each training step."""
+"""Train a draft head on texts of the policy: before any run, or during a run, after each training step."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,14 +8,41 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import TrainerCallback
+from torch.overrides import TorchFunctionMode
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from das.general import ranks
 from experiments.digests import digest
-from experiments.heads.eagle3 import Eagle3Head
-from experiments.heads.muon import Muon
-from experiments.heads.texts import HeadText, HeadTexts
+from experiments.heads.eagle3 import IGNORED, Eagle3Head, HeadText, HeadTexts, new_head, shape_for, tokens_per_pass
 from experiments.run.errors import TrainingDiverged
+
+
+class _NoBfloat16(TorchFunctionMode):
+    """Inside it, `tensor.bfloat16()` is a copy in the tensor's own type."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.Tensor.bfloat16:
+            return args[0].clone()
+        return func(*args, **(kwargs or {}))
+
+
+class Muon(torch.optim.Muon):
+    """torch's Muon. Where a CPU lacks AVX-512 it orthogonalizes its updates in their own type.
+
+    torch orthogonalizes in bfloat16. Without AVX-512 its product of two such matrices takes some 10 times as long as in
+    float32.
+    """
+
+    def step(self, closure: Any = None) -> Any:
+        """As torch's."""
+        on_cpu = self.param_groups[0]["params"][0].device.type == "cpu"
+        if not on_cpu or "AVX512" in torch.backends.cpu.get_cpu_capability():
+            return super().step(closure)
+        with _NoBfloat16():
+            return super().step(closure)
+
 
 STATE = "head.pt"
 
@@ -162,3 +189,90 @@ class OnlineHead(TrainerCallback):
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote."""
         self._learner.restore(torch.load(folder / STATE, weights_only=True))
+
+
+AT_ONCE = 128  # number of responses that are sampled together
+HELD_OUT = 8  # one response in so many is held out from training, to evaluate the head
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Settings for the training of a new head."""
+
+    prompts: Sequence[Sequence[int]]  # token ids; one response to each is sampled
+    max_tokens: int  # the most tokens of a response
+    temperature: float
+    epochs: int
+    options: HeadOptions
+    seed: int
+
+
+def make_head(
+    policy: Path, warm_up: WarmUp, note: Callable[[str], None] = lambda line: None
+) -> tuple[Eagle3Head, dict[str, Any]]:
+    """Train a head for the policy. Returns the head and a report: its tokens per pass on held-out responses, and times.
+
+    policy: a folder. note: called with a line from time to time. No random state of the process is changed. Raises
+    ValueError if the policy has no decoder layers to read, or if fewer than two responses can be used.
+    """
+    start = time.perf_counter()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.random.fork_rng():
+        torch.manual_seed(warm_up.seed)
+        model = AutoModelForCausalLM.from_pretrained(
+            policy, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        ).to(device)
+        model.eval()
+        shape = shape_for(model.config.get_text_config().to_dict())
+        responses: list[list[int]] = []
+        for first in range(0, len(warm_up.prompts), AT_ONCE):
+            prompts = warm_up.prompts[first : first + AT_ONCE]
+            responses += generated(model, prompts, warm_up.max_tokens, temperature=warm_up.temperature)
+            note(f"draft head: {len(responses)} of {len(warm_up.prompts)} responses are sampled")
+    texts = texts_of(model, shape.aux_layers, warm_up.prompts, responses)
+    sampled_s = time.perf_counter() - start
+    held_out, learned = texts[::HELD_OUT], [text for place, text in enumerate(texts) if place % HELD_OUT]
+    if not learned:
+        raise ValueError(f"eagle3: {len(texts)} of {len(responses)} responses can be learned from: ask for more")
+    embedding = model.get_input_embeddings().weight.detach()
+    head = new_head(shape, model.get_output_embeddings().weight, model.get_decoder().norm.weight, warm_up.seed)
+    head.to(device)
+    losses = HeadLearner(head, warm_up.options).warm_up(learned, embedding, warm_up.epochs, warm_up.seed, note)
+    report = {
+        "responses": len(learned),
+        "tokens": sum(len(text.logits) for text in learned),
+        "losses": losses,
+        "tokens_per_pass": tokens_per_pass(head, held_out, embedding, warm_up.options.depth),
+        "sampled_s": sampled_s,
+        "trained_s": time.perf_counter() - start - sampled_s,
+    }
+    return head.cpu(), report
+
+
+@torch.no_grad()
+def generated(model: Any, prompts: Sequence[Sequence[int]], max_tokens: int, **options: Any) -> list[list[int]]:
+    """Sample a response of a model to each prompt, as token ids, in one batch. It draws from torch's random state.
+    options: of the model's `generate`."""
+    width, end = max(map(len, prompts)), model.generation_config.eos_token_id
+    ids, mask = torch.zeros(2, len(prompts), width, dtype=torch.long)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :], mask[row, width - len(prompt) :] = torch.tensor(prompt), 1
+    inputs = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device)}
+    plain = {"do_sample": True, "top_k": 0, "top_p": 1.0, "pad_token_id": 0, "max_new_tokens": max_tokens}
+    rows = model.generate(**inputs, **plain, **options)[:, width:].tolist()
+    ends = set(end if isinstance(end, list) else [end])
+    return [row[: next((at + 1 for at, token in enumerate(row) if token in ends), len(row))] for row in rows]
+
+
+@torch.no_grad()
+def texts_of(
+    model: Any, aux_layers: Sequence[int], prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+) -> list[HeadText]:
+    """Returns the training data of a head for these responses. The policy computes it text by text."""
+    texts = HeadTexts(model, aux_layers, share=1.0, seed=0, training_only=False)
+    for prompt, response in zip(prompts, responses, strict=True):
+        ids = torch.tensor([[*prompt, *response]], device=model.device)
+        labels = torch.tensor([[IGNORED] * len(prompt) + list(response)], device=model.device)
+        model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels, use_cache=False)
+    texts.close()
+    return texts.take()

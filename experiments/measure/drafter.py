@@ -21,8 +21,8 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
-from experiments.simulate.made_up import Problems, made_up_problems
-from experiments.simulate.rollouts import sampled_responses_of
+from experiments.simulate.rollouts import responses_of
+from experiments.simulate.workload import Problems, made_up_problems
 
 MIN_PROB, WINDOW = 0.005, 1000  # of the history drafter; arctic forgets nothing
 DEPTH = 64  # of arctic: the longest match, in tokens
@@ -37,8 +37,7 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
     for path in map(Path, task.traces):
         if not path.exists():
             raise UserError(f"task.traces: {path} does not exist")
-        read = list(sampled_responses_of(path).items())[: task.problems]
-        traces[path.name.split(".")[0]] = [(problem, [text for text, _ in rows]) for problem, rows in read]
+        traces[path.name.split(".")[0]] = list(responses_of(path).items())[: task.problems]
     traces = traces or {"generated": made_up_problems(min(task.problems, 6), 4 * task.group, 1000, config.seed)}
     drafters: dict[str, Callable[[], Any]] = {"das": Das}
     if find_spec("arctic_inference") is None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
 from analysis.arms import aligned
@@ -31,20 +32,20 @@ from experiments.arm.heads import with_head
 from experiments.arm.policies import draft_model_directory, policy_directory
 from experiments.arm.rollout_steps import tokenized_rows
 from experiments.arm.validate import check
-from experiments.measure.draft_counts import COUPLED, LIKELIEST, Counts, Drafts
 from experiments.run.environment import set_environment
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig, run_config
-from experiments.small_policy.sample import sample
 
 if TYPE_CHECKING:
     from experiments.heads.eagle3 import Eagle3Head
 
+COUPLED, LIKELIEST = KINDS = range(2)  # a draft of tokens drawn with the noise; of likeliest tokens
 COLUMNS, TAUS = ("argmax", "coupled", "one_minus_tv"), ("tau_likeliest", "tau")  # of the printed table
 Model = torch.nn.Module
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,20 @@ class Text:
     prompt: list[int]
     response: list[int]
     seed: int
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """The drafts for one response, from every place at which the drafter can begin.
+
+    first: position in the response of the first place. by_depth: logits [places, tokens] of drafted token 1, 2, ...;
+    row t of entry j predicts the token at position first + t + j. A single entry is used for all depths. scale: of the
+    drafter's coupled drafts (das/models/coupled.py).
+    """
+
+    first: int
+    by_depth: Sequence[torch.Tensor]
+    scale: float
 
 
 Drafter = Callable[[Text, int], Drafts]  # (response, most tokens of a draft) -> the drafts at all its positions
@@ -149,7 +164,7 @@ def drafts_of_model(model: Model) -> Drafter:
 def drafts_of_head(policy: Model, head: "Eagle3Head") -> Drafter:
     """Return a drafter that is an EAGLE-3 head. It reads the policy's hidden states. Its first draft begins at the
     second token of the response."""
-    from experiments.heads.warm_up import texts_of
+    from experiments.heads.training import texts_of
 
     embedding: torch.Tensor = policy.get_input_embeddings().weight  # type: ignore[operator]
 
@@ -202,15 +217,66 @@ COPIES: dict[str, Callable[[Model], Model]] = {
 
 def sampled(policy: Any, prompts: Sequence[list[int]], samples: int, temperature: float, max_tokens: int) -> list[Text]:
     """Return `samples` responses to each prompt, drawn by keyed noise as in an engine. Seeds count from 0."""
+    from experiments.heads.training import generated
+
     requests = [prompt for prompt in prompts for _ in range(samples)]
-    end = policy.generation_config.eos_token_id
+    seeds, width = np.arange(len(requests)), max(map(len, requests))
 
-    def draw(logits: torch.Tensor, seeds: Sequence[int], place: int) -> torch.Tensor:
-        positions = np.full(len(seeds), place, np.int64)
-        return keyed_argmax(logits / temperature, np.array(seeds, np.int64), positions)
+    def drawn(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """Leave the noise's token alone to choose from."""
+        tokens = keyed_argmax(logits / temperature, seeds, np.full(len(seeds), ids.shape[1] - width))
+        return torch.full_like(logits, -torch.inf).scatter(1, tokens[:, None], 0.0)
 
-    responses = sample(policy, requests, max_tokens, end if isinstance(end, list) else [end], draw)
+    responses = generated(policy, requests, max_tokens, logits_processor=[drawn])
     return [Text(*parts) for parts in zip(requests, responses, range(len(requests)), strict=True)]
+
+
+class Counts:
+    """Counts how many drafted tokens are right, over all places of all responses that were added.
+
+    tokens: the length of the longest draft.
+    """
+
+    def __init__(self, tokens: int):
+        self.tokens = tokens
+        # Each list has one array for each response.
+        self._right: list[Ints] = []  # [places, KINDS]: number of drafted tokens before the first wrong one
+        self._room: list[Ints] = []  # [places]: tokens from the place to the response's end
+
+    def add(self, drafts: Drafts, response: Sequence[int], seed: int) -> None:
+        """Count the drafts of one response, whose logits are already divided by the temperature. seed: the request's
+        seed, which keys the noise."""
+        emitted, first, alike = np.array(response, np.int64), drafts.first, len(drafts.by_depth) == 1
+        places = len(emitted) - first
+        if places < 1:
+            return
+        depths = min(self.tokens, places)
+        drawn = [_drawn(logits, drafts.scale, seed, first + at) for at, logits in enumerate(drafts.by_depth[:depths])]
+        running = np.ones((places, len(KINDS)), bool)  # whether a draft has been right so far
+        right = np.zeros((places, len(KINDS)), np.int64)
+        for depth in range(depths):
+            running[places - depth :] = False  # these drafts have reached the response's end
+            running[: places - depth] &= (drawn[0][depth:] if alike else drawn[depth]) == emitted[first + depth :, None]
+            right += running
+        self._right.append(right)
+        self._room.append(places - np.arange(places))
+
+    def share(self, kind: int) -> float:
+        """Return the share of places at which the first drafted token equals the emitted one. kind: one of KINDS."""
+        return float((np.concatenate(self._right)[:, kind] > 0).mean())
+
+    def tokens_per_pass(self, kind: int, tokens: int) -> float:
+        """Mean number of tokens that a pass emits if it verifies a draft of `tokens` tokens, over all places. kind: one
+        of KINDS."""
+        right, room = np.concatenate(self._right)[:, kind], np.concatenate(self._room)
+        return float(np.minimum(np.minimum(right, tokens) + 1, room).mean())
+
+
+def _drawn(logits: torch.Tensor, scale: float, seed: int, first: int) -> Ints:
+    """Return the tokens of drafts of both kinds, [places, KINDS]. first: position in the response of the first row."""
+    places = first + np.arange(len(logits), dtype=np.int64)
+    coupled = keyed_argmax(logits * scale, np.full(len(places), seed, np.int64), places)
+    return torch.stack((coupled, logits.argmax(-1)), dim=1).numpy()
 
 
 @torch.inference_mode()

@@ -1,25 +1,24 @@
-"""DAS (arXiv 2511.13841): rollout times of maths (Figs 10, 4, 1) and code (Figs 11-13)."""
+"""DAS (arXiv 2511.13841): rollout times of maths (Figs 10, 4, 1) and code (Figs 11-13), and what all its simulations
+share."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from analysis.quantities import percent
 from analysis.report import Line, Section, curves
-from experiments.papers.replayed import (
-    MAX_TOKENS,
-    STEPS_PER_EPOCH,
-    Setting,
-    rollout_seconds,
-    simulated,
-    training_steps,
-)
-from experiments.simulate.arms import Arm
-from experiments.simulate.cluster import Step
-from experiments.simulate.workload import Workload
+from experiments.run.progress import Progress
+from experiments.simulate.engine import Step, roll_out
+from experiments.simulate.text_engine import Arm
+from experiments.simulate.times import PassTimes, Times
+from experiments.simulate.workload import Synthesis, Workload
 
+MAX_NUM_SEQS = 256  # requests that an engine decodes at once (paper: 2,048 responses on 8 engines)
+MAX_TOKENS = 16384  # most tokens of a response (paper)
+STEPS_PER_EPOCH = 9  # steps of an epoch of maths: 1,209 problems / 128 per step
 RANGES = ((1, 1), (1, 9), (10, 18), (19, 27), (1, 24), (25, 30), (1, 30))  # steps (first, last) of Fig 10 to compare
 FIG10 = (
     "The paper saves 50 % from step 1 on. Recorded text at Fig 8's prices supports less. It supports least in the "
@@ -36,6 +35,43 @@ CODE = (
     "Fig 8 leaves out what an engine pays for speculating at all (bookkeeping, drafting on the host), and our text is "
     "maths, not code. Which of the two explains the difference cannot be told from here."
 )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The settings and inputs that the simulations of all figures share."""
+
+    task: Any
+    budget: dict[str, Any]
+    synthesis: Synthesis
+    times: Times  # times of a pass by the paper's Fig 8
+    published: dict[str, Any]  # experiments/papers/published.json
+    folder: Path  # for figures
+    progress: Progress
+
+
+def training_steps(work: Workload, steps: int, batch: int, group: int) -> list[Workload]:
+    """Cut a workload into training steps. Each has the next `group` responses to each of `batch` problems."""
+    problems = list(work.members().values())
+    per_epoch = len(problems) // batch
+    parts = []
+    for step in range(steps):
+        epoch, number = divmod(step, per_epoch)
+        chosen = problems[number * batch : (number + 1) * batch]
+        parts.append(work.part([i for ids in chosen for i in ids[epoch * group : (epoch + 1) * group]]))
+    return parts
+
+
+def simulated(
+    arm: Arm, works: Sequence[Workload], times: PassTimes, steps_per_epoch: int = 1, max_tokens: int = MAX_TOKENS
+) -> list[Step]:
+    """Simulate the steps of an arm on one engine of the paper."""
+    return roll_out(arm.engine(times, MAX_NUM_SEQS, max_tokens), works, steps_per_epoch)
+
+
+def rollout_seconds(steps: Sequence[Step], first: int, last: int) -> float:
+    """Return the sum of the rollout times of steps `first` to `last`, counted from 1."""
+    return sum(step.rollout_s for step in steps[first - 1 : last])
 
 
 def reductions(
@@ -63,12 +99,7 @@ def reductions(
 
 
 def simulate_arms(
-    setting: Setting,
-    names: Sequence[str],
-    works: Sequence[Workload],
-    steps_per_epoch: int,
-    max_tokens: int,
-    title: str,
+    setting: Setting, names: Sequence[str], works: Sequence[Workload], steps_per_epoch: int, max_tokens: int, title: str
 ) -> dict[str, list[Step]]:
     """Simulate arms. Returns arm -> its steps. Prints a line for each arm. names: which of none, das (with the
     configured budget) and unlimited. works: the responses of each step. max_tokens: limit of a response. title: begins
@@ -76,20 +107,17 @@ def simulate_arms(
     known = {"none": Arm(), "das": Arm(setting.budget), "unlimited": Arm({"name": "unlimited", "tokens": 64})}
     arms = {}
     for name in names:
-        arms[name] = simulated(known[name], works, setting.times, steps_per_epoch, max_tokens).steps
+        arms[name] = simulated(known[name], works, setting.times, steps_per_epoch, max_tokens)
         mean = rollout_seconds(arms[name], 1, len(works)) / len(works)
-        setting.progress.note(f"{title}, {name}: {mean:.1f} s per step, {tokens_per_pass(arms[name]):.2f} tokens/pass")
+        setting.progress.note(
+            f"{title}, {name}: {mean:.1f} s per step, {per_pass(arms[name], 'tokens'):.2f} tokens/pass"
+        )
     return arms
 
 
-def tokens_per_pass(steps: Sequence[Step]) -> float:
-    """Return the emitted tokens per target pass of a request, over all steps."""
-    return sum(step.tokens for step in steps) / sum(step.passes for step in steps)
-
-
-def accepted_per_pass(steps: Sequence[Step]) -> float:
-    """Return the accepted tokens per target pass of a request, over all steps."""
-    return sum(step.num_accepted for step in steps) / sum(step.passes for step in steps)
+def per_pass(steps: Sequence[Step], count: str) -> float:
+    """Return tokens or num_accepted per target pass of a request, over all steps."""
+    return sum(getattr(step, count) for step in steps) / sum(step.passes for step in steps)
 
 
 def maths(setting: Setting) -> list[Section]:
@@ -114,7 +142,7 @@ def rollout_times(setting: Setting, works: Sequence[Workload], arms: dict[str, l
         "accepted per pass, das, first / last 9 steps (Fig 4: steps 0-100 / 700-800)",
         "2.5 / 4.3",
         "",
-        " / ".join(f"{accepted_per_pass(part):.2f}" for part in first_and_last),
+        " / ".join(f"{per_pass(part, 'num_accepted'):.2f}" for part in first_and_last),
     )
     numbers = np.arange(1, steps + 1)
     figure = curves(
@@ -199,7 +227,7 @@ def code_section(
         lines += reductions(arms, paper, ranges, "unlimited")
         against_unlimited = reductions(arms, paper, ranges, "das", "unlimited")
         lines += [replace(line, claimed="up to 15 %") for line in against_unlimited]
-    drafting = [f"{name} {tokens_per_pass(arms[name]):.2f}" for name in names if name != "none"]
+    drafting = [f"{name} {per_pass(arms[name], 'tokens'):.2f}" for name in names if name != "none"]
     lines.append(Line("tokens per pass", replay=", ".join(drafting)))
     return Section(
         title,

@@ -1,7 +1,16 @@
-"""EfficientRollout (arXiv 2606.18967), recomputed: main table, EAGLE-3 by depth."""
+"""EfficientRollout (arXiv 2606.18967), recomputed: main table, EAGLE-3 by depth.
+
+Its roofline of self-drafting, in which a cheaper copy of the target drafts:
+
+M_T = (W_T + kappa B S) / BW     M_D = (eta_D W_D + kappa B S) / BW     C = B (C_dense + S C_attn) / F_eff
+T_T = max(M_T, C) + c_T B        T_D = max(M_D, C) + c_D B              T_V = max(M_T, (gamma + 1) C) + c_V B
+
+Each of B requests has S tokens of context and gamma drafted tokens. A decode step without drafts takes T_T. A cycle
+of gamma draft passes and one verification takes gamma T_D + T_V.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +21,18 @@ from analysis.report import Line, Section, curves
 from das.budget.latency import Array
 from experiments.run.progress import Progress
 from experiments.settings.checked import Settings
-from experiments.simulate.cluster import simulate_rollout
-from experiments.simulate.engine import Engine, PlainEngine
-from experiments.simulate.profile_engine import ByDepth, Profile, ProfiledDrafter, ProfileEngine, constant_rate
-from experiments.simulate.roofline import PassWork, SelfDraftRoofline
+from experiments.simulate.engine import (
+    ByDepth,
+    Engine,
+    PlainEngine,
+    Profile,
+    ProfiledDrafter,
+    ProfileEngine,
+    constant_rate,
+    simulate_rollout,
+)
 from experiments.simulate.times import Times
-from experiments.simulate.workload import Workload, workload
+from experiments.simulate.workload import Workload, of_lengths
 
 PREFACE = (
     "Times: the paper's published roofline constants (A100, TP1). Lengths: drawn between guessed quantiles, because "
@@ -44,25 +59,49 @@ HOST_MS = (0, 5, 10, 15)  # milliseconds of host time per speculation cycle, whi
 
 
 @dataclass(frozen=True)
-class Target:
-    """The time of a pass without drafts (T_T) as a latency form. context: tokens of all requests together."""
+class Roofline:
+    """Predicts the seconds of passes by the published constants. Arrays B and S broadcast."""
 
-    roofline: SelfDraftRoofline
+    W_T: float  # bytes of weights that a target pass reads
+    W_D: float  # and a draft pass
+    C_dense: float  # operations of a token
+    C_attn: float  # and for each token of its context
+    F_eff: float  # operations per second
+    BW: float  # bytes per second
+    kappa_eff: float  # bytes for each token of context
+    eta_D: float  # slowdown of reading the draft's weights, relative to their bytes
+    c_T: float  # microseconds for each request of a target pass
+    c_D: float  # of a draft pass
+    c_V: float  # of a verification
+
+    def _seconds(self, weights: float, tokens: Array | float, micros: float, B: Array, S: Array) -> Array:
+        memory = (weights + self.kappa_eff * B * S) / self.BW
+        compute = B * (self.C_dense + S * self.C_attn) / self.F_eff
+        return np.maximum(memory, tokens * compute) + micros * 1e-6 * B
+
+    def target(self, B: Array, S: Array) -> Array:
+        """Return T_T."""
+        return self._seconds(self.W_T, 1, self.c_T, B, S)
+
+    def draft(self, B: Array, S: Array) -> Array:
+        """Return T_D."""
+        return self._seconds(self.eta_D * self.W_D, 1, self.c_D, B, S)
+
+    def verify(self, B: Array, S: Array, gamma: Array) -> Array:
+        """Return T_V."""
+        return self._seconds(self.W_T, gamma + 1, self.c_V, B, S)
 
     def predict(self, live: Array, tokens: Array, context: Array) -> Array:
-        return self.roofline.target(live, context / live)
+        """Return T_T, as a latency form. context: tokens of all requests together."""
+        return self.target(live, context / live)
 
 
-def roofline(constants: dict[str, float]) -> SelfDraftRoofline:
-    """Make a model's roofline from its published constants (bytes, operations, microseconds per request)."""
-    c = constants
-    work = PassWork(c["W_T"], c["W_D"], c["C_dense"], c["C_attn"], c["F_eff"])
-    return SelfDraftRoofline(
-        work, c["BW"], c["kappa_eff"], c["eta_D"], c["c_T"] * 1e-6, c["c_D"] * 1e-6, c["c_V"] * 1e-6
-    )
+def roofline(constants: dict[str, float]) -> Roofline:
+    """Make a model's roofline from its published constants."""
+    return Roofline(**{field.name: constants[field.name] for field in fields(Roofline)})
 
 
-def w4(model: SelfDraftRoofline, profile: Profile, toggle: bool, host_ms: float) -> ProfiledDrafter:
+def w4(model: Roofline, profile: Profile, toggle: bool, host_ms: float) -> ProfiledDrafter:
     """Return the paper's drafter: a 4-bit copy of the target model. In a cycle it makes gamma draft passes, and the
     target verifies the gamma tokens.
 
@@ -87,15 +126,14 @@ def drawn_lengths(quantiles: dict[str, int], requests: int, seed: int) -> Worklo
     shares = [0.0, *map(float, quantiles)]
     values = [quantiles["0.5"] / 5, *quantiles.values()]
     drawn = np.random.default_rng(seed).random(requests)
-    lengths = np.exp(np.interp(drawn, shares, np.log(values))).astype(int)
-    return workload([str(i) for i in range(requests)], [np.zeros(n, np.int32) for n in lengths], prompt=150)
+    return of_lengths(np.exp(np.interp(drawn, shares, np.log(values))).astype(int), prompt=150)
 
 
-def change(model: SelfDraftRoofline, work: Workload, drafter: ProfiledDrafter) -> float:
+def change(model: Roofline, work: Workload, drafter: ProfiledDrafter) -> float:
     """Return by how much the drafter changes the rollout time on 8 engines: time with drafts / time without
     drafts - 1."""
     placed = [list(range(e, len(work), 8)) for e in range(8)]
-    times = Times(Target(model))
+    times = Times(model)
     seconds = []
     for make in (lambda e: PlainEngine(times, 128), lambda e: ProfileEngine(times, 128, drafter, e)):
         engines: Sequence[Engine] = [make(e) for e in range(8)]
@@ -111,15 +149,10 @@ def sections(task: Any, budget: Settings, published: dict[str, Any], folder: Pat
     """Recompute the paper's results. Returns all sections of the report; their figures are in `folder`."""
     constants = published["er_constants"]["data"]
     models = {name: roofline(constants[name]) for name in MODELS}
-    return [
-        main_table(published, models, folder, progress),
-        eagle(published, models, progress),
-    ]
+    return [main_table(published, models, folder, progress), eagle(published, models, progress)]
 
 
-def main_table(
-    published: dict[str, Any], models: dict[str, SelfDraftRoofline], folder: Path, progress: Progress
-) -> Section:
+def main_table(published: dict[str, Any], models: dict[str, Roofline], folder: Path, progress: Progress) -> Section:
     """Make the section of the main table: compare drafts by a 4-bit copy (W4), always on or with the toggle, to plain
     decoding, for several host times per cycle."""
     quantiles = published["er_replay"]["data"]["guessed_length_quantiles"]
@@ -153,7 +186,7 @@ def main_table(
     )
 
 
-def eagle(published: dict[str, Any], models: dict[str, SelfDraftRoofline], progress: Progress) -> Section:
+def eagle(published: dict[str, Any], models: dict[str, Roofline], progress: Progress) -> Section:
     """Make the section about EAGLE-3: simulate it with one mean tau or with tau by depth, and with times of
     verification from the roofline or as published."""
     rows, depth = published["er_main"]["data"]["rows"], published["er_eagle_depth"]["data"]

@@ -1,6 +1,5 @@
 """NeMo RL (arXiv 2604.26779), recomputed: its projection for a 235B on 512 and 2,048 GPUs, simulated by our engines."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,17 @@ import numpy as np
 from analysis.report import Line, Section, Table, curves
 from experiments.run.progress import Progress
 from experiments.settings.checked import Settings
-from experiments.simulate.chains_of_thought import chains_of_thought
-from experiments.simulate.cluster import Step, simulate_rollout
-from experiments.simulate.engine import PlainEngine
-from experiments.simulate.gpu_times import GpuTimes, gpu_times
-from experiments.simulate.hardware import Model
-from experiments.simulate.profile_engine import ProfiledDrafter, ProfileEngine, constant_rate
-from experiments.simulate.workload import Workload, workload
+from experiments.simulate.engine import (
+    PlainEngine,
+    ProfiledDrafter,
+    ProfileEngine,
+    Step,
+    constant_rate,
+    simulate_rollout,
+)
+from experiments.simulate.gpu_times import GpuTimes, Model, gpu_times
+from experiments.simulate.rollouts import chains_of_thought
+from experiments.simulate.workload import of_lengths
 
 PREFACE = "The paper's numbers are second-hand (three public summaries that agree)."
 BATCH, PROMPT = 4096, 200  # responses a step, published; tokens of a prompt, assumed
@@ -105,7 +108,9 @@ def rollout(training: Training, lengths: np.ndarray, drafts: tuple[int, float] |
     longest = sorted(range(len(placed)), key=lambda e: -int(placed[e].max()))[: SIMULATED // 2]
     fullest = sorted(range(len(placed)), key=lambda e: -int(placed[e].sum()))[: SIMULATED // 2]
     chosen = sorted({*longest, *fullest})
-    work, members = made([placed[e] for e in chosen])
+    ends = np.cumsum([len(placed[e]) for e in chosen]).tolist()
+    members = [range(end - len(placed[e]), end) for end, e in zip(ends, chosen, strict=True)]
+    work = of_lengths(np.concatenate([placed[e] for e in chosen]), PROMPT)
     engines = [
         PlainEngine(policy, seats) if drafts is None else ProfileEngine(policy, seats, drafter(*drafts, policy), seed=e)
         for e in chosen
@@ -113,22 +118,10 @@ def rollout(training: Training, lengths: np.ndarray, drafts: tuple[int, float] |
     return simulate_rollout(work, engines, members, 1)
 
 
-def made(placed: Sequence[np.ndarray]) -> tuple[Workload, list[list[int]]]:
-    """Return a workload of responses of these lengths, and each engine's requests."""
-    every = np.concatenate(placed)
-    ends = np.cumsum([len(each) for each in placed])
-    members = [list(range(end - len(each), end)) for end, each in zip(ends.tolist(), placed, strict=True)]
-    return workload([str(i) for i in range(len(every))], [np.zeros(n, np.int32) for n in every], PROMPT), members
-
-
 def sections(task: Any, budget: Settings, published: dict[str, Any], folder: Path, progress: Progress) -> list[Section]:
-    """Recompute the paper's results. Returns all sections of the report; their figures are in `folder`."""
-    lengths = chains_of_thought(Path(task.traces), int(task.problems)).lengths
-    return [simulated_235b(published, lengths, folder, progress)]
-
-
-def simulated_235b(published: dict[str, Any], recorded: np.ndarray, folder: Path, progress: Progress) -> Section:
-    """Simulate the 235B with and without drafts, synchronously and not, and make the section."""
+    """Simulate the 235B with and without drafts, synchronously and not, and make the section. Its figure is in
+    `folder`."""
+    recorded = chains_of_thought(Path(task.traces), int(task.problems)).lengths
     rows: list[list[str]] = []
     gains: dict[tuple[int, int, tuple[int, float] | None], tuple[float, float]] = {}
     drawn = {}
@@ -152,7 +145,7 @@ def simulated_235b(published: dict[str, Any], recorded: np.ndarray, folder: Path
                     timeline = max(step.timelines, key=lambda each: float(each["time_s"][-1]))
                     drawn[f"{gpus} GPUs, {name}"] = timeline["time_s"], timeline["live"]
     live = curves(folder / "nemo_live.png", drawn, "seconds", "live requests of an engine", "235B, synchronous rollout")
-    return Section(
+    section = Section(
         "235B-A22B, simulated by the paper: speedup of rollout / step",
         f"{BATCH} responses a step with recorded lengths (mean {recorded.mean():.0f} words, longest {recorded.max()}), "
         f"FP8 weights, engines of {ENGINE} GPUs. Assumed: all-reduces of {1e6 * times().reduce:.0f} us (2 A100s, "
@@ -163,6 +156,7 @@ def simulated_235b(published: dict[str, Any], recorded: np.ndarray, folder: Path
         [live],
         Table(("", "drafts", "rollout, s", "step, s", "rollout / step faster", "than synchronous without"), rows),
     )
+    return [section]
 
 
 def beside_the_paper(

@@ -50,11 +50,9 @@ class BenchModelDrafters(Task):
 
 class Calibrate(Task):
     live: list[Count]
-    contexts: list[Count]
     drafts: list[Whole]
     passes: Count
     rounds: Count
-    shape: str | None
 
 
 class CheckGpu(Task):

@@ -22,14 +22,12 @@ from das.budget.latency import ON_GPU, Array
 from das.budget.marginal import FIRST_PLAIN, Marginal
 from das.draft_round import planned_rows
 from das.drafter import HistoryDrafter
-from experiments.simulate.cluster import Step, simulate_rollout
-from experiments.simulate.engine import Engine, PlainEngine
+from experiments.simulate.engine import PlainEngine, roll_out
 from experiments.simulate.gpu_times import GpuTimes, gpu_times
-from experiments.simulate.made_up import made_up_problems
 from experiments.simulate.rollouts import read_rollouts
 from experiments.simulate.text_engine import RowsAhead, TextEngine
 from experiments.simulate.times import PassWork
-from experiments.simulate.workload import Workload, workload
+from experiments.simulate.workload import Workload, made_up_problems, workload
 
 SIBLINGS, EPOCHS, LENGTH, PROMPT = 8, 6, 192, 256
 LONG = 2_048  # tokens of long prompts
@@ -93,11 +91,6 @@ class Then(Marginal):
     """The budget as it was: however much drafting lost, it went on."""
 
     _overdrawn = False
-
-
-def roll_out(engine: Engine, epochs: Sequence[Workload]) -> list[Step]:
-    """Simulate rollouts, each after an epoch."""
-    return [simulate_rollout(work, [engine], [range(len(work))], tick) for tick, work in enumerate(epochs, 1)]
 
 
 def longest(wanted: Sequence[Collection[int]], most: int) -> list[int]:

@@ -13,13 +13,108 @@ prints the passes that one H200 took beside those computed here; docs/benchmarks
 """
 
 from dataclasses import dataclass
-from math import inf
+from statistics import NormalDist
 
 import numpy as np
 
 from das.budget.latency import Array
-from experiments.simulate.hardware import GPUS, MODELS, Gpu, Model
 from experiments.simulate.times import PassWork
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU's speeds and memory, from its data sheet, and the share of its operations that matrix products reach.
+
+    knee: how sharply a pass turns from reading weights into computing, see GpuTimes.
+    """
+
+    bandwidth: float  # bytes per second
+    flops: float  # dense bf16 operations per second
+    memory: float  # bytes
+    products: float = 0.63  # one H200, 8B: 320 to 576 rows of 64 requests
+    knee: float = 4.0  # the same, 80 and 144 rows
+
+
+GPUS = {
+    # NVIDIA's data sheets of the SXM modules. Dense bf16 is half of the figure "with sparsity". The A100's share is
+    # EfficientRollout's F_eff, 233.5 of 312 TFLOPS. Its knee is that of the paper's published sweep: passes of 1 to
+    # 1,024 rows at 256 tokens, of three models, are met within 5.5 % on average. An H100 has the H200's processors; a
+    # B200 is taken to be alike.
+    "A100": Gpu(2.039e12, 312e12, 80e9, products=0.748, knee=1.6),
+    "H100": Gpu(3.35e12, 989e12, 80e9),
+    "H200": Gpu(4.8e12, 989e12, 141e9),
+    "B200": Gpu(8.0e12, 2250e12, 180e9),
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The shape of a language model, from its config.json: a decoder with grouped-query attention and gated
+    feed-forward layers."""
+
+    layers: int
+    hidden: int
+    inner: int  # width of the feed-forward layer, or of one expert
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    tied: bool = False  # whether embedding and head are one matrix
+    experts: int = 1
+    active: int = 1  # number of experts that a token uses
+    head_size: int = 128
+
+    @property
+    def attention_weights(self) -> float:
+        """The parameters of attention in all layers."""
+        return 2.0 * self.layers * self.hidden * self.head_size * (self.heads + self.kv_heads)
+
+    @property
+    def expert_weights(self) -> float:
+        """The parameters of one expert, or of the feed-forward layer, in all layers."""
+        return 3.0 * self.layers * self.hidden * self.inner
+
+    @property
+    def parameters(self) -> float:
+        """The parameters that lie in memory."""
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self.attention_weights + self.expert_weights * self.experts + embeddings
+
+    def read(self, rows: Array, gpus: int = 1) -> Array:
+        """Return the parameters that a pass of so many rows reads: an expert if a row chose it, at random, and of the
+        embedding a few rows only. Experts lie on `gpus` GPUs, and the pass waits for the one that reads most."""
+        share = 1 - (1 - self.active / self.experts) ** np.asarray(rows, np.float64)  # of the experts that are chosen
+        each = self.experts / gpus
+        above = NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))  # expected maximum, in standard deviations (Blom)
+        busiest = np.minimum(each, each * share + above * np.sqrt(each * share * (1 - share)))
+        experts = gpus * busiest if self.experts > 1 else np.ones_like(share)
+        return self.attention_weights + self.expert_weights * experts + self.vocabulary * self.hidden
+
+    @property
+    def flop(self) -> float:
+        """The floating-point operations that a pass computes for each row, without attention to the context."""
+        return 2 * (self.attention_weights + self.expert_weights * self.active + self.vocabulary * self.hidden)
+
+    @property
+    def attention_flop(self) -> float:
+        """The floating-point operations of attention for each pair of a row of the pass and a token of its context."""
+        return 4.0 * self.layers * self.heads * self.head_size
+
+    @property
+    def kv_bytes(self) -> float:
+        """The bytes of keys and values (bf16) that are stored for each token."""
+        return 4.0 * self.layers * self.kv_heads * self.head_size
+
+
+MODELS = {
+    # From the config.json of the models on the Hugging Face hub.
+    "1.5B": Model(28, 1536, 8960, 12, 2, 151936, tied=True),  # Qwen2.5-1.5B; R1-Distill-Qwen-1.5B is untied
+    "7B": Model(28, 3584, 18944, 28, 4, 152064),  # Qwen2.5-7B, R1-Distill-Qwen-7B
+    "8B": Model(36, 4096, 12288, 32, 8, 151936),  # Qwen3-8B
+    "14B": Model(48, 5120, 13824, 40, 8, 152064),  # Qwen2.5-14B
+    "32B": Model(64, 5120, 25600, 64, 8, 151936),  # Qwen3-32B
+    "235B": Model(94, 4096, 1536, 64, 4, 151936, experts=128, active=8),  # Qwen3-235B-A22B
+}
+
 
 # ---- the device ----
 # Passes of one request read weights and do little else: 9.53, 10.23 and 18.55 ms for Qwen2.5-7B, Llama-3.1-8B and
@@ -70,9 +165,6 @@ class GpuTimes:
     waits        whether drafting takes time; False: what drafts could gain at most
     thread       whether a thread in C drafts, beside the host's other work
     reading      seconds of the host for each live request in a pass at rest, for which the drafter is not asked
-    rows_a_read  rows of a request that share one reading of its keys: all in FlashAttention 3, 16 / (heads / KV heads)
-                 in Triton's attention
-    host         factor of the host's times: another processor, or an engine core in a process of its own
     weight_bytes of a parameter; with one byte (FP8) products are computed twice as fast
     reduce, link the seconds of an all-reduce, and its bytes per second
     """
@@ -87,8 +179,6 @@ class GpuTimes:
     waits: bool = True
     thread: bool = False
     reading: float = 0.0
-    rows_a_read: float = inf
-    host: float = 1.0
     weight_bytes: float = 2.0
     reduce: float = REDUCE
     link: float = LINK
@@ -106,8 +196,7 @@ class GpuTimes:
         products = model.flop * (rows + prompt) / flops
         longer = np.maximum(weights, products)
         products = longer * ((weights / longer) ** gpu.knee + (products / longer) ** gpu.knee) ** (1 / gpu.knee)
-        readings = np.ceil(rows / live / self.rows_a_read) if self.rows_a_read < inf else 1.0
-        keys = readings * model.kv_bytes * context / (bandwidth * KEYS)
+        keys = model.kv_bytes * context / (bandwidth * KEYS)
         attention = np.maximum(keys, model.attention_flop * context * rows / live / flops)
         return (
             products + attention + self._sampler(rows, remembers) + LAYER * model.layers + self._reducing(rows + prompt)
@@ -125,12 +214,12 @@ class GpuTimes:
 
     def on_host(self, live: Array, emitted: Array) -> Array:
         """Returns the seconds of the host's work on passes, without drafting."""
-        return self.host * (HOST + HOST_REQUEST * live + HOST_TOKEN * (emitted - live))
+        return HOST + HOST_REQUEST * live + HOST_TOKEN * (emitted - live)
 
     def drafting(self, live: float) -> float:
         """Returns the seconds from the end of a pass to the drafts of the next one."""
         each, request = (THREAD, THREAD_REQUEST) if self.thread else (DRAFTING, DRAFTING_REQUEST)
-        return self.waits * self.host * (each + request * live)
+        return self.waits * (each + request * live)
 
     def seconds(self, work: PassWork) -> float:
         live, rows, context, prompt, emitted = (
@@ -140,18 +229,18 @@ class GpuTimes:
         asked = self.das and bool(work.asked or work.drafted)
         device = float(self.device(live, rows, context, prompt, self.remembers and asked))
         host = float(self.on_host(live, emitted))
-        joining = self.host * JOIN * work.joined
+        joining = JOIN * work.joined
         if work.drafted:
-            launch = 0.0 if self.late and not work.joined else self.host * LAUNCH
+            launch = 0.0 if self.late and not work.joined else LAUNCH
             return joining + launch + self.drafting(work.live) + max(device, host)
         if asked:
             return joining + max(device, host + self.drafting(work.live))
-        return joining + max(device, host + self.das * self.host * self.reading * work.live)
+        return joining + max(device, host + self.das * self.reading * work.live)
 
     def plain(self, live: int, context: int, passes: int) -> Array:
         contexts = context + live * np.arange(passes, dtype=np.float64)
         b = np.full(passes, live, np.float64)
-        reading = self.das * self.host * self.reading * live
+        reading = self.das * self.reading * live
         return np.maximum(self.device(b, b, contexts), self.on_host(b, b) + reading)
 
 

@@ -62,15 +62,12 @@ def read_rollouts(path: Path, group: int = 0, prompt: int = 0) -> list[Workload]
     return grouped(all_responses, group) if group else [all_responses]
 
 
-def sampled_responses_of(path: Path) -> dict[str, list[tuple[np.ndarray, Sampling | None]]]:
-    """Read the responses to each problem, in the order of the steps, and how each was sampled, if the rows say so.
-
-    Raises UserError, as read_rollouts does.
-    """
-    responses: dict[str, list[tuple[np.ndarray, Sampling | None]]] = {}
+def responses_of(path: Path) -> dict[str, list[np.ndarray]]:
+    """Read the responses to each problem, in the order of the steps. Raises UserError, as read_rollouts does."""
+    responses: dict[str, list[np.ndarray]] = {}
     for step in read_rollouts(path):
         for i, problem in enumerate(step.problems):
-            responses.setdefault(problem, []).append((step.response(i), step.sampling_of(i)))
+            responses.setdefault(problem, []).append(step.response(i))
     return responses
 
 
@@ -183,3 +180,30 @@ def _workloads(steps: list[list[dict[str, Any]]], prompt: int, path: Path) -> li
             f"{path}: {empty} of {sum(map(len, steps))} responses are empty and left out", file=sys.stderr, flush=True
         )
     return works
+
+
+# Trace -> number of prompts of every problem. These differ by a few words, and follow one another in the trace.
+PROMPT_VARIANTS = {"steer_r1d_qwen14b_pos0to3": 4}
+TRACES = ("areal_deepscaler_base", "areal_nemotron_base", "steer_r1d_qwen14b_pos0to3")
+
+
+def chains_of_thought(folder: Path, problems: int) -> Workload:
+    """Return the first `problems` problems of each trace in `folder` as one workload. No two traces share token ids.
+
+    If a trace has several prompts of a problem (PROMPT_VARIANTS), only the first prompt is used. Raises UserError if a
+    trace is missing.
+    """
+    files = [folder / f"{name}.jsonl.gz" for name in TRACES]
+    if not all(file.exists() for file in files):
+        raise UserError(f"task.traces={folder}: {', '.join(TRACES)} are not there: run task=recordings")
+    names, responses, offset = [], [], 0
+    for trace, file in zip(TRACES, files, strict=True):
+        (recorded,) = read_rollouts(file)
+        distinct = list(dict.fromkeys(recorded.problems))[:: PROMPT_VARIANTS.get(trace, 1)]
+        chosen = set(distinct[:problems])
+        for i, problem in enumerate(recorded.problems):
+            if problem in chosen:
+                names.append(f"{trace}/{problem}")
+                responses.append(recorded.response(i) + offset)
+        offset += int(recorded.tokens.max()) + 1
+    return workload(names, responses)

@@ -6,17 +6,18 @@ the budget are called through DraftRound, as in the engine's proposer.
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from das.budget import BudgetPolicy, LiveRequest, TargetPass
+from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.marginal import best_tokens
 from das.budget.policies import count_emitted
-from das.draft_round import PLANNED_BY, DraftRound, Proposal
-from das.drafter import Drafter, Drafts
-from experiments.simulate.engine import Engine
+from das.draft_round import PLANNED_BY, DraftRound, Proposal, planned_rows
+from das.drafter import Drafter, Drafts, HistoryDrafter
+from experiments.simulate.engine import Engine, PlainEngine
 from experiments.simulate.times import PassTimes
 from experiments.simulate.workload import Workload
 
@@ -76,6 +77,8 @@ class TextEngine(Engine):
                    ones are verified; None: drafts are known
     """
 
+    drafter: Drafter
+
     def __init__(
         self,
         times: PassTimes,
@@ -97,15 +100,12 @@ class TextEngine(Engine):
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
         super().begin_step(work, requests)
-        longest = int(work.lengths.max())
-        if longest > self.max_tokens:
-            raise ValueError(f"a response has {longest} tokens, more than the limit of {self.max_tokens}")
         self.draft_round.begin_step(len(requests))
         max_draft_tokens = self.draft_round.max_draft_tokens
         self._requests: list[LiveRequest] = []  # one for each row of the arrays below
         self._num_drafts = np.empty(0, np.int64)  # draft tokens that the coming pass verifies
         self._drafts = np.empty((0, 0), np.int32)  # [requests, longest draft]
-        self._asked = self._proposed = 0  # requests that were asked for these drafts, and tokens before trimming
+        self._asked = 0  # requests that were asked for these drafts
         self._wanted: dict[str, deque[int]] = {}  # tokens that the budget chose in a request's last rounds
         # Requests that finished in the last pass. In the next pass, drafter and budget learn of it.
         self._just_finished: list[LiveRequest] = []
@@ -130,7 +130,6 @@ class TextEngine(Engine):
             context=context,
             emitted=emitted,
             asked=self._asked,
-            proposed=self._proposed,
         )
         seconds = self.times.seconds(done)
         self.now += seconds
@@ -144,10 +143,7 @@ class TextEngine(Engine):
         self.num_accepted += num_accepted
         target_pass = TargetPass(live, num_drafted, num_accepted, context, seconds)
         self.draft_round.observe(
-            self._requests,
-            new_tokens,
-            [] if joined else [target_pass],
-            self._remembered_between(before, self._at),
+            self._requests, new_tokens, [] if joined else [target_pass], self._remembered_between(before, self._at)
         )
         self._draft()
         over = self._at == self._end
@@ -206,10 +202,10 @@ class TextEngine(Engine):
         proposal = self.draft_round.propose(self._requests)
         self._note_wanted(proposal)
         if proposal is None:
-            self._asked = self._proposed = 0
+            self._asked = 0
             self._num_drafts, self._drafts = np.zeros(live, np.int64), np.empty((live, 0), np.int32)
         else:
-            self._asked, self._proposed = live, int(proposal.drafts.counts.sum())
+            self._asked = live
             self._num_drafts, self._drafts = np.asarray(proposal.counts, np.int64), proposal.drafts.tokens
         if planned is None:
             return
@@ -269,3 +265,28 @@ class TextEngine(Engine):
         because engines may share it."""
         self._end_finished()
         self.draft_round.end_step()
+
+
+# On a GPU das drafts at most 8 tokens for a request, and keeps a pass within its largest graph (engine/patches/gpu.py).
+DRAFTED, GRAPHS = 8, 768
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How an arm drafts. budget: its settings; None: no speculation. drafter: makes a new one. ahead: whether passes
+    are launched before their drafts are known, as on a GPU."""
+
+    budget: Mapping[str, Any] | None = None
+    drafter: Callable[[], Drafter] = HistoryDrafter
+    ahead: bool = False
+
+    def engine(self, times: PassTimes, max_num_seqs: int, max_tokens: int, stands_for: float = 1.0) -> Engine:
+        """Make a simulated engine. max_tokens: tokens of the longest response. stands_for: real requests for which each
+        simulated one stands."""
+        if self.budget is None:
+            return PlainEngine(times, max_num_seqs)
+        budget, drafter = make_budget(self.budget), self.drafter()
+        if not self.ahead:
+            return TextEngine(times, max_num_seqs, drafter, budget, max_tokens)
+        drafted, rows = min(DRAFTED, budget.max_draft_tokens), max(1, round(GRAPHS / stands_for))
+        return TextEngine(times, max_num_seqs, drafter, budget, max_tokens, "", drafted, rows, planned_rows)

@@ -21,17 +21,15 @@ import numpy as np
 
 from analysis import advice_page as page
 from das.drafter import HistoryDrafter
-from experiments.compare.recorded_arms import tokens_only
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
-from experiments.simulate.arms import Arm, Simulated, simulate
-from experiments.simulate.cluster import Step
-from experiments.simulate.latency_files import ChosenTimes, chosen_times, step_table
+from experiments.simulate.engine import Engine, Step, roll_out
+from experiments.simulate.latency import ChosenTimes, chosen_times, step_table
 from experiments.simulate.rollouts import is_text, read_rollouts
-from experiments.simulate.text_engine import TextEngine
+from experiments.simulate.text_engine import Arm, TextEngine
 from experiments.simulate.times import PassTimes, PassWork, Priced, Scaled, Times
 from experiments.simulate.workload import Workload, workload
 
@@ -66,13 +64,13 @@ class Case:
 
     def plain(self) -> list[Step]:
         """Simulate the arm without drafts."""
-        return self.simulate(Arm(), self.times.stock or self.times.das).steps
+        return roll_out(self.engine(Arm(), self.times.stock or self.times.das), self.works)
 
-    def simulate(self, arm: Arm, times: PassTimes | None = None) -> Simulated:
-        """Simulate the sampled steps with this arm, one after the other. times: None for das's."""
+    def engine(self, arm: Arm, times: PassTimes | None = None) -> Engine:
+        """Make an engine that drafts as the arm says. times: None for das's."""
         scaled, seats = Scaled(times or self.times.das, self.scale), max(1, round(self.max_num_seqs / self.scale))
         arm = replace(arm, ahead=self.times.derived)
-        return simulate(arm, self.works, scaled, seats, self.max_tokens, stands_for=self.scale)
+        return arm.engine(scaled, seats, self.max_tokens, stands_for=self.scale)
 
     def short(self) -> "Case":
         """The same problems with contexts of some 350 tokens: prompts of 256, the first 192 tokens of each response."""
@@ -88,14 +86,15 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
     run_folder = RunFolder(Path(folder), config.resolved)  # after the input was checked: a failure leaves no folder
     for line in facts:
         progress.note(line)
-    plain, steps, others = case.plain(), in_doubt(case), {name: case.simulate(arm) for name, arm in OTHERS.items()}
-    rest = rest_share(config.task, plain)
+    plain, steps, others = case.plain(), in_doubt(case), {name: case.engine(arm) for name, arm in OTHERS.items()}
+    # Rollouts are 64.3 % of a step in EfficientRollout's 7B run (58-71 %).
+    rest = 1 / 0.643 - 1 if config.task.rest_s is None else config.task.rest_s / seconds(plain)
     arms = {case.baseline: summary([plain] * 3, plain, rest), "das": summary(steps, plain, rest)}
-    arms |= {name: summary([simulated.steps] * 3, plain, rest) for name, simulated in others.items()}
+    arms |= {name: summary([roll_out(engine, case.works)] * 3, plain, rest) for name, engine in others.items()}
     short_case = case.short()
     short_plain = short_case.plain()
     short = {"das": summary(in_doubt(short_case), short_plain, rest)}
-    fixed = others["das, fixed 16"].engine
+    fixed = others["das, fixed 16"]
     assert isinstance(fixed, TextEngine)
     gains = accepted_by_limit(fixed)
     curve = speedup_by_live(gains, case)
@@ -138,12 +137,19 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
 
 def in_doubt(case: Case) -> list[list[Step]]:
     """Simulate das with drafted tokens that are cheaper by the share DOUBT, as expected, and dearer by DOUBT."""
-    return [case.simulate(DAS, Priced(case.times.das, price)).steps for price in (1 - DOUBT, 1.0, 1 + DOUBT)]
+    priced = (Priced(case.times.das, price) for price in (1 - DOUBT, 1.0, 1 + DOUBT))
+    return [roll_out(case.engine(DAS, times), case.works) for times in priced]
 
 
 def build(task: Any) -> tuple[Case, list[str]]:
     """Make the case that the settings describe. Returns it with lines about it for the user. Raises UserError."""
-    _check(task)
+    if task.rollouts is None:
+        raise UserError(
+            "task.rollouts=PATH is missing: give a run's folder, a JSONL file or a folder of them "
+            "(experiments/simulate/rollouts.py)"
+        )
+    if task.visits is not None and not task.visits > 0:
+        raise UserError(f"task.visits={task.visits}: must be above 0, such as 1.2")
     steps = read_rollouts(Path(task.rollouts), group=int(task.group), prompt=int(task.prompt))
     longest = max(int(work.lengths.max()) for work in steps)
     if longest > task.max_tokens:
@@ -159,8 +165,7 @@ def build(task: Any) -> tuple[Case, list[str]]:
         times = ChosenTimes(Times(step_table(task.step_ms), draft_request=drafting), None, "measured step times")
     tokens = sum(len(work.tokens) for work in steps)
     lines = [
-        f"rollouts: {counted(recorded)} in {task.rollouts}; simulated: {counted(len(steps))} of "
-        f"{len(steps[-1])} responses, "
+        f"rollouts: {task.rollouts}; steps: {recorded}; simulated: {len(steps)}, of {len(steps[-1])} responses; "
         f"{tokens} tokens, mean {tokens / sum(len(w) for w in steps):.0f}, longest {longest}",
         f"engines: {task.engines}, each with {per_engine:.0f} requests per step, {task.max_num_seqs} at once; a "
         f"simulated request stands for {scale:g} real one{'s' * (scale != 1)}",
@@ -174,24 +179,13 @@ def build(task: Any) -> tuple[Case, list[str]]:
         lines.append(
             "there is only one step, so no history; with task.group=G every G responses of a problem form a step"
         )
-    if line := tokens_only(steps, {}):
-        lines.append(line)
-    return Case(steps, times, scale, int(task.max_num_seqs), int(task.max_tokens)), lines
-
-
-def counted(steps: int) -> str:
-    """Return a number of steps in words: "1 step", "3 steps"."""
-    return f"{steps} step{'s' * (steps != 1)}"
-
-
-def _check(task: Any) -> None:
-    if task.rollouts is None:
-        raise UserError(
-            "task.rollouts=PATH is missing: give a run's folder, a JSONL file or a folder of them "
-            "(experiments/simulate/rollouts.py)"
+    known = [work.sampling_of(i) is not None for work in steps for i in range(len(work))]
+    if not all(known):
+        lines.append(
+            f"{known.count(False)} of {len(known)} recorded responses have no distributions of this policy's tokens: "
+            "das drafts from their tokens alone"
         )
-    if task.visits is not None and not task.visits > 0:
-        raise UserError(f"task.visits={task.visits}: must be above 0, such as 1.2")
+    return Case(steps, times, scale, int(task.max_num_seqs), int(task.max_tokens)), lines
 
 
 def sample(steps: list[Workload], tokens: int, requests: int, epochs: int = 4) -> list[Workload]:
@@ -265,19 +259,13 @@ def arm_line(arm: tuple[str, Mapping[str, float]]) -> str:
     )
 
 
-def rest_share(task: Any, plain: Sequence[Step]) -> float:
-    """Return the time of a step outside the rollout, divided by the time of the rollout without speculation."""
-    if task.rest_s is not None:
-        return float(task.rest_s) / seconds(plain)
-    return 1 / 0.643 - 1  # rollouts are 64.3 % of a step in EfficientRollout's 7B run (58-71 %)
-
-
 def summary(steps: Sequence[Sequence[Step]], plain: Sequence[Step], rest: float) -> Row:
     """Return the mean times of an arm's rollouts and steps, and their changes. The part of a step outside the rollout
     is taken to be as long as without speculation (Amdahl's law).
 
     steps: of the arm if drafted tokens are cheaper, as expected, and dearer. plain: the steps without speculation.
-    rest: see rest_share.
+    rest: the time of a step outside the
+    rollout, divided by the time of the rollout without speculation.
     """
     plain_s, low_s, expected_s, high_s = (seconds(arm) for arm in (plain, *steps))
     return {
@@ -315,9 +303,7 @@ def _pass_seconds(times: PassTimes, gains: Accepted, case: Case, live: int) -> t
     context = round(live * (float(np.mean(case.works[-1].lengths)) / 2 + case.works[-1].prompt))
     plain = PassWork(live, 0, context, live)
     with_drafts = [
-        times.seconds(
-            replace(plain, drafted=round(live * sent), emitted=round(live * emitted), asked=live, proposed=round(sent))
-        )
+        times.seconds(replace(plain, drafted=round(live * sent), emitted=round(live * emitted), asked=live))
         for sent, emitted in zip(gains.sent, gains.emitted, strict=True)
     ]
     return (case.times.stock or case.times.das).seconds(plain), np.array(with_drafts)

@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-from datasets import Dataset
 
 from analysis.figures import evaluate_figure
 from das.engine.rollouts.rollout import Rollout
@@ -29,7 +28,7 @@ from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import RunFolder
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
-from experiments.training.stock import build_in_process
+from experiments.training.engines import build_in_process
 
 GENERATED_PROBLEMS = 128  # number of problems if no setting says how many
 FULL = 4  # a rollout has 4 times the requests that decode at once, so that its slow end costs little
@@ -37,12 +36,13 @@ FULL = 4  # a rollout has 4 times the requests that decode at once, so that its 
 
 def run(config: RunConfig, composed: Composed, folder: str) -> None:
     """Sample and judge responses. Prints a line for each rollout and each k; writes result.json and pass_at_k.png."""
-    config = _judged_by_its_own(config)
+    config, key = _with_set(config)
     samples = int(config.task.samples)
     ks = ks_of(config.task.k, samples, "task")
     check(config, in_steps=False)
     policy = policy_directory(config, print)
-    rows, summary, left_out = _rows(config, policy)
+    with renamed_keys({"data.problems": key, "eval.problems": key}):
+        rows, summary, left_out = split_rows(config.data, "evaluation", config, policy)
     run_folder = RunFolder(Path(folder), config.with_problems(len(rows)).resolved)
     at_once = max(1, FULL * config.engine.max_num_seqs // samples)
     parts = [slice(first, first + at_once) for first in range(0, len(rows), at_once)]
@@ -51,7 +51,10 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
     if line := alike(config, samples, "task.samples"):
         progress.note(line)
     if left_out:
-        progress.note(_warning(config, left_out, len(rows)))
+        progress.note(
+            f"WARNING: {left_out} problems were left out, most of them too long: pass@k is of the {len(rows)} others, "
+            "and likely too high. Room for a prompt: engine.max_model_len less trainer.max_completion_length"
+        )
     correct: list[int] = []
     rollouts: list[Rollout] = []
     lengths: list[int] = []
@@ -97,31 +100,15 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
-def _judged_by_its_own(config: RunConfig) -> RunConfig:
-    """Return the config with this task's number of problems, and with the reward that fits the set of problems."""
-    problems = config.task.problems
+def _with_set(config: RunConfig) -> tuple[RunConfig, str]:
+    """Return the config with this task's number of problems, and with the reward that fits the set of problems; and the
+    key with which the user sets that number."""
+    made, problems = config.data.name in MADE, config.task.problems
+    key = "task.problems" if made or problems is not None else "data.problems"
     if problems is None:
-        problems = GENERATED_PROBLEMS if config.data.name in MADE else config.data.problems
+        problems = GENERATED_PROBLEMS if made else config.data.problems
     data = config.data.model_copy(update={"problems": problems})
-    return config.model_copy(update={"data": data, "reward": judge_config(config.reward, data)})
-
-
-def _rows(config: RunConfig, policy: str) -> tuple[Dataset, str, int]:
-    """Return the result of `split_rows`. An error about the number of problems names the key that the user set."""
-    published = config.data.name not in MADE and config.task.problems is None
-    key = "data.problems" if published else "task.problems"
-    with renamed_keys({"data.problems": key, "eval.problems": key}):
-        return split_rows(config.data, "evaluation", config, policy)
-
-
-def _warning(config: RunConfig, left_out: int, used: int) -> str:
-    """Return a line that warns that problems were left out. It is more emphatic if the user asked for all problems.
-    left_out, used: numbers of problems."""
-    text = (
-        f"{left_out} problems were left out, most of them too long: pass@k is of the {used} others, and likely too "
-        "high. Room for a prompt: engine.max_model_len less trainer.max_completion_length"
-    )
-    return f"WARNING: not all of data={config.data.name}. {text}" if config.data.problems is None else text
+    return config.model_copy(update={"data": data, "reward": judge_config(config.reward, data)}), key
 
 
 def _roll_out(

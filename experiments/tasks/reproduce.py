@@ -11,11 +11,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from analysis import read
 from analysis.orderings import summary
-from analysis.report import Line, Section, Table, claims, markdown, markdown_table, write_page
+from analysis.report import Section, Table, claims, markdown, markdown_table, write_page
+from analysis.verdict import boxed
 from das.general.files import write_text
 from experiments import planned_runs
 from experiments.planned_runs import Experiment, Run
@@ -140,28 +142,18 @@ def replayed(folder: Path, paper: str, store: Path) -> list[Section]:
     """Read the sections that the simulation of a paper wrote into result.json in `folder`. store: folder that keeps the
     runs."""
     result = read.result(folder)
-    sections = result["sections"]
-    sections[0]["setting"] = f"{result['preface']} {sections[0]['setting']}"  # the preface holds for all sections
+    first, *others = TypeAdapter(list[Section]).validate_python(result["sections"])
+    first = replace(first, setting=f"{result['preface']} {first.setting}")  # the preface holds for all sections
     figures = folder.relative_to(store) / paper
     return [
-        Section(
-            **{
-                **section,
-                "lines": [Line(**line) for line in section["lines"]],
-                "figures": [str(figures / figure) for figure in section["figures"]],
-                "table": Table(**section["table"]) if section["table"] else None,
-                "more_tables": [Table(**table) for table in section.get("more_tables", [])],
-            }
-        )
-        for section in sections
+        replace(section, figures=[str(figures / figure) for figure in section.figures]) for section in (first, *others)
     ]
 
 
 def write_report(report: Report) -> str:
-    """Write report.html, report.md and report.json. Returns their paths in words."""
+    """Write report.html and report.md. Returns their paths in words."""
     chapters, profile = report.chapters, report.profile
     orderings = [(section, o) for sections in chapters.values() for section in sections for o in section.orderings]
-    met = sum(ordering.met is True for _, ordering in orderings)
     of_claims = claims([o for _, o in orderings])
     head = Table(
         ["figure", *of_claims.header],
@@ -176,13 +168,6 @@ def write_report(report: Report) -> str:
     path = report.store / ("report" if profile == "small" else f"report_{profile}")
     write_text(path.with_suffix(".md"), text)
     write_page(path.with_suffix(".html"), title, box, preface, head, chapters)
-    result: dict[str, Any] = {
-        "met": met,
-        "orderings": [{"figure": section.title, **asdict(o)} for section, o in orderings],
-        "sections": {chapter: [asdict(section) for section in sections] for chapter, sections in chapters.items()},
-    }
-    # Not result.json: with paper=NAME the task writes a file of that name here.
-    write_text(path.with_suffix(".json"), json.dumps(result, indent=1))
     return f"{path}.html and .md"
 
 
@@ -215,3 +200,31 @@ def provenance(store: Path, runs: Sequence[Run]) -> str:
         f"{machine['device']}, {machine['cores']} cores; commit {', '.join(commits)}; {len(folders)} runs, "
         f"{minutes:.0f} minutes."
     )
+
+
+def experiment(config: RunConfig, composed: Composed, folder: str) -> None:
+    """Do the runs that are missing, then write the section with its figures to outputs/reproduce/NAME/report.html and
+    report.md. The ablations are in one file, and each has its own section.
+
+    Raises RunFailed with the reason of the first run that failed.
+    """
+    profile, names = str(config.profile), [composed.choices["experiment"]]
+    if names == [planned_runs.ABLATION]:
+        only = config.experiment.get("only")
+        names = planned_runs.ablations() if only is None else [f"{planned_runs.ABLATION}_{only}"]
+    experiments = [planned_runs.load(name, profile, planned_runs.passed_on(composed.overrides)) for name in names]
+    planned_runs.check_runs(experiments)
+    progress, store = Progress(0), Path(folder)
+    failed = planned_runs.make([run for each in experiments for run in each.runs.values()], store, progress)
+    if failed:
+        raise RunFailed(next(iter(failed.values())))
+    for each in experiments:
+        section = planned_runs.write_section(each, store, profile)
+        report = store / planned_runs.section_folder(each, profile) / "report.html"
+        write_text(report.with_suffix(".md"), markdown(each.title, "", [section]))
+        lines = (
+            summary(section.orderings) if section.orderings else ["This experiment shows numbers and makes no claim."]
+        )
+        write_page(report, each.title, lines, [], None, {"Result": [section]})
+        progress.note(boxed(each.title, [*lines, *map(str, section.orderings)]))
+        progress.note(f"page: {report.absolute()}  (opens in a browser, no server needed)")

@@ -13,6 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from das.budget.lengths import LongestFirst
 from das.cluster.connection import ClusterSettings
+from das.engine.rollouts.report import merged as merged_reports
 from das.engine.rollouts.rollout import Rollout
 from das.engine.settings import EngineSettings
 from das.general import ranks
@@ -22,17 +23,83 @@ from das.trl.resume import completed_epochs, repeat_draws
 from das.trl.sharded_checkpoints import checkpoints_accepted, complete
 from das.trl.trainers import generation_backend
 from experiments import rank_folders
-from experiments.digests import of_all_ranks, optimizer_digest, weights_digest
-from experiments.heads.mtp import is_mimo, mtp_tensors, put_back
+from experiments.digests import digest, of_all_ranks, optimizer_digest, weights_digest
+from experiments.heads.files import is_mimo, mtp_tensors, put_back
 from experiments.heads.training import OnlineHead
+from experiments.run.errors import TrainingDiverged
+from experiments.run.rollout_row import rollout_row
 from experiments.training import checkpoint
 from experiments.training.barrier import Barrier
-from experiments.training.checkpoint_writer import Checkpoints
+from experiments.training.checkpoint import Checkpoints
+from experiments.training.engines import Recording
 from experiments.training.generation import HarnessGeneration
-from experiments.training.merge import merged
-from experiments.training.recorded_engine import Recording
-from experiments.training.step_row import logged_by_trl, of_rollout, of_syncs, require_finite
 from experiments.training.trimmed import without_padding
+
+
+def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:
+    """Return the columns that come from TRL's own logs."""
+    return {
+        "learning_rate": logs["learning_rate"],
+        "kl": logs.get("kl"),
+        "entropy": logs.get("entropy"),
+        "sampling_logp_difference": logs.get("sampling/sampling_logp_difference/max"),
+    }
+
+
+def of_syncs(syncs: Sequence[Sync]) -> dict[str, Any]:
+    """Return the columns about the weight sync: how the engine got the new weights. syncs: one entry for each rank."""
+    return {
+        "sync_s": max(sync.seconds for sync in syncs),
+        "check_s": max(sync.check_s for sync in syncs),
+        "exchange_s": max(sync.exchange_s for sync in syncs),
+        "exchange_bytes": sum(sync.exchange_bytes for sync in syncs),
+    }
+
+
+def of_rollout(rollout: Rollout, rewards: Sequence[float | None]) -> dict[str, Any]:
+    """Return the columns about the rollout and its rewards. rewards: one for each response; None: it has none."""
+    given = [reward for reward in rewards if reward is not None]
+    return {
+        "reward": float(np.mean(given)) if given else None,
+        **rollout_row(rollout),
+        "completions_digest": digest(*[np.asarray(response, np.int32) for response in rollout.responses]),
+        "rewards_digest": digest(np.asarray(rewards, np.float64)),  # NaN for None
+    }
+
+
+def require_finite(losses: Sequence[float], norms: Sequence[float], step: int) -> None:
+    """Raise TrainingDiverged unless all numbers are finite.
+
+    losses, norms (of gradients): one number for each rank, so that all ranks stop together.
+    """
+    for rank, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
+        if not np.isfinite([loss, norm]).all():
+            where = f" (rank {rank})" if len(losses) > 1 else ""
+            raise TrainingDiverged(
+                f"step {step}: loss {loss:g}, gradient norm {norm:g}: the policy is lost{where}; try a lower "
+                "trainer.learning_rate"
+            )
+
+
+def merged(rollouts: Sequence[Rollout]) -> Rollout:
+    """Merge the ranks' rollouts into the rollout of the step. rollouts: one of each rank, in rank order.
+
+    rollout_s, draft_s and the timeline of passes are those of the slowest rank, because the others wait for it. The
+    calibration error is the largest of all ranks, and the alarms of all ranks are kept. Responses are listed in rank
+    order, and each names its `rank`. A single rollout is returned as it is.
+    """
+    if len(rollouts) == 1:
+        return rollouts[0]
+    ranks = {f"rank {rank}": rollout for rank, rollout in enumerate(rollouts)}
+    slowest = max(ranks, key=lambda rank: ranks[rank].rollout_s)
+    report = merged_reports({rank: rollout.report for rank, rollout in ranks.items()}, slowest)
+    return Rollout(
+        step=ranks[slowest].step,
+        finished=[replace(each, rank=rank) for rank, rollout in enumerate(rollouts) for each in rollout.finished],
+        rollout_s=ranks[slowest].rollout_s,
+        report=report,
+    )
+
 
 ENTROPY_OPTIONS = ("compute_entropy", "compute_aux_loss")  # of TRL's forward pass; its other options carry images
 RewardFunction = Callable[..., Sequence[float | None]]

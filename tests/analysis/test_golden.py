@@ -40,7 +40,7 @@ from analysis import (
     time_spent,
     verdict,
 )
-from experiments.compare.arm_configs import arm_changes
+from experiments.compare.comparison import arm_changes
 from experiments.planned_runs import ABLATION, Run, load, names
 
 ROOT = Path(__file__).parents[2]

@@ -12,11 +12,9 @@ from vllm import SamplingParams
 from das.engine.patches import weights
 from das.general.errors import EngineError
 from das.models.head_files import tokenizer_digest
-from experiments.heads.eagle3 import Eagle3Head, new_head, shape_for, tokens_per_pass
+from experiments.heads.eagle3 import Eagle3Head, HeadText, new_head, shape_for, tokens_per_pass
 from experiments.heads.files import load_head, save_head
-from experiments.heads.texts import HeadText
-from experiments.heads.training import HeadLearner, HeadOptions
-from experiments.heads.warm_up import WarmUp, make_head, texts_of
+from experiments.heads.training import HeadLearner, HeadOptions, WarmUp, make_head, texts_of
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,8 @@ from conftest import Engines, layer_of, mtp_policy
 from test_eagle3_engine import PROMPTS, draft_likeliest_tokens, offline, rollout
 from transformers import AutoModelForCausalLM
 
-from experiments.heads import mtp
-from experiments.heads.training import HeadLearner, HeadOptions
-from experiments.heads.warm_up import texts_of
+from experiments.heads import files
+from experiments.heads.training import HeadLearner, HeadOptions, texts_of
 
 pytestmark = pytest.mark.nightly
 
@@ -24,7 +23,7 @@ def test_the_engine_drafts_what_the_layer_drafts(engines: Engines, tmp_path: Pat
     texts = texts_of(model, (model.config.num_hidden_layers,), PROMPTS, expected)
     layer = layer_of(policy)
     HeadLearner(layer, HeadOptions(batch=1)).warm_up(texts, embedding, epochs=10, seed=0)
-    mtp.put_back(policy, layer.tensors())  # so that the layer knows something
+    files.put_back(policy, layer.tensors())  # so that the layer knows something
     for depth in (1, 3):
         llm = engines.build(str(policy), method="mtp", speculative={"num_speculative_tokens": depth})
         assert rollout(llm)[0] == expected  # coupled

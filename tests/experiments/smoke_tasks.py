@@ -93,13 +93,13 @@ SMOKE: dict[str, tuple[str, ...]] = {
 TESTED = {
     "recorded": "tests/experiments/tasks/test_compare_run.py",
     "train": "tests/trl/test_survival.py",
-    "bench_drafter": "tests/experiments/bench/test_bench_drafter.py",
-    "recordings": "tests/experiments/recorded/test_recordings.py",
+    "bench_drafter": "tests/experiments/measure/test_bench_drafter.py",
+    "recordings": "tests/experiments/papers/test_recordings.py",
 }
 # `make nightly` runs them: repeated kills, a comparison of 14 arms, and one of the experiments, all of which `make
 # smoke` runs. That what `make run` installs is enough for the arms is shown by importing everything. Tests that hold
 # what the others show: tests/trl/test_survival.py, tests/cluster/test_cluster_training.py and
-# tests/experiments/harness/test_planned_runs.py.
+# tests/experiments/test_planned_runs.py.
 NIGHTLY = ("experiment", "every_arm")
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
 # before the tasks that read its run.

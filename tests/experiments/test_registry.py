@@ -9,9 +9,8 @@ import pytest
 from composed import composed
 from smoke_tasks import SMOKE, TESTED
 
-from experiments.commands import usage
 from experiments.reference import GROUPS, PAGE, PARTS, filled
-from experiments.registry import TASKS
+from experiments.registry import TASKS, usage
 from experiments.run.errors import CONFIGS
 from experiments.settings.config import run_config
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plain_batch import PlainRunner
 from vllm import SamplingParams
 
 from das.models.coupled import OF_HEADS, OF_MODELS, CoupledSampler
 from das.verify.noise import keyed_argmax
-from experiments.measure.plain_batch import PlainRunner
 
 VOCAB, DEPTH = 40, 4
 Logits = Callable[[list[int]], torch.Tensor]  # of a text's next token

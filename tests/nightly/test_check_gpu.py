@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scripts import run_script
 
-from experiments.gpu.parts import ARMS, PARTS
+from experiments.gpu.check_gpu import ARMS, PARTS
 
 QUICK = [name for name in PARTS if name != "grpo"]  # is the task compare, which has tests of its own
 

@@ -27,7 +27,7 @@ from runs import (
 from analysis import read
 from analysis.metrics import timeless
 from das.models.head_files import mtp_problem
-from experiments.heads import mtp
+from experiments.heads import files
 
 pytestmark = pytest.mark.slow
 
@@ -157,7 +157,7 @@ def test_checkpoints_of_a_policy_with_an_mtp_layer_are_whole_policies(
     for name in ("none_mtp", "mtp"):
         saved = runs(name) / "checkpoints" / "step_00004"
         assert mtp_problem(str(saved), 1) == ""
-        assert (saved / mtp.WEIGHTS).read_bytes() == (Path(policies("mtp")) / mtp.WEIGHTS).read_bytes()
+        assert (saved / files.MTP_WEIGHTS).read_bytes() == (Path(policies("mtp")) / files.MTP_WEIGHTS).read_bytes()
 
 
 # ---- what stops a run ----

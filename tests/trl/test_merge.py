@@ -7,7 +7,7 @@ from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.trl.engines.cluster import divided
 from experiments.run.rollout_row import rollout_row
-from experiments.training.merge import merged
+from experiments.training.trainer import merged
 
 
 def rollout(rollout_s: float, lengths: list[int], drafted: int, alarms: list[str]) -> Rollout:

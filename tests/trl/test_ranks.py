@@ -12,7 +12,7 @@ from scripts import ROOT, SIZES, TWO_RANKS, run_script
 
 from analysis import read
 from experiments.arm.validate import check_processes
-from experiments.compare import one_by_one
+from experiments.compare.run_arms import finished
 from experiments.run.errors import UserError
 
 pytestmark = pytest.mark.slow
@@ -92,10 +92,10 @@ def test_a_problem_finds_the_responses_of_other_ranks(compared: Path) -> None:
 def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetitive_policy: str) -> None:
     overrides = [*SMALL, f"policy.path={repetitive_policy}"]
     same, other = composed_arm("das", *overrides), composed_arm("das", *overrides, "seed=1")
-    assert one_by_one.finished(compared / "arms" / "das", same)
-    assert not one_by_one.finished(compared / "arms" / "ngram", same)
+    assert finished(compared / "arms" / "das", same)
+    assert not finished(compared / "arms" / "ngram", same)
     with pytest.raises(UserError, match="another seed"):
-        one_by_one.finished(compared / "arms" / "das", other)
+        finished(compared / "arms" / "das", other)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plain_batch import PlainRunner, stock_metadata
 from scipy.stats import chi2, chi2_contingency
 from vllm import SamplingParams
 from vllm.v1.sample.sampler import Sampler
-
-from experiments.measure.plain_batch import PlainRunner, stock_metadata
 
 pytestmark = pytest.mark.slow
 

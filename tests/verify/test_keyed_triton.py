@@ -59,7 +59,7 @@ from das.verify.layout import on_device
 from das.verify.keyed_triton import keyed_argmax_triton
 from das.verify.layout import Layout
 from das.verify.noise import device_accept, noise_inputs
-from experiments.measure.plain_batch import PlainRunner
+from plain_batch import PlainRunner
 
 WHOLE, SHORT, KEPT = 151_936, 17_000, 40  # all other tokens are impossible; the interpreter takes a second for 152k
 CPU = torch.device("cpu")
@@ -164,6 +164,7 @@ def run_python(folder: Path, code: str, **environment: str) -> Any:
     """Run `code` in a fresh process. It goes through a file, because Triton reads a kernel's source from its file."""
     script = folder / "script.py"
     script.write_text(code)
+    environment |= {"PYTHONPATH": os.pathsep.join(sys.path)}  # tests, too
     return subprocess.run([sys.executable, script], env={**os.environ, **environment}, capture_output=True, text=True)
 
 

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from plain_batch import PlainRunner
 from vllm import SamplingParams
 
 from das.drafter.distributions import PAIRS
 from das.verify.sampler import Remembered, of_passes_alike, remembered_of
-from experiments.measure.plain_batch import PlainRunner
 
 
 def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 import torch
+from plain_batch import PlainRunner
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from vllm import SamplingParams
 
 from das.verify import top_p as top_p_module
 from das.verify.top_p import SORTED_CELL_BYTES
-from experiments.measure.plain_batch import PlainRunner
 
 ORDINARY = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.01, "logprobs": 0}  # what training asks for
 

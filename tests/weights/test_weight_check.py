@@ -18,7 +18,7 @@ from das.general.errors import EngineError, WeightSyncError
 from das.weights.agreement import CURE, OWN_HEAD, Policy, dtype_note, embedding_problem
 from das.weights.weight_check import WeightSample, check_together, fingerprint, problem_of
 from experiments.run.errors import TrainingDiverged
-from experiments.training.step_row import require_finite
+from experiments.training.trainer import require_finite
 
 ENGINE = Policy("float32", tied=True, room=256, keeps_bits=True)
 

@@ -74,7 +74,7 @@ platforms._current_platform = StandIn()
 platforms.vllm_version_matches_substr = lambda substr: False  # a build for CPUs switches Triton off
 
 import das  # noqa: E402
-from experiments.small_policy.shapes import shape_of, weightless_policy  # noqa: E402
+from experiments.policies.shapes import shape_of, weightless_policy  # noqa: E402
 
 
 def head_for(policy: Path) -> str:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from experiments.gpu.scale import Scale, Verdict
+from experiments.gpu.engines import Scale, Verdict
 
 
 def good(scale: Scale, word: str) -> Verdict:

@@ -9,18 +9,15 @@ import pytest
 import torch
 from scripts import ends
 
-from experiments.gpu import parts, tokens
-from experiments.gpu.engines import THIN, build, worker_of
-from experiments.gpu.parts import ARMS, PARTS, Part, run_parts
-from experiments.gpu.scale import LINES, Scale
-from experiments.gpu.speed import ENGINES
-from experiments.gpu.texts import SIBLINGS, VISITS, works
-from experiments.gpu.watch import device_times
-from experiments.small_policy.shapes import shape_of
+from experiments.gpu import check_gpu, exact
+from experiments.gpu.check_gpu import ARMS, PARTS, Part, run_parts
+from experiments.gpu.engines import LINES, THIN, Scale, build, worker_of
+from experiments.gpu.speed import ENGINES, SIBLINGS, VISITS, device_times, works
+from experiments.policies.shapes import shape_of
 
 
 def part(*arms: str, seconds: float = 60) -> Part:
-    return Part(seconds / 2, arms, "tests.experiments.gpu.parts_for_tests")  # a CPU gets twice the time
+    return Part(seconds / 2, "tests.experiments.gpu.parts_for_tests", arms)  # a CPU gets twice the time
 
 
 @pytest.mark.slow  # it waits for one that hangs
@@ -28,7 +25,7 @@ def test_every_part_has_a_verdict_whatever_the_others_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made = {"broken": part(), "dying": part(), "hanging": part(seconds=8), "good": part("well", "better")}
-    monkeypatch.setattr(parts, "PARTS", made)
+    monkeypatch.setattr(check_gpu, "PARTS", made)
     scale = Scale(False, tmp_path, tmp_path)
     rows = run_parts(list(made), scale, 600)
     assert [row["ok"] for row in rows.values()] == [False, False, False, True]
@@ -51,12 +48,12 @@ def test_the_limits_fit_into_one_call() -> None:
 
 
 def test_the_part_tokens_takes_the_kernels_of_large_models() -> None:
-    shape, requests = shape_of(THIN), len(tokens.PROMPTS) * tokens.SIBLINGS
-    rows = sum(1 + tokens.LIMITS[i % len(tokens.LIMITS)] for i in range(requests))
+    shape, requests = shape_of(THIN), len(exact.PROMPTS) * exact.SIBLINGS
+    rows = sum(1 + exact.LIMITS[i % len(exact.LIMITS)] for i in range(requests))
     assert rows > 256, "the fused norm changes at 256 rows"
-    assert (1 + max(tokens.LIMITS)) * shape.heads // shape.key_value_heads > 64, "FlashAttention 3 changes there"
+    assert (1 + max(exact.LIMITS)) * shape.heads // shape.key_value_heads > 64, "FlashAttention 3 changes there"
     assert (shape.hidden, shape.intermediate, shape.head_dim) == (4096, 12288, 128), "Qwen3-8B's"
-    assert max(tokens.PROMPTS) + tokens.TOKENS > 3900
+    assert max(exact.PROMPTS) + exact.TOKENS > 3900
 
 
 @pytest.mark.slow
@@ -68,9 +65,9 @@ def test_logits_that_depend_on_the_rows_are_found(tmp_path: Path, monkeypatch: p
         product.forward = lambda x: (honest(x)[0] * (1.0 if len(x) < 12 else 1.001), None)
         return llm
 
-    monkeypatch.setattr(tokens, "build", engine)
+    monkeypatch.setattr(exact, "build", engine)
     (tmp_path / LINES).write_text("")
-    verdict = tokens.tokens(Scale(False, tmp_path, tmp_path))
+    verdict = exact.tokens(Scale(False, tmp_path, tmp_path))
     assert not verdict.ok
     assert "in halves" in verdict.line
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from das.models.head_files import mtp_problem
 from experiments.digests import weights_digest
-from experiments.heads import mtp
+from experiments.heads import files
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +21,10 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_transformers_saves_gets_its_layer_back(policy: Path, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     model.save_pretrained(tmp_path)
-    assert not mtp.is_mimo(tmp_path)
+    assert not files.is_mimo(tmp_path)
     assert mtp_problem(str(tmp_path), 1) == ""  # the config goes on naming a layer that is gone
-    mtp.put_back(tmp_path, mtp.mtp_tensors(policy))
-    assert mtp.is_mimo(tmp_path)
+    files.put_back(tmp_path, files.mtp_tensors(policy))
+    assert files.is_mimo(tmp_path)
     assert weights_digest(layer_of(tmp_path)) == weights_digest(layer_of(policy))
     again, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from experiments.heads.muon import Muon
+from experiments.heads.training import Muon
 
 
 def one_step(optimizer: type[torch.optim.Optimizer]) -> torch.Tensor:

@@ -2,8 +2,7 @@
 
 import random
 
-from experiments.problems.choose import draw, part_of
-from experiments.problems.problem_set import Problem
+from experiments.problem_sets import Problem, draw, part_of
 
 PROBLEMS = [Problem(f"set-{i}", (("user", str(i)),), str(i), "1") for i in range(400)]
 

@@ -12,7 +12,7 @@ import huggingface_hub
 import pytest
 from refusals import one_line
 
-from experiments.problems import load
+from experiments import problem_sets
 
 COMMIT = "a" * 40
 CARD = b"---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: train.jsonl}\n---\n"
@@ -83,7 +83,7 @@ def test_a_set_is_read_from_the_hub(server: ThreadingHTTPServer, monkeypatch: py
 
     def rows(name: str = "somebody/set", subset: str = "main", split: str = "train") -> list[dict[str, str]]:
         hub = {"id": name, "subsets": [subset], "split": split, "revision": "main"}
-        return list(load._rows({"path": None, "hub": hub}))
+        return list(problem_sets._rows({"path": None, "hub": hub}))
 
     assert rows() == [{"question": "1+1?", "answer": "#### 2"}] * 3
     for wrong, says in (

@@ -12,9 +12,9 @@ from composed import composed
 from omegaconf import DictConfig
 from transformers import AutoTokenizer
 
+from experiments import problem_sets
 from experiments.arm.data import dataset
 from experiments.arm.validate import check_data
-from experiments.problems import load
 from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.checked import plain
 from experiments.settings.config import run_config
@@ -41,7 +41,7 @@ def written(folder: Path, kind: str, rows: Any) -> Path:
 def test_formats_and_orders_give_the_same_rows(tiny_policy: str, tmp_path: Path) -> None:
     config = config_of("data.problems=5")
     seen = []
-    for i, kind in enumerate(load.KINDS):
+    for i, kind in enumerate(problem_sets.KINDS):
         config.data.path = str(written(tmp_path, kind, ROWS[i:] + ROWS[:i]))
         check_data(run_config(config))
         seen.append(dataset(run_config(config), tiny_policy).to_list())
@@ -120,6 +120,6 @@ def test_published_files(name: str, file: str, problems: int, tiny_policy: str) 
     for row in rows:  # the small tokenizer encodes any text
         content = row["prompt"][-1]["content"]
         assert tokenizer.decode(tokenizer(content).input_ids) == content
-    loaded, left_out = load.problems_of(load._rows(plain(config.data)), plain(config.data))
+    loaded, left_out = problem_sets.problems_of(problem_sets._rows(plain(config.data)), plain(config.data))
     assert len(loaded) == problems
     assert left_out == ({"duplicates": 2, "without an answer": 1} if name == "dsr_sub" else {})

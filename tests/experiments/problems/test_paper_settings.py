@@ -68,7 +68,7 @@ def random_policy(paper: dict[str, Any], folder: Path) -> Path:
     import torch
     import transformers
 
-    from experiments.small_policy.tokenizer import train_tokenizer
+    from experiments.policies.train import train_tokenizer
 
     texts = ["Let us think step by step: the answer is \\boxed{12}.", "def solve(numbers): return sum(numbers)"]
     tokenizer = train_tokenizer(texts, vocab_size=512)

@@ -9,7 +9,7 @@ from composed import composed
 from published import ROWS, SOLUTIONS
 
 from experiments.arm.data import MADE
-from experiments.problems.problem_set import problems_of
+from experiments.problem_sets import problems_of
 from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.checked import plain
 from rewards.code import CodeReward

@@ -7,8 +7,7 @@ import pytest
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from experiments.simulate.cluster import simulate_rollout
-from experiments.simulate.engine import PlainEngine
+from experiments.simulate.engine import PlainEngine, simulate_rollout
 from experiments.simulate.text_engine import TextEngine
 from experiments.simulate.times import Affine, Times
 from experiments.simulate.workload import Workload, workload
@@ -49,7 +48,7 @@ def lower_bound(work: Workload, engines: Sequence[PlainEngine]) -> float:
     times, slots = engines[0].times, engines[0].max_num_seqs
     alone_s = float(times.plain(1, work.prompt, int(work.lengths.max())).sum())
     full = np.full(len(work), float(slots))
-    pass_s = times.form.predict(full, full, slots * (work.prompt + (work.lengths - 1) / 2)) + times.host
+    pass_s = times.form.predict(full, full, slots * (work.prompt + (work.lengths - 1) / 2))
     return max(alone_s, float(work.lengths @ pass_s) / slots / len(engines))
 
 

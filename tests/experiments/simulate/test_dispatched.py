@@ -7,8 +7,7 @@ import pytest
 from test_cluster import TIMES, long_tailed, lower_bound
 
 from das.cluster.dispatcher import Dispatcher, QueuedRequest
-from experiments.simulate.cluster import simulate_rollout
-from experiments.simulate.engine import PlainEngine
+from experiments.simulate.engine import PlainEngine, simulate_rollout
 from experiments.simulate.workload import Workload
 
 

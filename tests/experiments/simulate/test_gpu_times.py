@@ -10,9 +10,9 @@ import pytest
 from das.budget.latency import ON_GPU
 from experiments.run.errors import CONFIGS
 from experiments.simulate import against_h200
-from experiments.simulate.arms import Arm, simulate
-from experiments.simulate.gpu_times import LAUNCH, GpuTimes, gpu_times
-from experiments.simulate.hardware import GPUS, MODELS
+from experiments.simulate.engine import roll_out
+from experiments.simulate.gpu_times import GPUS, LAUNCH, MODELS, GpuTimes, gpu_times
+from experiments.simulate.text_engine import Arm
 from experiments.simulate.times import PassWork
 from experiments.simulate.workload import Workload, workload
 
@@ -62,14 +62,10 @@ def test_the_h200s_passes_are_met_within_a_tenth_and_the_ratios_of_its_rollouts_
 
 
 def test_keys_and_values_come_on_top_and_are_read_once_for_all_rows_of_a_request() -> None:
-    """FlashAttention 3 reads a request's keys once; Triton's attention once for every four rows of an 8B."""
     fa3 = gpu_times("H200", "8B")
-    triton = replace(fa3, rows_a_read=4)
     reading = device(fa3, 64, 64, 64 * 8000) - device(fa3, 64, 64, 64 * 4000)
     assert reading == pytest.approx(64 * 4000 * fa3.model.kv_bytes / (fa3.gpu.bandwidth * 0.73))
     assert device(fa3, 64, 320, 64 * 8000) - device(fa3, 64, 320, 64 * 4000) == pytest.approx(reading)
-    assert device(triton, 64, 320, 64 * 8000) - device(triton, 64, 320, 64 * 4000) == pytest.approx(2 * reading)
-    assert device(triton, 64, 256, 64 * 8000) == device(fa3, 64, 256, 64 * 8000)
 
 
 def test_the_wait_for_drafts_is_in_series_with_device_and_host() -> None:
@@ -122,8 +118,8 @@ def test_no_rollout_takes_longer_than_that_of_stock(live: int, works: Callable[[
     All responses are equally long, which is the worst case: the slowest request ends the rollout.
     """
     epochs, times, arm = works(live), gpu_times("H200", "8B"), Arm({"name": "marginal", "ratio": ON_GPU}, ahead=True)
-    stock = simulate(Arm(), epochs, replace(times, das=False), live, 200).steps
-    das = simulate(arm, epochs, times, live, 200).steps
+    stock = roll_out(Arm().engine(replace(times, das=False), live, 200), epochs)
+    das = roll_out(arm.engine(times, live, 200), epochs)
     assert max(drafted.rollout_s / plain.rollout_s for drafted, plain in zip(das, stock, strict=True)) < 1.02
     if works is copied and live <= 32:
         assert das[-1].rollout_s < 0.95 * stock[-1].rollout_s

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from refusals import one_line
 
-from experiments.simulate.latency_files import chosen_times, read_latency, write_latency
-from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.latency import Drafting, chosen_times, read_latency, write_latency
 from experiments.simulate.times import PassWork
 
 FORM = Drafting(base=5e-3, row=1e-4, drafting=0.0, token=3e-5)

@@ -5,14 +5,11 @@ import pytest
 
 from das.budget import make_budget
 from das.drafter import HistoryDrafter
-from experiments.simulate.cluster import simulate_rollout
-from experiments.simulate.made_up import made_up_problems
+from experiments.simulate.engine import simulate_rollout
 from experiments.simulate.rollouts import grouped
-from experiments.simulate.synthesis import Synthesis, _source, _walk, run_ends
-from experiments.simulate.tables import Table
 from experiments.simulate.text_engine import TextEngine
-from experiments.simulate.times import Times
-from experiments.simulate.workload import Workload, workload
+from experiments.simulate.times import Table, Times
+from experiments.simulate.workload import Synthesis, Workload, _source, _walk, made_up_problems, run_ends, workload
 
 RUN = 2.06  # mean length of runs with which changed responses of the recorded workload are as predictable as its own
 TIMES = Times(Table((1, 100, 500), (7e-3, 11e-3, 22e-3)))  # the paper's Fig 8
@@ -100,10 +97,3 @@ def test_changed_responses_stand_in_for_the_recorded() -> None:
     expected, got = tokens_per_pass_and_time(work), tokens_per_pass_and_time(half_changed(work, RUN, seed=7))
     assert got[0] == pytest.approx(expected[0], rel=0.05)
     assert got[1] == pytest.approx(expected[1], rel=0.05)
-
-
-def test_bad_input() -> None:
-    with pytest.raises(ValueError, match="at least 1 token"):
-        Synthesis(recorded(), 0.5)
-    with pytest.raises(ValueError, match="must be positive"):
-        Synthesis(recorded(), 5.0).make(0, 4, 100, 0)

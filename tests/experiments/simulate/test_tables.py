@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.simulate.latency_forms import Drafting
-from experiments.simulate.tables import Grid
+from experiments.simulate.latency import Drafting
+from experiments.simulate.times import Grid
 
 
 def test_grid_is_linear_between_its_points_and_beyond() -> None:

@@ -12,8 +12,7 @@ from composed import composed_run
 from made_inputs import write_run
 from steps_on_disk import json_lines
 
-from experiments.simulate.latency_files import ChosenTimes
-from experiments.simulate.latency_forms import Drafting
+from experiments.simulate.latency import ChosenTimes, Drafting
 from experiments.simulate.times import Times
 from experiments.simulate.workload import workload
 from experiments.tasks import advise

@@ -9,7 +9,7 @@ from scripts import run_script
 from das.engine.build import engine_arguments
 from das.engine.settings import EngineSettings
 from das.general.errors import EngineError
-from experiments.training.stock import StepClock, build_stock
+from experiments.training.engines import StepClock, build_stock
 
 ENGINE = """
 import json, os, sys
@@ -20,7 +20,7 @@ set_environment()
 from das.engine.settings import EngineSettings
 from das.engine.rollouts.rollout import RolloutRequest
 from experiments.run.rollout_row import rollout_row
-from experiments.training.stock import build_stock, roll_out_stock
+from experiments.training.engines import build_stock, roll_out_stock
 settings = EngineSettings(sys.argv[1], method="stock", dtype="float32", max_model_len=128, max_num_seqs=2)
 llm = build_stock(settings)
 from vllm import SamplingParams

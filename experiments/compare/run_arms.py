@@ -1,0 +1,221 @@
+"""Train the arms of a comparison.
+
+In lock step, each arm has a process. Rollouts run one at a time, so that noise hits all arms equally. The parent and
+each arm talk over a pipe (failures.py). While an arm starts, it sends ("now", what it does). Then it sends
+("rollout", None) and waits until it may roll out; then it sends ("rolled", None) and waits until it may train; after
+each step it sends ("step", row), and at the end ("done", None). The parent sends "go" to let an arm continue.
+
+One by one, each arm is a run of task=train with all devices, for policies that fill the devices. The comparison reads
+the arms' folders. An arm that has finished there with the same settings is not run again, so the user may also run arms
+by hand, on several machines.
+"""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from analysis import read
+from das.general import stages
+from experiments.arm.failures import expect, log_of, reporting, tell
+from experiments.arm.resume import arguments, hint, interleaved, set_rows, start_again
+from experiments.arm.train_arm import ArmRun, train_arm
+from experiments.run import child
+from experiments.run.errors import RunFailed, UserError
+from experiments.run.output import quiet_into
+from experiments.run.processes import spawned
+from experiments.run.progress import Progress
+from experiments.run.run_folder import RunFolder
+from experiments.settings.config import METHOD, WORK, RunConfig
+from experiments.training.barrier import Barrier
+
+WEIGHTS = "first_arm.safetensors"  # file in the comparison's folder, while a comparison with task.train_once runs
+END_S = 15  # seconds that an arm has to end by itself after its pipe is closed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The arms that a comparison trains, their common policy, and the run folder for the results."""
+
+    arms: Mapping[str, RunConfig]
+    policy: str  # directory or hub id
+    run_folder: RunFolder  # each arm writes into the folder arms/NAME in it
+    start: int = 0  # steps that are already done; the arms resume from their checkpoints of this step
+    train_once: bool = False  # the first arm trains, and the other arms take its weights after each step
+    train: bool = True  # False: nobody trains
+
+    @property
+    def folder(self) -> Path:
+        """The comparison's folder."""
+        return self.run_folder.path
+
+
+def run_in_lock_step(comparison: Comparison, progress: Progress) -> None:
+    """Train all arms. In each step they roll out one at a time, in rotating order, and then train, one arm on each
+    core. With `train_once` only the first arm trains, alone, and then the others take its weights.
+
+    Raises RunFailed if an arm fails, and UserError if it refuses its input, both with a one-line message. The other
+    arms are then stopped, and their files stay.
+    """
+    folder = comparison.folder
+    with quiet_into(folder / "log.txt"):
+        resource_tracker.ensure_running()  # started here, so that its warnings about a killed arm go to the log
+    pipes, processes = _start(comparison)
+    names = list(comparison.arms)
+    try:
+        for step in range(comparison.start, progress.steps):
+            with progress.starting(names[0], folder / "arms") if step == comparison.start else nullcontext():
+                for name in names:
+                    expect(pipes[name], "rollout", name, folder, progress.now)
+            if step == comparison.start:
+                progress.start()
+            for name in in_turn(names, step):
+                tell(pipes[name], "go")
+                expect(pipes[name], "rolled", name, folder)
+            for row in _train_step(pipes, comparison):
+                comparison.run_folder.add_metrics(row)
+                progress.step(row)
+        for name in names:
+            expect(pipes[name], "done", name, folder, progress.now)  # a run that had ended sends no "rollout"
+    finally:
+        for pipe in pipes.values():
+            pipe.close()  # an arm that still waits for its turn ends, and closes its W&B run
+        for process in processes:
+            process.join(timeout=END_S)
+            if process.exitcode is None:
+                process.terminate()
+        (folder / WEIGHTS).unlink(missing_ok=True)
+
+
+def in_turn(names: Sequence[str], step: int) -> list[str]:
+    """Return the names in the order of a step: another one begins in each."""
+    first = step % len(names)
+    return [*names[first:], *names[:first]]
+
+
+def _start(comparison: Comparison) -> tuple[dict[str, Connection], list[BaseProcess]]:
+    """Start every arm's process. Returns the parent's end of each arm's pipe, and the processes."""
+    pipes: dict[str, Connection] = {}
+    processes: list[BaseProcess] = []
+    for name in comparison.arms:
+        process, pipes[name] = spawned(_arm_process, name, comparison, name=f"arm-{name}", daemon=False)
+        processes.append(process)
+    return pipes, processes
+
+
+def _train_step(pipes: Mapping[str, Connection], comparison: Comparison) -> Iterator[dict[str, Any]]:
+    """Let all arms train, as many at a time as there are cores. Yields each arm's row of metrics as it comes.
+
+    With `train_once` the first arm goes first, because the other arms need its weights.
+    """
+    names, cores, folder = list(pipes), os.cpu_count() or 1, comparison.folder
+    alone = 1 if comparison.train_once else 0
+    groups = [names[first : first + cores] for first in range(alone, len(names), cores)]
+    for together in (names[:alone], *groups):
+        for name in together:
+            tell(pipes[name], "go")
+        for name in together:
+            yield expect(pipes[name], "step", name, folder)
+
+
+def _arm_process(name: str, comparison: Comparison, pipe: Connection) -> None:
+    """Body of the process of the arm `name`."""
+    log = log_of(name, comparison.folder)
+    run = ArmRun(
+        comparison.arms[name],
+        comparison.policy,
+        log.parent,
+        comparison.folder.name,
+        PipeBarrier(pipe),
+        start=comparison.start,
+        weights=comparison.folder / WEIGHTS if comparison.train_once else None,
+        trains=comparison.train and (not comparison.train_once or name == next(iter(comparison.arms))),
+    )
+    with reporting(pipe, log):
+        stages.listen(lambda what: pipe.send(("now", what)))  # until it may roll out (PipeBarrier)
+        train_arm(run)
+        pipe.send(("done", None))
+
+
+class PipeBarrier(Barrier):
+    """The barrier of an arm in lock step: the arm asks over its pipe, and waits until it may go on."""
+
+    def __init__(self, pipe: Connection):
+        super().__init__(lambda row: pipe.send(("step", row)))
+        self.pipe = pipe
+
+    def _wait_after(self, kind: str) -> None:
+        stages.listen(None)
+        start = time.perf_counter()
+        self.pipe.send((kind, None))
+        self.pipe.recv()
+        self.waited_s += time.perf_counter() - start
+
+    def before_rollout(self) -> None:
+        self._wait_after("rollout")
+
+    def after_rollout(self) -> None:
+        self._wait_after("rolled")
+
+
+def run_one_by_one(
+    arms: Mapping[str, RunConfig], overrides: Mapping[str, Sequence[str]], folder: Path, progress: Progress
+) -> None:
+    """Run the arms that are not finished in folder/arms. overrides: arm -> the overrides that make its config.
+
+    Raises RunFailed with a one-line message if an arm fails, and UserError if a finished arm had other settings.
+    """
+    for name, config in arms.items():
+        path = folder / "arms" / name
+        if finished(path, config):
+            progress.note(f"{name} is finished already")
+            continue
+        progress.note(f"{name}:")
+        start_again(path, unless=partial(hint, path))
+        train(config, own_command(config, overrides[name], path, folder.name), path, progress)
+    set_rows(folder / "metrics.jsonl", interleaved([read.metrics(folder / "arms" / name) for name in arms]))
+
+
+def finished(path: Path, config: RunConfig) -> bool:
+    """Return whether the arm in `path` has finished. Raises UserError if it ran with other settings than `config`."""
+    if not (path / "result.json").exists():  # the last file that a run writes
+        return False
+    wanted, recorded = config.resolved, read.config(path)
+    if config.data.problems is None:  # null asks for all problems; the run recorded how many there are
+        recorded["data"]["problems"] = None
+    differing = [key for key in (*METHOD, *WORK, "eval") if wanted[key] != recorded[key]]
+    if differing:
+        raise UserError(f"{path} holds an arm that ran with another {' and '.join(differing)}: move it away")
+    return True
+
+
+def own_command(config: RunConfig, overrides: Sequence[str], path: Path, group: str) -> list[str]:
+    """Return the command that trains the arm in the folder `path`, or resumes it there. group: name of its W&B
+    group."""
+    launch = ["-m", *shlex.split(config.engine.launch)] if config.engine.processes > 1 else []
+    own = [override for override in overrides if not override.startswith(("task=", "task.", "resume="))]
+    own += ["task=train", f"task.group='{group}'"]
+    return [sys.executable, *launch, *arguments(path, own)]
+
+
+def train(config: RunConfig, command: Sequence[str], path: Path, progress: Progress) -> None:
+    """Run the command of one arm, and print its output. Its error output goes to launch.txt.
+
+    Raises RunFailed with the arm's error line.
+    """
+    errors = path / "launch.txt"
+    with errors.open("w") as file:
+        code = child.run(command, progress.note, file)
+    if code:
+        error_lines = [line for line in errors.read_text().splitlines() if line.startswith("error: ")]
+        reason = error_lines[0].removeprefix("error: ") if error_lines else f"exit code {code}"
+        raise RunFailed(f"arm {config.arm.name}: {reason} (log: {path / 'log.txt'}, {errors})")

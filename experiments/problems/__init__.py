@@ -1,1 +1,0 @@
-"""Read published problem sets from the hub or from a local file, and turn them into the rows that a trainer takes."""

@@ -1,0 +1,57 @@
+"""When an arm dies, at whatever point, one line says so."""
+
+from multiprocessing import Pipe, get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+from composed import composed_arm
+
+from experiments.arm.failures import expect, tell
+from experiments.compare import run_arms
+from experiments.run.errors import RunFailed
+from experiments.run.run_folder import RunFolder
+
+
+@pytest.mark.parametrize(
+    ("last_message", "words"),
+    [(None, "arm das was killed"), (("error", "no memory left"), "arm das: no memory left")],
+)
+def test_a_turn_given_to_a_dead_arm(last_message: tuple[str, str] | None, words: str, tmp_path: Path) -> None:
+    ours, theirs = Pipe()
+    if last_message:
+        theirs.send(last_message)
+    theirs.close()
+    tell(ours, "go")
+    with pytest.raises(RunFailed, match=words):
+        expect(ours, "rolled", "das", tmp_path)
+
+
+def test_what_an_arm_does_while_it_starts_is_passed_on(tmp_path: Path) -> None:
+    ours, theirs = Pipe()
+    for message in (("now", "loads the policy"), ("now", "makes its engine"), ("rollout", None)):
+        theirs.send(message)
+    said: list[str] = []
+    expect(ours, "rollout", "das", tmp_path, said.append)
+    assert said == ["das loads the policy", "das makes its engine"]
+
+
+def test_an_arm_that_fails_after_its_parent_gave_up_prints_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever error it fails with: a pipe with unread messages is reset, not closed, when its other end closes."""
+    config = composed_arm("none")
+    comparison = run_arms.Comparison({"none": config}, "", RunFolder(tmp_path, config.resolved))
+    for error in (ConnectionResetError(104, "Connection reset by peer"), RuntimeError("the engine raised")):
+
+        def fail(run: Any, raised: Exception = error) -> None:
+            raise raised
+
+        monkeypatch.setattr(run_arms, "train_arm", fail)
+        ours, theirs = Pipe()
+        ours.close()
+        arm = get_context("fork").Process(target=run_arms._arm_process, args=("none", comparison, theirs))
+        arm.start()
+        arm.join()
+        assert arm.exitcode == 0
+    assert capfd.readouterr().err == ""
