@@ -18,6 +18,7 @@ from statistics import NormalDist
 import numpy as np
 
 from das.budget.latency import Array
+from experiments.run.errors import UserError
 from experiments.simulate.times import PassWork
 
 
@@ -247,14 +248,14 @@ class GpuTimes:
 def gpu_times(gpu: str, model: str) -> GpuTimes:
     """Return das's times for a model on the fewest GPUs (1, 2, 4 ...) with a memory of at least 1.5 times its weights.
 
-    Raises ValueError if GPUS or MODELS lacks the name.
+    Raises UserError if GPUS or MODELS lacks the name.
     """
-    if gpu not in GPUS:
-        raise ValueError(f"unknown GPU {gpu!r}: choose one of {', '.join(GPUS)}, or give task.latency=PATH (measured)")
-    if model not in MODELS:
-        raise ValueError(
-            f"unknown model size {model!r}: choose one of {', '.join(MODELS)}, or give task.latency=PATH (measured)"
-        )
+    for what, name, known in (("GPU", gpu, GPUS), ("model size", model, MODELS)):
+        if name not in known:
+            known_names = ", ".join(known)
+            raise UserError(
+                f"unknown {what} {name!r}: choose one of {known_names}, or give task.latency=PATH (measured)"
+            )
     gpus = 1
     while 2 * MODELS[model].parameters > GPUS[gpu].memory * gpus * 2 / 3:
         gpus *= 2

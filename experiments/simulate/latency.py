@@ -212,10 +212,7 @@ def chosen_times(latency: str | None, gpu: str, model: str, drafting: float) -> 
     if latency is not None:
         form, source = read_latency(Path(latency))
         return ChosenTimes(Times(form, draft_request=drafting), None, source)
-    try:
-        times = gpu_times(gpu, model)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    times = gpu_times(gpu, model)
     source = f"{model} on {times.gpus} x {gpu} by physics (experiments/simulate/gpu_times.py), {DERIVED}"
     return ChosenTimes(times, replace(times, das=False), source)
 

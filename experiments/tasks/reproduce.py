@@ -9,7 +9,7 @@ import importlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -34,17 +34,6 @@ PAPERS = {
 }
 REPLAYED = ": at its own scale, replayed"  # end of the headings of simulated chapters
 MINUTES = {"das": 7.0, "efficient_rollout": 1.0, "nemo_rl": 1.0}  # time of a paper's simulation on 2 cores
-
-
-@dataclass(frozen=True)
-class Report:
-    """The parts of the report that task=reproduce writes."""
-
-    store: Path  # folder that keeps the runs
-    profile: str
-    chapters: Mapping[str, Sequence[Section]]
-    runs: Sequence[Run]
-    failed: Mapping[Run, str]  # failed run -> the reason
 
 
 def run(config: RunConfig, composed: Composed, folder: str) -> None:
@@ -94,7 +83,7 @@ def everything(config: RunConfig, overrides: Sequence[str], store: Path) -> None
     for paper, planned in replays.items():
         if planned not in failed:
             chapters[f"{PAPERS[paper]}{REPLAYED}"] = replayed(planned.folder(store), paper, store)
-    files = write_report(Report(store, profile, chapters, runs, failed))
+    files = write_report(store, profile, chapters, runs, failed)
     progress.note(f"{(time.perf_counter() - began) / 60:.0f} minutes; report: {files}")
     if failed:
         raise RunFailed(f"{len(failed)} runs failed, first: {next(iter(failed.values()))}")
@@ -150,9 +139,15 @@ def replayed(folder: Path, paper: str, store: Path) -> list[Section]:
     ]
 
 
-def write_report(report: Report) -> str:
-    """Write report.html and report.md. Returns their paths in words."""
-    chapters, profile = report.chapters, report.profile
+def write_report(
+    store: Path,
+    profile: str,
+    chapters: Mapping[str, Sequence[Section]],
+    runs: Sequence[Run],
+    failed: Mapping[Run, str],
+) -> str:
+    """Write report.html and report.md. Returns their paths in words. store: folder that keeps the runs. failed: failed
+    run -> the reason."""
     orderings = [(section, o) for sections in chapters.values() for section in sections for o in section.orderings]
     of_claims = claims([o for _, o in orderings])
     head = Table(
@@ -160,12 +155,12 @@ def write_report(report: Report) -> str:
         [[section.title, *row] for (section, _), row in zip(orderings, of_claims.rows, strict=True)],
     )
     title = "Reproduction" + (f", profile {profile}" if profile != "small" else "")
-    box = [*summary([o for _, o in orderings]), *what_stands_in(chapters, report.failed)]
-    preface = [provenance(report.store, report.runs), *(f"FAILED: {reason}" for reason in report.failed.values())]
+    box = [*summary([o for _, o in orderings]), *what_stands_in(chapters, failed)]
+    preface = [provenance(store, runs), *(f"FAILED: {reason}" for reason in failed.values())]
     text = markdown(title, "\n\n".join([*box, *preface]), []) + "\n" + markdown_table(head) + "\n"
     for chapter, sections in chapters.items():
         text += "\n" + markdown(chapter, "", sections)
-    path = report.store / ("report" if profile == "small" else f"report_{profile}")
+    path = store / ("report" if profile == "small" else f"report_{profile}")
     write_text(path.with_suffix(".md"), text)
     write_page(path.with_suffix(".html"), title, box, preface, head, chapters)
     return f"{path}.html and .md"
