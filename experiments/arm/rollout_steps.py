@@ -16,8 +16,7 @@ from experiments.run.progress import Progress
 from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig, steps_per_epoch
-from experiments.training.engines import build_in_process
-from experiments.training.generation import save_history
+from experiments.training.engines import build_in_process, save_history
 
 Prompt = dict[str, list[int]]  # {"prompt_token_ids": token ids}, as vLLM takes it
 

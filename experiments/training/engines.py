@@ -12,17 +12,24 @@ recorded number of tokens, but others: to emit these it would need a logits proc
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from das.cluster.cluster import STATE, Cluster
+from das.drafter.saved import read_history
 from das.engine.build import build_engine, warm_up
+from das.engine.learned import HISTORY
 from das.engine.patches import weights
 from das.engine.patches.front_end import let_force
 from das.engine.rollouts.meter import TAIL
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.engine.settings import EngineSettings
+from das.general.files import write_bytes
+from das.trl.engines.engines import Engines
 from das.trl.engines.in_process import DasEngine
 from das.verify.admission import FORCED_KEY
 from das.weights.agreement import Policy, policy_of
@@ -260,3 +267,18 @@ def build_recorded(settings: EngineSettings, recording: Recording, **overrides: 
     emitting = (RecordedEngine if settings.row.keyed else RecordedStockEngine)(engine.llm)
     emitting.recording = recording
     return emitting
+
+
+def save_history(engines: Engines | Cluster, path: Path) -> None:
+    """Write the history of all engines, with the weights that the first engine's drafter has learned. Do nothing if
+    the drafter has no history."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        engines.save_state(folder)
+        found = folder / HISTORY
+        if not found.exists():
+            return
+        if (folder / "engine_1").exists():
+            with suppress(ValueError):  # a drafter of the user's writes files of its own
+                replace(read_history(folder / STATE), weights=read_history(found).weights).write(found)
+        write_bytes(path, found.read_bytes())

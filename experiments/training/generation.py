@@ -2,24 +2,17 @@
 policy."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from das.cluster.cluster import STATE, Cluster
-from das.drafter.saved import read_history
-from das.engine.learned import HISTORY
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
-from das.general.files import write_bytes
 from das.trl.determinism import random_states_kept
-from das.trl.engines.engines import Engines
 from das.trl.engines.in_process import DasEngine
 from das.trl.generation import SpeculativeGeneration
 from das.weights.weight_check import WeightSample
-from experiments.training.engines import Recording, build_in_process, build_recorded
+from experiments.training.engines import Recording, build_in_process, build_recorded, save_history
 
 
 class HarnessGeneration(SpeculativeGeneration):
@@ -77,18 +70,3 @@ class HarnessGeneration(SpeculativeGeneration):
         finally:
             self.llm.sleep(level=2)
             self._llm_weights_sleeping = True
-
-
-def save_history(engines: Engines | Cluster, path: Path) -> None:
-    """Write the history of all engines, with the weights that the first engine's drafter has learned. Do nothing if
-    the drafter has no history."""
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        engines.save_state(folder)
-        found = folder / HISTORY
-        if not found.exists():
-            return
-        if (folder / "engine_1").exists():
-            with suppress(ValueError):  # a drafter of the user's writes files of its own
-                replace(read_history(folder / STATE), weights=read_history(found).weights).write(found)
-        write_bytes(path, found.read_bytes())

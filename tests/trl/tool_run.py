@@ -17,7 +17,7 @@ from trl_runs import ON_CPU, ask_llm
 
 import das
 from experiments.digests import weights_digest
-from experiments.training.generation import save_history
+from experiments.training.engines import save_history
 
 # With calls of tools and their results, which the policy's own template lacks. TRL asks for both.
 CHAT_TEMPLATE = (
