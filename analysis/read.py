@@ -1,12 +1,14 @@
 """Read the files of a run's folder."""
 
+import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from das.general.files import unpacked
+MOST_UNPACKED = 1 << 31  # bytes of one file; the responses of a step have some 100 MB at the papers' largest scale
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
@@ -82,4 +84,20 @@ def latency(folder: Path) -> dict[str, Any]:
 
 def _json_object(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def unpacked(path: Path) -> bytes:
+    """Returns the content of a gzip file of one part, as gzip writes it. Raises ValueError, before it is unpacked, for
+    one that unpacks into more bytes than it says at its end, or than MOST_UNPACKED."""
+    with path.open("rb") as packed:
+        packed.seek(max(0, packed.seek(0, os.SEEK_END) - 4))
+        said = int.from_bytes(packed.read(), "little")
+        if said > MOST_UNPACKED:
+            raise ValueError(f"it unpacks into {said} bytes, more than {MOST_UNPACKED}")
+        packed.seek(0)
+        with gzip.open(packed) as file:
+            content = file.read(said + 1)
+    if len(content) > said:
+        raise ValueError(f"it unpacks into more than the {said} bytes that it says: pack it anew with gzip")
     return content

@@ -25,9 +25,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from das.general.process import die_with_parent
 from rewards import values
 from rewards.limits import Limits, confine, cpu_seconds
+from rewards.process import die_with_parent
 from rewards.solution import answer_calls, read_frame, run_program
 
 ORDER = struct.Struct("<cd")  # START, ASK or KILL; for START the CPU seconds that the child may use

@@ -20,11 +20,11 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from das.general.process import die_with_parent
 from rewards import values
 from rewards.checker import same_output, same_value
 from rewards.forkserver import ASK, KILL, ORDER, REPORT, RUNNING, START, UNCONFINED, forked
 from rewards.limits import CPU_TIME, MIN_CPU_SHARE, WALL_TIME, Limits, address_space, limit_cpu, limit_memory
+from rewards.process import die_with_parent
 from rewards.solution import MAX_DIGITS
 from rewards.workers import FAILED
 

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from das.general.process import die_with_parent
+from rewards.process import die_with_parent
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38

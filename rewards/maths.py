@@ -25,11 +25,11 @@ from itertools import product
 from types import FrameType
 from typing import Any, TypeVar
 
-from das.general.process import die_with_parent
 from rewards import numbers
 from rewards.answers import boxes, without_open_thought
 from rewards.limits import address_space, limit_memory
 from rewards.notation import may_be_equal, plain
+from rewards.process import die_with_parent
 from rewards.reward import RewardError
 from rewards.workers import FAILED, RETIRES, JudgeError, Workers, command
 

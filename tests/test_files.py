@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from scripts import ROOT
 
+from analysis.read import unpacked
 from das.general.arrays import load_arrays, save_arrays
-from das.general.files import replacing, unpacked, write_text
+from das.general.files import replacing, write_text
 from experiments.run.files import add_rows
 
 WRITES = re.compile(

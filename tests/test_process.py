@@ -8,7 +8,7 @@ from scripts import ROOT, ends
 
 CHILD = """
 import time
-from das.general.process import die_with_parent
+from rewards.process import die_with_parent
 die_with_parent()
 print('ready', flush=True)
 time.sleep(60)
@@ -32,7 +32,7 @@ def test_the_child_ends_with_its_parent() -> None:
 
 def test_it_imports_nothing_heavy() -> None:
     code = (
-        "import sys; import das.general.process, experiments.run.processes; "
+        "import sys; import rewards.process, experiments.run.processes; "
         "print(*{'torch', 'vllm', 'trl', 'numpy', 'transformers'} & sys.modules.keys())"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -13,12 +13,6 @@ def reason_of(error: BaseException) -> str:
     return " ".join(" ".join(each for each in sentences if not _ADVICE.search(each)).split())
 
 
-def printable(text: str) -> str:
-    """Returns the text with control characters written as escapes, so that a file's content cannot steer a terminal.
-    Line breaks and tabs stay."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-
-
 class EngineError(RuntimeError):
     """An engine cannot be built with these settings. The message says what to change."""
 

@@ -1,14 +1,10 @@
-"""Write files so that a reader finds the old content or the new one, also after a kill and after a loss of power; and
-read packed ones."""
+"""Write files so that a reader finds the old content or the new one, also after a kill and after a loss of power."""
 
-import gzip
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
-
-MOST_UNPACKED = 1 << 31  # bytes of one file; the responses of a step have some 100 MB at the papers' largest scale
 
 
 @contextmanager
@@ -39,22 +35,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole, in UTF-8."""
     write_bytes(path, text.encode())
-
-
-def unpacked(path: Path) -> bytes:
-    """Returns the content of a gzip file of one part, as gzip writes it. Raises ValueError, before it is unpacked, for
-    one that unpacks into more bytes than it says at its end, or than MOST_UNPACKED."""
-    with path.open("rb") as packed:
-        packed.seek(max(0, packed.seek(0, os.SEEK_END) - 4))
-        said = int.from_bytes(packed.read(), "little")
-        if said > MOST_UNPACKED:
-            raise ValueError(f"it unpacks into {said} bytes, more than {MOST_UNPACKED}")
-        packed.seek(0)
-        with gzip.open(packed) as file:
-            content = file.read(said + 1)
-    if len(content) > said:
-        raise ValueError(f"it unpacks into more than the {said} bytes that it says: pack it anew with gzip")
-    return content
 
 
 def flush(path: Path) -> None:

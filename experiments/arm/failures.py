@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from das.general.errors import ClusterError, EngineError, WeightSyncError, reason_of
-from das.general.process import die_with_parent
 from experiments.arm import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
 from experiments.run.output import quiet_into
+from rewards.process import die_with_parent
 from rewards.reward import RewardError
 from rewards.workers import JudgeError
 

@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 from das.commands.doctor import nvidia_driver
 from das.engine.environment import variables
 from das.general.errors import reason_of
-from das.general.process import die_with_parent
 from experiments.gpu.engines import LINES, Row, Scale, Verdict
 from experiments.run import processes
 from experiments.run.errors import RunFailed, UserError
@@ -32,6 +31,7 @@ from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder, commit, device_name, versions
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
+from rewards.process import die_with_parent
 
 
 def run(config: RunConfig, composed: Composed, folder: str) -> None:

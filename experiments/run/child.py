@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
-from das.general.process import die_with_parent
+from rewards.process import die_with_parent
 
 
 def run(command: Sequence[str], on_line: Callable[[str], Any], errors: int | IO[str] = subprocess.STDOUT) -> int:

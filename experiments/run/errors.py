@@ -17,7 +17,7 @@ from yaml import YAMLError
 
 from das.engine.versions import UnsupportedVersion
 from das.general import ranks
-from das.general.errors import ClusterError, EngineError, WeightSyncError, printable, reason_of
+from das.general.errors import ClusterError, EngineError, WeightSyncError, reason_of
 from das.general.native import NativeBuildError
 from rewards.reward import RewardError
 from rewards.workers import JudgeError
@@ -191,3 +191,9 @@ def _lost(error: OSError, folder: Path) -> str:
         return str(folder)
     inside = isinstance(error, FileNotFoundError) and Path(str(error.filename)).is_relative_to(folder)
     return str(error.filename) if inside else ""
+
+
+def printable(text: str) -> str:
+    """Returns the text with control characters written as escapes, so that a file's content cannot steer a terminal.
+    Line breaks and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any, TypeVar
 
-from das.general.process import die_with_parent
 from experiments.run.errors import ENDS
+from rewards.process import die_with_parent
 
 Result = TypeVar("Result")
 _jobs: Sequence[Callable[[], Any]] = ()  # set in the processes of the pool

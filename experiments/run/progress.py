@@ -16,8 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from das.general import stages
-from das.general.errors import printable
 from das.general.side_output import side_output
+from experiments.run.errors import printable
 
 SAY_S = 10.0  # seconds between two lines about a start that takes long
 

@@ -21,8 +21,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from analysis.read import unpacked
 from das.drafter.distributions import Distributions
-from das.general.files import unpacked
 from experiments.run.errors import UserError, reading
 from experiments.simulate.workload import Sampling, Workload, workload
 

@@ -34,9 +34,9 @@ from made_inputs import write_traces  # noqa: E402
 from scripts import as_script  # noqa: E402
 
 from das.engine.versions import silence_known  # noqa: E402
-from das.general.process import die_with_parent  # noqa: E402
 from experiments.registry import TASKS  # noqa: E402
 from experiments.run import processes  # noqa: E402
+from rewards.process import die_with_parent  # noqa: E402
 
 LEFT_OUT = ("none", "suffix", "mtp", "eagle3_frozen")  # baseline; a package, a policy and a trained head of their own
 ARMS = ",".join(["none", *sorted({path.stem for path in (ROOT / "configs" / "arm").glob("*.yaml")} - set(LEFT_OUT))])

@@ -24,9 +24,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from equal_runs import compare  # noqa: E402
 
 from analysis import read  # noqa: E402
-from das.general.process import die_with_parent  # noqa: E402
 from experiments.arm.resume import CHECKPOINTS, SCRATCH, hint  # noqa: E402
 from experiments.training import checkpoint  # noqa: E402
+from rewards.process import die_with_parent  # noqa: E402
 
 # Fixed drafts depend on no measured times, so they can be compared too. The comparison has three steps an epoch.
 SIZES = "trainer.max_completion_length=128 engine.max_model_len=256 budget=fixed budget.tokens=8 wandb=off"
