@@ -6,6 +6,7 @@
 - `das.drafter.HistoryDrafter` is the drafter itself, which also works without an engine.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,33 +15,25 @@ if TYPE_CHECKING:
     from das.engine.rollouts.report import sentence as rollout_sentence
     from das.trl.speculate import speculate as speculate
 
+# Imported on first use, because the drafter alone needs neither torch nor vLLM nor TRL.
+_PLACES = {
+    "engine_arguments": ("das.engine.build", "engine_arguments"),
+    "install": ("das.engine.install", "install"),
+    "rollout_sentence": ("das.engine.rollouts.report", "sentence"),
+    "speculate": ("das.trl.speculate", "speculate"),
+}
 __all__ = ["engine_arguments", "install", "rollout_sentence", "speculate"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use, because the drafter alone needs neither torch nor vLLM nor TRL.
-    match name:
-        case "speculate":
-            from das.engine.versions import names_of_vllm, require_supported
+    if name not in _PLACES:
+        raise AttributeError(f"module 'das' has no attribute {name!r}")
+    module, attribute = _PLACES[name]
+    if name == "speculate":
+        from das.engine.versions import names_of_vllm, require_supported, silence_known
 
-            require_supported()  # first, because other versions of vLLM and TRL may lack what is imported next
-            from das.engine.versions import silence_known
-
-            silence_known()
-            with names_of_vllm():
-                from das.trl.speculate import speculate
-
-            return speculate
-        case "install":
-            from das.engine.install import install
-
-            return install
-        case "rollout_sentence":
-            from das.engine.rollouts.report import sentence
-
-            return sentence
-        case "engine_arguments":
-            from das.engine.build import engine_arguments
-
-            return engine_arguments
-    raise AttributeError(f"module 'das' has no attribute {name!r}")
+        require_supported()  # first, because other versions of vLLM and TRL may lack what is imported next
+        silence_known()
+        with names_of_vllm():
+            import_module(module)
+    return getattr(import_module(module), attribute)

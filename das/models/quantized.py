@@ -23,12 +23,11 @@ from das.general.errors import NotInstalled
 from das.general.native import cpu_model
 
 FORMATS = ("w8a8", "w4")
-GROUP = 128  # inputs that share a scale and a zero point in w4
 LARGEST = 15  # the largest value of 4 bits
 # Processors without one of these instructions add two products in 16 bits, where weights of 8 bits overflow.
 VNNI = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"}
 KERNELS = 64  # oneDNN keeps a layer's kernels for at most so many different numbers of rows
-GROUPS = (128, 64, 32)  # how many inputs share a scale: the first of these that divides a layer's inputs
+GROUPS = (128, 64, 32)  # inputs that share a scale and a zero point in w4: the first that divides a layer's inputs
 IN_A_WORD = 8  # how many 4-bit values an int32 holds
 OUTPUTS = 16  # torch's 4-bit kernel takes multiples of so many outputs
 
@@ -43,7 +42,7 @@ def to_8_bits(weight: torch.Tensor, largest: int = 127) -> tuple[torch.Tensor, t
     return (weight / scales[:, None]).round_().to(torch.int8), scales
 
 
-def to_4_bits(weight: torch.Tensor, group: int = GROUP) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def to_4_bits(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Round each weight to the nearest of 16 values. weight: [outputs, inputs]; `group` must divide the inputs.
 
     Returns the values 0 to 15, int32 [outputs, inputs], and for each group of inputs the scale and the value that

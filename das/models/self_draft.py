@@ -180,26 +180,23 @@ def require_self_draft(vllm_config: Any, weights: str) -> None:
     from vllm import _custom_ops
     from vllm.platforms import current_platform
 
-    _require_plain("self-drafts", vllm_config)
-    if vllm_config.model_config.is_moe:
+    parallel, model = vllm_config.parallel_config, vllm_config.model_config
+    if parallel.tensor_parallel_size > 1 or parallel.data_parallel_size > 1:
+        raise NotInstalled("self-drafts: one rank only; set tensor_parallel_size=1 and data_parallel_size=1")
+    if vllm_config.kv_transfer_config is not None:
+        raise NotInstalled("self-drafts: not with KV transfer; choose another method, such as das")
+    if model.uses_mrope or vllm_config.lora_config is not None:
+        raise NotInstalled("self-drafts: not with multimodal positions or LoRA adapters")
+    if model.is_moe:
         raise NotInstalled("self-drafts: experts cannot be quantized yet; choose another method, such as das")
-    dtype = vllm_config.model_config.dtype
     if current_platform.is_cpu():
         if not _custom_ops._supports_onednn:
             raise NotInstalled("self-drafts need a vLLM that was built with oneDNN: choose another method, such as das")
-    elif dtype not in (torch.bfloat16, torch.float16):
-        raise NotInstalled(f"self-drafts: vLLM's kernels for quantized weights take no {dtype}; set dtype=bfloat16")
+    elif model.dtype not in (torch.bfloat16, torch.float16):
+        raise NotInstalled(
+            f"self-drafts: vLLM's kernels for quantized weights take no {model.dtype}; set dtype=bfloat16"
+        )
     elif weights != "w4":
         raise NotInstalled(f"self_draft={weights}: on a CPU only; choose w4")
-    if vllm_config.model_config.quantization is not None:
+    if model.quantization is not None:
         raise NotInstalled("self-drafts need a policy that is not quantized itself: choose another method, such as das")
-
-
-def _require_plain(what: str, vllm_config: Any) -> None:
-    parallel = vllm_config.parallel_config
-    if parallel.tensor_parallel_size > 1 or parallel.data_parallel_size > 1:
-        raise NotInstalled(f"{what}: one rank only; set tensor_parallel_size=1 and data_parallel_size=1")
-    if vllm_config.kv_transfer_config is not None:
-        raise NotInstalled(f"{what}: not with KV transfer; choose another method, such as das")
-    if vllm_config.model_config.uses_mrope or vllm_config.lora_config is not None:
-        raise NotInstalled(f"{what}: not with multimodal positions or LoRA adapters")
