@@ -6,7 +6,7 @@ from typing import Any
 from das.budget.marginal import Marginal
 from das.budget.policies import BudgetPolicy, DraftWork, Fixed, LiveRequest, NoDrafts, TargetPass, Unlimited
 from das.budget.toggle import Ladder, RooflineToggle
-from das.general.named_class import load_class
+from das.general.named_class import named_class
 
 __all__ = [
     "DEFAULT_BUDGET",
@@ -44,15 +44,8 @@ def make_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
     one-line message if the name is unknown or a value is impossible, and TypeError if an option is unknown or of
     another type.
     """
-    if not isinstance(settings, Mapping):
-        raise TypeError(f"budget {settings!r}: give a dictionary of its name and options")
-    options: dict[str, Any] = dict(settings) if "name" in settings else {**DEFAULT_BUDGET, **settings}
-    name = options.pop("name")
-    if name not in POLICIES and ":" not in str(name):
-        raise ValueError(
-            f"unknown budget {name!r}: choose one of {', '.join(POLICIES)}, or name a class as module:Class"
-        )
-    policy = POLICIES[name] if name in POLICIES else load_class("budget", name, BudgetPolicy)
+    policy, options = named_class("budget", settings, DEFAULT_BUDGET, POLICIES, BudgetPolicy)
+    name = settings.get("name", DEFAULT_BUDGET["name"])
     if "over" in options:
         options["over"] = make_budget(options["over"])
     try:

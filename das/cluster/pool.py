@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from das.cluster.connection import ClusterSettings, connect
-from das.cluster.rollout_engine import RolloutEngine
-from das.cluster.weights import WeightsPart
+from das.cluster.rollout_engine import RolloutEngine, WeightsPart
 from das.engine.settings import EngineSettings
 from das.general.errors import ClusterError, EngineError, reason_of
 
@@ -154,16 +153,12 @@ class EnginePool:
         self._version += 1
         self._weights = (self._version, list(check), *map(self._ray.put, parts))
         try:
-            self._update("load_weights", *self._weights)
+            for engine in self.engines.values():  # also of those that start; it waits for those that have started
+                self.call(engine, "load_weights", *self._weights)
+            self.settle()
         except WeightsLost as error:
             return str(error)
         return ""
-
-    def _update(self, method: str, *args: Any) -> None:
-        """Call a method of all engines, also of those that start. Wait for those that have started."""
-        for engine in self.engines.values():
-            self.call(engine, method, *args)
-        self.settle()
 
     def next_event(self) -> Event | None:
         """Wait for an engine's answer or loss. Returns None if no answer has come, or only the answer to a call that

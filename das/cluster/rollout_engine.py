@@ -1,21 +1,22 @@
 """An engine that rolls out for a trainer in another process, as an actor of Ray. It uses vLLM and das, but not Ray.
 
-A thread steps vLLM. No other thread touches the engine. Requests come in and responses go out between its passes.
+A thread steps vLLM. No other thread touches the engine. Requests and weights come in, and responses go out, between its
+passes.
 """
 
 import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
-from das.cluster.weights import WeightsPart, unpacked
 from das.drafter.saved import SavedText
 from das.engine.build import build_engine
 from das.engine.install import install
@@ -29,6 +30,7 @@ from das.weights.loaded_weights import cached_blocks
 Result = TypeVar("Result")
 # torchrun and accelerate set these variables to tell a trainer its rank. An engine would take that rank for its own.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
+PART_BYTES = 256 * 2**20  # weights travel in parts of about this size
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,45 @@ class EngineRequest:
     prompt: Sequence[int]
     problem: str
     seed: int
+
+
+@dataclass(frozen=True)
+class WeightsPart:
+    """Some tensors of the weights. tensors: name, type and shape of each. data: their bytes, one tensor after the
+    other."""
+
+    tensors: list[tuple[str, str, list[int]]]
+    data: np.ndarray  # uint8
+    drafter: bool = False  # True: weights of the drafter that is trained in the run; False: of the policy
+
+
+def packed(named_tensors: Iterable[tuple[str, torch.Tensor]], drafter: bool = False) -> Iterator[WeightsPart]:
+    """Yields copies of the tensors, in parts of about PART_BYTES.
+
+    drafter: whether these tensors belong to the drafter that is trained in the run.
+    """
+    tensors: list[tuple[str, str, list[int]]] = []
+    data: list[np.ndarray] = []
+    for name, tensor in named_tensors:
+        held = tensor.detach().to("cpu").contiguous()
+        tensors.append((name, str(held.dtype).removeprefix("torch."), list(held.shape)))
+        data.append(held.reshape(-1).view(torch.uint8).numpy().copy())
+        if sum(map(len, data)) >= PART_BYTES:
+            yield WeightsPart(tensors, np.concatenate(data), drafter)
+            tensors, data = [], []
+    if tensors:
+        yield WeightsPart(tensors, np.concatenate(data), drafter)
+
+
+def unpacked(part: WeightsPart) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields name and value of each tensor of a part."""
+    start = 0
+    for name, dtype_name, shape in part.tensors:
+        dtype = getattr(torch, dtype_name)
+        stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        data = part.data[start:stop].copy()  # what Ray shares is read-only, and a slice may begin anywhere
+        yield name, torch.from_numpy(data).view(dtype).view(shape)
+        start = stop
 
 
 def requests_of(rollout: RolloutRequest) -> list[EngineRequest]:
@@ -96,12 +137,13 @@ class RolloutEngine:
             if self._live:
                 return f"{len(self._live)} requests are live"
             sample, checked, drafter = [], set(check), []
+            model = self.llm.llm_engine.model_executor.driver_worker.model_runner.model
             for part in parts:
                 for name, tensor in unpacked(part):
                     if part.drafter:
                         drafter.append((name, tensor))
                         continue
-                    self._model_load([(name, tensor)])
+                    model.load_weights([(name, tensor)])
                     if name in checked:
                         sample.append((name, tensor))
             self.llm.reset_prefix_cache()
@@ -115,9 +157,6 @@ class RolloutEngine:
             return f"of the drafter: {lost}" if lost else ""
 
         return self._do(load)
-
-    def _model_load(self, tensors: list[tuple[str, Any]]) -> None:
-        self.llm.llm_engine.model_executor.driver_worker.model_runner.model.load_weights(tensors)
 
     def policy(self) -> Policy:
         """Returns what the engine knows of its policy."""

@@ -400,7 +400,7 @@ class HistoryDrafter(Drafter):
         self._remember(finished, tick)
 
     def weights(self) -> np.ndarray:
-        """The learned weights, float64, in the order of `das.drafter.prior.SIZES`."""
+        """The learned weights, float64, in the order of `das.drafter.native.SIZES`."""
         self._settle()
         out = np.empty_like(native.prior_weights())
         self._lib.das_weights(self._core, out.ctypes.data)

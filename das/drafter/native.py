@@ -1,4 +1,5 @@
-"""The native core of the history drafter (C code), called through ctypes: its types and functions.
+"""The native core of the history drafter (C code), called through ctypes: its types and functions, and the weights with
+which it starts.
 
 `native.c` and its headers depend on libc only. One thread of Python at a time may use a drafter.
 """
@@ -6,17 +7,32 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import secrets
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from das.drafter.prior import NOISY_PRIOR, PRIOR, SIZES
 from das.general.native import load_native
 
 BUSY = -5  # error of the drafting calls: a request is named twice
 SOURCE = Path(__file__).with_name("native.c")
+# The arrays of `Weights` (recall.h), by name.
+SIZES: dict[str, tuple[int, ...]] = {
+    "match": (2, 16),
+    "source": (19,),
+    "rank": (11,),
+    "none": (16, 8),
+    "late": (16,),
+    "recall": (16, 5),
+}
+# The weights with which a new drafter starts; it goes on learning them. They were learned by replaying recordings:
+# PRIOR, where the noise is unknown, on the first four problems of three traces (areal_nemotron_base,
+# arctic_prob0019_tokenids, areal_salloc), NOISY_PRIOR, where it is known, on runs that recorded distributions. Each
+# array is flat, in C order.
+_priors: dict[str, dict[str, list[float]]] = json.loads(Path(__file__).with_name("prior.json").read_text())
+PRIOR, NOISY_PRIOR = _priors["noise unknown"], _priors["noise known"]
 
 
 class Key(ctypes.Structure):

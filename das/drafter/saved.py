@@ -14,7 +14,6 @@ import numpy as np
 from das.drafter import native
 from das.drafter.checks import MAX_TICK
 from das.drafter.distributions import Distributions
-from das.drafter.prior import SIZES
 from das.general.arrays import load_arrays, pack_strings, save_arrays, token_array, unpack_strings
 
 _KIND = "drafter history"
@@ -43,7 +42,7 @@ class SavedHistory:
 
     history_tick: int
     texts: list[SavedText]
-    # float64, in the order of das.drafter.prior.SIZES; None in what engines and ranks send each other: texts alone
+    # float64, in the order of das.drafter.native.SIZES; None in what engines and ranks send each other: texts alone
     weights: np.ndarray | None = None
 
     def write(self, path: Path) -> None:
@@ -159,7 +158,7 @@ def _weights(arrays: dict[str, np.ndarray]) -> np.ndarray:
     if weights.shape != prior.shape:
         raise ValueError("weights of another version of the drafter: start without it")
     for part in np.split(weights, 2):
-        factors, additive = np.split(part, [-math.prod(SIZES["recall"])])
+        factors, additive = np.split(part, [-math.prod(native.SIZES["recall"])])
         if not ((factors >= 1e-30) & (factors <= 1e30)).all() or not (np.abs(additive) <= 1e6).all():  # NaN is neither
             raise ValueError("its weights are NaN or out of range")
     return weights

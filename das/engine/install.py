@@ -1,12 +1,29 @@
-"""`das.install()`: the one function that patches vLLM in a process."""
+"""`das.install()`: the one function that patches vLLM in a process; and `speculative_config`, which alone asks for an
+engine of das.
+
+{"method": "das", "budget": {"name": "fixed"}} stands for all arguments that das.engine_arguments("das",
+budget={"name": "fixed"}) returns, on command lines, in LLM(...), and in frameworks that hand this one argument on.
+
+- EngineArgs.create_engine_config: replaced once in each process. Methods that vLLM knows itself stay vLLM's.
+"""
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from das.drafter import make_drafter
 from das.engine import environment
-from das.engine.one_json import take_one_json
+from das.engine.build import engine_arguments
+from das.engine.model_code import refuse_model_code
 from das.engine.patches.front_end import patch_front_end
-from das.engine.settings import BITS, check_exact
+from das.engine.patches.replace import patch
+from das.engine.settings import BITS, METHODS, check_exact
 from das.engine.versions import silence_known
+from das.general.errors import EngineError
+
+_applied = False
+OF_DAS = tuple(row.name for row in METHODS.values() if row.proposes or row.name == "none")
 
 
 def install(exact: str | None = None) -> None:
@@ -27,3 +44,48 @@ def install(exact: str | None = None) -> None:
         environment.turn_invariant()
     patch_front_end()
     take_one_json()
+
+
+def take_one_json() -> None:
+    """Replace EngineArgs.create_engine_config in this process. A second call does nothing."""
+    global _applied
+    if _applied:
+        return
+    from vllm.engine.arg_utils import EngineArgs
+
+    patch(EngineArgs, "create_engine_config", _of_one_json)
+    _applied = True
+
+
+def _of_one_json(original: Callable[..., Any], arguments: Any, *args: Any, **kwargs: Any) -> Any:
+    """arguments: vLLM's EngineArgs. Raises EngineError in one line if they contradict the JSON."""
+    given = arguments.speculative_config
+    if isinstance(given, dict) and given.get("method") in OF_DAS:
+        expand(arguments, dict(given))
+    return original(arguments, *args, **kwargs)
+
+
+def expand(arguments: Any, options: dict[str, Any]) -> None:
+    """Set the arguments of an engine of das. options: of das.engine_arguments(), such as method and drafter.
+
+    What a worker would refuse amid tracebacks of two processes is refused here, in one line.
+    """
+    untouched = type(arguments)  # its class attributes are vLLM's defaults
+    # The worker's class is checked below. An extension adds methods of a module that the user named and has installed.
+    others = vars(arguments).keys() - {"worker_cls", "worker_extension_cls"}
+    refuse_model_code({name: getattr(arguments, name) for name in others})
+    try:
+        chosen = {"speculative_config": None, **engine_arguments(**options)}
+        if options.get("drafter", {}).get("warm") is not None:
+            make_drafter(options["drafter"])  # reads the saved history, which may be damaged
+    except (TypeError, ValueError) as error:
+        raise EngineError(f"speculative_config={options}: {error}") from None
+    chosen["additional_config"] = {**(arguments.additional_config or {}), **chosen["additional_config"]}
+    for name in ("worker_cls", "logprobs_mode", "async_scheduling"):
+        own = getattr(arguments, name)
+        if own not in (getattr(untouched, name), chosen[name]):
+            raise EngineError(
+                f"{name}={own!r}: speculative_config asks for das, which needs {chosen[name]!r}: leave it out"
+            )
+    for name, value in chosen.items():
+        setattr(arguments, name, value)

@@ -33,8 +33,8 @@ from das.general.arrays import load_arrays, save_arrays
 from das.general.errors import EngineError, WeightSyncError
 from das.trl.conversations import Turn, conversation_rows, joined
 from das.trl.dataset_rows import history_tick, problem_id, require_fitting_batch
+from das.trl.engines import Engines, NewWeights, TrainedHead
 from das.trl.engines.cluster import ClusterEngines
-from das.trl.engines.engines import Engines, NewWeights, TrainedHead
 from das.trl.engines.in_process import DasEngine, start_in_process
 from das.trl.lag import FinishedRollout, Rows, Sync
 from das.trl.support import unsupported

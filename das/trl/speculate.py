@@ -28,8 +28,7 @@ from das.trl.determinism import undisturbed
 from das.trl.engines.cluster import BESIDE
 from das.trl.generation import SpeculativeGeneration
 from das.trl.lag import StepRollouts, check_lag, rollouts_of_script, script_problem
-from das.trl.resume import ScriptCheckpoints
-from das.trl.sharded_checkpoints import checkpoints_accepted, complete
+from das.trl.resume import ScriptCheckpoints, checkpoints_accepted, complete
 from das.trl.trainers import METHOD, REFUSED, ROLLS_OUT, is_grpo, refusal
 
 

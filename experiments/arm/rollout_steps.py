@@ -9,7 +9,7 @@ from das.cluster.cluster import Cluster
 from das.cluster.pool import EnginePool
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.trl.dataset_rows import history_tick
-from das.trl.engines.engines import Engines
+from das.trl.engines import Engines
 from experiments.arm.data import dataset
 from experiments.arm.engine import engine_settings, make_schedule, prepare_process
 from experiments.run.progress import Progress

@@ -29,7 +29,7 @@ from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.engine.settings import EngineSettings
 from das.general.files import write_bytes
-from das.trl.engines.engines import Engines
+from das.trl.engines import Engines
 from das.trl.engines.in_process import DasEngine
 from das.verify.admission import FORCED_KEY
 from das.weights.agreement import Policy, policy_of

@@ -19,8 +19,7 @@ from das.engine.settings import EngineSettings
 from das.general import ranks
 from das.trl.engines.cluster import BESIDE
 from das.trl.lag import RolloutsAhead, Rows, StepRollouts, Sync
-from das.trl.resume import completed_epochs, repeat_draws
-from das.trl.sharded_checkpoints import checkpoints_accepted, complete
+from das.trl.resume import checkpoints_accepted, complete, completed_epochs, repeat_draws
 from das.trl.trainers import generation_backend
 from experiments import rank_folders
 from experiments.digests import digest, of_all_ranks, optimizer_digest, weights_digest

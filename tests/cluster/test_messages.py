@@ -14,7 +14,7 @@ from das.budget.lengths import LongestFirst
 from das.cluster.cluster import predicted
 from das.cluster.connection import ClusterSettings, connect, require_listener
 from das.cluster.pool import one_line
-from das.cluster.weights import packed, unpacked
+from das.cluster.rollout_engine import packed, unpacked
 from das.engine.rollouts.rollout import RolloutRequest
 from das.general.errors import ClusterError
 
@@ -22,7 +22,7 @@ from das.general.errors import ClusterError
 def test_packed_tensors_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = {"a": torch.zeros(2, 3), "b": torch.ones(3, dtype=torch.bfloat16), "c": torch.tensor(1.5)}
     for part_bytes, parts in ((2**20, 1), (1, 3)):
-        monkeypatch.setattr("das.cluster.weights.PART_BYTES", part_bytes)
+        monkeypatch.setattr("das.cluster.rollout_engine.PART_BYTES", part_bytes)
         made = list(packed(tensors.items(), drafter=True))
         assert len(made) == parts
         assert all(part.drafter for part in made)

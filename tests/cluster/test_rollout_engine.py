@@ -10,8 +10,7 @@ from conftest import SMALL, Engines, roll
 from safetensors.torch import load_file
 from vllm import SamplingParams
 
-from das.cluster.rollout_engine import EngineRequest, RolloutEngine
-from das.cluster.weights import WeightsPart, packed
+from das.cluster.rollout_engine import EngineRequest, RolloutEngine, WeightsPart, packed
 from das.drafter.saved import SavedText
 from das.engine.rollouts.report import Finished
 from das.engine.settings import EngineSettings

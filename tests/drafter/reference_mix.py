@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from das.drafter import options as constants
-from das.drafter.prior import SIZES
+from das.drafter.native import SIZES
 
 VOTE_RATE, LATE_RATE = 0.005, 0.01
 BEST, VARIETIES = 4, 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from reference_mix import BEST, VARIETIES, Mixed, Occurrence, Votes, bucket, exp_of, log_of, normalized, set_ranks
 
-from das.drafter.prior import NOISY_PRIOR, PRIOR
+from das.drafter.native import NOISY_PRIOR, PRIOR
 
 RECALL_RATE = 0.002
 RARE = 22  # the level of tokens that a distribution does not list

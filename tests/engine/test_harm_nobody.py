@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-# What the plug-in replaces (das/engine/one_json.py, patches/front_end.py and patches/model_runner.py name the reasons);
+# What the plug-in replaces (das/engine/install.py, patches/front_end.py and patches/model_runner.py name the reasons);
 # nothing else may differ.
 DORMANT = [
     "vllm.config.vllm.VllmConfig.__post_init__",

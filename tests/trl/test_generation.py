@@ -19,7 +19,7 @@ from das.engine.rollouts.rollout import Rollout, RolloutRequest, request_seed
 from das.general.errors import EngineError, WeightSyncError
 from das.trl import generation
 from das.trl.dataset_rows import problem_id, require_batch, require_fitting
-from das.trl.engines.engines import NewWeights
+from das.trl.engines import NewWeights
 from das.trl.engines.in_process import DasEngine, require_sleep_mode, tensor_parallel_group
 from experiments.training.generation import HarnessGeneration
 

@@ -9,12 +9,12 @@ import torch
 from torch.distributed.checkpoint import state_dict
 
 from das.general import ranks
-from das.trl import sharded_checkpoints
+from das.trl import resume
 
 
 def test_a_full_disk_of_the_main_rank_ends_the_others_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It alone writes the optimizer's state. The others would wait for it in their next exchange."""
-    (tmp_path / sharded_checkpoints.OPTIMIZER).symlink_to("/dev/full")
+    (tmp_path / resume.OPTIMIZER).symlink_to("/dev/full")
     monkeypatch.setattr(state_dict, "get_optimizer_state_dict", lambda *args, **kwargs: {"moment": torch.zeros(9)})
     said: list[str] = []
 
@@ -31,6 +31,6 @@ def test_a_full_disk_of_the_main_rank_ends_the_others_too(monkeypatch: pytest.Mo
             args=SimpleNamespace(should_save=should_save),
         )
         with pytest.raises(OSError, match="the optimizer's state could not be written: ") as failed:
-            sharded_checkpoints._save_optimizer_and_scheduler(trainer, str(tmp_path))
+            resume._save_optimizer_and_scheduler(trainer, str(tmp_path))
         assert "\n" not in str(failed.value)
     assert said[1] == "", "the second rank had nothing to write"

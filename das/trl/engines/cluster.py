@@ -22,13 +22,13 @@ from trl.generation.vllm_generation import VLLMGeneration
 from das.cluster.cluster import Cluster
 from das.cluster.connection import ClusterSettings
 from das.cluster.pool import EnginePool
-from das.cluster.weights import WeightsPart, packed
+from das.cluster.rollout_engine import WeightsPart, packed
 from das.engine.rollouts.report import Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout, RolloutRequest
 from das.engine.settings import EngineSettings
 from das.general import ranks
 from das.general.errors import ClusterError, EngineError
-from das.trl.engines.engines import NewWeights, Result, SeenByTRL, TrainedHead
+from das.trl.engines import NewWeights, Result, SeenByTRL, TrainedHead
 from das.weights.agreement import Policy
 from das.weights.weight_check import WeightSample, problem_of, whole
 
@@ -53,7 +53,7 @@ class Elsewhere:
 
 
 class ClusterEngines:
-    """A Cluster that the training ranks share. Implements das.trl.engines.engines.Engines.
+    """A Cluster that the training ranks share. Implements das.trl.engines.Engines.
 
     What is submitted waits in a queue. One thread does it in order and speaks with the engines. It alone changes the
     state that a rollout needs, so an outcome never depends on how far the training has come. Calls of TRL's own code do

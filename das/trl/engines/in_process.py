@@ -20,7 +20,7 @@ from das.engine.settings import EngineSettings
 from das.general import ranks
 from das.general.errors import EngineError
 from das.trl.determinism import algorithms_of_the_engine, random_states_kept
-from das.trl.engines.engines import NewWeights, Result, SeenByTRL, TrainedHead
+from das.trl.engines import NewWeights, Result, SeenByTRL, TrainedHead
 from das.trl.lag import done
 from das.trl.shared_history import SharedHistory
 from das.trl.support import invariance_problem
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class DasEngine:
-    """An engine of das in the trainer's process. Implements das.trl.engines.engines.Engines."""
+    """An engine of das in the trainer's process. Implements das.trl.engines.Engines."""
 
     room: int
     ranks_together = 1
@@ -112,22 +112,18 @@ class DasEngine:
 
     def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
         """Add responses that other engines finished to the drafter's history. history_tick: the window's tick."""
-        self._tell("das_add_history", history_tick, texts)
+        self.llm.collective_rpc("das_add_history", args=(history_tick, texts))
 
     def save_state(self, folder: Path) -> None:
         """See Engines."""
-        self._tell("das_save_state", str(folder))
+        self.llm.collective_rpc("das_save_state", args=(str(folder),))
 
     def load_state(self, folder: Path) -> None:
         """See Engines."""
-        self._tell("das_load_state", str(folder))
+        self.llm.collective_rpc("das_load_state", args=(str(folder),))
 
     def close(self) -> None:
         """Do nothing: the engine ends with the trainer's process."""
-
-    def _tell(self, method: str, *args: Any) -> None:
-        """Call a method of DasWorker."""
-        self.llm.collective_rpc(method, args=args)
 
 
 class SharingEngine(DasEngine):

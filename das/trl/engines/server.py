@@ -14,7 +14,7 @@ from das.engine.rollouts.rollout import Rollout, RolloutRequest, roll_out
 from das.general import ranks
 from das.general.errors import EngineError
 from das.trl.determinism import algorithms_of_the_engine
-from das.trl.engines.engines import NewWeights, SeenByTRL
+from das.trl.engines import NewWeights, SeenByTRL
 from das.trl.engines.in_process import DasEngine
 from das.trl.engines.server_client import Completion, ServerClient, warn_if_exposed
 from das.weights.agreement import Policy

@@ -19,7 +19,7 @@ from requests.adapters import HTTPAdapter
 from trl.generation.vllm_client import VLLMClient
 from vllm.utils.network_utils import get_ip
 
-from das.engine.one_json import OF_DAS
+from das.engine.install import OF_DAS
 from das.engine.patches.weights import WEIGHT_TRANSFER
 from das.engine.settings import WORKER, method_in
 from das.engine.versions import installed
