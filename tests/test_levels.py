@@ -97,7 +97,7 @@ def drafted(remember: str) -> list[bytes]:
             found += [drafts.tokens[used].tobytes(), drafts.probs[used].tobytes()]
         for name in names:
             drafter.end(name)
-        drafter.end_step(step + 1)
+        drafter.move_window(step + 1)
     return found
 
 

@@ -155,7 +155,7 @@ class Drafter(ABC):
             raise ValueError(f"{self._name}.propose: a probability is outside of 0..1")
         return Drafts(tokens.astype(np.int32), probs, counts)
 
-    def end_step(self, history_tick: int) -> None:
+    def move_window(self, history_tick: int) -> None:
         """Note that a rollout is over. history_tick: the current tick from now on."""
         self.history_tick = history_tick
 
@@ -164,13 +164,13 @@ class Drafter(ABC):
         # A smaller tick comes from another trainer, whose clock began at 0. The history's clock never goes back.
         passed = tick - (self.told if tick >= self.told else 0)
         self.told = tick
-        self.end_step(self.history_tick + passed)
+        self.move_window(self.history_tick + passed)
 
     def end_unannounced(self, requests: int, tokens: int) -> None:
         """Move the clock where nobody announces rollouts. requests, tokens: how many requests ran since, and the tokens
         that they emitted."""
         passed, self._tokens = divmod(self._tokens + tokens + TOKENS_PER_REQUEST * requests, TOKENS_PER_TICK)
-        self.end_step(self.history_tick + passed)
+        self.move_window(self.history_tick + passed)
 
     @property
     def oldest_tick(self) -> int:

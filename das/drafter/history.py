@@ -325,7 +325,7 @@ class HistoryDrafter(Drafter):
 
     # ---- history ----
 
-    def end_step(self, history_tick: int) -> None:
+    def move_window(self, history_tick: int) -> None:
         """Make `history_tick` (the number of a step or epoch) the current tick, and drop responses of ticks <=
         history_tick - window.
 

@@ -78,7 +78,7 @@ class Das:
         self.drafter.end(request)
 
     def end_epoch(self) -> None:
-        self.drafter.end_step(self.drafter.history_tick + 1)
+        self.drafter.move_window(self.drafter.history_tick + 1)
 
 
 class Arctic:

@@ -170,7 +170,7 @@ def simulate_rollout(
         engine.close_step()
     drafters = {id(engine.drafter): engine.drafter for engine in engines}  # engines may share one
     for drafter in filter(None, drafters.values()):
-        drafter.end_step(next_history_tick)
+        drafter.move_window(next_history_tick)
     return Step(
         rollout_s=max(engine.now for engine in engines),
         tokens=len(work.tokens),

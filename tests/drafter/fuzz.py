@@ -51,7 +51,7 @@ class Chaos:
         self.folder = folder
         self.drafter.save(folder / "history.npz")
         self.num_begun = 0  # since the last `load`, which needs that no request is live: many of them bring an ebb
-        self.done = {name: 0 for name in ("begin", "observe", "propose", "end", "save", "load", "end_step", "ahead")}
+        self.done = {name: 0 for name in ("begin", "observe", "propose", "end", "save", "load", "move_window", "ahead")}
         self.problem_of = {f"r{i}": i % 5 for i in range(12)}
 
     def tokens(self, rng: random.Random, name: str) -> list[int]:
@@ -74,8 +74,8 @@ class Chaos:
             drafter.save(path)
         elif action == "load":
             drafter.load(path)
-        elif action == "end_step":
-            drafter.end_step(drafter.history_tick + 1)
+        elif action == "move_window":
+            drafter.move_window(drafter.history_tick + 1)
         elif action == "ahead":
             self.ahead(rng)
         return action
@@ -174,7 +174,7 @@ def saved(path: Path) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     drafter = HistoryDrafter()
     for tick in (1, 2, 5):
-        drafter.end_step(tick)
+        drafter.move_window(tick)
         for problem in ("p", "q"):
             drafter.begin("r", problem, [1, 2, 3])
             drafter.observe("r", rng.integers(0, 9, 50))
@@ -192,7 +192,7 @@ def use(drafter: HistoryDrafter, folder: Path) -> None:
         assert all(0.0 <= p <= 1.0 for p in draft.probs), "a probability outside 0..1"
         drafter.observe("r", draft.tokens[:5] if i % 3 else [i % 4, 2, 1])
     drafter.end("r")
-    drafter.end_step(drafter.history_tick + 1)
+    drafter.move_window(drafter.history_tick + 1)
     assert np.isfinite(drafter.weights()).all(), "weights that are not finite"
     drafter.save(folder / "again.npz")
     HistoryDrafter(warm=folder / "again.npz")

@@ -140,7 +140,7 @@ class ReferenceDrafter:
         while sum(t.length for t in self._shared) > self.cross_problem_tokens:
             self._shared.pop(0)
 
-    def end_step(self, history_tick: int) -> None:
+    def move_window(self, history_tick: int) -> None:
         self.history_tick = history_tick
         for store in self._stores.values():
             store.log = [(t, i) for t, i in store.log if self._in_window(t)]

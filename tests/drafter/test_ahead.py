@@ -94,7 +94,7 @@ def test_the_thread_drafts_and_learns_as_calls_do(remember: str) -> None:
                     for drafter in (by_call, by_thread):
                         drafter.end(names[i], keep=i % 3 > 0)
         for drafter in (by_call, by_thread):
-            drafter.end_step(tick)
+            drafter.move_window(tick)
     assert drafted > 1000
     assert np.array_equal(by_call.weights(), by_thread.weights())
     assert by_call.history_tokens == by_thread.history_tokens > 0

@@ -28,15 +28,15 @@ def finish(drafter: HistoryDrafter, keep: bool = True) -> None:
 def test_warm_history(tmp_path: Path) -> None:
     past = HistoryDrafter()
     finish(past)
-    past.end_step(7)
+    past.move_window(7)
     past.save(tmp_path / "history.npz")
     warm = HistoryDrafter(warm=tmp_path / "history.npz", window=8)
     assert warm.history_tokens == len(TEXT)
     assert drafts_text(warm)
     assert drafts_text(warm, problem="q")
-    warm.end_step(0)  # ticks of a new run start at 0; the saved tick 7 counts as 0
+    warm.move_window(0)  # ticks of a new run start at 0; the saved tick 7 counts as 0
     assert warm.history_tokens == len(TEXT)
-    warm.end_step(1)
+    warm.move_window(1)
     assert warm.history_tokens == 0
 
 
@@ -80,14 +80,14 @@ def test_memory_is_returned_when_history_leaves() -> None:
     drafter = HistoryDrafter(window=1)
     empty = drafter.index_bytes
     for tick in range(5):
-        drafter.end_step(tick)
+        drafter.move_window(tick)
         for i in range(8):
             drafter.begin(f"{i}", "p", [])
             drafter.observe(f"{i}", np.random.default_rng(tick * 8 + i).integers(0, 1000, 2000))
         assert drafter.index_bytes < 200 * 8 * 2000
         for i in range(8):
             drafter.end(f"{i}")
-    drafter.end_step(9)
+    drafter.move_window(9)
     assert drafter.index_bytes < empty + 10_000
 
 
@@ -103,6 +103,6 @@ def test_misuse_is_one_clear_error() -> None:
         drafter.propose(["a"], [-1])
     with pytest.raises(ValueError, match="2 limits"):
         drafter.propose(["a"], [1, 1])
-    drafter.end_step(3)
+    drafter.move_window(3)
     with pytest.raises(ValueError, match="history_tick cannot go back from 3 to 2"):
-        drafter.end_step(2)
+        drafter.move_window(2)

@@ -44,7 +44,7 @@ def accepted_in_later_turns() -> int:
             finish(drafter, f"{step} {sample} 1", QUESTION, call)
             prompt = [*QUESTION, *call, 10 * result, *AFTER_RESULT]
             accepted += finish(drafter, f"{step} {sample} 2", prompt, TURNS[result])
-        drafter.end_step(step + 1)
+        drafter.move_window(step + 1)
     return accepted
 
 

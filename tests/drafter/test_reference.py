@@ -23,7 +23,7 @@ ACTIONS = {
     "batch": 0.2,
     "propose": 0.35,
     "end": 0.1,
-    "end_step": 0.05,
+    "move_window": 0.05,
 }
 
 
@@ -117,10 +117,10 @@ class Pair:
             d.end(request, keep=keep)
         self.past.append(self.live.pop(request))
 
-    def end_step(self) -> None:
+    def move_window(self) -> None:
         tick = self.fast.history_tick + int(self.rng.integers(0, 3))
         for d in (self.fast, self.slow):
-            d.end_step(tick)
+            d.move_window(tick)
 
 
 def drive(seed: int, steps: int, max_new_tokens: int, **options: Any) -> int:

@@ -55,7 +55,7 @@ def assert_refused(path: Path) -> None:
     drafter.begin("r", "p", [])
     drafter.observe("r", [1, 2, 3] * 20)
     drafter.end("r")
-    drafter.end_step(3)
+    drafter.move_window(3)
     weights = drafter.weights()
     with pytest.raises(ValueError, match=rf"^[^\n]*{path.name}: [^\n]+$"):
         drafter.load(path)
@@ -177,7 +177,7 @@ def test_texts_of_other_engines_join_as_if_they_were_made_here(tmp_path: Path) -
     texts = read_history(tmp_path / "history.npz").texts
     loaded, given = HistoryDrafter(window=4), HistoryDrafter(window=4)
     loaded.load(tmp_path / "history.npz")
-    given.end_step(5)
+    given.move_window(5)
     given.begin("live", "p", [1, 2, 3])
     for text in texts:
         given.add_history([text])

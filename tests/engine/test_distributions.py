@@ -37,7 +37,7 @@ def test_recorded_distributions_draft_what_the_engine_drafted(
 
         return call
 
-    for name in ("begin", "observe_batch", "propose_batch", "end", "end_step"):
+    for name in ("begin", "observe_batch", "propose_batch", "end", "move_window"):
         monkeypatch.setattr(HistoryDrafter, name, noted(getattr(HistoryDrafter, name)))
     llm = engines.fresh(repetitive_policy, method="das", **REMEMBER)
     recorded: dict[str, Any] = {}

@@ -178,7 +178,7 @@ def test_text_engine_is_the_loop(seed: int, make: Callable[[], BudgetPolicy], ah
         work = made(seed)
         step = simulate_rollout(work, [engine], [range(len(work))], tick)
         expected = slow_text(work, times, max_num_seqs, slow, make(), 400, ahead)
-        slow.end_step(tick)
+        slow.move_window(tick)
         assert (step.passes, step.num_drafted, step.num_accepted) == expected.counts
         assert step.rollout_s == pytest.approx(expected.seconds)
         assert step.timelines[0]["emitted"].sum() == step.tokens
