@@ -16,7 +16,6 @@ __all__ = [
     "LiveRequest",
     "TargetPass",
     "checked_budget",
-    "longest_draft",
     "make_budget",
 ]
 
@@ -64,9 +63,3 @@ def checked_budget(settings: Mapping[str, Any]) -> BudgetPolicy:
     if text not in _checked:
         _checked[text] = make_budget(settings)
     return _checked[text]
-
-
-def longest_draft(settings: Mapping[str, Any]) -> int:
-    """Returns the most draft tokens that the policy with these settings gives a request. Raises the errors of
-    make_budget."""
-    return checked_budget(settings).max_draft_tokens

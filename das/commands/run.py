@@ -55,7 +55,7 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
     Raises ValueError, TypeError or EngineError with a one-line message if they are impossible.
     """
     # These need numpy, and `python -m das doctor` says in one line that it is missing.
-    from das.budget import longest_draft
+    from das.budget import checked_budget
     from das.drafter import DEFAULT_UNIT, check_drafter, check_unit
     from das.engine.settings import EngineSettings, check_exact, find_method
     from das.trl.lag import check_lag
@@ -79,7 +79,7 @@ def options(method: str, settings: Sequence[str]) -> dict[str, Any]:
     if not find_method(method).keyed:
         raise ValueError(f"--method {method} is vLLM as it comes: run the command without das")
     if "budget" in found:
-        longest_draft(found["budget"])
+        checked_budget(found["budget"])
     drafter = dict(found.get("drafter", {}))
     check_unit(drafter.pop("unit", DEFAULT_UNIT))
     check_drafter(drafter)

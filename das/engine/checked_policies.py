@@ -2,7 +2,7 @@
 
 A policy with which drafts are known to give other tokens is refused. A policy of an architecture that nobody has
 checked, and any policy on a version of vLLM that nobody has checked, is first rolled out without and with drafts, in
-another process (das/engine/py). The answer is kept, so this takes its time once.
+another process (das/engine/self_test.py). The answer is kept, so this takes its time once.
 """
 
 import fcntl

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from das.budget import DEFAULT_BUDGET, checked_budget, longest_draft
+from das.budget import DEFAULT_BUDGET, checked_budget
 from das.drafter import check_drafter
 from das.engine.model_code import refuse_model_code
 from das.general.errors import EngineError
@@ -217,7 +217,7 @@ class EngineSettings(DraftOptions):
 
 
 def _own(settings: EngineSettings) -> SpeculativeConfig:
-    most, planned = longest_draft(settings.budget), dict(settings.speculative).pop("num_speculative_tokens", None)
+    most, planned = checked_budget(settings.budget).max_draft_tokens, settings.speculative.get("num_speculative_tokens")
     if unknown := set(settings.speculative) - {"num_speculative_tokens"}:
         raise EngineError(f"speculative.{min(unknown)}: {settings.method} takes num_speculative_tokens alone")
     if planned is None:

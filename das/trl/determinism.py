@@ -3,9 +3,8 @@ states."""
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,9 +53,4 @@ def undisturbed(trainer: Any) -> None:
     """Let the evaluations and predictions of this trainer leave its training as it is. TRL draws the order of
     micro-batches from the global generator, which an evaluation would advance."""
     for name in ("evaluate", "predict"):
-        setattr(trainer, name, partial(_kept, getattr(trainer, name)))
-
-
-def _kept(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with random_states_kept():
-        return original(*args, **kwargs)
+        setattr(trainer, name, random_states_kept()(getattr(trainer, name)))

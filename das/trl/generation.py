@@ -69,9 +69,10 @@ class SpeculativeGeneration(VLLMGeneration):
         schedule: the order in which requests are handed to the engine; None keeps TRL's. args, kwargs: those of TRL's
         VLLMGeneration.
 
-        Raises EngineError for arguments of TRL that das does not support (see `refuse`).
+        Raises EngineError for arguments of TRL that das does not support.
         """
-        refuse(kwargs)
+        if problem := unsupported(kwargs["model"], kwargs["accelerator"]):
+            raise EngineError(problem)
         self._here = threading.local()  # of each thread: whether a rollout is announced, and whether TRL generates it
         self.engine = engine
         self.history_unit = history_unit
@@ -158,13 +159,12 @@ class SpeculativeGeneration(VLLMGeneration):
         """Returns whether the engines lack the trainer's weights, and lets TRL sync them in that case. TRL itself looks
         only whether the training step is another. But weights change without a step, too: the best of a training are
         loaded at its end, a callback averages them, `train` is called again. All ranks must call it."""
-        lack = trainer._last_loaded_step != trainer.state.global_step or any(ranks.gather(self._weights_changed()))
+        lack = trainer._last_loaded_step != trainer.state.global_step or any(
+            ranks.gather(fingerprint(self.model.parameters()) != self._held)
+        )
         if lack:
             trainer._last_loaded_step = -1  # TRL's: the step at which the engines got their weights
         return lack
-
-    def _weights_changed(self) -> bool:
-        return fingerprint(self.model.parameters()) != self._held
 
     def _require_current(self) -> None:
         """Raise WeightSyncError if the rollout that begins would have older weights than it must have."""
@@ -246,7 +246,7 @@ class SpeculativeGeneration(VLLMGeneration):
         rows = conversation_rows(prompts) if turn else range(len(prompts))
         problems = [self.problems[row] for row in rows] if turn else self._asked
         if not turn:
-            require_fitting_batch(prompts, problems, self.engines.room, self.step)
+            require_fitting_batch(prompts, problems, self.engines.policy.room, self.step)
             self._count_responses(len(prompts))
         seeds = [request_seed(self.run_seed, self.step, self._first + row, self.evaluation, turn) for row in rows]
         request = RolloutRequest(
@@ -337,9 +337,3 @@ class SpeculativeGeneration(VLLMGeneration):
     def close(self) -> None:
         """End threads and processes that would outlive the trainer."""
         self.engines.close()
-
-
-def refuse(arguments: Mapping[str, Any]) -> None:
-    """Raise EngineError with a one-line message if das does not support these arguments of TRL's VLLMGeneration."""
-    if problem := unsupported(arguments["model"], arguments["accelerator"]):
-        raise EngineError(problem)

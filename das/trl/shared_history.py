@@ -10,7 +10,7 @@ others.
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from das.cluster.history_store import HistoryStore, finished_text
@@ -21,14 +21,6 @@ from das.general.arrays import packed, unpacked
 
 OWN = 0  # the number of this rank's engine in its store
 OF_OTHERS = "history_of_others.npz"  # a file of a checkpoint
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """What exchanges cost this rank."""
-
-    seconds: float = 0.0  # for which the training waited
-    bytes: int = 0  # that it sent
 
 
 class SharedHistory:
@@ -53,7 +45,6 @@ class SharedHistory:
         self._finished: list[SavedText] = []
         self._beside = ThreadPoolExecutor(1)  # one thread, so exchanges never overtake each other
         self._exchanges: list[Future[tuple[list[SavedText], int]]] = []
-        self.last = Exchange()
 
     def note(self, request: RolloutRequest, rollout: Rollout) -> None:
         """Note the responses that this rank's engine finished in a rollout or a turn of the training."""
@@ -79,8 +70,9 @@ class SharedHistory:
         texts = [text for given in of_others for text in SavedHistory.of_arrays(unpacked(given)).texts]
         return texts, len(message)
 
-    def take(self) -> None:
-        """Keep what the other ranks finished in the rollouts that have ended. It waits for exchanges that still run."""
+    def take(self) -> tuple[float, int]:
+        """Keep what the other ranks finished in the rollouts that have ended. It waits for exchanges that still run.
+        Returns the seconds for which it waited, and the bytes that this rank sent."""
         start, sent = time.perf_counter(), 0
         for exchange in self._exchanges:
             texts, of_exchange = exchange.result()
@@ -88,7 +80,7 @@ class SharedHistory:
             for text in texts:
                 self._store.add(text, [])
         self._exchanges = []
-        self.last = Exchange(time.perf_counter() - start, sent)
+        return time.perf_counter() - start, sent
 
     def close(self) -> None:
         """Wait for the last exchange, and end the thread."""

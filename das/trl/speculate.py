@@ -167,7 +167,7 @@ def _build(
     dataset = trainer.train_dataset
     rows = len(dataset) if hasattr(dataset, "__len__") else None
     require_batch(trainer.args, rows, getattr(trainer, "num_generations", 1))
-    require_fitting(trainer, generation.engines.room)
+    require_fitting(trainer, generation.engines.policy.room)
     # Set on the trainer, not on its class, so that the trainer still announces its rows after das.speculate("off").
     announced = functools.partial(roll_out_announced, getattr(trainer, METHOD), trainer, rollouts, saved)
     setattr(trainer, METHOD, announced)

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM
 
 from analysis.arms import aligned
 from das.models.coupled import OF_HEADS, OF_MODELS
-from das.models.quantized import GROUP, to_4_bits, to_8_bits
+from das.models.quantized import GROUPS, to_4_bits, to_8_bits
 from das.verify.noise import keyed_argmax
 from experiments.arm.data import dataset
 from experiments.arm.heads import with_head
@@ -201,9 +201,9 @@ def rounded_to_8_bits(weight: torch.Tensor) -> torch.Tensor:
 
 def rounded_to_4_bits(weight: torch.Tensor) -> torch.Tensor:
     """Return `weight` [outputs, inputs] with the rounding of w4, in its former type. The last group of a row is shorter
-    if GROUP does not divide the inputs."""
+    if GROUPS[0] does not divide the inputs."""
     parts = []
-    for part in weight.split(GROUP, dim=1):
+    for part in weight.split(GROUPS[0], dim=1):
         values, scales, zeros = to_4_bits(part, part.shape[1])
         parts.append((values - zeros) * scales)
     return torch.cat(parts, dim=1).to(weight.dtype)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -158,7 +159,7 @@ def _clocked(engine: Any) -> Iterator[StepClock]:
 class StockEngine(DasEngine):
     """Unmodified vLLM, without keyed verification and drafts. Its worker has no methods of das."""
 
-    @property
+    @cached_property
     def policy(self) -> Policy:
         """See Engines."""
         return policy_of(self.llm.llm_engine.model_config, keeps_bits=False)

@@ -21,6 +21,7 @@ from das.trl import generation
 from das.trl.dataset_rows import problem_id, require_batch, require_fitting
 from das.trl.engines import NewWeights
 from das.trl.engines.in_process import DasEngine, require_sleep_mode, tensor_parallel_group
+from das.weights.agreement import Policy
 from experiments.training.generation import HarnessGeneration
 
 
@@ -76,7 +77,7 @@ def ready_backend(process: int, processes: int, share: int = 1, room: int = 2**2
     """A backend of this process, for `generate`. share: so many ranks share an engine."""
     accelerator = SimpleNamespace(process_index=process, num_processes=processes)
     engines = DasEngine(None)
-    engines.ranks_together, engines.room = share, room
+    engines.ranks_together, engines.policy = share, Policy("float32", True, room, True)
     nothing: dict[str, Any] = {
         "engines": engines,
         "schedule": None,
@@ -281,7 +282,7 @@ class Loads(DasEngine):
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(None)
-        self.room, self.model = 2**20, model
+        self.policy, self.model = Policy("float32", True, 2**20, True), model
         self.got: list[float] = []
 
     def load_weights(self, new: NewWeights) -> str:

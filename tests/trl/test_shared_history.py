@@ -43,11 +43,10 @@ class TwoRanks:
         self.monkeypatch.setenv("RANK", str(rank))
         return SharedHistory(add, gather)
 
-    def end_rollouts(self, tick: int = 0) -> None:
+    def end_rollouts(self, tick: int = 0) -> list[tuple[float, int]]:
         for shared in self.shared:
             shared.end_rollout(tick, tick - self.window + 1)
-        for shared in self.shared:
-            shared.take()
+        return [shared.take() for shared in self.shared]
 
 
 def test_an_engine_gets_each_response_of_others_once_and_of_the_asked_problem_only(
@@ -56,8 +55,8 @@ def test_an_engine_gets_each_response_of_others_once_and_of_the_asked_problem_on
     two = TwoRanks(monkeypatch)
     two.shared[0].note(*rolled_out("p", [7, 8]))
     two.shared[0].note(*rolled_out("other", [9]))
-    two.end_rollouts()
-    assert two.shared[0].last.bytes > 0
+    (_, sent), _ = two.end_rollouts()
+    assert sent > 0
     two.end_rollouts()
     for shared in two.shared:
         shared.prepare(["p", "p"])

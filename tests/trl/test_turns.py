@@ -48,7 +48,11 @@ class Recorded:
         self.requests: list[RolloutRequest] = []
         self.ends: list[tuple[Any, ...]] = []
         engines: Any = SimpleNamespace(
-            roll_out=self._turn, end_turns=self._end, ranks_together=1, of_all_ranks=False, room=2**20
+            roll_out=self._turn,
+            end_turns=self._end,
+            ranks_together=1,
+            of_all_ranks=False,
+            policy=SimpleNamespace(room=2**20),
         )
         backend: Any = object.__new__(SpeculativeGeneration)
         self.backend = backend

@@ -61,7 +61,6 @@ class Engines(Protocol):
     """One engine or several. They get the trainer's weights and roll out, and their drafters learn from rollouts."""
 
     llm: Any  # vLLM's own LLM, or TRL's client of a server, or what says that this process has neither
-    room: int  # the most tokens of a prompt and its response together
     ranks_together: int  # so many ranks ask in one request: TRL gathers their prompts
     of_all_ranks: bool  # whether all ranks share the engines, and so must roll out together
     keeps_history: bool  # whether `save_state` keeps the drafter's history; False: a server keeps it

@@ -79,8 +79,7 @@ class ClusterEngines:
         self._responses: list[Finished] = []  # those that TRL's own code has now
         self._jobs = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollouts")
         self.policy: Policy = ranks.from_main(lambda: self._start(settings, engine))
-        self.room = self.policy.room
-        self.llm = Elsewhere(self.room)
+        self.llm = Elsewhere(self.policy.room)
 
     def seen_by_trl(self, answer: Callable[..., list[Any]]) -> SeenByTRL:
         """See Engines."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from das.trl.shared_history import SharedHistory
 from das.trl.support import invariance_problem
 from das.weights.agreement import Policy
 from das.weights.loaded_weights import cached_blocks
-from das.weights.weight_check import Tensors, WeightSample, problem_of
+from das.weights.weight_check import WeightSample, problem_of
 
 if TYPE_CHECKING:
     from trl.generation.vllm_generation import VLLMGeneration  # it takes seconds
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 class DasEngine:
     """An engine of das in the trainer's process. Implements das.trl.engines.Engines."""
 
-    room: int
     ranks_together = 1
     of_all_ranks = False
     keeps_history = True
@@ -54,7 +54,7 @@ class DasEngine:
 
         return SeenByTRL(self.llm, generate)
 
-    @property
+    @cached_property
     def policy(self) -> Policy:
         """See Engines."""
         return Policy(*self.llm.collective_rpc("das_policy")[0])
@@ -77,12 +77,8 @@ class DasEngine:
         arrive."""
         self.llm.collective_rpc("das_use_new_weights")
         tensors = sample.take()
-        return problem_of(self.lost(tensors, sample.syncs), cached_blocks(self.llm))
-
-    def lost(self, tensors: Tensors, turn: int) -> list[str]:
-        """Returns, in words and for each rank of the engine, which of the tensors it lacks. turn: see lost_weights."""
-        lost: list[str] = self.llm.collective_rpc("das_lost_weights", args=(tensors, turn))
-        return lost
+        lost = self.llm.collective_rpc("das_lost_weights", args=(tensors, sample.syncs))  # of each rank of the engine
+        return problem_of(lost, cached_blocks(self.llm))
 
     def _load_head(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
         for lost in self.llm.collective_rpc("das_load_head", args=(tensors,)):
@@ -112,18 +108,22 @@ class DasEngine:
 
     def add_history(self, history_tick: int, texts: Sequence[SavedText]) -> None:
         """Add responses that other engines finished to the drafter's history. history_tick: the window's tick."""
-        self.llm.collective_rpc("das_add_history", args=(history_tick, texts))
+        self._tell("das_add_history", history_tick, texts)
 
     def save_state(self, folder: Path) -> None:
         """See Engines."""
-        self.llm.collective_rpc("das_save_state", args=(str(folder),))
+        self._tell("das_save_state", str(folder))
 
     def load_state(self, folder: Path) -> None:
         """See Engines."""
-        self.llm.collective_rpc("das_load_state", args=(str(folder),))
+        self._tell("das_load_state", str(folder))
 
     def close(self) -> None:
         """Do nothing: the engine ends with the trainer's process."""
+
+    def _tell(self, method: str, *args: Any) -> None:
+        """Call a method of DasWorker, which a stock engine has not."""
+        self.llm.collective_rpc(method, args=args)
 
 
 class SharingEngine(DasEngine):
@@ -136,9 +136,7 @@ class SharingEngine(DasEngine):
 
     def load_weights(self, new: NewWeights) -> str:
         """See Engines."""
-        self._shared.take()
-        sent = self._shared.last
-        new.sync.exchange_s, new.sync.exchange_bytes = sent.seconds, sent.bytes
+        new.sync.exchange_s, new.sync.exchange_bytes = self._shared.take()
         return super().load_weights(new)
 
     def roll_out(self, request: RolloutRequest, turn: int | None = None) -> tuple[list[Any], Rollout]:
@@ -209,7 +207,7 @@ def start_in_process(
     if accelerator.num_processes > size and settings.row.proposes and settings.row.history:
         first = accelerator.process_index % size == 0  # of the ranks that share this engine
         engine = SharingEngine(llm, gives=first)
-    engine.ranks_together, engine.room = size, engine.policy.room
+    engine.ranks_together = size
     if settings.row.keyed:
         learn_from_rollouts_alone(llm)
     if generation.enable_sleep_mode:

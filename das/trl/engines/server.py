@@ -48,14 +48,8 @@ class ServerEngine(DasEngine):
             policy = Policy(*client.collective_rpc("das_policy")[0])
             client.init_communicator(device=generation.accelerator.device)
         super().__init__(client)
-        self._policy: Policy = ranks.from_main(lambda: policy)
-        self.room = self._policy.room
+        self.policy = ranks.from_main(lambda: policy)
         generation.accelerator.wait_for_everyone()
-
-    @property
-    def policy(self) -> Policy:
-        """See Engines."""
-        return self._policy
 
     def seen_by_trl(self, answer: Callable[..., list[Any]]) -> SeenByTRL:
         """See Engines. TRL calls it `vllm_client`."""
