@@ -1,10 +1,11 @@
 """Compare arms that did the same work: what they cost, in ratios to the baseline, and whether any result differs.
 
-The first arm is the baseline. An arm of unmodified vLLM samples other tokens, so its distributions are compared.
+The first arm is the baseline. The verdict is a line after each step while arms run, and a box at their end.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis import evaluations, read
-from analysis.columns import columns, of_arm
-from analysis.distribution import compare_distributions, distribution_verdict, is_stock, keeps_bits
-from analysis.identity import FINAL, differing, first_differences
-from analysis.metrics import cluster_result, summarised, summary
+from analysis.identity import (
+    FINAL,
+    METHOD,
+    compare_distributions,
+    differing,
+    distribution_verdict,
+    first_differences,
+    keeps_bits,
+)
+from analysis.metrics import cluster_result, columns, of_arm, summarised, summary
 
 WEIGHTS = {"first": "weights: trained once", "none": "nobody trained"}
 WIDEST_TABLE = 400  # characters; so wide that no table is cut to the width of the terminal
@@ -27,8 +34,9 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """Return the content of result.json for the comparison in `folder`. names: the arms; the first is the baseline."""
     rows = {name: read.metrics(folder / "arms" / name) for name in names}
     baseline = names[0]
-    stock = next((name for name in names if is_stock(folder / "arms" / name)), None)
-    task = read.config(folder).get("task", {}) if (folder / "config.yaml").exists() else {}
+    settings = {name: read.config(folder / "arms" / name) for name in names}
+    stock = next((name for name in names if settings[name]["arm"]["method"] == METHOD), None)
+    task = read.config(folder)["task"]
     training = who_trained(task)
     once = training != "all"
     result: dict[str, Any] = {"baseline": baseline, "arms": {}, "ratio_to_none": {}, "identical": {}}
@@ -36,7 +44,7 @@ def compare_arms(folder: Path, names: Sequence[str]) -> dict[str, Any]:
         result["trained"] = training
     if stock is not None:
         result["ratio_to_stock"] = {}
-    bits = {name: keeps_bits(folder / "arms" / name) for name in names}
+    bits = {name: keeps_bits(settings[name]) for name in names}
     sampled = not task.get("recorded")  # else unmodified vLLM has no text to compare
     if not all(bits.values()) and sampled:
         result["distribution"] = {}
@@ -164,3 +172,91 @@ def identity_verdict(result: dict[str, Any]) -> str:
     for name, found in result.get("distribution", {}).items():
         lines.append(distribution_verdict(name, result["baseline"], found))
     return "\n".join(lines)
+
+
+WIDTH = 100  # columns of the box and of the table at the end, so that they fit a terminal
+
+
+class SoFar:
+    """Compares the arms' rows step by step, while they come in any order.
+
+    arms: the names, the baseline first. other_tokens: the arms that do not keep bits, which are not compared.
+    responses: number of responses of an arm in a step. once: only the first arm trains (task.train_once).
+    """
+
+    def __init__(self, arms: Sequence[str], other_tokens: Collection[str], responses: int, once: bool = False):
+        self._baseline = arms[0]
+        self._compared = [name for name in arms[1:] if name not in other_tokens]
+        self._arms, self._responses = list(arms), responses
+        self._once = once
+        self._rows: dict[str, Mapping[str, Any]] = {}  # of the step that is under way
+        self._seconds = dict.fromkeys(arms, 0.0)
+        self._checked = 0  # responses that were compared with the baseline's
+        self._differs = ""  # the first difference, in words
+
+    def add(self, row: Mapping[str, Any]) -> str | None:
+        """Take an arm's row of a step. Returns the verdict so far if it was the step's last arm, else None."""
+        self._rows[row["arm"]] = row
+        self._seconds[row["arm"]] += row["rollout_s"]
+        if len(self._rows) < len(self._arms):
+            return None
+        base = self._rows[self._baseline]
+        for name in self._compared:
+            if not self._differs and any(first_differences([self._rows[name]], [base], self._once).values()):
+                self._differs = f"NO, {name} differs since step {row['step']}"
+            self._checked += self._responses
+        self._rows = {}
+        parts = [f"identical so far: {self._differs or f'yes ({self._checked} responses)'}"] if self._compared else []
+        ratios = [f"{name} {self._seconds[name] / self._seconds[self._baseline]:.2f}" for name in self._arms[1:]]
+        return " · ".join([*parts, f"{', '.join(ratios)} of {self._baseline}"])
+
+
+def verdict_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the verdict of a finished comparison, in sentences: times first. result: the result of compare_arms."""
+    arms, baseline, compared = result["arms"], result["baseline"], result["ratio_to_none"]
+    lines = []
+    for name, ratios in compared.items():
+        times = [f"Rollouts: {_change(arms[baseline], arms[name], 'rollout_s')}."]
+        if "step_s" in ratios:
+            times.append(f"Whole run: {_change(arms[baseline], arms[name], 'step_s')}.")
+        whose = f"{name} · " if len(compared) > 1 else ""
+        lines.append(f"{whose}{' '.join(times)} {_sameness(result, name)}.")
+    return [*lines, *identity_verdict(dict(result)).splitlines()]
+
+
+def headline(result: Mapping[str, Any]) -> str:
+    """Return the verdict of a finished comparison in one line, that of das where it is an arm, else of the last arm."""
+    name = "das" if "das" in result["ratio_to_none"] else list(result["arms"])[-1]
+    ratio = result["ratio_to_none"][name]["rollout_s"]["overall"]
+    times = "no rollouts" if ratio is None else f"rollouts in {ratio:.2f} of the time of {result['baseline']}"
+    said = _sameness(result, name)
+    return f"{name}: {times}, {said[0].lower() + said[1:] if said[:3] != 'NOT' else said}"
+
+
+def _change(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> str:
+    """Return how long a part of a run takes in two arms: 4 min 48 s → 1 min 38 s."""
+    return " → ".join(duration(arm[key]["n"] * arm[key]["mean"]) for arm in (before, after))
+
+
+def _sameness(result: Mapping[str, Any], name: str) -> str:
+    if name not in result["identical"]:
+        return "Other tokens, as this arm samples its own"
+    if not all(equal for what, equal in result["identical"][name].items() if what != "first_difference"):
+        return f"NOT the same results as {result['baseline']}"
+    return "Same tokens" if "trained" in result else "Same tokens, same weights"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words: 4 min 48 s."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def boxed(title: str, lines: Sequence[str]) -> str:
+    """Return lines in a box of WIDTH columns, wrapped where they are longer."""
+    inner = WIDTH - 4
+    wrapped = [part for line in lines for part in textwrap.wrap(line, inner, subsequent_indent="  ")]
+    body = [f"│ {line:<{inner}s} │" for line in wrapped]
+    return "\n".join([f"╭─ {title} {'─' * (inner - len(title) - 1)}╮", *body, f"╰{'─' * (inner + 2)}╯"])

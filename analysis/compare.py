@@ -1,7 +1,7 @@
 """Compare runs in numbers and a figure: python -m analysis.compare RUN_A RUN_B [...] [--figure PNG] [--page HTML]
 
-Each RUN is a run's folder, FOLDER:ARM of a comparison, a comparison's folder (which stands for all its arms), or an
-offline W&B run. Every other run is compared with the first.
+Each RUN is a run's folder, FOLDER:ARM of a comparison, or a comparison's folder (which stands for all its arms). Every
+other run is compared with the first.
 """
 
 import math
@@ -13,18 +13,101 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+from omegaconf import OmegaConf
+from yaml import YAMLError
 
-from analysis import compare_page, evaluations, panels
+from analysis import evaluations, page, read
 from analysis.arms import aligned
-from analysis.columns import columns, of_rows
-from analysis.distribution import METHOD as STOCK
+from analysis.figures import CURVES, draw_panels
 from analysis.identity import EXACT, FINAL, equal
-from analysis.metrics import SHOWN
-from analysis.runs import NotARun, Run, find
+from analysis.identity import METHOD as STOCK
+from analysis.metrics import SHOWN, columns, of_rows
 from das.general.files import replacing
 from das.general.side_output import keep_printing
 
+ANSWERS = {True: "yes", False: "NO", None: "no difference found, but not everything could be compared"}
 MAX_CONFIG_KEYS = 8  # a line names at most so many differing config keys, and counts the others
+
+
+class NotARun(ValueError):
+    """Raised for a name that is not a readable run. The one-line message says which names are possible."""
+
+
+@dataclass
+class Run:
+    """What one arm of a run recorded: its metrics, config and final digests."""
+
+    name: str
+    folder: Path
+    rows: list[dict[str, Any]]  # as in metrics.jsonl: one row for each step, ordered by step
+    config: dict[str, Any]  # dotted key -> value
+    final: dict[str, str]  # digests of weights and optimizer; empty until the run has finished
+
+
+def find(named: str) -> list[Run]:
+    """Return the runs that a command-line argument names. Raises NotARun if it names none.
+
+    named: a run's folder, an arm of a comparison (FOLDER:ARM or FOLDER/arms/ARM), or the folder of a comparison (for
+    all its arms).
+    """
+    path, arm = Path(named), ""
+    if not path.exists() and ":" in named:
+        folder_name, _, arm = named.rpartition(":")
+        path = Path(folder_name)
+    if not path.exists():
+        raise NotARun(f"{path} does not exist: name a run's folder, or FOLDER:ARM")
+    if (path / "arms").is_dir():
+        arms = [folder.name for folder in (path / "arms").iterdir() if (folder / "metrics.jsonl").exists()]
+        arms.sort(key=lambda name: (name != "none", name))  # put the baseline first
+        if not arms:
+            raise NotARun(f"{path}: none of its arms has finished a step yet: wait for the first step")
+        if arm and arm not in arms:
+            raise NotARun(f"{path} has no arm {arm!r}: choose from {', '.join(arms)}")
+        return [from_folder(path / "arms" / name) for name in ([arm] if arm else arms)]
+    if arm:
+        raise NotARun(f"{path} is not a comparison and has no arms: leave out :{arm}")
+    if (path / "metrics.jsonl").exists():
+        return [from_folder(path)]
+    raise NotARun(f"{path} is not a run: it has neither metrics.jsonl nor arms/")
+
+
+def from_folder(folder: Path) -> Run:
+    """Read the run whose metrics.jsonl is in `folder`. Raises NotARun if a file is missing or damaged."""
+    if not (folder / "config.yaml").exists():
+        raise NotARun(f"{folder} has no config.yaml: it is not the folder of a run")
+    try:
+        rows = read.metrics(folder)
+        config = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml"))
+        final = read.final(folder) if (folder / "final.json").exists() else {}
+    except (ValueError, YAMLError) as error:
+        raise NotARun(f"{folder} holds a damaged file: {' '.join(str(error).split())}") from None
+    flat_config = flatten(config)
+    run_folder = folder.parent.parent if folder.parent.name == "arms" else folder
+    name = f"{run_folder.name}/{flat_config.get('arm.name', folder.name)}"
+    return Run(name, folder, rows_by_step(rows, folder), flat_config, final)
+
+
+def rows_by_step(rows: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """Return one row for each step, in order. If a resumed run repeated a step, the later row is used.
+
+    folder: the folder that error messages name. Raises NotARun if there are no rows, or if a row has no step.
+    """
+    if not all(isinstance(row.get("step"), int) for row in rows):
+        raise NotARun(f"{folder}: metrics.jsonl has a row without a step: the file is damaged")
+    by_step = {int(row["step"]): row for row in rows}
+    if not by_step:
+        raise NotARun(f"{folder} has no rows: the run has not finished a step yet")
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Return a nested config as one dictionary with dotted keys."""
+    if not isinstance(config, dict) or not config:
+        return {prefix: config} if prefix else {}
+    dotted: dict[str, Any] = {}
+    for key, value in config.items():
+        dotted |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return dotted
 
 
 @dataclass(frozen=True)
@@ -66,57 +149,51 @@ def compare_runs(runs: Sequence[Run], figure: Path | None = None, to_page: Path 
     rows = {run.name: run.rows for run in runs}
     if figure is not None:
         with replacing(figure) as file:
-            panels.draw(rows, panels.CURVES, file)
+            draw_panels(rows, CURVES, file)
     if to_page is not None:
         lines = [line for each in differences for line in each.lines]
-        compare_page.write(to_page, run_table(runs), lines, rows)
+        page.write_runs(to_page, run_table(runs), lines, rows)
     return differences
 
 
 def difference(base: Run, run: Run) -> Difference:
     """Compare `run` with `base`, step by step: results exactly, costs as ratios. Returns the differences in words."""
-    run_rows, base_rows = ({row["step"]: row for row in each.rows} for each in (run, base))
-    common = sorted(run_rows.keys() & base_rows.keys())
-    lines = [f"{run.name} against {base.name}, {len(common)} steps in common"]
-    for name, steps, other_steps in (
-        (run.name, run_rows.keys(), base_rows.keys()),
-        (base.name, base_rows.keys(), run_rows.keys()),
-    ):
-        extra = sorted(steps - other_steps)
+    between = f"{run.name} against {base.name}"
+    ours, theirs = ({row["step"]: row for row in each.rows} for each in (run, base))
+    common = sorted(ours.keys() & theirs.keys())
+    lines = [f"{between}, {len(common)} steps in common"]
+    for name, extra in ((run.name, sorted(ours.keys() - theirs)), (base.name, sorted(theirs.keys() - ours))):
         if extra:
             lines.append(f"  only in {name}: {len(extra)} steps, {extra[0]} to {extra[-1]}; they are not compared")
-    verdicts: list[bool | None] = []
-    for label, key in {**EXACT, **SHOWN["follows"]}.items():
-        values = [(step, base_rows[step].get(key), run_rows[step].get(key)) for step in common]
-        verdict, text = compare_exactly(values, base, run)
-        verdicts.append(verdict)
-        lines.append(f"  {label.replace('_', ' '):<24s} {text}")
+    values = {
+        label: [(step, theirs[step].get(key), ours[step].get(key)) for step in common]
+        for label, key in {**EXACT, **SHOWN["follows"]}.items()
+    }
     if all(evaluations.evaluations(each.rows) for each in (base, run)):
-        values = [(s, evaluations.exact(base_rows[s]), evaluations.exact(run_rows[s])) for s in common]
-        verdict, text = compare_exactly(values, base, run)
-        verdicts.append(verdict)
-        lines.append(f"  {'evaluations':<24s} {text}")
-    for key in FINAL:
-        verdict, text = compare_final(key, base, run)
-        verdicts.append(verdict)
-        lines.append(f"  {key.replace('_', ' '):<24s} {text}")
+        values["evaluations"] = [(s, evaluations.exact(theirs[s]), evaluations.exact(ours[s])) for s in common]
+    found = {label: compare_exactly(of_steps, base, run) for label, of_steps in values.items()}
+    found |= {key: compare_final(key, base, run) for key in FINAL}
+    lines += [f"  {label.replace('_', ' '):<24s} {text}" for label, (_, text) in found.items()]
     for label, key in SHOWN["measured"].items():
-        lines.append(f"  {label:<24s} {ratio([(base_rows[s].get(key), run_rows[s].get(key)) for s in common])}")
+        lines.append(f"  {label:<24s} {ratio([(theirs[s].get(key), ours[s].get(key)) for s in common])}")
     lines += config_lines(base, run)
-    complete = len(common) == len(run_rows) == len(base_rows)
-    if any(each.config.get("arm.method") == STOCK for each in (base, run)):
-        lines.append(f"identical: not expected  ({run.name} against {base.name}: stock is compared in distribution)")
-        return Difference(base.name, run.name, None, lines)
-    if any(each.config.get("engine.exact") == "distribution" for each in (base, run)):
-        lines.append(f"identical: not expected  ({run.name} against {base.name}: engine.exact=distribution)")
-        return Difference(base.name, run.name, None, lines)
-    identical = False if False in verdicts else (None if None in verdicts or not complete else True)
-    if identical is not True and (data := data_differences(base, run)):
-        lines.append(f"identical: not comparable  ({run.name} and {base.name} ran on different data: {data})")
-        return Difference(base.name, run.name, None, lines)
-    answer = {True: "yes", False: "NO", None: "no difference found, but not everything could be compared"}[identical]
-    lines.append(f"identical: {answer}  ({run.name} against {base.name})")
-    return Difference(base.name, run.name, identical, lines)
+    verdicts = [verdict for verdict, _ in found.values()]
+    whole = None not in verdicts and len(common) == len(ours) == len(theirs)
+    identical = False if False in verdicts else True if whole else None
+    if reason := other_tokens(base, run):
+        identical, answer = None, f"not expected  ({between}: {reason})"
+    elif identical is not True and (data := data_differences(base, run)):
+        identical, answer = None, f"not comparable  ({run.name} and {base.name} ran on different data: {data})"
+    else:
+        answer = f"{ANSWERS[identical]}  ({between})"
+    return Difference(base.name, run.name, identical, [*lines, f"identical: {answer}"])
+
+
+def other_tokens(*runs: Run) -> str:
+    """Return why one of these runs may have other tokens; "" if none may."""
+    if any(run.config.get("arm.method") == STOCK for run in runs):
+        return "stock is compared in distribution"
+    return "engine.exact=distribution" if any(run.config.get("engine.exact") == "distribution" for run in runs) else ""
 
 
 def compare_exactly(values: Sequence[tuple[int, Any, Any]], base: Run, run: Run) -> tuple[bool | None, str]:
@@ -191,21 +268,14 @@ class _Parser(ArgumentParser):
     """A command-line parser whose errors are one line, like those of run.py."""
 
     def error(self, message: str) -> NoReturn:
-        stop(message)
-
-
-def stop(message: str) -> NoReturn:
-    """Print one line to stderr and exit with code 2."""
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(2)
+        print(f"error: {message}", file=sys.stderr)
+        sys.exit(2)
 
 
 def main() -> None:
     """Run the command: print the table and the differences, draw the curves, write the page if asked."""
     parser = _Parser(prog="python -m analysis.compare", description="Overlay runs and report what differs.")
-    parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="a run's folder, FOLDER:ARM, or an offline-run-* folder of W&B"
-    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run's folder, or FOLDER:ARM")
     parser.add_argument(
         "--figure", type=Path, help="PNG file for the curves (default: curves.png in the newest run's folder)"
     )
@@ -216,9 +286,9 @@ def main() -> None:
         figure = arguments.figure or max((run.folder for run in runs), key=changed) / "curves.png"
         differences = compare_runs(runs, figure, arguments.page)
     except NotARun as error:
-        stop(str(error))
+        parser.error(str(error))
     except OSError as error:
-        stop(f"cannot write {error.filename}: {error.strerror}")
+        parser.error(f"cannot write {error.filename}: {error.strerror}")
     print(aligned(run_table(runs)), "", sep="\n")
     for each in differences:
         print(*each.lines, "", sep="\n")

@@ -6,8 +6,7 @@ docs/benchmarks/data/ holds the measurements, each file with its command, commit
 import json
 from pathlib import Path
 
-from analysis.figures import draw_live_requests, draw_time_and_reward
-from analysis.panels import Panel, draw
+from analysis.figures import Panel, draw_live_requests, draw_panels, draw_time_and_reward
 from das.general.files import replacing
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -26,7 +25,7 @@ def main(to: Path = DOCS) -> None:
     lines = {name: (line["time_s"], line["live"]) for name, line in kept["live"].items()}
     draw_live_requests(lines, kept["live_step"], to / "live_requests.png")
     with replacing(to / "wandb_panel.png") as file:
-        draw(json.loads((data / "wandb_panel.json").read_text())["runs"], IN_WANDB, file)
+        draw_panels(json.loads((data / "wandb_panel.json").read_text())["runs"], IN_WANDB, file)
 
 
 if __name__ == "__main__":

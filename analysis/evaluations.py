@@ -56,28 +56,6 @@ def points(rows: Rows, metric: str) -> list[tuple[int, float]]:
     return [(each["step"], each["pass_at_k"][largest]) for each in found]
 
 
-def from_wandb(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Convert rows of W&B's history to the form of metrics.jsonl.
-
-    W&B's row of step 0 has the evaluation before training, which moves to the row of step 1.
-    """
-    first: list[dict[str, Any]] = []
-    joined = []
-    for row in rows:
-        logged = {key.removeprefix(PREFIX): row.pop(key) for key in list(row) if key.startswith(PREFIX)}
-        found = []
-        if logged:
-            ks = sorted(int(key.removeprefix("pass_at_")) for key in logged if key.startswith("pass_at_"))
-            found = [{**logged, "pass_at_k": {str(k): logged[f"pass_at_{k}"] for k in ks}}]
-        if row["step"] == 0:
-            first = found
-            continue
-        if row["step"] == 1:
-            found = first + found
-        joined.append({**row, "eval": found} if found else row)
-    return joined
-
-
 def draw_accuracy(axes: Axes, rows: Rows, colour: str, name: str, order: int) -> None:
     """Draw an arm's pass@1 with its interval, and as a dotted line its pass@k of the largest k. order: the arm's index;
     later arms have other line styles."""

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from analysis.orderings import Ordering, Size
 from analysis.record import Record, Rows
-from analysis.report import Line
+from analysis.report import Line, Ordering, Size
 
 PLOTTED = {"none": "verl", "das": "das", "das_unlimited": "das_unlimited"}  # arm -> its name in published.json
 
@@ -81,13 +80,7 @@ def plotted_reduction(paper: Mapping[str, Any], arm: str, other: str, last: int)
 
 
 def reduction_lines(
-    run: Record,
-    paper: Mapping[str, Any],
-    last: int,
-    claimed: str,
-    arm: str = "das",
-    other: str = "none",
-    of: str = "",
+    run: Record, paper: Mapping[str, Any], last: int, claimed: str, arm: str = "das", other: str = "none", of: str = ""
 ) -> list[Line]:
     """Return lines with the reduction of rollout time: ours over all steps and from epoch 2 on, the paper's over steps
     1..last.

@@ -16,11 +16,10 @@ import pandas as pd
 
 from analysis import read
 from analysis.arms import aligned
-from analysis.columns import of_arm, of_rows
+from analysis.compare import flatten
 from analysis.figures import figure
 from analysis.identity import differing
-from analysis.metrics import SHOWN
-from analysis.runs import flatten
+from analysis.metrics import SHOWN, of_arm, of_rows
 from das.general.files import write_text
 from das.general.side_output import keep_printing
 

@@ -23,8 +23,8 @@ from analysis.report import Section
 from das.general.files import write_text
 from experiments.arm import resume
 from experiments.arm.validate import check_cluster, check_rollouts, refuse_one_arm
-from experiments.run import child
 from experiments.run.errors import CONFIGS, UserError
+from experiments.run.processes import run_command
 from experiments.run.progress import Progress
 from experiments.settings.compose import composed
 from experiments.settings.config import PLAN, run_config
@@ -186,7 +186,7 @@ def _make_one(run: Run, store: Path) -> str:
         last = line.strip() or last
 
     began = time.perf_counter()
-    code = child.run([sys.executable, *resume.arguments(folder, run.overrides_in(store))], pass_on)
+    code = run_command([sys.executable, *resume.arguments(folder, run.overrides_in(store))], pass_on)
     if code == 0:
         timing = {"command": run.command(), "seconds": time.perf_counter() - began}
         write_text(folder / "command.json", json.dumps(timing))

@@ -12,8 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from analysis.figures import ACCURACY, PANELS
 from analysis.metrics import METRICS
-from analysis.panels import ACCURACY, PANELS
 from das.general.files import write_text
 from experiments.registry import TASKS, Task
 from experiments.settings.checked import fits, schema_at

@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.record import Record
 from analysis.report import Section
-from analysis.sections import ablation, das, das_trainings, efficient_rollout, nemo_rl
+from analysis.sections import das, das_trainings, efficient_rollout, nemo_rl
 from analysis.sections.given import Given
 
 
@@ -22,10 +22,6 @@ def section(name: str, title: str, runs: Mapping[str, Path], published: Mapping[
 
 def function(name: str) -> Callable[[Given], Section]:
     """Return the function of this name."""
-    (found,) = [
-        getattr(each, name)
-        for each in (das, das_trainings, efficient_rollout, nemo_rl, ablation)
-        if hasattr(each, name)
-    ]
+    (found,) = [getattr(each, name) for each in (das, das_trainings, efficient_rollout, nemo_rl) if hasattr(each, name)]
     made: Callable[[Given], Section] = found
     return made

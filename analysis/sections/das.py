@@ -7,13 +7,9 @@ import numpy as np
 
 from analysis import read
 from analysis.figures import colours_of
-from analysis.orderings import Ordering, Size
-from analysis.quantities import (
-    arrow,
-    percent,
-)
+from analysis.quantities import arrow, percent
 from analysis.record import Record
-from analysis.report import Line, Section, Table
+from analysis.report import Section, Size, Table
 from analysis.sections.given import BLUE, GREY, Given
 
 GRAM = 4  # tokens of an n-gram of Fig 2; the paper does not tell its number
@@ -40,27 +36,21 @@ def das_fig1(given: Given) -> Section:
         axes.set_title("Fig 1: live requests in one rollout")
         axes.legend()
     ended = "time at which half the requests have ended, none / das"
-    return given.section(
-        f"{run.note} Step {step}.",
-        lines=[
-            Line("rollout time with DAS / without", f"{das_s / plain_s:.2f}", engine=f"{end['das'] / end['none']:.2f}"),
-            Line(ended, "0.31 / 0.26", engine=f"{half['none']:.2f} / {half['das']:.2f}"),
-        ],
-        orderings=[
-            Ordering(
-                "the last response ends earlier with DAS",
-                end["das"] < end["none"],
-                f"after {end['das']:.2f} s with DAS, {end['none']:.2f} s without",
-                Size(100 * (1 - das_s / plain_s), 100 * (1 - end["das"] / end["none"]), " % earlier"),
-            ),
-            Ordering(
-                "few requests are live for most of the time",
-                half["none"] < 0.5,
-                f"half the requests have ended after {half['none']:.0%} of the time",
-                Size(31, 100 * half["none"], " % of the time"),
-            ),
-        ],
+    given.line("rollout time with DAS / without", f"{das_s / plain_s:.2f}", engine=f"{end['das'] / end['none']:.2f}")
+    given.line(ended, "0.31 / 0.26", engine=f"{half['none']:.2f} / {half['das']:.2f}")
+    given.claim(
+        "the last response ends earlier with DAS",
+        end["das"] < end["none"],
+        f"after {end['das']:.2f} s with DAS, {end['none']:.2f} s without",
+        Size(100 * (1 - das_s / plain_s), 100 * (1 - end["das"] / end["none"]), " % earlier"),
     )
+    given.claim(
+        "few requests are live for most of the time",
+        half["none"] < 0.5,
+        f"half the requests have ended after {half['none']:.0%} of the time",
+        Size(31, 100 * half["none"], " % of the time"),
+    )
+    return given.section(f"{run.note} Step {step}.")
 
 
 def das_fig2(given: Given) -> Section:
@@ -80,35 +70,28 @@ def das_fig2(given: Given) -> Section:
         right.grid(visible=False)
         right.set(title="Fig 2 right: similarity between epochs", xlabel="compared with epoch", ylabel="epoch")
     apart = "similarity of neighbouring epochs / of epochs at least half the run apart"
+    given.line(
+        "similarity to recent history, first → last", "0.61 → 0.80 (Qwen2.5-7B), 0.51 → 0.72 (R1-7B)", engine=measured
+    )
+    given.line(apart, "0.5-0.9, high near the diagonal", engine=f"{near:.2f} / {far:.2f}" if far else "")
+    # The paper's size: the mean of 0.61 to 0.80 and 0.51 to 0.72.
+    given.claim(
+        "responses grow more similar to recent ones (second half of the epochs against the first half)",
+        late > early if len(recent) > 1 else None,
+        measured,
+        Size(0.20, recent[-1] - recent[0] if recent else None, " more"),
+    )
+    given.claim(
+        "neighbouring epochs are more similar than distant ones",
+        near > far if far else None,
+        f"{near:.2f} for neighbouring epochs, {far:.2f} for distant ones",
+    )
     return given.section(
         f"{given.run.note} The measure is the share of the {GRAM}-grams of an epoch's responses that also occur in the "
         "same problem's responses of the epoch before (left) or of any other epoch (right), as a mean over problems. "
         "The paper says neither what n it uses nor how many epochs its recent history spans.",
         "Our policy is trained with a learning rate a hundred times higher, for a tenth of the steps. Its similarity "
         "rises within a few epochs.",
-        lines=[
-            Line(
-                "similarity to recent history, first → last",
-                "0.61 → 0.80 (Qwen2.5-7B), 0.51 → 0.72 (R1-7B)",
-                engine=measured,
-            ),
-            Line(apart, "0.5-0.9, high near the diagonal", engine=f"{near:.2f} / {far:.2f}" if far else ""),
-        ],
-        orderings=[
-            Ordering(
-                "responses grow more similar to recent ones (second half of the epochs against the first half)",
-                late > early if len(recent) > 1 else None,
-                measured,
-                Size(
-                    0.20, recent[-1] - recent[0] if recent else None, " more"
-                ),  # the mean of 0.61 to 0.80, 0.51 to 0.72
-            ),
-            Ordering(
-                "neighbouring epochs are more similar than distant ones",
-                near > far if far else None,
-                f"{near:.2f} for neighbouring epochs, {far:.2f} for distant ones",
-            ),
-        ],
     )
 
 
@@ -142,6 +125,18 @@ def das_fig5(given: Given) -> Section:
 
     speedups = [row["array_query_ms"] / row["query_ms"] for row in measured]
     slowest = max(row["insert_100_ms"] for row in measured)
+    given.claim(
+        "the growing index answers faster than the array at every size",
+        min(speedups) > 1,
+        f"{min(speedups):.1f} to {max(speedups):.0f} times faster",
+        Size(paper["derived_speculate_ratio_range"][0], min(speedups), " times as fast, at least"),
+    )
+    given.claim(
+        "inserting 100 tokens takes less than a millisecond at every size",
+        slowest < 1,
+        f"at most {slowest:.3f} ms",
+        Size(max(paper["insert_100_tokens"]["suffix_tree"]), slowest, " ms at most"),
+    )
     return given.section(
         "Milliseconds, paper · ours. The paper's index is a suffix tree; ours is an index of hashed contexts, in C. "
         "The array is searched by bisection and sorted anew for every insertion, in numpy. The languages differ, so "
@@ -150,20 +145,6 @@ def das_fig5(given: Given) -> Section:
             ["tokens", "index, query", "array, query", "index, insert 100", "array, insert 100"],
             [[f"{row['tokens']:,}", *(cell(row, *column) for column in columns)] for row in measured],
         ),
-        orderings=[
-            Ordering(
-                "the growing index answers faster than the array at every size",
-                min(speedups) > 1,
-                f"{min(speedups):.1f} to {max(speedups):.0f} times faster",
-                Size(paper["derived_speculate_ratio_range"][0], min(speedups), " times as fast, at least"),
-            ),
-            Ordering(
-                "inserting 100 tokens takes less than a millisecond at every size",
-                slowest < 1,
-                f"at most {slowest:.3f} ms",
-                Size(max(paper["insert_100_tokens"]["suffix_tree"]), slowest, " ms at most"),
-            ),
-        ],
     )
 
 
@@ -186,28 +167,24 @@ def das_fig8(given: Given) -> Section:
         right.set(title="Fig 8: the paper's, 7B", xlabel="tokens in the pass", ylabel="time of a pass (ms)")
         right.set(ylim=(0, None))
     fit = paper["fits"][0]
+    given.line(
+        "fixed time per pass, time per token",
+        f"{fit['c_base_ms']} ms, {fit['c_tok_us']} us",
+        engine=f"{1e3 * affine['c_base']:.2f} ms, {1e6 * affine['c_tok']:.1f} us",
+    )
+    given.line("mean relative error of the affine form", claimed="about 12 %", engine=percent(error))
+    given.line("the best form here, and its error", engine=f"{best}, {percent(forms[best]['error'])}")
+    given.claim(
+        "latency is affine in the number of tokens, within the paper's 12 %",
+        error <= 0.12,
+        f"mean relative error {percent(error)}",
+        Size(12, 100 * error, " % error"),
+    )
     return given.section(
         "Every combination of live requests and drafted tokens, timed in the real engine. Errors are measured on "
         "passes that the fit did not see.",
         "On a CPU a live request costs more than a drafted token of the same request. No function of the number of "
         "tokens alone can express that. The form `drafting` counts both, and budgets use it.",
-        lines=[
-            Line(
-                "fixed time per pass, time per token",
-                f"{fit['c_base_ms']} ms, {fit['c_tok_us']} us",
-                engine=f"{1e3 * affine['c_base']:.2f} ms, {1e6 * affine['c_tok']:.1f} us",
-            ),
-            Line("mean relative error of the affine form", claimed="about 12 %", engine=percent(error)),
-            Line("the best form here, and its error", engine=f"{best}, {percent(forms[best]['error'])}"),
-        ],
-        orderings=[
-            Ordering(
-                "latency is affine in the number of tokens, within the paper's 12 %",
-                error <= 0.12,
-                f"mean relative error {percent(error)}",
-                Size(12, 100 * error, " % error"),
-            )
-        ],
     )
 
 
@@ -227,25 +204,21 @@ def das_fig9(given: Given) -> Section:
         axes.set_title("Fig 9: response lengths of each problem and epoch")
     least, most = paper["mean_range"]
     ranges = f"{mean_length.min():.0f}-{mean_length.max():.0f} tokens"
+    given.line("mean length, range", f"{least}-{most} tokens", engine=ranges)
+    given.line("longest / mean length, median and maximum", engine=f"{np.median(spread):.1f}, {spread.max():.1f}")
+    given.line(
+        "groups with a response at the length cap",
+        "many, even for means below 1k of 16k",
+        engine=percent(float(np.mean(longest >= cap))),
+    )
+    given.claim(
+        "a problem's longest response is far longer than its mean (at least 1.5 times for half of them)",
+        bool(np.median(spread) > 1.5),
+        f"{np.median(spread):.2f} times as long in the median",
+    )
     return given.section(
         f"{run.note} One point for each problem and epoch, {len(lengths)} in all.",
         "Most searches of the small policy end after a few attempts, and a few go on to the length cap.",
-        lines=[
-            Line("mean length, range", f"{least}-{most} tokens", engine=ranges),
-            Line("longest / mean length, median and maximum", engine=f"{np.median(spread):.1f}, {spread.max():.1f}"),
-            Line(
-                "groups with a response at the length cap",
-                "many, even for means below 1k of 16k",
-                engine=percent(float(np.mean(longest >= cap))),
-            ),
-        ],
-        orderings=[
-            Ordering(
-                "a problem's longest response is far longer than its mean (at least 1.5 times for half of them)",
-                bool(np.median(spread) > 1.5),
-                f"{np.median(spread):.2f} times as long in the median",
-            )
-        ],
     )
 
 

@@ -1,4 +1,4 @@
-"""The figures of the DAS paper over a training: acceptance, rollout time and rewards, by step."""
+"""The figures of the DAS paper over a training: acceptance, rollout time and rewards, by step; and the ablations."""
 
 from collections.abc import Sequence
 from statistics import mean
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from analysis.figures import colours_of
-from analysis.orderings import Ordering, Size
+from analysis.identity import differing
 from analysis.quantities import (
     PLOTTED,
     arrow,
@@ -15,13 +15,15 @@ from analysis.quantities import (
     named,
     numbers,
     per,
+    percent,
     reduction_lines,
     same_training,
     saves_time,
+    total,
 )
 from analysis.record import Record
-from analysis.report import Line, Section
-from analysis.sections.given import Given
+from analysis.report import Line, Ordering, Section, Size, Table
+from analysis.sections.given import GREY, Given
 
 
 def das_fig4(given: Given) -> Section:
@@ -40,30 +42,26 @@ def das_fig4(given: Given) -> Section:
         axes.set(xlabel="training step", ylabel="accepted tokens per pass", ylim=(0, None))
         axes.set_title("Fig 4: acceptance over training")
         axes.legend()
+    given.line("history (DAS): first → last", f"{paper['das'][0]} → {paper['das'][-1]}", engine=arrow(das))
+    given.line("static drafter (paper: EAGLE; ours: ngram)", f"{eagle[0]} → {eagle[-1]}", engine=arrow(ngram))
+    given.claim(
+        "acceptance of drafts from history grows over training",
+        das[1] > das[0] if last else None,
+        arrow(das),
+        Size(paper["das"][-1] / paper["das"][0], das[1] / das[0] if das[0] else None, " times the first"),
+    )
+    given.claim(
+        "at the end more tokens are accepted from history than from the static drafter",
+        das[1] > ngram[1],
+        f"{das[1]:.2f} from history, {ngram[1]:.2f} from ngram",
+        Size(paper["das"][-1] / eagle[-1], das[1] / ngram[1] if ngram[1] else None, " times as many"),
+    )
     return given.section(
         f"{run.note} Accepted tokens per pass in the first and the last epoch; in the paper, in the first and the last "
         "100 of 800 steps. ngram, which drafts from the request's own text alone, stands in for a drafter that does "
         "not learn.",
         "The small policy's responses are much alike, so acceptance is high from the second epoch on. No EAGLE head "
         "was trained for it.",
-        lines=[
-            Line("history (DAS): first → last", f"{paper['das'][0]} → {paper['das'][-1]}", engine=arrow(das)),
-            Line("static drafter (paper: EAGLE; ours: ngram)", f"{eagle[0]} → {eagle[-1]}", engine=arrow(ngram)),
-        ],
-        orderings=[
-            Ordering(
-                "acceptance of drafts from history grows over training",
-                das[1] > das[0] if last else None,
-                arrow(das),
-                Size(paper["das"][-1] / paper["das"][0], das[1] / das[0] if das[0] else None, " times the first"),
-            ),
-            Ordering(
-                "at the end more tokens are accepted from history than from the static drafter",
-                das[1] > ngram[1],
-                f"{das[1]:.2f} from history, {ngram[1]:.2f} from ngram",
-                Size(paper["das"][-1] / eagle[-1], das[1] / ngram[1] if ngram[1] else None, " times as many"),
-            ),
-        ],
     )
 
 
@@ -89,49 +87,41 @@ def das_fig7(given: Given) -> Section:
         right.bar(labels, list(draft_us.values()), color=[colors[label] for label in labels])
         right.set(title="Fig 7 right: cost by window", xlabel="window (epochs)", ylabel="us per draft")
     more = list(accepted.values()) == sorted(accepted.values()) and accepted[last] > accepted[first]
+    for window in windows:
+        given.line(
+            f"window {window}: accepted tokens per pass; drafting, us per draft, us per emitted token",
+            engine=f"{accepted[window]:.2f}; {draft_us[window]:.1f}; {token_us[window]:.1f}",
+        )
+    for key in paper["accepted"]:
+        given.line(
+            f"{key.replace('_', ' ')} iterations (paper): accepted; us per token",
+            f"{paper['accepted'][key]['mean']}; {1e3 * cost[key]['mean']:.2f}",
+        )
+    given.claim(
+        "the longer the window, the more tokens are accepted",
+        more if epochs > 2 else None,
+        named(accepted, "window {}: {:.2f}"),
+        Size(
+            paper["accepted"]["window_all"]["mean"] / paper["accepted"]["window_4"]["mean"],
+            accepted[last] / accepted[first] if accepted[first] else None,
+            " times as many, longest against shortest",
+        ),
+    )
+    given.claim(
+        "drafting costs more with a longer window",
+        bool(np.polyfit(range(len(draft_us)), list(draft_us.values()), 1)[0] > 0),
+        named(draft_us, "window {}: {:.1f} us per draft"),
+        Size(
+            cost["window_all"]["mean"] / cost["window_4"]["mean"],
+            draft_us[last] / draft_us[first],
+            " times as much, longest against shortest",
+        ),
+    )
     return given.section(
         f"{run.note} {epochs} epochs; second half of the steps. Learning rate "
         f"{run.config['trainer']['learning_rate']:g}.",
         "Windows are counted in epochs: in a run of 8 epochs, a window of 16 holds everything. A draft is one look-up "
         "for one request in one pass, with all that the drafter and the budget do for it.",
-        lines=[
-            *(
-                Line(
-                    f"window {window}: accepted tokens per pass; drafting, us per draft, us per emitted token",
-                    engine=f"{accepted[window]:.2f}; {draft_us[window]:.1f}; {token_us[window]:.1f}",
-                )
-                for window in windows
-            ),
-            *(
-                Line(
-                    f"{key.replace('_', ' ')} iterations (paper): accepted; us per token",
-                    f"{paper['accepted'][key]['mean']}; {1e3 * cost[key]['mean']:.2f}",
-                )
-                for key in paper["accepted"]
-            ),
-        ],
-        orderings=[
-            Ordering(
-                "the longer the window, the more tokens are accepted",
-                more if epochs > 2 else None,
-                named(accepted, "window {}: {:.2f}"),
-                Size(
-                    paper["accepted"]["window_all"]["mean"] / paper["accepted"]["window_4"]["mean"],
-                    accepted[last] / accepted[first] if accepted[first] else None,
-                    " times as many, longest against shortest",
-                ),
-            ),
-            Ordering(
-                "drafting costs more with a longer window",
-                bool(np.polyfit(range(len(draft_us)), list(draft_us.values()), 1)[0] > 0),
-                named(draft_us, "window {}: {:.1f} us per draft"),
-                Size(
-                    cost["window_all"]["mean"] / cost["window_4"]["mean"],
-                    draft_us[last] / draft_us[first],
-                    " times as much, longest against shortest",
-                ),
-            ),
-        ],
     )
 
 
@@ -162,11 +152,11 @@ def _training(
     _draw_training(given, file, run, ["none", "das"], paper, title)
     rewards = numbers([mean(row["reward"] for row in run[arm]) for arm in ("none", "das")], 4)
     claim = saves_time("DAS needs less rollout time than no speculation", run, paper, steps)
-    lines = [
-        *reduction_lines(run, paper, steps, says[0]),
-        Line("mean reward, none / das", says[1], engine=rewards),
-    ]
-    return given.section(run.note, differs, lines=lines, orderings=[claim, same_training(run)])
+    lines = [*reduction_lines(run, paper, steps, says[0]), Line("mean reward, none / das", says[1], engine=rewards)]
+    given.lines.extend(lines)
+    given.claims.append(claim)
+    given.claims.append(same_training(run))
+    return given.section(run.note, differs)
 
 
 def _draw_training(
@@ -196,23 +186,23 @@ def das_fig12(given: Given) -> Section:
     pairs = [("das", "das_unlimited", "up to 15 %"), ("das_unlimited", "none", ""), ("das", "none", "")]
     wasted, unlimited = (per(run[arm], "wasted", "tokens") for arm in ("das", "das_unlimited"))
     _draw_training(given, "budget_code.png", run, ["none", "das", "das_unlimited"], paper, "Fig 12, code")
+    given.lines.extend(
+        [
+            line
+            for arm, other, claimed in pairs
+            for line in reduction_lines(run, paper, 18, claimed, arm, other, "code: ")
+        ]
+    )
+    given.claims.extend(
+        saves_time(f"code: {arm} needs less rollout time than {other}", run, paper, 18, arm, other)
+        for arm, other, _ in pairs
+    )
+    given.claims.append(same_training(run))
     return given.section(
         f"code: {run.note} Rejected draft tokens per emitted token: {wasted:.2f} with das, {unlimited:.2f} with "
         "das_unlimited.",
         "On this CPU a drafted token costs a sixth of a pass with one request, so drafting without a limit is "
         "expensive (docs/drafters_and_budgets.md). The paper's GPUs verify draft tokens nearly for free.",
-        lines=[
-            line
-            for arm, other, claimed in pairs
-            for line in reduction_lines(run, paper, 18, claimed, arm, other, "code: ")
-        ],
-        orderings=[
-            *(
-                saves_time(f"code: {arm} needs less rollout time than {other}", run, paper, 18, arm, other)
-                for arm, other, _ in pairs
-            ),
-            same_training(run),
-        ],
     )
 
 
@@ -228,9 +218,80 @@ def das_fig13(given: Given) -> Section:
         lines += reduction_lines(run, paper, 20, claimed, of=f"{name}: ")
         claims.append(saves_time(f"{name}: DAS needs less rollout time than no speculation", run, paper, 20))
         claims.append(same_training(run))
+    given.lines.extend(lines)
+    given.claims.extend(claims)
     return given.section(
         f"half cap: {given.runs['half_cap'].note} half batch: {given.runs['half_batch'].note}",
         "The paper's left panel shows less than its text claims: 15.8 % over steps 1-20, instead of over 30 %.",
-        lines=lines,
-        orderings=claims,
     )
+
+
+HEADER = (
+    *("setting", "rollout time / none", "from 2nd epoch", "tokens/pass", "drafted/pass", "accepted/drafted"),
+    *("drafting, us per token", "reward, last visit", "identical to none"),
+)
+
+
+def ablation(given: Given) -> Section:
+    """Each setting of an ablation."""
+    settings = _settings(given)
+    stock = {name: _of_stock(*of) for name, of in settings.items()}
+    with_stock = any(stock.values())
+    colors = colours_of(["none", *settings])
+    with given.picture("settings.png", 2) as (time_axes, accepted_axes):
+        for name, (run, arm) in settings.items():
+            epochs = run.result["ratio_to_none"][arm]["rollout_s"]["by_epoch"]
+            time_axes.plot(list(map(int, epochs)), list(epochs.values()), ".-", color=colors[name], label=name)
+            given.plot_steps(accepted_axes, run[arm], "accepted", "passes", color=colors[name], linewidth=1)
+        time_axes.axhline(1, color=GREY, linewidth=0.8)
+        time_axes.set(title="Rollout time", xlabel="epoch", ylabel="rollout time / that of none", ylim=(0, None))
+        time_axes.legend(fontsize=7)
+        accepted_axes.set(title="Acceptance", xlabel="training step", ylabel="accepted tokens per pass")
+        accepted_axes.set(ylim=(0, None))
+    rows = []
+    for name, of in settings.items():
+        at = stock[name]
+        rows.append([name, *_cells(*of), *([f"{at:.3f}" if at else ""] if with_stock else [])])
+    same = [run.identical for run in given.runs.values()]
+    given.claim(
+        "no setting changes the training by a single bit",
+        all(same),
+        f"{sum(same)} of {len(same)} runs are identical to none",
+    )
+    return given.section(
+        given.run.note if len(given.runs) == 1 else "",
+        table=Table([*HEADER, *(["of stock"] if with_stock else [])], rows),
+    )
+
+
+def _settings(given: Given) -> dict[str, tuple[Record, str]]:
+    """Returns name -> run and arm: of one run the arm's name, of a run with one such arm its label, else both."""
+    found: dict[str, tuple[Record, str]] = {}
+    for label, run in given.runs.items():
+        # Without the baseline and without unmodified vLLM.
+        drafting = [arm for arm in run.result["ratio_to_none"] if arm in run.result["identical"]]
+        for arm in drafting:
+            of_run = label if len(drafting) == 1 else f"{label}, {arm}"
+            found[arm if len(given.runs) == 1 else of_run] = (run, arm)
+    return found
+
+
+def _of_stock(run: Record, arm: str) -> Any:
+    """Returns rollout time / that of unmodified vLLM; None if there was none."""
+    ratio = run.result.get("ratio_to_stock", {}).get(arm)
+    return ratio and ratio["rollout_s"]["overall"]
+
+
+def _cells(run: Record, arm: str) -> list[str]:
+    steps, ratio = run[arm], run.result["ratio_to_none"][arm]["rollout_s"]
+    later = ratio["from_second_epoch"]
+    return [
+        f"{ratio['overall']:.3f}",
+        f"{later:.3f}" if later is not None else "",
+        f"{per(steps, 'tokens', 'passes'):.2f}",
+        f"{per(steps, 'drafted', 'passes'):.2f}",
+        percent(per(steps, "accepted", "drafted")) if total(steps, "drafted") else "-",
+        f"{1e6 * per(steps, 'draft_s', 'tokens'):.1f}",
+        f"{reward:.3f}" if (reward := run.result["arms"][arm]["reward"].get("last_visit")) is not None else "-",
+        "NO" if differing(run.result["identical"][arm]) else "yes",
+    ]

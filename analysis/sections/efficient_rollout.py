@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from analysis.figures import colours_of
-from analysis.orderings import Ordering, Size
 from analysis.quantities import change, listed, named, numbers, per, percent, speedup, total
 from analysis.record import Record
-from analysis.report import Line, Section, Table
+from analysis.report import Line, Section, Size, Table
 from analysis.sections.given import BLUE, GREEN, ORANGE, Given
 
 # Row of the main table: label of the run, arm, the paper's method, and its key in published er_replay.
@@ -67,6 +66,56 @@ def efficient_rollout_main(given: Given) -> Section:
         changes = [f"{its[key]:+.1f} %" for key in ("rollout_change_pct", "step_change_pct")]
         return [*head, f"{its['alpha_pct']} %", "", *changes]
 
+    given.lines.extend(
+        Line(
+            f"{name}: change of rollout time, % (7B / 14B / Llama)",
+            claimed=claimed(method),
+            replay=" / ".join(format(replayed[case][key], "+.1f") for case in MODELS.items() if key),
+            engine=change(rollout[name]),
+        )
+        for name, (_, _, method, key) in METHODS.items()
+        if method
+    )
+    for n, ratios in live.items():
+        given.line(
+            f"30 million random weights, {n} live: always on / toggle / toggle and ladder",
+            engine=" / ".join(map(change, ratios.values())),
+        )
+    given.claim(
+        "self-drafts, always on, make rollouts shorter",
+        always < 1,
+        change(always),
+        Size(-paper["Qwen2.5-7B", "w4_always_on"]["rollout_change_pct"], 100 * (1 - always), " % less"),
+    )
+    given.claim("with the toggle no longer than always on", toggled <= always, f"{change(toggled)}, {change(always)}")
+    given.claim(
+        "toggle and ladder make rollouts shorter",
+        full < 1,
+        change(full),
+        Size(-paper["Qwen2.5-7B", "full"]["rollout_change_pct"], 100 * (1 - full), " % less"),
+    )
+    # A ratio of times up to 1.03 may be noise of the machine.
+    given.claim("the toggle costs at most 3 %", toggled <= 1.03, change(toggled))
+    given.claim(
+        "self-drafts are accepted more often than EAGLE-3's",
+        alphas["self-draft"] > alphas["EAGLE-3"],
+        named(alphas, "{} {:.3f}"),
+    )
+    given.claim(
+        f"30 million, {min(live)} live: self-drafts make rollouts shorter",
+        fewest["always"] < 1,
+        change(fewest["always"]),
+    )
+    given.claim(
+        f"30 million, {max(live)} live: no longer with the toggle than always on",
+        most["toggle"] <= most["always"],
+        f"{change(most['toggle'])}, {change(most['always'])}",
+    )
+    given.claim(
+        "training is the same with every drafter",
+        all(run.identical for run in runs.values()),
+        "; ".join(dict.fromkeys(run.identity for run in runs.values())),
+    )
     return given.section(
         f"{runs['self_drafts'].note} W8A8 in place of W4, which saves no time on CPUs. EAGLE-3 drafts 3, self-drafts "
         "7, the ladder 5 to 11 tokens. 30 million: random weights, no training; with most live requests, the ends of "
@@ -77,68 +126,10 @@ def efficient_rollout_main(given: Given) -> Section:
         "draft takes some 5 % longer there. With 30 million parameters drafts pay at 2 live requests, where the "
         "toggle makes nearly the same drafts as always on. The replay leaves out what a cycle costs on the host. "
         "Changes of the small policy are medians over steps.",
-        lines=[
-            *(
-                Line(
-                    f"{name}: change of rollout time, % (7B / 14B / Llama)",
-                    claimed=claimed(method),
-                    replay=" / ".join(format(replayed[case][key], "+.1f") for case in MODELS.items() if key),
-                    engine=change(rollout[name]),
-                )
-                for name, (_, _, method, key) in METHODS.items()
-                if method
-            ),
-            *(
-                Line(
-                    f"30 million random weights, {n} live: always on / toggle / toggle and ladder",
-                    engine=" / ".join(map(change, ratios.values())),
-                )
-                for n, ratios in live.items()
-            ),
-        ],
         table=Table(
             ["", "preparation, s a step", "tau / gamma", "accepted", "tokens per pass", "rollout", "step"],
             [*map(row, steps), *map(paper_row, ("w4_always_on", "full", "eagle3"))],
         ),
-        orderings=[
-            Ordering(
-                "self-drafts, always on, make rollouts shorter",
-                always < 1,
-                change(always),
-                Size(-paper["Qwen2.5-7B", "w4_always_on"]["rollout_change_pct"], 100 * (1 - always), " % less"),
-            ),
-            Ordering(
-                "with the toggle no longer than always on", toggled <= always, f"{change(toggled)}, {change(always)}"
-            ),
-            Ordering(
-                "toggle and ladder make rollouts shorter",
-                full < 1,
-                change(full),
-                Size(-paper["Qwen2.5-7B", "full"]["rollout_change_pct"], 100 * (1 - full), " % less"),
-            ),
-            # A ratio of times up to 1.03 may be noise of the machine.
-            Ordering("the toggle costs at most 3 %", toggled <= 1.03, change(toggled)),
-            Ordering(
-                "self-drafts are accepted more often than EAGLE-3's",
-                alphas["self-draft"] > alphas["EAGLE-3"],
-                named(alphas, "{} {:.3f}"),
-            ),
-            Ordering(
-                f"30 million, {min(live)} live: self-drafts make rollouts shorter",
-                fewest["always"] < 1,
-                change(fewest["always"]),
-            ),
-            Ordering(
-                f"30 million, {max(live)} live: no longer with the toggle than always on",
-                most["toggle"] <= most["always"],
-                f"{change(most['toggle'])}, {change(most['always'])}",
-            ),
-            Ordering(
-                "training is the same with every drafter",
-                all(run.identical for run in runs.values()),
-                "; ".join(dict.fromkeys(run.identity for run in runs.values())),
-            ),
-        ],
     )
 
 
@@ -184,42 +175,36 @@ def efficient_rollout_toggle(given: Given) -> Section:
         ladder_axes.set(title="Ladder", xlabel="rollout", ylabel="draft length", ylim=(0, 12))
         ladder_axes.legend()
     begins = listed(["never" if point is None else point[1] for point in later])
+    given.line(
+        "share of passes before drafting begins, by rollout",
+        claimed=f"{often[0]} to {often[1]} %",
+        engine=listed(["never on" if point is None else percent(point[0]) for point in switched]),
+    )
+    given.line(
+        "live requests when it begins",
+        replay="37 to 42",
+        engine=listed(["-" if point is None else point[1] for point in switched]),
+    )
+    for live in lengths:
+        given.line(
+            f"ladder, {live} live: draft length by rollout; accepted share",
+            claimed="7B: 5, 7, 9, 11",
+            engine=f"{listed(lengths[live])}; {listed(accepted[live], '{:.2f}')}",
+        )
+    given.claim(
+        "the toggle is off while all requests are live, and on in the tail",
+        all(point is not None and point[1] < widest for point in later) if later else None,
+        f"live requests when it begins, from the second rollout on: {begins}",
+    )
+    given.claim("once on, it stays on", all(stayed), f"in {sum(stayed)} of {len(stayed)}")
+    given.claim(
+        "the ladder climbs where at least 94 % were accepted in two rollouts, and nowhere else",
+        all(follows_rule(lengths[live], accepted[live]) for live in lengths),
+        "; ".join(f"{live} live: {listed(lengths[live])}" for live in lengths),
+    )
     return given.section(
         f"30 million random weights; rollouts of {widest} requests, whose ends come at random. The toggle's times come "
-        "from the engine's own passes and draft passes. The picture shows the last rollout.",
-        lines=[
-            Line(
-                "share of passes before drafting begins, by rollout",
-                claimed=f"{often[0]} to {often[1]} %",
-                engine=listed(["never on" if point is None else percent(point[0]) for point in switched]),
-            ),
-            Line(
-                "live requests when it begins",
-                replay="37 to 42",
-                engine=listed(["-" if point is None else point[1] for point in switched]),
-            ),
-            *(
-                Line(
-                    f"ladder, {live} live: draft length by rollout; accepted share",
-                    claimed="7B: 5, 7, 9, 11",
-                    engine=f"{listed(lengths[live])}; {listed(accepted[live], '{:.2f}')}",
-                )
-                for live in lengths
-            ),
-        ],
-        orderings=[
-            Ordering(
-                "the toggle is off while all requests are live, and on in the tail",
-                all(point is not None and point[1] < widest for point in later) if later else None,
-                f"live requests when it begins, from the second rollout on: {begins}",
-            ),
-            Ordering("once on, it stays on", all(stayed), f"in {sum(stayed)} of {len(stayed)}"),
-            Ordering(
-                "the ladder climbs where at least 94 % were accepted in two rollouts, and nowhere else",
-                all(follows_rule(lengths[live], accepted[live]) for live in lengths),
-                "; ".join(f"{live} live: {listed(lengths[live])}" for live in lengths),
-            ),
-        ],
+        "from the engine's own passes and draft passes. The picture shows the last rollout."
     )
 
 
@@ -241,6 +226,22 @@ def efficient_rollout_weights(given: Given) -> Section:
         axes.set(ylim=(1, None))
         axes.legend(fontsize=7)
     copies = f"W8 {numbers(tau['W8'])}, W4 {numbers(tau['W4'])}"
+    given.claim(
+        "W8 drafts better than W4 at every length",
+        all(eight > four for eight, four in zip(tau["W8"], tau["W4"], strict=True)),
+        copies,
+    )
+    given.claim(
+        "W4 drafts better than EAGLE-3 at 3 tokens",
+        tau["W4"][0] > tau["EAGLE-3"][0],
+        named({name: tau[name][0] for name in ("W4", "EAGLE-3")}),
+    )
+    given.claim(
+        "tau of copies rises with the draft length",
+        all(a < b for name in ("W8", "W4") for a, b in pairwise(tau[name])),
+        copies,
+    )
+    given.claim("fresh drafts are accepted more often than older ones", min(gap.values()) > 0, named(gap, "{} {:.4f}"))
     return given.section(
         f"{result['positions']} positions of the small policy's responses after an epoch of training, T = "
         f"{counts.config['trainer']['temperature']:g}. A draft begins at every place; no engine runs. EAGLE-3 unrolled "
@@ -280,29 +281,7 @@ def efficient_rollout_weights(given: Given) -> Section:
                     ]
                     for key, name in COPIES.items()
                 ],
-            ),
-        ],
-        orderings=[
-            Ordering(
-                "W8 drafts better than W4 at every length",
-                all(eight > four for eight, four in zip(tau["W8"], tau["W4"], strict=True)),
-                copies,
-            ),
-            Ordering(
-                "W4 drafts better than EAGLE-3 at 3 tokens",
-                tau["W4"][0] > tau["EAGLE-3"][0],
-                named({name: tau[name][0] for name in ("W4", "EAGLE-3")}),
-            ),
-            Ordering(
-                "tau of copies rises with the draft length",
-                all(a < b for name in ("W8", "W4") for a, b in pairwise(tau[name])),
-                copies,
-            ),
-            Ordering(
-                "fresh drafts are accepted more often than older ones",
-                min(gap.values()) > 0,
-                named(gap, "{} {:.4f}"),
-            ),
+            )
         ],
     )
 

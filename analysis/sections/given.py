@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from analysis.figures import figure
-from analysis.orderings import Ordering
 from analysis.record import Record, Rows
-from analysis.report import Line, Section, Table
+from analysis.report import Line, Ordering, Section, Size, Table
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#8C8C8C"
 
@@ -23,7 +22,10 @@ class Given:
     runs: Mapping[str, Record]
     published: Mapping[str, Any]
     folder: Path
-    drawn: list[str] = field(default_factory=list)  # names of the pictures so far
+    # What the section has so far: names of pictures, lines, claims.
+    drawn: list[str] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    claims: list[Ordering] = field(default_factory=list)
 
     @property
     def run(self) -> Record:
@@ -46,14 +48,16 @@ class Given:
         """Plot a metric by training step, divided by the metric `by` if there is one. options: of Axes.plot."""
         axes.plot([row["step"] for row in rows], [row[key] / row[by] if by else row[key] for row in rows], **options)
 
+    def line(self, what: str, plotted: str = "", claimed: str = "", replay: str = "", engine: str = "") -> None:
+        """Add a line (report.Line)."""
+        self.lines.append(Line(what, plotted, claimed, replay, engine))
+
+    def claim(self, claim: str, met: bool | None, evidence: str, size: Size | None = None) -> None:
+        """Add a claim (report.Ordering)."""
+        self.claims.append(Ordering(claim, met, evidence, size))
+
     def section(
-        self,
-        setting: str,
-        differs: str = "",
-        lines: Sequence[Line] = (),
-        table: Table | None = None,
-        orderings: Sequence[Ordering] = (),
-        more_tables: Sequence[Table] = (),
+        self, setting: str, differs: str = "", table: Table | None = None, more_tables: Sequence[Table] = ()
     ) -> Section:
-        """Return the section, with the pictures that were drawn."""
-        return Section(self.title, setting, lines, differs, list(self.drawn), table, orderings, more_tables)
+        """Return the section of what was added."""
+        return Section(self.title, setting, self.lines, differs, self.drawn, table, self.claims, more_tables)

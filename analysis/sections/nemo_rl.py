@@ -7,10 +7,9 @@ from statistics import mean
 from typing import Any
 
 from analysis.figures import colours_of
-from analysis.orderings import Ordering, Size
 from analysis.quantities import named, per, percent, same_training, speedup, total
 from analysis.record import Record, Rows
-from analysis.report import Line, Section, Table
+from analysis.report import Section, Size, Table
 from analysis.sections.given import BLUE, GREY, ORANGE, Given
 
 
@@ -131,19 +130,40 @@ def nemo_rl_main(given: Given) -> Section:
         axes.legend(fontsize=7)
     alphas = [f"{per(run[arm], 'tokens', 'passes'):.2f}" for arm in ARMS.values()]
     amdahl = 1 / (1 - share + share / frozen)
+    given.line("share of generation in a step of none", "72.1 %, 66.1 %", engine=percent(share))
+    given.line("EAGLE-3: generation, times as fast", "1.54, 1.77", engine=f"{frozen:.2f}")
+    given.line("step, times as fast", "1.35, 1.41", engine=f"{faster_step['EAGLE-3, frozen']:.2f}")
+    given.line("the same, by generation alone (Amdahl)", "1.34, 1.40", engine=f"{amdahl:.2f}")
+    given.line("n-gram: generation, times as fast", "0.5, 0.7", engine=f"{faster['ngram']:.2f}")
+    given.claim(
+        "EAGLE-3 makes generation faster",
+        frozen > 1,
+        f"{frozen:.2f} times as fast; paper 1.54, 1.77",
+        Size((1.54 + 1.77) / 2, frozen, " times as fast"),
+    )
+    given.claim(
+        "online training of the head leaves a gain",
+        faster["EAGLE-3, online"] > 1,
+        f"generation {faster['EAGLE-3, online']:.2f} times as fast",
+    )
+    given.claim(
+        "the rest of a step takes as long as before, within 10.0 %",
+        abs(rest["EAGLE-3, frozen"] / rest["none"] - 1) < 0.1,
+        f"{rest['none']:.2f} s without drafts, {rest['EAGLE-3, frozen']:.2f} s with EAGLE-3",
+    )
+    given.claim(
+        "prompt lookup makes generation slower",
+        faster["ngram"] < 1,
+        f"{faster['ngram']:.2f} times as fast; paper {ngram['think']['speedup']}, {ngram['zero']['speedup']}",
+        Size((ngram["think"]["speedup"] + ngram["zero"]["speedup"]) / 2, faster["ngram"], " times as fast"),
+    )
+    given.claims.append(same_training(run))
     return given.section(
         f"{run.note} TRL computes log-probs, rewards and the update in one call, so they are one part here. Speeds are "
         "medians over steps, seconds are means.",
         "The policy has 1.9 million parameters. On this CPU a pass of the one-layer head takes a good part of the "
         "policy's, so three of them eat what they save. Prompt lookup costs no pass, so it gains where the paper's "
         "loses. This policy takes half of a step for training, so a step gains little.",
-        lines=[
-            Line("share of generation in a step of none", "72.1 %, 66.1 %", engine=percent(share)),
-            Line("EAGLE-3: generation, times as fast", "1.54, 1.77", engine=f"{frozen:.2f}"),
-            Line("step, times as fast", "1.35, 1.41", engine=f"{faster_step['EAGLE-3, frozen']:.2f}"),
-            Line("the same, by generation alone (Amdahl)", "1.34, 1.40", engine=f"{amdahl:.2f}"),
-            Line("n-gram: generation, times as fast", "0.5, 0.7", engine=f"{faster['ngram']:.2f}"),
-        ],
         table=Table(
             ["ours, s a step", *ARMS],
             [
@@ -162,31 +182,6 @@ def nemo_rl_main(given: Given) -> Section:
                     for i, part in enumerate(paper["rows"])
                 ],
             )
-        ],
-        orderings=[
-            Ordering(
-                "EAGLE-3 makes generation faster",
-                frozen > 1,
-                f"{frozen:.2f} times as fast; paper 1.54, 1.77",
-                Size((1.54 + 1.77) / 2, frozen, " times as fast"),
-            ),
-            Ordering(
-                "online training of the head leaves a gain",
-                faster["EAGLE-3, online"] > 1,
-                f"generation {faster['EAGLE-3, online']:.2f} times as fast",
-            ),
-            Ordering(
-                "the rest of a step takes as long as before, within 10.0 %",
-                abs(rest["EAGLE-3, frozen"] / rest["none"] - 1) < 0.1,
-                f"{rest['none']:.2f} s without drafts, {rest['EAGLE-3, frozen']:.2f} s with EAGLE-3",
-            ),
-            Ordering(
-                "prompt lookup makes generation slower",
-                faster["ngram"] < 1,
-                f"{faster['ngram']:.2f} times as fast; paper {ngram['think']['speedup']}, {ngram['zero']['speedup']}",
-                Size((ngram["think"]["speedup"] + ngram["zero"]["speedup"]) / 2, faster["ngram"], " times as fast"),
-            ),
-            same_training(run),
         ],
     )
 
@@ -217,6 +212,25 @@ def nemo_rl_heads(given: Given) -> Section:
 
     of_length, speeds = [{k: found[f"k = {k}"] for k in lengths} for found in (alpha, faster)]
     rising = all(of_length[a] < of_length[b] for a, b in pairwise(lengths))
+    for how in ("frozen", "online"):
+        given.claim(
+            f"an in-domain head beats a general one, {how}",
+            alpha[f"in-domain, {how}"] > alpha[f"general, {how}"],
+            named({warm: alpha[f"{warm}, {how}"] for warm in gain}),
+        )
+    given.claim("online training helps the general head", gain["general"] > 0, f"{gain['general']:+.1%}")
+    # A smaller gain counts as none; in the paper, online training costs the in-domain head 1 %.
+    given.claim(
+        "it does not help the in-domain head (less than 2%)", gain["in-domain"] < 0.02, f"{gain['in-domain']:+.1%}"
+    )
+    given.claim("tokens per pass rise with k", rising, named(of_length, "k={} {:.2f}"))
+    given.claim(
+        "from k = 3 on, speed falls with k",
+        all(speeds[a] > speeds[b] for a, b in pairwise(lengths)) if len(lengths) > 1 else None,
+        named(speeds, "k={} {:.2f}"),
+    )
+    given.claim("k = 3 gains", speeds[3] > 1 if 3 in speeds else None, named(speeds, "k={} {:.2f}"))
+    given.claims.extend(same_training(each) for each in (run, depth))
     return given.section(
         f"{run.note} In-domain: the head first learns from responses to other puzzles; general: to sums of several "
         "steps. k: one in-domain, frozen head, whose loss unrolls 7 tokens.",
@@ -230,31 +244,6 @@ def nemo_rl_heads(given: Given) -> Section:
             ],
             [row(label, *of) for label, of in arms.items()],
         ),
-        orderings=[
-            *(
-                Ordering(
-                    f"an in-domain head beats a general one, {how}",
-                    alpha[f"in-domain, {how}"] > alpha[f"general, {how}"],
-                    named({warm: alpha[f"{warm}, {how}"] for warm in gain}),
-                )
-                for how in ("frozen", "online")
-            ),
-            Ordering("online training helps the general head", gain["general"] > 0, f"{gain['general']:+.1%}"),
-            # A smaller gain counts as none; in the paper, online training costs the in-domain head 1 %.
-            Ordering(
-                "it does not help the in-domain head (less than 2%)",
-                gain["in-domain"] < 0.02,
-                f"{gain['in-domain']:+.1%}",
-            ),
-            Ordering("tokens per pass rise with k", rising, named(of_length, "k={} {:.2f}")),
-            Ordering(
-                "from k = 3 on, speed falls with k",
-                all(speeds[a] > speeds[b] for a, b in pairwise(lengths)) if len(lengths) > 1 else None,
-                named(speeds, "k={} {:.2f}"),
-            ),
-            Ordering("k = 3 gains", speeds[3] > 1 if 3 in speeds else None, named(speeds, "k={} {:.2f}")),
-            *(same_training(each) for each in (run, depth)),
-        ],
     )
 
 
@@ -281,29 +270,43 @@ def nemo_rl_async(given: Given) -> Section:
         return [f"{lag}", arm, *(f"{each:.2f}" for each in seconds), f"{own.hidden:.0%}"]
 
     compared = [("exposed generation", "exposed", exposed), ("step", "step", step)]
+    for (what, key, theirs), arm in product(compared, OF_PAPER):
+        given.line(
+            f"lag 1: {what}, {arm}",
+            f"{theirs[OF_PAPER[arm]]} s",
+            replay=f"{getattr(predicted[1, arm], key):.2f} s",
+            engine=f"{getattr(times[1, arm], key):.2f} s",
+        )
+    given.line(
+        "lag 1: step speedup",
+        f"{paper['step_speedup']}x",
+        replay=f"{predicted[1, 'none'].step / predicted[1, 'das'].step:.2f}x",
+        engine=f"{none.step / das.step:.2f}x",
+    )
+    given.claim(
+        "drafts change no bit at any lag", all(same), f"{sum(same)} of {len(same)} lags: das is identical to none"
+    )
+    given.claim(
+        "lag 1: less generation is exposed with drafts than without",
+        das.exposed < none.exposed,
+        f"{das.exposed:.2f} s with das, {none.exposed:.2f} s with none",
+        Size(
+            100 * (1 - exposed["sd"] / exposed["ar"]),
+            100 * (1 - das.exposed / none.exposed) if none.exposed else None,
+            " % less",
+        ),
+    )
+    given.claim(
+        "lag 1 hides at least 80% of the shorter of generation and training",
+        none.hidden >= 0.8,
+        f"none {none.hidden:.0%}, das {das.hidden:.0%}",
+    )
     return given.section(
         f"{given.runs['lag_0'].note} The engine has a process and a core of its own; the first step, which has nothing "
         "to hide behind, is left out. Generation and training are measured while the other runs beside them. Replay, "
         "and predicted: by the queue of rollouts alone, from the times of our engine at lag 0.",
         "The paper trains on 4 nodes and generates on 12, an 8B policy with thousands of tokens a response; here it is "
         "a core each, and training takes a larger share of the step.",
-        lines=[
-            *(
-                Line(
-                    f"lag 1: {what}, {arm}",
-                    f"{theirs[OF_PAPER[arm]]} s",
-                    replay=f"{getattr(predicted[1, arm], key):.2f} s",
-                    engine=f"{getattr(times[1, arm], key):.2f} s",
-                )
-                for (what, key, theirs), arm in product(compared, OF_PAPER)
-            ),
-            Line(
-                "lag 1: step speedup",
-                f"{paper['step_speedup']}x",
-                replay=f"{predicted[1, 'none'].step / predicted[1, 'das'].step:.2f}x",
-                engine=f"{none.step / das.step:.2f}x",
-            ),
-        ],
         table=Table(
             [
                 *("lag", "arm", "generation s", "training s", "exposed s", "predicted", "step s", "predicted"),
@@ -311,26 +314,4 @@ def nemo_rl_async(given: Given) -> Section:
             ],
             [row(lag, arm) for lag, arm in times],
         ),
-        orderings=[
-            Ordering(
-                "drafts change no bit at any lag",
-                all(same),
-                f"{sum(same)} of {len(same)} lags: das is identical to none",
-            ),
-            Ordering(
-                "lag 1: less generation is exposed with drafts than without",
-                das.exposed < none.exposed,
-                f"{das.exposed:.2f} s with das, {none.exposed:.2f} s with none",
-                Size(
-                    100 * (1 - exposed["sd"] / exposed["ar"]),
-                    100 * (1 - das.exposed / none.exposed) if none.exposed else None,
-                    " % less",
-                ),
-            ),
-            Ordering(
-                "lag 1 hides at least 80% of the shorter of generation and training",
-                none.hidden >= 0.8,
-                f"none {none.hidden:.0%}, das {das.hidden:.0%}",
-            ),
-        ],
     )

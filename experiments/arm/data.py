@@ -1,16 +1,23 @@
-"""Make the rows on which a run trains: generated problems, or a published set."""
+"""Make the rows on which a run trains: generated problems, or a published set; and read the recorded responses that
+arms emit in place of what they sample (task.recorded), so that they are timed on real text.
+
+Recorded tokens are numbered anew without gaps, so any policy with enough tokens can emit them.
+"""
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from datasets import Dataset
 
 from experiments import problem_sets
 from experiments.policies.problems import PUZZLES, make_problems
 from experiments.run.errors import UserError
-from experiments.settings.config import RunConfig
+from experiments.settings.config import RunConfig, steps_per_epoch
 from experiments.settings.groups import DataConfig, Programs, Puzzles, Words
+from experiments.simulate.rollouts import responses_of
 
 Split = Literal["training", "evaluation"]
 MADE = ("puzzles", "programs", "words")  # problems that are made here; all other sets are read
@@ -86,3 +93,74 @@ def frequencies(data: DataConfig) -> dict[Any, float]:
     if not any(found.values()):
         raise UserError(f"data.{key}={getattr(data, key)}: at least one must be above 0")
     return found
+
+
+Text = list[int]  # the token ids of a response
+
+
+def is_recorded(config: RunConfig) -> bool:
+    """Return whether the arms of this run emit recorded responses."""
+    return getattr(config.task, "recorded", None) is not None
+
+
+def recorded_texts(config: RunConfig, end: int) -> list[list[Text]]:
+    """Return the responses to each problem of the data: to its first visit, then to its next, and so on.
+
+    end: the token that ends a response, and occurs nowhere else. All responses are cut to the same fraction of their
+    length, so that the longest has trainer.max_completion_length tokens. Raises UserError if the recording has too few
+    problems with enough responses.
+    """
+    trainer, problems = config.trainer, config.data.problems
+    if problems is None:
+        raise UserError("data.problems=null: say how many problems of task.recorded are rolled out")
+    visits = -(-trainer.max_steps // steps_per_epoch(problems, config.problems_per_step))
+    path, wanted = Path(config.task.recorded), trainer.num_generations * visits
+    return texts_of(path, problems, wanted, trainer.max_completion_length, end)
+
+
+def texts_of(path: Path, problems: int, responses: int, longest: int, end: int) -> list[list[Text]]:
+    """Return the first `responses` responses to each of the first `problems` problems that have so many.
+
+    longest: tokens of the longest one; all are cut to the same fraction of their length. end: see recorded_texts.
+    """
+    enough = [texts for texts in responses_of(path).values() if len(texts) >= responses]
+    if len(enough) < problems:
+        raise UserError(
+            f"task.recorded={path}: {len(enough)} problems have {responses} responses, and {problems} are needed: "
+            "lower data.problems, trainer.num_generations or trainer.max_steps, or take another recording"
+        )
+    chosen = [texts[:responses] for texts in enough[:problems]]
+    fraction = min(1.0, (longest - 1) / max(len(text) for texts in chosen for text in texts))
+    cut = [[text[: max(1, round(len(text) * fraction))] for text in texts] for texts in chosen]
+    used = np.unique(np.concatenate([text for texts in cut for text in texts]))
+    numbers = np.arange(len(used)) + (np.arange(len(used)) >= end)
+    return [[[*numbers[np.searchsorted(used, text)].tolist(), end] for text in texts] for texts in cut]
+
+
+def vocabulary_of(texts: list[list[Text]]) -> int:
+    """Return how many tokens a policy must have to emit these texts."""
+    return 1 + max(max(text) for of_problem in texts for text in of_problem)
+
+
+def check_vocabulary(config: RunConfig, policy: str) -> None:
+    """Refuse a policy that knows fewer tokens than the recorded text has. Raises UserError. policy: a hub id is not
+    checked."""
+    from transformers import AutoTokenizer
+
+    path = Path(policy) / "config.json"
+    if not path.exists():
+        return
+    known = json.loads(path.read_text())["vocab_size"]
+    end = AutoTokenizer.from_pretrained(policy, trust_remote_code=False).eos_token_id
+    needed = vocabulary_of(recorded_texts(config, end))
+    if needed > known:
+        raise UserError(
+            f"task.recorded={config.task.recorded}: its text has {needed} different tokens, the policy knows {known}; "
+            "set policy=random, which makes weights for them"
+        )
+
+
+def by_problem(config: RunConfig, tokenizer: Any, rows: Any) -> dict[str, list[Text]]:
+    """Return problem id -> its recorded responses, for the rows of the data."""
+    ids = list(dict.fromkeys(row["problem_id"] for row in rows))
+    return dict(zip(ids, recorded_texts(config, tokenizer.eos_token_id), strict=True))

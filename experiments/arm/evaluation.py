@@ -1,25 +1,202 @@
-"""Measure a policy on problems: sample responses, judge them, estimate pass@k.
+"""Measure a policy on problems: choose them (`eval.*`), sample responses, judge them, estimate pass@k.
+
+pass@k is the chance that at least one of k responses to a problem is right. The estimate is unbiased (Chen et al.
+2021): of n responses with c right ones, 1 - C(n-c, k) / C(n, k) is the share of all sets of k that hold a right one.
 
 `Evaluation` makes requests and judges responses; task=evaluate uses it directly. `TrainingEvaluation` uses it every few
 steps of a training.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from math import comb, sqrt
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from datasets import Dataset
 
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, evaluation_seed
-from experiments.arm.held_out import held_out, held_out_data, judge_config, ks_of, temperature_of
-from experiments.arm.pass_at_k import interval, mean_pass_at_k
-from experiments.arm.reward import make_reward
+from experiments import problem_sets
+from experiments.arm.data import MADE, split_rows
+from experiments.arm.reward import check_judge, make_reward
 from experiments.arm.rollout_steps import Prompt, tokenized_rows
 from experiments.digests import digest
+from experiments.run.errors import UserError
+from experiments.settings.checked import plain
+from experiments.settings.compose import group_settings
 from experiments.settings.config import RunConfig
+from experiments.settings.groups import DATA, REWARD, DataConfig, RewardConfig
 from rewards.conversations import ConversationReward
 from rewards.reward import RewardError
+
+EVAL_KEYS = {"data.problems": "eval.problems", "data.path": "eval.path"}
+
+
+def check(config: RunConfig) -> None:
+    """Refuse settings `eval` that are impossible in this run. Raises UserError with a one-line message."""
+    if not config.eval.every:
+        return
+    ks_of(config.eval.k, config.eval.samples, "eval")
+    data = held_out_data(config)
+    with renamed_keys(EVAL_KEYS):
+        if data.name not in MADE:
+            problem_sets.check(data.given)
+    check_judge(judge_config(config.reward, data))
+
+
+def ks_of(k: Sequence[int] | None, samples: int, group: str) -> list[int]:
+    """Return the values of k for pass@k, smallest first and always with 1.
+
+    k: the setting; None: powers of two. group: the name of the group of `k` and `samples`, for the error. Raises
+    UserError for a k above the number of samples.
+    """
+    if k is not None and max(k, default=1) > samples:
+        raise UserError(f"{group}.k={list(k)}: pass@{max(k)} needs {group}.samples={max(k)} or more, not {samples}")
+    return sorted({1, *(powers_of_two(samples) if k is None else k)})
+
+
+def temperature_of(config: RunConfig) -> float:
+    """Return the temperature at which responses are evaluated; 0: greedy."""
+    return config.trainer.temperature if config.eval.temperature is None else config.eval.temperature
+
+
+def alike(config: RunConfig, samples: int, key: str) -> str:
+    """Return a line for the user if all responses to a problem are alike. Empty if they are not. samples: number of
+    responses to a problem. key: the setting that says so."""
+    if temperature_of(config) or samples == 1:
+        return ""
+    return f"at temperature 0 the {samples} responses to a problem are alike: {key}=1 says as much"
+
+
+def held_out_data(config: RunConfig) -> DataConfig:
+    """Return the settings of the data set on which to evaluate. Raises UserError if the settings `eval` choose none."""
+    wanted = config.eval
+    if wanted.data is not None:
+        settings = plain(group_settings("data", wanted.data, "eval.data"))
+        if wanted.path is not None and wanted.data in MADE:
+            raise UserError(f"eval.path={wanted.path}: problems of eval.data={wanted.data} are made, not read")
+        settings |= {"path": wanted.path} if wanted.path is not None else {}
+    else:
+        settings = config.data.given
+        if wanted.path is not None:
+            raise UserError(f"eval.path={wanted.path}: also say which set it holds, eval.data=NAME")
+        if config.data.name not in MADE:
+            if not settings["held_out"] or settings["part"] == "eval":
+                raise UserError(
+                    f"eval.every={wanted.every}: nothing to evaluate on; hold problems out (data.held_out=0.1 "
+                    "data.part=train), or choose another set (eval.data=NAME)"
+                )
+            settings["part"] = "eval"
+    data: DataConfig = DATA.made({**settings, "problems": wanted.problems})
+    if data.problems is None and data.name in MADE:
+        raise UserError("eval.problems=null: must be a whole number, because generated problems have no end")
+    return data
+
+
+def judge_config(reward: RewardConfig, data: DataConfig) -> RewardConfig:
+    """Return the reward that judges responses: the reward of the set, even if the training has another reward."""
+    if reward.name == data.judged_by:
+        return reward
+    judge: RewardConfig = REWARD.made(plain(group_settings("reward", data.judged_by)))
+    return judge
+
+
+def held_out(config: RunConfig, policy: str, training: Dataset, note: Callable[[str], None] | None = None) -> Dataset:
+    """Make the rows to evaluate on, in the same form as the rows of the training.
+
+    training: rows of the training. note: called with one line about the problems that were left out. Raises UserError
+    if a problem is in both sets of rows.
+    """
+    data = held_out_data(config)
+    with renamed_keys(EVAL_KEYS):
+        rows, summary, _ = split_rows(data, "evaluation", config, policy)
+    for line in (summary, alike(config, config.eval.samples, "eval.samples")):
+        if note is not None and line:
+            note(f"evaluation: {line}")
+    trained_on = {key for row in training for key in _keys(row)}
+    shared = [row["problem_id"] for row in rows if not trained_on.isdisjoint(_keys(row))]
+    if shared:
+        raise UserError(
+            f"eval.data={data.name}: {len(shared)} of its {len(rows)} problems are trained on too, such as "
+            f"{shared[0]}; choose another set, or hold problems out (data.held_out=0.1 eval.data=null)"
+        )
+    return rows
+
+
+def _keys(row: dict[str, Any]) -> tuple[str, str]:
+    """Two keys of a problem: its id, and its question with normalised white space. Two problems are the same if they
+    share a key."""
+    return f"id {row['problem_id']}", " ".join(row["prompt"][-1]["content"].split())
+
+
+@contextmanager
+def renamed_keys(names: Mapping[str, str]) -> Iterator[None]:
+    """In the `with` block, errors about a set name the keys that the user can set. names: key that an error names ->
+    key to name in its place."""
+    try:
+        yield
+    except UserError as error:
+        text = str(error)
+        for key, chosen in names.items():
+            text = text.replace(key, chosen)
+        raise UserError(text) from error
+
+
+RESAMPLES = 10_000  # how often problems are drawn for an interval
+LEVEL = 0.95
+
+
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """Estimate pass@k for one problem with `samples` responses, of which `correct` are right. k: 1 to `samples`."""
+    if not 1 <= k <= samples or not 0 <= correct <= samples:
+        raise ValueError(f"k={k}, {correct} correct of {samples} samples: need 1 <= k <= samples")
+    return 1 - comb(samples - correct, k) / comb(samples, k)
+
+
+def mean_pass_at_k(samples: int, correct: Sequence[int], k: int) -> float:
+    """Return the mean of the estimates of pass@k over problems. correct: number of right responses to each problem."""
+    return float(np.mean([pass_at_k(samples, right, k) for right in correct]))
+
+
+def interval(samples: int, correct: Sequence[int], k: int) -> tuple[float, float]:
+    """Return the bounds of a 95 % interval of the mean pass@k: percentiles of the means over problems that are drawn
+    with replacement (bootstrap).
+
+    The draws have a fixed seed, so that the same counts give the same interval. If all problems have the same pass@k,
+    all draws are equal, and other rules give the bounds. If all n problems are solved, or none is, one bound is that
+    value; the other follows from the chance of n equal results in a row (0.025 ** (1 / n)). In all other cases the
+    responses are taken to be right with one common chance, and the bounds are Wilson's.
+    """
+    values = np.array([pass_at_k(samples, right, k) for right in correct])
+    outside = (1 - LEVEL) / 2
+    if values.min() == values.max():
+        value = float(values.mean())
+        if value in (0.0, 1.0):
+            chance = outside ** (1 / len(values))
+            return (0.0, 1 - chance) if value == 0 else (chance, 1.0)
+        low, high = (1 - (1 - chance) ** k for chance in wilson(sum(correct), samples * len(correct)))
+        return min(low, value), max(high, value)  # many equal problems may lie outside Wilson's bounds
+    chosen = np.random.default_rng(0).multinomial(len(values), np.full(len(values), 1 / len(values)), RESAMPLES)
+    low, high = np.quantile(chosen @ values / len(values), [outside, 1 - outside])
+    return float(low), float(high)
+
+
+def wilson(right: int, responses: int) -> tuple[float, float]:
+    """Bounds of Wilson's 95 % interval of the chance that a response is right. right: number of right responses."""
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    share = right / responses
+    middle = share + z**2 / (2 * responses)
+    half = z * sqrt(share * (1 - share) / responses + z**2 / (4 * responses**2))
+    return (middle - half) / (1 + z**2 / responses), (middle + half) / (1 + z**2 / responses)
+
+
+def powers_of_two(samples: int) -> list[int]:
+    """Return the powers of two from 1 to `samples`: 1, 2, 4 ..."""
+    return [1 << power for power in range(samples.bit_length())]
+
 
 if TYPE_CHECKING:
     from experiments.training.generation import HarnessGeneration

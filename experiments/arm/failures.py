@@ -15,7 +15,7 @@ from typing import Any
 from das.general.errors import ClusterError, EngineError, WeightSyncError, reason_of
 from experiments.arm import resume
 from experiments.run.errors import CheckpointError, RunFailed, TrainingDiverged, UserError
-from experiments.run.output import quiet_into
+from experiments.run.progress import quiet_into
 from rewards.process import die_with_parent
 from rewards.reward import RewardError
 from rewards.workers import JudgeError

@@ -4,6 +4,9 @@ By default W&B is offline. A failure of W&B neither stops nor delays training: m
 """
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,10 +17,10 @@ import psutil
 
 from analysis import read
 from analysis.metrics import METRICS
-from analysis.runs import is_empty, records
 from das.general.side_output import side_output
 from experiments.settings.config import RunConfig
 
+WANDB_HEADER = b":W&B\xe1\xbe\x00"  # with which a file of W&B begins
 ANSWER_S = 30.0  # seconds the server gets to answer at the start
 UPLOAD_S = 120.0  # seconds for the upload at the end; what remains stays on disk for `wandb sync`
 
@@ -157,6 +160,21 @@ def lacking(folder: Path, run_id: str) -> list[dict[str, Any]]:
         record["history"]["item"]["_step"] for file in files for record in records(file) if record["type"] == "history"
     }
     return [row for row in rows if row["step"] not in held]
+
+
+def is_empty(file: Path) -> bool:
+    """Return whether an offline W&B run's file has no record."""
+    with file.open("rb") as begun:
+        return WANDB_HEADER.startswith(begun.read(len(WANDB_HEADER) + 1))
+
+
+def records(file: Path) -> list[dict[str, Any]]:
+    """Read the records of an offline W&B run's file, without an incomplete record at its end. Raises
+    CalledProcessError if W&B's reader cannot."""
+    reader = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
+    offline = {**os.environ, "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false"}
+    read_out = subprocess.run(reader, env=offline, capture_output=True, text=True, check=True).stdout
+    return [json.loads(line) for line in read_out.splitlines()]
 
 
 def earlier_run(folder: Path) -> str | None:

@@ -20,13 +20,11 @@ from das.general import ranks, stages
 from das.general.files import write_text
 from experiments import rank_folders
 from experiments.arm import resume
-from experiments.arm.data import dataset
+from experiments.arm.data import by_problem, check_vocabulary, dataset, is_recorded
 from experiments.arm.engine import engine_settings, make_schedule, prepare_process, without_distributions
-from experiments.arm.evaluation import TrainingEvaluation
+from experiments.arm.evaluation import TrainingEvaluation, held_out
 from experiments.arm.heads import online_head, with_head
-from experiments.arm.held_out import held_out
 from experiments.arm.policies import policy_directory
-from experiments.arm.recorded_text import by_problem, check_vocabulary, is_recorded
 from experiments.arm.reward import make_reward
 from experiments.arm.tracking import Tracker
 from experiments.digests import weights_digest

@@ -12,12 +12,11 @@ from das.general.errors import ClusterError
 from das.trl.lag import ahead_problem
 from das.trl.support import unsupported
 from experiments import problem_sets
-from experiments.arm import heads, held_out
+from experiments.arm import evaluation, heads
 from experiments.arm.data import MADE, frequencies
 from experiments.arm.engine import engine_settings
-from experiments.arm.policies import check_mtp
+from experiments.arm.policies import check_mtp, check_policy
 from experiments.arm.reward import check_judge
-from experiments.arm.validate_policy import check_policy
 from experiments.registry import TASKS
 from experiments.run.errors import UserError
 from experiments.settings.checked import shown
@@ -49,7 +48,7 @@ def check(config: RunConfig, in_steps: bool = True) -> None:
         settings.row.speculative(settings)
     check_data(config)
     check_cluster(config)
-    held_out.check(config)
+    evaluation.check(config)
 
 
 def check_sizes(config: RunConfig) -> None:

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from analysis import arms as arm_analysis
-from analysis import compare_page, figures, read, time_spent
-from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
+from analysis import figures, read, time_spent
+from analysis.arms import WIDTH, SoFar, boxed, verdict_lines
+from analysis.page import write_comparison
 from das.engine.settings import BITS, EXACT, METHODS
 from das.general.side_output import side_output
 from experiments.arm import resume
-from experiments.arm.recorded_text import is_recorded
+from experiments.arm.data import is_recorded
 from experiments.arm.train_arm import make_parts
 from experiments.arm.validate import check, refuse_one_arm
 from experiments.compare.recorded_arms import replay_errors
@@ -122,7 +123,7 @@ def drawn(arms: Arms, result: dict[str, Any], progress: Progress) -> Path:
     page = arms.folder / "comparison.html"
     with side_output("the page of the comparison", progress.note):
         rows = {name: read.metrics(path) for name, path in arms.folders.items()}
-        compare_page.write_comparison(page, result, pictures, rows)
+        write_comparison(page, result, pictures, rows)
     return page
 
 

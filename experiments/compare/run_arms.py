@@ -29,11 +29,9 @@ from das.general import stages
 from experiments.arm.failures import expect, log_of, reporting, tell
 from experiments.arm.resume import arguments, hint, interleaved, set_rows, start_again
 from experiments.arm.train_arm import ArmRun, train_arm
-from experiments.run import child
 from experiments.run.errors import RunFailed, UserError
-from experiments.run.output import quiet_into
-from experiments.run.processes import spawned
-from experiments.run.progress import Progress
+from experiments.run.processes import run_command, spawned
+from experiments.run.progress import Progress, quiet_into
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import METHOD, WORK, RunConfig
 from experiments.training.barrier import Barrier
@@ -214,7 +212,7 @@ def train(config: RunConfig, command: Sequence[str], path: Path, progress: Progr
     """
     errors = path / "launch.txt"
     with errors.open("w") as file:
-        code = child.run(command, progress.note, file)
+        code = run_command(command, progress.note, file)
     if code:
         error_lines = [line for line in errors.read_text().splitlines() if line.startswith("error: ")]
         reason = error_lines[0].removeprefix("error: ") if error_lines else f"exit code {code}"

@@ -23,7 +23,7 @@ from das.engine.patches.replace import patch
 from das.engine.rollouts.rollout import RolloutRequest, request_seed
 from das.engine.settings import STOCK
 from das.verify.forced import RAISE
-from experiments.arm.recorded_text import Text, texts_of
+from experiments.arm.data import Text, texts_of
 from experiments.gpu.engines import SHAPE, Row, Scale, Verdict, build, kv_tokens, worker_of
 from experiments.policies.shapes import shape_of
 from experiments.run.errors import RunFailed

@@ -23,8 +23,7 @@ from experiments.arm.policies import policy_directory
 from experiments.arm.rollout_steps import tokenized
 from experiments.arm.validate import check
 from experiments.run.errors import RunFailed, UserError
-from experiments.run.output import quiet_into
-from experiments.run.progress import Progress
+from experiments.run.progress import Progress, quiet_into
 from experiments.run.run_folder import RunFolder, device_name
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig, run_config

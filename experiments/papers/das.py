@@ -28,7 +28,7 @@ from experiments.papers.das_rollouts import (
     simulated,
     training_steps,
 )
-from experiments.run.parallel import in_processes
+from experiments.run.processes import in_processes
 from experiments.run.progress import Progress
 from experiments.settings.checked import Settings
 from experiments.simulate.gpu_times import KEYS, gpu_times

@@ -1,4 +1,7 @@
-"""Start processes with a pipe, as forks of a warm process where that works. Imports only the standard library."""
+"""Start processes: with a pipe, as forks of a warm process where that works; a command; functions, one on each core.
+
+It imports little, because forks of the warm process import it.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,26 @@ import atexit
 import multiprocessing
 import os
 import signal
+import subprocess
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import forkserver, reduction
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar
+
+from rewards.process import die_with_parent
 
 # How new processes start. "forkserver": as forks of a warm process, which has imported vLLM and TRL (warm.py beside
 # this file), and spares each 12 s of a processor. "spawn": as new interpreters, because on a GPU a fork can hardly use
 # CUDA. "fork": as forks of this process, where it has imported what they need, and computed nothing.
 START = "spawn" if Path("/dev/nvidiactl").exists() else "forkserver"
 WARM = "experiments.run.warm"
+
+ENDING = (signal.SIGINT, signal.SIGTERM)  # tell a process to end
 
 _ours: weakref.WeakSet[Connection] = weakref.WeakSet()  # this process's ends of the pipes of those it started
 
@@ -124,3 +133,65 @@ def _as_program(body: Callable[..., None], args: Sequence[Any], forget: Sequence
         body(*args)
     finally:
         atexit._run_exitfuncs()
+
+
+def run_command(
+    command: Sequence[str], on_line: Callable[[str], Any], errors: int | IO[str] = subprocess.STDOUT
+) -> int:
+    """Run a command and return its exit code. If this process is told to end, so is the command, and it is waited for.
+
+    on_line: called with each line of its output. errors: receives its stderr.
+
+    The child has a session of its own, so an interrupt at the terminal does not reach it.
+    """
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True, preexec_fn=die_with_parent
+    ) as child:
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                on_line(line.rstrip("\n"))
+        except BaseException as ended:
+            child.send_signal(signal.SIGINT if isinstance(ended, KeyboardInterrupt) else signal.SIGTERM)
+            raise
+    return child.returncode
+
+
+Result = TypeVar("Result")
+_jobs: Sequence[Callable[[], Any]] = ()  # set in the processes of the pool
+
+
+def in_processes(
+    jobs: Sequence[Callable[[], Result]], on_done: Callable[[int], Any] = lambda done: None
+) -> list[Result]:
+    """Call the functions `jobs` in as many processes as there are cores. Returns their results in the order of the
+    jobs. on_done: called with the number of finished jobs whenever one has finished.
+
+    The processes are forked, so only results are pickled. The calling process must not have started threads before.
+    Raises the error of a job at once: nobody waits for the other jobs, nor where this process is told to end.
+    """
+    fork = multiprocessing.get_context("fork")
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(os.cpu_count(), fork, initializer=_take, initargs=(jobs,)) as pool:
+        try:
+            unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # the processes inherit it: this one ends them
+            running = [pool.submit(_do, number) for number in range(len(jobs))]
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+            for done, job in enumerate(as_completed(running), 1):
+                job.result()
+                on_done(done)
+            return [job.result() for job in running]
+        except BaseException:
+            for process in set(multiprocessing.active_children()) - others:  # the pool would wait for their jobs
+                process.kill()
+            raise
+
+
+def _take(jobs: Sequence[Callable[[], Any]]) -> None:
+    global _jobs
+    _jobs = jobs
+    die_with_parent()
+
+
+def _do(number: int) -> Any:
+    return _jobs[number]()

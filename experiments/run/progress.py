@@ -1,13 +1,14 @@
 """Print progress: one line for each step of each arm, or a verdict on each step, with the time that is left. A terminal
-also shows a bar."""
+also shows a bar. The output of libraries goes to a log."""
 
 import atexit
 import io
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from das.general import stages
-from das.general.side_output import side_output
+from das.general.side_output import lasting, side_output
 from experiments.run.errors import printable
 
 SAY_S = 10.0  # seconds between two lines about a start that takes long
@@ -51,7 +52,11 @@ class Progress:
     def note(self, text: str, style: str | None = None) -> None:
         """Print a line. style: its colour on a terminal, by the name that rich gives it."""
         with self._shown():
-            self._print(printable(text), style)
+            if self.terminal.isatty():
+                console = self._bar.console if self._bar is not None else Console(file=self.terminal)
+                console.print(printable(text), style=style, markup=False, highlight=False, soft_wrap=True)
+            else:
+                print(printable(text), file=self.terminal, flush=True)
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
@@ -61,14 +66,6 @@ class Progress:
             shown = True
         if not shown:
             self._bar, self.terminal = None, io.StringIO()
-
-    def _print(self, text: str, style: str | None) -> None:
-        if self._bar is not None:
-            self._bar.console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-        elif style is not None and self.terminal.isatty():
-            Console(file=self.terminal).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(text, file=self.terminal, flush=True)
 
     def resume(self, step: int) -> None:
         """Leave the first `step` steps out of the estimates of time: an earlier process has done them."""
@@ -103,23 +100,20 @@ class Progress:
         """Note that the first step begins. The estimate of the time that is left ignores the time before this call."""
         self.began = time.perf_counter()
         with self._shown():
-            self._show_bar()
-
-    def _show_bar(self) -> None:
-        if self.total and self.terminal.isatty():
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            # No automatic refresh: rich would draw from another thread, into redirected output.
-            self._bar = Bar(
-                *columns,
-                console=Console(file=self.terminal),
-                auto_refresh=False,
-                transient=True,
-                redirect_stdout=False,
-                redirect_stderr=False,
-            )
-            self._bar.add_task("steps", total=self.total)
-            self._bar.start()
-            atexit.register(self._close_bar)  # gives the cursor back if the run ends early
+            if self.total and self.terminal.isatty():
+                # No automatic refresh: rich would draw from another thread, into redirected output.
+                columns = BarColumn(), MofNCompleteColumn(), TextColumn("steps")
+                self._bar = Bar(
+                    *columns,
+                    console=Console(file=self.terminal),
+                    auto_refresh=False,
+                    transient=True,
+                    redirect_stdout=False,
+                    redirect_stderr=False,
+                )
+                self._bar.add_task("", total=self.total)
+                self._bar.start()
+                atexit.register(self._close_bar)  # gives the cursor back if the run ends early
 
     def step(self, row: dict[str, Any]) -> None:
         """Print the progress line of one finished step of one arm. row: the step's metrics."""
@@ -135,17 +129,14 @@ class Progress:
             if verdict:
                 self.note(f"step {row['step']:3d}/{self.steps} · {verdict} · {left(seconds_left)}")
         else:
+            reward = f"reward {shown_reward(row['reward'])}  " if "reward" in row else ""
             self.note(
-                f"step {row['step']:3d}/{self.steps}  {row['arm']:<13s} "
-                + ("" if "reward" not in row else f"reward {shown_reward(row['reward'])}  ")
-                + f"rollout {row['rollout_s']:6.2f} s  tokens/pass {row['tokens_per_pass']:5.2f}  "
-                f"longest {row['length_max']:5d}  {left(seconds_left)}"
+                f"step {row['step']:3d}/{self.steps}  {row['arm']:<13s} {reward}rollout {row['rollout_s']:6.2f} s  "
+                f"tokens/pass {row['tokens_per_pass']:5.2f}  longest {row['length_max']:5d}  {left(seconds_left)}"
             )
-        for evaluation in row.get("eval", []):
-            accuracy = "  ".join(f"pass@{k} {value:.3f}" for k, value in evaluation["pass_at_k"].items())
-            self.note(
-                f"eval {evaluation['step']:3d}/{self.steps}  {row['arm']:<13s} {accuracy}  {evaluation['eval_s']:.1f} s"
-            )
+        for each in row.get("eval", []):
+            accuracy = "  ".join(f"pass@{k} {value:.3f}" for k, value in each["pass_at_k"].items())
+            self.note(f"eval {each['step']:3d}/{self.steps}  {row['arm']:<13s} {accuracy}  {each['eval_s']:.1f} s")
         for alarm in row.get("alarms", []):
             self.note(f"ALARM  step {row['step']}, {row['arm']}: {alarm}", style="bold red")
         with self._shown():
@@ -168,3 +159,28 @@ def shown_reward(reward: float | None) -> str:
 def left(seconds: int) -> str:
     """Return in words how much time is left."""
     return f"ETA {seconds // 60}:{seconds % 60:02d}"
+
+
+@contextmanager
+def quiet_into(path: Path) -> Iterator[TextIO]:
+    """Send this process's output, that of C libraries included, to a log file. Yields a stream to the terminal. If
+    there was no output, no file stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    saved = os.dup(1), os.dup(2)
+    with path.open("a", buffering=1) as log, lasting(os.dup(1)) as terminal:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield terminal
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError):  # on a full disk the log loses these lines
+                    stream.flush()
+            os.dup2(saved[0], 1)
+            os.dup2(saved[1], 2)
+            os.close(saved[0])
+            os.close(saved[1])
+    if not path.stat().st_size:
+        path.unlink()

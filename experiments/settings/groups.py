@@ -7,13 +7,7 @@ the limits of reward=code, have the annotations and checks of their classes. Tas
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from das.budget import POLICIES
@@ -383,7 +377,7 @@ class CheckpointConfig(Group):
 
 
 class EvalConfig(Group):
-    """The settings `eval`: accuracy on held-out problems during a training (experiments/arm/held_out.py)."""
+    """The settings `eval`: accuracy on held-out problems during a training (experiments/arm/evaluation.py)."""
 
     every: Annotated[int, Field(ge=0, le=10**7)]  # training steps between evaluations; 0: none
     data: str | None  # name in configs/data; None: held-out problems of the training's own data

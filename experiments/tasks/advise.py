@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis import advice_page as page
+from analysis import page
 from das.drafter import HistoryDrafter
 from experiments.run.errors import UserError
 from experiments.run.progress import Progress
@@ -129,7 +129,9 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
         "seconds": time.perf_counter() - start,
     }
     timelines = {case.baseline: plain[-1].timelines[0], "das": steps[1][-1].timelines[0]}
-    page.write(Path(folder) / "advice.html", [text, *answers], [*facts, *found], arms, curve, timelines, case.scale)
+    page.write_advice(
+        Path(folder) / "advice.html", [text, *answers], [*facts, *found], arms, curve, timelines, case.scale
+    )
     progress.note(text)
     progress.note(f"page: {folder}/advice.html")
     progress.note(f"result: {run_folder.write_result(result)}")

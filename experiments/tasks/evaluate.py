@@ -16,14 +16,20 @@ from das.engine.rollouts.rollout import Rollout
 from das.general import stages
 from experiments.arm.data import MADE, split_rows
 from experiments.arm.engine import engine_settings, prepare_process
-from experiments.arm.evaluation import Evaluation, Judged
-from experiments.arm.held_out import alike, judge_config, ks_of, renamed_keys
-from experiments.arm.pass_at_k import interval, mean_pass_at_k
+from experiments.arm.evaluation import (
+    Evaluation,
+    Judged,
+    alike,
+    interval,
+    judge_config,
+    ks_of,
+    mean_pass_at_k,
+    renamed_keys,
+)
 from experiments.arm.policies import policy_directory
 from experiments.arm.reward import make_reward
 from experiments.arm.validate import check
-from experiments.run.output import quiet_into
-from experiments.run.progress import Progress
+from experiments.run.progress import Progress, quiet_into
 from experiments.run.rollout_row import rollout_row
 from experiments.run.run_folder import RunFolder
 from experiments.settings.compose import Composed

@@ -15,9 +15,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from analysis import read
-from analysis.orderings import summary
-from analysis.report import Section, Table, claims, markdown, markdown_table, write_page
-from analysis.verdict import boxed
+from analysis.arms import boxed
+from analysis.report import Section, Table, claims, markdown, markdown_table, summary, write_page
 from das.general.files import write_text
 from experiments import planned_runs
 from experiments.planned_runs import Experiment, Run

@@ -20,8 +20,7 @@ from experiments.arm.rollout_steps import RolloutRun, record_rollouts
 from experiments.arm.train_arm import ArmRun, make_parts, train_arm
 from experiments.arm.validate import check, check_processes
 from experiments.run.errors import RunFailed
-from experiments.run.output import quiet_into
-from experiments.run.progress import Progress
+from experiments.run.progress import Progress, quiet_into
 from experiments.run.run_folder import RunFolder
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.orderings import MET, NO_SIZE, NOT_MET, UNDECIDED, Ordering, Size, summary
-from analysis.report import verdict_classes
+from analysis.report import MET, NO_SIZE, NOT_MET, UNDECIDED, Ordering, Size, summary, verdict_classes
 from analysis.sections.efficient_rollout import follows_rule, stays_on, switch
 from analysis.sections.nemo_rl import Times, exposed_times, hidden_share
 

@@ -29,16 +29,14 @@ from PIL import Image
 from analysis import (
     arms,
     compare,
-    compare_page,
     docs_figures,
     figures,
-    orderings,
+    page,
     read,
     report,
     sections,
     summary,
     time_spent,
-    verdict,
 )
 from experiments.compare.comparison import arm_changes
 from experiments.planned_runs import ABLATION, Run, load, names
@@ -138,19 +136,23 @@ def of_comparison(folder: Path) -> Mapping[str, str]:
     folders = {name: folder / "arms" / name for name in ARMS}
     result["time_spent"] = time_spent.of_arms(folders)
     drawn = [*figures.compare_figures(folder, ARMS), time_spent.draw(result["time_spent"], folder / "time_spent.png")]
-    compare_page.write_comparison(folder / "page.html", result, drawn, {n: read.metrics(f) for n, f in folders.items()})
-    so_far = verdict.SoFar(ARMS, ["stock"], 4)
+    page.write_comparison(folder / "page.html", result, drawn, {n: read.metrics(f) for n, f in folders.items()})
+    so_far = arms.SoFar(ARMS, ["stock"], 4)
     steps = zip(*(read.metrics(each) for each in folders.values()), strict=True)
     said = [line for of_step in steps for line in map(so_far.add, of_step) if line]
     texts = [
         *said,
         *(arms.aligned(table(result)) for table in (arms.short_table, arms.full_table)),
-        verdict.boxed("verdict", verdict.verdict_lines(result)),
+        arms.boxed("verdict", arms.verdict_lines(result)),
         printed(summary.main, [str(folder)]),
         printed(summary.main, [str(folder / "arms"), "--by", "arm.method"]),
     ]
-    page = re.sub(r"base64,[^']*", "base64,", (folder / "page.html").read_text())
-    return {"result.json": json.dumps(result, indent=1), "tables.md": "\n\n".join(texts), "page.html": page}
+    files = {"result.json": json.dumps(result, indent=1), "tables.md": "\n\n".join(texts)}
+    return files | {"page.html": without_pictures(folder / "page.html")}
+
+
+def without_pictures(path: Path) -> str:
+    return re.sub(r"base64,[^']*", "base64,", path.read_text())
 
 
 def printed(main: Callable[[list[str]], None], words: list[str]) -> str:
@@ -208,9 +210,8 @@ def of_report(folder: Path) -> Mapping[str, str]:
     (differs / "result.json").write_text(json.dumps(arms.compare_arms(differs, ["none", "das"])))
     made.append(sections.section(ABLATION, "Ablation that changes tokens", {"one": differs}, PUBLISHED, folder))
     claims = [each for section in made for each in section.orderings]
-    report.write_page(folder / "r.html", "Report", orderings.summary(claims), ["One run."], None, {"All": made[:2]})
-    page = re.sub(r"base64,[^']*", "base64,", (folder / "r.html").read_text())
-    return {"report.md": report.markdown("Report", "", made), "report.html": page}
+    report.write_page(folder / "r.html", "Report", report.summary(claims), ["One run."], None, {"All": made[:2]})
+    return {"report.md": report.markdown("Report", "", made), "report.html": without_pictures(folder / "r.html")}
 
 
 def rendered(folder: Path) -> dict[str, str]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import steps_on_disk
 
-from analysis.distribution import (
+from analysis.identity import (
     UNLIKELY,
     compare_distributions,
     distribution_verdict,

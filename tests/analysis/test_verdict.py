@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from analysis.arms import SHORT_KEY, aligned, full_table, short_table
+from analysis.arms import SHORT_KEY, WIDTH, SoFar, aligned, boxed, full_table, short_table, verdict_lines
 from analysis.evaluations import curves, points
 from analysis.metrics import METRICS, cluster_result, summarised, visits
-from analysis.verdict import WIDTH, SoFar, boxed, verdict_lines
 
 DIGESTS = {"completions_digest": "a", "rewards_digest": "b", "loss": 0.1, "grad_norm": 0.2}
 

@@ -13,8 +13,8 @@ from composed import composed_arm
 from das.general.errors import EngineError
 from das.trl.generation import refuse
 from das.trl.support import unsupported
+from experiments.arm.policies import check_policy
 from experiments.arm.validate import check_processes
-from experiments.arm.validate_policy import check_policy
 from experiments.run.errors import UserError
 
 

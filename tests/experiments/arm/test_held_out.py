@@ -11,8 +11,7 @@ from refusals import one_line
 
 from experiments.arm import validate
 from experiments.arm.data import dataset
-from experiments.arm.evaluation import Evaluation
-from experiments.arm.held_out import check, held_out, held_out_data, judge_config, ks_of
+from experiments.arm.evaluation import Evaluation, check, held_out, held_out_data, judge_config, ks_of
 from experiments.arm.reward import make_reward
 from experiments.run.errors import CONFIGS, UserError
 from experiments.settings.checked import plain

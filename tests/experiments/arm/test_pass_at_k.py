@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.arm.pass_at_k import interval, mean_pass_at_k, pass_at_k
+from experiments.arm.evaluation import interval, mean_pass_at_k, pass_at_k
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.data())

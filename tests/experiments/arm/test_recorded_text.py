@@ -6,7 +6,7 @@ from composed import composed_run
 from refusals import one_line
 from steps_on_disk import json_lines
 
-from experiments.arm.recorded_text import check_vocabulary, recorded_texts
+from experiments.arm.data import check_vocabulary, recorded_texts
 from experiments.settings.config import RunConfig
 
 END = 3

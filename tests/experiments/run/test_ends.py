@@ -17,7 +17,7 @@ ENDS = [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIG
 POOL = """
 import time
 from experiments.run.errors import one_line_errors
-from experiments.run.parallel import in_processes
+from experiments.run.processes import in_processes
 with one_line_errors():
     print("began", flush=True)
     in_processes([lambda: time.sleep(600)] * 3)

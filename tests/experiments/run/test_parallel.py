@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from experiments.run.errors import UserError
-from experiments.run.parallel import in_processes
+from experiments.run.processes import in_processes
 
 
 def test_results_come_in_order_from_other_processes() -> None:

@@ -9,10 +9,10 @@ from experiments.settings.config import ARMS, FREE, METHOD, PLAN, WORK, RunConfi
 
 
 def test_the_record_is_the_resolved_config() -> None:
-    hydra_config = composed("arm=das_fixed", "setting=maths_small")
+    hydra_config = composed("arm=das_unlimited", "setting=maths_small")
     config = run_config(hydra_config)
     assert OmegaConf.to_yaml(config.resolved) == OmegaConf.to_yaml(hydra_config, resolve=True)
-    assert config.arm.budget == {"name": "fixed", "tokens": 8}
+    assert config.arm.budget == {"name": "unlimited", "tokens": 64}
     assert config.trainer.arguments["max_steps"] == config.trainer.max_steps
 
 
