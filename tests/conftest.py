@@ -19,8 +19,8 @@ from scripts import COMPARED_STEPS, GIVEN_PRICES, SIZES, TWO_RANKS, run_script
 
 from das.engine.build import build_engine
 from das.engine.settings import EngineSettings
-from experiments.arm.engine import set_environment
 from experiments.cache import cached_folder
+from experiments.run.environment import set_environment
 from experiments.run.processes import warm_context
 
 set_environment(int(os.environ.get("OMP_NUM_THREADS") or 1))

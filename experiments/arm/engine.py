@@ -1,17 +1,14 @@
-"""Prepare what an arm's engine needs: its process and environment, its settings, and the order of its requests."""
+"""Prepare what an arm's engine needs: its process, its settings, and the order of its requests."""
 
-import os
 from pathlib import Path
-
-import torch
 
 from das.budget.lengths import LongestFirst
 from das.drafter.saved import read_history
 from das.engine.install import install
 from das.engine.settings import EngineSettings
-from das.engine.versions import silence_known
 from experiments import rank_folders
 from experiments.arm.policies import check_history, draft_model_directory
+from experiments.run.environment import set_environment
 from experiments.run.errors import UserError, reading
 from experiments.settings.config import RunConfig
 
@@ -79,23 +76,3 @@ def without_distributions(config: RunConfig) -> str:
 def make_schedule(name: str) -> LongestFirst | None:
     """Return the order in which the engine gets requests; None for the given order. name: longest_first or given."""
     return LongestFirst() if name == "longest_first" else None
-
-
-def set_environment(threads: int | None = 1) -> None:
-    """Set torch's threads, and environment variables that vLLM and other libraries read; those that are set keep their
-    values. Call it before vLLM is imported.
-
-    threads: of torch and the engine's kernels; None: those that torch has.
-    """
-    silence_known()
-    if threads is not None:
-        torch.set_num_threads(threads)  # torch is loaded already, so it no longer reads OMP_NUM_THREADS
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-        # Numba refuses another number once its threads run, and vLLM's ngram drafter compiles amid rollouts, too.
-        os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))
-    for name, value in {
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "VLLM_NO_USAGE_STATS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }.items():
-        os.environ.setdefault(name, value)
