@@ -14,37 +14,31 @@ from pydantic import create_model
 
 from experiments.settings.checked import Group
 
-# Begin of an argument's name -> what to use in its place, or nothing if a run takes it. The first one that fits counts.
+# What to use in place of arguments -> how their names begin. "": a run takes them. The first one that fits counts.
 INSTEAD = {
-    "vllm_importance_sampling_": "",
-    "vllm_enable_sleep_mode": "",
-    "vllm_": "the engine's settings are in configs/engine",
-    "use_vllm": "every run rolls out with vLLM",
-    "use_transformers_": "every run rolls out with vLLM",
-    "transformers_": "every run rolls out with vLLM",
-    "cache_implementation": "every run rolls out with vLLM",
-    "ds3_": "run.py trains without DeepSpeed",
-    "shuffle_dataset": "the setting seed orders the problems",
-    "remove_unused_columns": "rewards read all columns",
-    "reward_weights": "a run has one reward",
-    "multi_objective_aggregation": "a run has one reward",
-    "resume_from_checkpoint": "resume=FOLDER goes on with a run",
-    "num_train_epochs": "set trainer.max_steps",
-    "generation_batch_size": "set trainer.per_device_train_batch_size and trainer.gradient_accumulation_steps",
-    "num_generations_eval": "set eval.samples",
-    "eval_": "set eval.every",
-    "save_": "set checkpoint.every",
-    "output_dir": "set out=FOLDER",
-    "seed": "set seed",
-    "report_to": "set wandb",
-    "log_": "a run records all responses",
-    "num_completions_to_print": "a run records all responses",
+    "": ("vllm_importance_sampling_", "vllm_enable_sleep_mode"),
+    "the engine's settings are in configs/engine": ("vllm_",),
+    "every run rolls out with vLLM": ("use_vllm", "use_transformers_", "transformers_", "cache_implementation"),
+    "run.py trains without DeepSpeed": ("ds3_",),
+    "the setting seed orders the problems": ("shuffle_dataset",),
+    "rewards read all columns": ("remove_unused_columns",),
+    "a run has one reward": ("reward_weights", "multi_objective_aggregation"),
+    "resume=FOLDER goes on with a run": ("resume_from_checkpoint",),
+    "set trainer.max_steps": ("num_train_epochs",),
+    "set trainer.per_device_train_batch_size and trainer.gradient_accumulation_steps": ("generation_batch_size",),
+    "set eval.samples": ("num_generations_eval",),
+    "set eval.every": ("eval_",),
+    "set checkpoint.every": ("save_",),
+    "set out=FOLDER": ("output_dir",),
+    "set seed": ("seed",),
+    "set wandb": ("report_to",),
+    "a run records all responses": ("log_", "num_completions_to_print"),
 }
 
 
 def instead(name: str) -> str:
     """Return what to say about an argument that a run does not take. Empty if nothing is known about it."""
-    advice = next((advice for begin, advice in INSTEAD.items() if name.startswith(begin)), "")
+    advice = next((advice for advice, begins in INSTEAD.items() if name.startswith(begins)), "")
     return f"a run does not take this argument of TRL; {advice}" if advice else ""
 
 
