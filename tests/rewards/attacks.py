@@ -29,13 +29,6 @@ def f(x):
     a.append(a)
     return a
 """,
-    "endless tree": """
-def f(x):
-    t = TreeNode(1)
-    t.left = t
-    return t
-""",
-    "big integer": "def f(x): return 1 << (1 << 24)",
     "10 GB of output": """
 def f(x):
     for _ in range(10 << 10): print('x' * (1 << 20))
@@ -44,14 +37,6 @@ def f(x):
     "early exit": """
 import os
 def f(x): os._exit(0)
-""",
-    "exit as if never confined": """
-import os
-os._exit(111)
-""",
-    "exit in the call": "def f(x): raise SystemExit(0)",
-    "pass marker": """
-def f(x): print('{"passed": true, "why": "passed", "tests": 2, "seconds": 0.1}', flush=True)
 """,
     "marker on every descriptor": r"""
 import os
@@ -65,14 +50,6 @@ import os, struct
 def f(x):
     r = b'["value", true]'
     for _ in range(9): os.write(4, struct.pack('<I', len(r)) + r)
-""",
-    "forged length": r"""
-import os
-def f(x): os.write(4, b'\xff\xff\xff\xff')
-""",
-    "forged nonsense": r"""
-import os
-def f(x): os.write(4, b'\x04\0\0\0\xff{[}')
 """,
     "forged type": """
 import os
@@ -92,11 +69,6 @@ class E(int):
     __hash__ = None
 def f(x): return E(5)
 """,
-    "equal object": """
-class E:
-    def __eq__(self, o): return True
-def f(x): return E()
-""",
     "true of isinstance": """
 class E:
     __class__ = int
@@ -113,14 +85,6 @@ builtins.AssertionError = builtins.Exception = KeyError
 def f(x): return True
 """,
     "hash collisions": "def f(x): return {i * ((1 << 61) - 1) for i in range(4000)}",
-    "ignore signals": """
-import signal
-for s in range(1, 65):
-    try: signal.signal(s, signal.SIG_IGN)
-    except (OSError, ValueError): pass
-def f(x):
-    while True: pass
-""",
     "close everything": """
 import os
 def f(x):
@@ -131,27 +95,11 @@ def f(x):
 import ctypes
 def f(x): ctypes.string_at(0)
 """,
-    "search memory": """
-import gc, sys
-def f(x):
-    found = [o for o in gc.get_objects() if isinstance(o, dict) and 'check' in o]
-    frame = sys._getframe()
-    while frame:
-        if 'expected' in frame.f_locals or 'names' in frame.f_locals: return x * x
-        frame = frame.f_back
-    return x * x if found else 0
-""",
     "read ahead": """
 import fcntl, os
 def f(x):
     fcntl.fcntl(3, 4, os.O_NONBLOCK)
     return x * x if os.read(3, 1) else 0
-""",
-    "half a reply": r"""
-import os, time
-def f(x):
-    os.write(4, b'\x10\0')
-    while True: time.sleep(9)
 """,
     "a reply in drops": r"""
 import os, time
@@ -176,7 +124,6 @@ class E(BaseException):
         while True: pass
 def f(x): raise E
 """,
-    "an error with a name of 4 MB": "def f(x): raise type('E' * (1 << 22), (Exception,), {})",
     "tree of trees": """
 def f(x):
     t = TreeNode(0)

@@ -21,7 +21,7 @@ from rewards.code import CodeReward, program_tests
 from rewards.limits import Limits
 from rewards.maths import GoldError, MathsReward, accuracy_reward, readable
 from rewards.sandbox import Sandbox
-from rewards.workers import DEATHS, JudgeError, WorkerError, Workers, command
+from rewards.workers import DEATHS, JudgeError, WorkerError, Workers
 
 RIGHT = ["\\boxed{7}", "so \\boxed{\\frac{1}{2}}", "\\boxed{8}", "none"]
 GOLDS = ["7", "0.5", "7", "7"]
@@ -121,17 +121,6 @@ def test_a_worker_that_fails_twice_is_an_error() -> None:
     with pytest.raises(WorkerError, match=r"^no room$"):
         workers.ask([1])
     assert workers.counts.take()[DEATHS] == 2
-    workers.close()
-
-
-@pytest.mark.slow
-def test_a_worker_that_was_stopped_for_long_is_asked_again() -> None:
-    """As by a suspended job: it used no CPU time, so its question is not to blame."""
-    workers = Workers(command("maths"), 1, 5.0, 8.0)
-    (stopped,) = workers._all
-    stopped.process.send_signal(signal.SIGSTOP)
-    assert workers.ask([("\\boxed{7}", "7")]) == [{"reward": 1.0}]
-    assert workers.counts.take()[DEATHS] == 1
     workers.close()
 
 

@@ -1,6 +1,5 @@
 """The sandbox under attack: no solution passes a test by foul means, leaves a trace, or delays the trainer for long."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,8 +7,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -29,7 +26,7 @@ SQUARE = "def f(x): return x * x"
 ENV_SECRET = "SANDBOX_TEST_SECRET"
 # What the verdict on some of the attacks says.
 REASONS = {
-    "ignore signals": "CPU time",
+    "signals without end": "CPU time",
     "endless sleep": "wall time",
     "memory hog": "raised MemoryError: ",
     "early exit": "ended before it answered",
@@ -230,28 +227,6 @@ def test_nothing_leaks_through_a_shared_descriptor(sandbox: Sandbox, leave: str,
     assert function(sandbox, look).why == before.why
 
 
-def test_a_solution_dies_with_its_judge() -> None:
-    sandbox = Sandbox(1, replace(LIMITS, wall_s=60.0))  # a busy machine must not end it first
-    (judge,) = (psutil.Process(worker.process.pid) for worker in sandbox._workers._all)
-    before = judge.children(recursive=True)
-    busy = "import time\ndef f(x):\n    while True: time.sleep(1)"
-    dying = """
-import os, threading
-def check(candidate):
-    threading.Timer(1.0, os._exit, [0]).start()
-    candidate(1)
-"""
-    with ThreadPoolExecutor(1) as aside:
-        verdict = aside.submit(function, sandbox, busy, dying)
-        started = before
-        while len(started) == len(before) and not verdict.done():  # until the child has started
-            started = judge.children(recursive=True)
-        assert verdict.result().why == "its judge hung or died"
-    sandbox.close()
-    assert len(started) > len(before)
-    assert not psutil.wait_procs(started, timeout=10)[1]
-
-
 def test_no_process_outlives_the_trainer() -> None:
     """A trainer killed during an endless solution takes its judges, fork servers and children with it."""
     script = f"""
@@ -287,27 +262,6 @@ def test_no_solution_runs_unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
         Sandbox(1, LIMITS)
 
 
-# What runs in a fork server of its own, so that the CPU seconds of a child can be read.
-MEASURE = f"""
-import json, sys, time
-sys.path.insert(0, {str(ROOT)!r})
-from contextlib import suppress
-from rewards import values
-from rewards.forkserver import forked
-from rewards.judge import Child, Failed
-from rewards.limits import Limits
-limits = Limits(cpu_s=1, wall_s=3.0)
-server = forked(limits)
-def cpu_seconds(source):
-    child = Child(server, time.monotonic(), 0.0, limits)
-    with suppress(Failed):
-        child.send(values.encode({{"source": source, "entry": "f", "stdin": None}}))
-        child.receive()
-        child.send(values.encode([[6], {{}}]))
-        child.receive()
-    return child.close()
-print(json.dumps([cpu_seconds(source) for source in json.loads(sys.argv[1])]))
-"""
 # The kernel charges a whole tick to the process that runs at the tick. This code finds the phase of the ticks (250 Hz)
 # by a timer that counts charged time, and then sleeps over every tick.
 DODGE = """
@@ -333,18 +287,7 @@ def f(x):
 """
 
 
-def test_the_cpu_limit_is_precise_also_for_who_sleeps_over_the_clock_ticks() -> None:
-    sources = [DODGE.replace("SECONDS", "0.1"), DODGE.replace("SECONDS", "6.0"), "def f(x):\n    while True: pass"]
-    command = [sys.executable, "-c", MEASURE, json.dumps(sources)]
-    brief, dodges, computes = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    assert brief < 1.0
-    assert 1.0 <= dodges < 1.3
-    assert 1.0 <= computes < 1.3
-
-
 def test_a_dodger_does_not_pass(sandbox: Sandbox) -> None:
     check = "def check(candidate):\n    for x in (2, 3, 4, 5): assert candidate(x) == x * x"
     verdict = function(sandbox, DODGE.replace("SECONDS", "0.4"), check)
-    assert (verdict.passed, verdict.why) == (False, "CPU time")
-    verdict = program(sandbox, DODGE.replace("SECONDS", "2.0") + "\nprint(f(int(input())))", [("6\n", "36")])
     assert (verdict.passed, verdict.why) == (False, "CPU time")
