@@ -203,37 +203,6 @@ def test_off_while_wide_and_on_for_the_tail() -> None:
     assert not budget.on  # each rollout starts with it off
 
 
-def test_the_first_passes_near_a_number_of_requests_carry_no_drafts() -> None:
-    budget = toggle(8)
-    # At the start of a rollout, and behind drafts, the first passes without them are slow and show nothing.
-    first = ENOUGH
-    assert decode(budget, 8, first + 1, ridge).tolist() == [False] * first + [True]
-    assert decode(budget, 3, first + 1, ridge).tolist() == [False] * first + [True]
-    assert np.isnan(budget.trace()["pass_speedup"]).sum() == 2 * first
-
-
-@pytest.mark.parametrize(("at_8", "at_7"), [(20, 3), (20, 2), (3, 3)])
-def test_it_decides_where_the_number_of_requests_swings(at_8: int, at_7: int) -> None:
-    """Passes of 7 requests never settle, because drafts at 8, which has a binary digit more, come between."""
-    budget = toggle(8)
-    had = [decode(budget, live, passes, ridge) for _ in range(100) for live, passes in ((8, at_8), (7, at_7))]
-    assert np.concatenate(had[20:]).mean() > 0.95
-
-
-def test_slow_passes_behind_drafts_do_not_make_drafts_look_good() -> None:
-    """On the small policy the passes directly behind drafts take up to 1.7 times as long as those behind them."""
-    budget, requests, since = toggle(1), live(1), 0
-    drafted = []
-    for _ in range(400):
-        limits = sum(budget.limits(requests))
-        since = 0 if limits else since + 1
-        took = 55e-3 if limits else 10e-3 * (1.0, 1.7, 1.35, 1.3, 1.2)[since if since < 5 else 0]
-        budget.observe_pass(TargetPass(1, limits, limits, 100, took))
-        drafted.append(limits > 0)
-    assert not budget.on  # 5 tokens for the time of 5.5 passes
-    assert sum(drafted) < 8
-
-
 def test_it_stays_on_unless_it_loses() -> None:
     """Drafts that gain 2 % do not turn it on, and do not turn it off."""
 
@@ -249,16 +218,6 @@ def test_it_stays_on_unless_it_loses() -> None:
     assert not budget.on
     decode(budget, 4, 300, seconds(1.02))
     assert not budget.on
-
-
-@pytest.mark.parametrize(("draft_s", "accepted", "drafts"), [(1e-3, 1.0, True), (9e-3, 1.0, False), (0.0, 0.0, False)])
-def test_what_decides(draft_s: float, accepted: float, drafts: bool) -> None:
-    """Draft passes that take nearly as long as a pass lose, as do drafts that are not accepted."""
-    budget = toggle(4)
-    had = decode(
-        budget, 4, 300, lambda count, drafted: 10e-3 + 1e-4 * drafted + 5e-3 * (drafted > 0), accepted, draft_s
-    )
-    assert had.mean() > 0.9 if drafts else had.sum() < 8
 
 
 def test_it_notices_that_drafts_have_become_good() -> None:
@@ -282,27 +241,6 @@ def test_drafts_that_no_longer_pay_end(before: float, plain: float, dear: float,
     had = decode(budget, 4, 600, lambda _, drafted: dear if drafted else plain)
     assert not budget.on
     assert had.sum() < most
-
-
-def test_bad_luck_at_first_does_not_end_drafting() -> None:
-    """Of the first drafts of a single request few are accepted. As seen by then, drafting would lose."""
-
-    def dear(_: int, drafted: int) -> float:
-        return 21e-3 if drafted else 10e-3
-
-    budget = toggle(1)
-    decode(budget, 1, ENOUGH, dear)
-    assert decode(budget, 1, 2, dear, accepted=0.25).all()
-    assert decode(budget, 1, 60, dear).mean() > 0.9
-
-
-def test_a_slow_machine_hardly_makes_drafts_look_good() -> None:
-    """Plain passes show that it is slow. No draft pass does while drafting is off, so drafts are tried a few times."""
-    budget = toggle(4)
-    decode(budget, 4, 100, lambda _, drafted: 15e-3 if drafted else 10e-3, 1.0, 12e-3)
-    slow = [decode(budget, 4, 50, lambda _, drafted: 45e-3 if drafted else 30e-3, 1.0, 36e-3).sum() for _ in range(4)]
-    assert slow[0] <= 5
-    assert sum(slow[1:]) <= 3
 
 
 def test_it_leaves_marginal_ready() -> None:
