@@ -1,23 +1,29 @@
-"""Many clients of one server, who abort at random, and check each answer. It may get new weights or be killed."""
+"""Many clients of one server, who abort at random, and check each answer. Meanwhile it gets other weights and back."""
 
 import asyncio
+import json
 import random
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
-import psutil
-from openai import APIError, APITimeoutError, AsyncOpenAI
+import torch
+from openai import AsyncOpenAI
+from safetensors.torch import load_file
 from servers import Server
 
-CLIENTS = 200
+from das.engine.patches.weights import WEIGHT_TRANSFER
+from das.trl.engines.server_client import ServerClient
+
+TRANSFER = ("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}))  # an option of every server here
+CLIENTS = 100
 PROMPTS, SEEDS, TOKENS = 12, 4, 60  # the reference: responses of TOKENS tokens to each prompt with each seed
 Reference = dict[tuple[int, int], list[int]]
-LOST = (APIError, httpx.HTTPError, psutil.NoSuchProcess)  # by a server that is killed
+Weights = Mapping[str, torch.Tensor]
 
 
 def prompts() -> list[list[int]]:
@@ -25,55 +31,21 @@ def prompts() -> list[list[int]]:
     return [rng.integers(5, 250, int(rng.integers(3, 30))).tolist() for _ in range(PROMPTS)]
 
 
-@dataclass
-class Service:
-    """A server as its clients know it."""
-
-    server: Server
-    references: Sequence[Reference]  # the responses with each version of the weights
-    version: int = 0  # the version that the server has
-    changes: int = 0  # how often a change of the weights has begun or ended
-    changing: int = 0  # how many go on now
-    kills: int = 0
-    up: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @contextmanager
-    def change(self) -> Iterator[None]:
-        """What happens inside may change the weights and cut answers."""
-        self.changes, self.changing = self.changes + 1, self.changing + 1
-        try:
-            yield
-        finally:
-            self.changes, self.changing = self.changes + 1, self.changing - 1
-
-    def changed(self, since: int) -> bool:
-        """Whether a change went on at some time after `changes` was `since`."""
-        return self.changing > 0 or self.changes != since
-
-    def possible(self, since: int) -> Sequence[Reference]:
-        """The references of which an answer is one, to a request that was sent when `changes` was `since`."""
-        return self.references if self.changed(since) else [self.references[self.version]]
+def versions(policy: str) -> list[Weights]:
+    """The weights of a policy, and others."""
+    weights = load_file(Path(policy) / "model.safetensors")
+    return [weights, {name: -tensor if "o_proj" in name else tensor for name, tensor in weights.items()}]
 
 
-@dataclass
-class Counts:
-    """What the clients saw."""
-
-    complete: int = 0
-    aborted: int = 0
-    lost: int = 0  # by kills
-    tokens: int = 0
-    unknown: int = 0  # requests without a seed, of prompts that nobody else has
-    wrong: list[str] = field(default_factory=list)
-
-    def check(
-        self, prompt: int, seed: int, tokens: list[int], expected: int | None, references: Sequence[Reference]
-    ) -> None:
-        """expected: how many tokens the response must have; None if it was cut. references: it must be one of these."""
-        self.tokens += len(tokens)
-        right = [reference[prompt, seed] for reference in references]
-        if tokens not in (one[: len(tokens)] for one in right) or (expected is not None and len(tokens) != expected):
-            self.wrong.append(f"prompt {prompt} seed {seed} of {expected} tokens: {tokens}, not {right}")
+def load(url: str, weights: Weights) -> None:
+    """Send weights to a server as a trainer does. Requests that run are finished before, and others wait."""
+    httpx.post(f"{url}/pause?mode=wait", timeout=300).raise_for_status()
+    trainer = ServerClient(base_url=url, group_port=0)
+    trainer.init_communicator("cpu")
+    metadata = [(name, "float32", list(tensor.shape)) for name, tensor in weights.items()]
+    trainer.update_named_params(metadata, iter(weights.items()))
+    httpx.post(f"{url}/reset_prefix_cache").raise_for_status()
+    httpx.post(f"{url}/resume", timeout=300).raise_for_status()
 
 
 def client_of(url: str) -> AsyncOpenAI:
@@ -101,116 +73,64 @@ async def reference_of(url: str) -> Reference:
     return found
 
 
-async def one_request(client: AsyncOpenAI, rng: random.Random, counts: Counts, service: Service) -> None:
-    """A request of a random kind: all at once or as a stream, of one response or of two, finished or aborted.
+@dataclass
+class Counts:
+    """What the clients saw."""
 
-    The server may cut it when its weights change.
-    """
-    max_tokens, since = rng.randint(1, TOKENS), service.changes
+    complete: int = 0
+    aborted: int = 0
+    unknown: int = 0  # requests without a seed, of prompts that nobody else has
+    by_weights: Counter[int] = field(default_factory=Counter)  # answers that only these weights give
+    wrong: list[str] = field(default_factory=list)
+
+
+async def one_request(client: AsyncOpenAI, rng: random.Random, counts: Counts, references: Sequence[Reference]) -> None:
+    """A request of a random length, finished or aborted, with the answer that one of the references has; or one that
+    nobody asked before."""
+    max_tokens = rng.randint(1, TOKENS)
     if rng.random() < 1 / 3:
-        await unknown_request(client, [rng.randint(5, 250) for _ in range(12)], max_tokens, counts, service)
+        await client.completions.create(**request([rng.randint(5, 250) for _ in range(12)], None, max_tokens))
+        counts.unknown += 1
         return
-    number, aborts = rng.randrange(PROMPTS), rng.random() < 0.4
-    prompt = prompts()[number]
-    if rng.random() < 0.5:
-        seed = rng.randrange(SEEDS)
-        received: list[int] = []
-        stop_at = rng.randint(1, max_tokens) if aborts else TOKENS + 1
-        try:
-            stream = await client.completions.create(**request(prompt, seed, max_tokens, stream=True))
-            async for chunk in stream:
-                for choice in chunk.choices:
-                    received += tokens_of(choice)
-                if len(received) >= stop_at:
-                    break
-            await stream.close()
-        finally:
-            broken = len(received) < max_tokens and (len(received) >= stop_at or service.changed(since))
-            counts.check(number, seed, received, None if broken else max_tokens, service.possible(since))
-        counts.aborted += broken
-        counts.complete += not broken
-        return
-    num_responses = rng.randint(1, 2)
-    seed = rng.randrange(SEEDS - num_responses + 1)
-    # Not by cancelling the task: a connection that is cancelled while it opens can leave the client waiting for ever.
-    timeout = rng.uniform(0.05, 5) if aborts else 300
-    try:
-        done = await client.completions.create(**request(prompt, seed, max_tokens, n=num_responses), timeout=timeout)
-    except APITimeoutError:
-        if not aborts:
-            raise
-        counts.aborted += 1
-        return
-    counts.complete += 1
-    for choice in done.choices:
-        expected = None if was_cut(choice, service, since) else max_tokens
-        counts.check(number, seed + choice.index, tokens_of(choice), expected, service.possible(since))
-
-
-def was_cut(choice: Any, service: Service, since: int) -> bool:
-    return choice.finish_reason == "abort" and service.changed(since)
-
-
-async def unknown_request(
-    client: AsyncOpenAI, prompt: list[int], max_tokens: int, counts: Counts, service: Service
-) -> None:
-    """A request without a seed. The engine has to count its prompt, and there is no end of such prompts."""
-    since = service.changes
-    (choice,) = (await client.completions.create(**request(prompt, None, max_tokens))).choices
-    num_tokens = len(tokens_of(choice))
-    counts.tokens += num_tokens
-    counts.complete += 1
-    counts.unknown += 1
-    if num_tokens != max_tokens and not was_cut(choice, service, since):
-        counts.wrong.append(f"an unknown prompt: {num_tokens} tokens, not {max_tokens}")
+    number, seed = rng.randrange(PROMPTS), rng.randrange(SEEDS)
+    stop_at = rng.randint(1, max_tokens) if rng.random() < 0.4 else TOKENS + 1
+    received: list[int] = []
+    stream = await client.completions.create(**request(prompts()[number], seed, max_tokens, stream=True))
+    async for chunk in stream:
+        received += [token for choice in chunk.choices for token in tokens_of(choice)]
+        if len(received) >= stop_at:
+            break
+    await stream.close()
+    counts.complete += len(received) == max_tokens
+    counts.aborted += len(received) < max_tokens
+    fits = [i for i, each in enumerate(references) if each[number, seed][: len(received)] == received]
+    counts.by_weights.update(fits if len(fits) == 1 else [])
+    if not fits or len(received) < min(stop_at, max_tokens):
+        counts.wrong.append(f"prompt {number} seed {seed} of {max_tokens} tokens: {received}")
 
 
 async def soak(
-    service: Service,
-    seconds: float,
-    watch: Callable[[float, Counts], None],
-    trouble: Callable[[Callable[[], bool]], Awaitable[None]],
-    enough: Callable[[Counts], bool] = lambda counts: False,
+    server: Server, weights: Sequence[Weights], references: Sequence[Reference], enough: Callable[[Counts], bool]
 ) -> Counts:
-    """CLIENTS clients use the server for some seconds, or until it is enough.
-
-    watch: gets the time and the counts every other second, unless the server is killed then. trouble: changes and kills
-    the server; it gets a function that says whether the soak goes on.
-    """
-    counts, began = Counts(), time.monotonic()
-    service.up.set()
-
-    def goes_on() -> bool:
-        return time.monotonic() - began < seconds and not enough(counts)
+    """CLIENTS clients use the server while it gets the other weights and the first ones again, and until it is
+    enough."""
+    counts, synced = Counts(), False
 
     async def client(number: int) -> None:
         rng = random.Random(number)
-        await asyncio.sleep(rng.uniform(0, min(5, seconds / 4)))
-        while goes_on():
-            await service.up.wait()
-            kills = service.kills
-            try:
-                async with client_of(service.server.url) as connection:
-                    while goes_on() and kills == service.kills:
-                        await one_request(connection, rng, counts, service)
-                        await asyncio.sleep(rng.uniform(0, 0.2))
-            except LOST:
-                if kills == service.kills:
-                    raise
-                counts.lost += 1
+        async with client_of(server.url) as connection:
+            while not synced or not enough(counts):
+                await one_request(connection, rng, counts, references)
+                await asyncio.sleep(rng.uniform(0, 0.2))
 
-    async def watcher() -> None:
-        while goes_on():
-            await asyncio.sleep(2)
-            await service.up.wait()
-            kills = service.kills
-            try:
-                await asyncio.to_thread(watch, time.monotonic() - began, counts)
-            except LOST:
-                if kills == service.kills:
-                    raise
+    async def sync() -> None:
+        nonlocal synced
+        for each in (weights[1], weights[0]):
+            await asyncio.sleep(5)
+            await asyncio.to_thread(load, server.url, each)
+        synced = True
 
     async with asyncio.TaskGroup() as tasks:  # an error ends all of them
-        for each in (watcher(), trouble(goes_on), *(client(number) for number in range(CLIENTS))):
+        for each in (sync(), *(client(number) for number in range(CLIENTS))):
             tasks.create_task(each)
     return counts

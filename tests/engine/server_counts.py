@@ -4,6 +4,11 @@ import os
 from collections import Counter
 from typing import Any
 
+from servers import MAX_PASSES, MAX_PROBLEMS, TOKENS_PER_TICK
+
+import das.budget.lengths
+import das.drafter.drafter
+import das.engine.worker
 from das.engine.running import RunningRollout
 
 COUNTED: Counter[str] = Counter()  # by meters that were thrown away
@@ -27,9 +32,9 @@ def count_and_end(running: RunningRollout) -> None:
 
 RunningRollout.end_unannounced = count_and_end  # type: ignore[method-assign, assignment]
 if os.environ.get("SERVER_LOW_BOUNDS"):  # before the engine is built
-    from bounds import lower_the_bounds
-
-    lower_the_bounds()
+    das.drafter.drafter.TOKENS_PER_TICK = TOKENS_PER_TICK
+    das.engine.worker.MAX_PASSES = MAX_PASSES
+    das.budget.lengths.ByProblem.__init__.__defaults__ = (MAX_PROBLEMS,)
 
 
 class Counts:
@@ -43,7 +48,13 @@ class Counts:
         return {name: COUNTED[name] + count for name, count in now.items()}
 
     def held(self) -> dict[str, int]:
-        """See tests/engine/bounds.py."""
-        from bounds import sizes
-
-        return sizes(self)
+        """How much the engine's parts of das hold."""
+        proposer, meter = self.das_runner.flights.drafter, self.das_runner.flights.meter
+        drafter = proposer.draft_round.drafter
+        return {
+            "history_tokens": drafter.history_tokens,
+            "history_tick": drafter.history_tick,
+            "lengths": len(proposer.lengths._problems),
+            "passes": len(meter.step_time_s) + len(proposer.record.measured_s),
+            "live": len(proposer.live),
+        }

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +18,8 @@ import psutil
 
 from experiments.run.processes import warm_context, warm_process
 
+# The bounds of what an engine holds for callers who announce nothing, lowered so that a minute reaches them.
+TOKENS_PER_TICK, MAX_PASSES, MAX_PROBLEMS = 2**11, 64, 64
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 600  # 15 on a quiet machine
 END_S = 20.0  # within which all processes of a server end
@@ -83,28 +84,15 @@ class Server:
             del self.environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
         self.start()
 
-    def start(self, **options: Any) -> None:
-        """options: of the one JSON, which override those that the server was made with."""
-        self.started_with = options
+    def start(self) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.process = self._process(self.log, options, "--host", "127.0.0.1", "--port", str(self.port))
-        self.process.start()
-
-    def _process(self, log: Path, options: Mapping[str, Any], *further: str) -> BaseProcess:
         warm_context()  # it keeps its environment, so it must not start in that of a server
-        words = [*self.command, "--speculative-config", json.dumps({**self.options, **options}), *further]
+        words = [*self.command, "--speculative-config", json.dumps(self.options), "--host", "127.0.0.1"]
         with patch.dict(os.environ, self.environment, clear=True):
-            return warm_process(serve, words, log, self.cold, daemon=False)
-
-    def refusal(self, **options: Any) -> tuple[int | None, str]:
-        """Start another server like it, which ends by itself. Returns its exit code and the last line that it said."""
-        log = self.log.with_name("refused.log")
-        process = self._process(log, options)
-        process.start()
-        process.join(START_S)
-        return process.exitcode, log.read_text().splitlines()[-1]
+            self.process = warm_process(serve, [*words, "--port", str(self.port)], self.log, self.cold, daemon=False)
+        self.process.start()
 
     @property
     def url(self) -> str:
@@ -119,7 +107,7 @@ class Server:
                 if starts == 2 or PORT_TAKEN not in said.lower():
                     raise RuntimeError(f"the server ended: {said[-3000:]}")
                 starts = 2
-                self.start(**self.started_with)
+                self.start()
             try:
                 if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
                     return self
@@ -147,29 +135,13 @@ class Server:
         first = psutil.Process(self.process.pid)
         return [first, *first.children(recursive=True)]
 
-    def resources(self) -> dict[str, float]:
-        """Anonymous memory in MiB, and open files, of all processes of the server."""
-        anonymous = files = 0
+    def files(self) -> int:
+        """Open files of all processes of the server."""
+        found = 0
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):  # a helper of the server that has just ended
-                memory = process.memory_info()
-                anonymous += memory.rss - memory.shared
-                files += process.num_fds()
-        return {"anonymous_mib": anonymous / 2**20, "files": files}
-
-    def kill(self, name: str) -> None:
-        """SIGKILL for its first process whose name begins so, then for the others: vLLM's engine outlives a front end
-        that is killed."""
-        processes = self.processes()
-        victim = next(one for one in processes if one.name().startswith(name))
-        victim.kill()
-        if victim.pid != self.process.pid:  # vLLM's front end leaves some clients without an answer, and waits for them
-            time.sleep(2)
-        for one in processes:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
-        psutil.wait_procs(processes)
-        self.process.join()
+                found += process.num_fds()
+        return found
 
     def stop(self) -> None:
         """End the server, if it has not ended by itself. It must end whole, and leave nothing behind."""

@@ -9,13 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import bounds
 import httpx
 import pytest
 import server_clients
-import server_trouble
 from openai import BadRequestError, OpenAI
-from servers import Server, running
+from servers import MAX_PASSES, MAX_PROBLEMS, Server, running
 
 pytestmark = pytest.mark.slow
 
@@ -40,14 +38,13 @@ REQUESTS: dict[str, dict[str, Any]] = {
 TOKENS = 50
 DRAFTER = {"min_prob": 0.005}
 DRAFTING = {"drafter": DRAFTER, "budget": {"name": "fixed", "tokens": 8}}
-LIVE = 16  # requests that the servers run at once
 
 
 @pytest.fixture(scope="module")
 def servers(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Server]]:
     """A server with drafts and one without."""
     folder = tmp_path_factory.mktemp("servers")
-    transfer = server_trouble.TRANSFER
+    transfer = server_clients.TRANSFER
     with running(
         repetitive_policy, folder, "none", "das", further=transfer, options=DRAFTING, low_bounds=True
     ) as found:
@@ -165,12 +162,9 @@ def test_acceptance_in_metrics_is_what_the_engine_counted(servers: Mapping[str, 
 
 BAD: list[tuple[str, str]] = [
     ('{"das_limit": -1}', "das_limit must be a whole number of tokens in 0..2147483647, got '-1'"),
-    ('{"das_limit": 1099511627776}', "das_limit must be"),
-    ('{"das_limit": "4"}', "das_limit must be"),
     ('{"das_limit": 1.5}', "das_limit must be"),
     ('{"das_limit": NaN}', "das_limit must be"),
     ('{"das_limit": [1]}', "das_limit must be"),
-    ('{"das_problem": 7}', "das_problem must be a string of at most 512 characters, got the int 7"),
     (json.dumps({"das_problem": "p" * 100_000}), "got 100000 characters"),
     ('{"das_problem": "\\ud800"}', r"got half a character: '\ud800'"),
     ('{"das_limt": 4}', "'das_limt' is no key that a request may have: choose das_problem or das_limit"),
@@ -244,46 +238,27 @@ def test_log_probs_of_masked_tokens_are_listed_alike(servers: Mapping[str, Serve
 
 @pytest.mark.nightly
 def test_everything_at_once(repetitive_policy: str, servers: Mapping[str, Server]) -> None:
-    """200 clients who abort, two weight syncs, a kill and a damaged history, until the bounds are reached."""
-    server, rows = servers["das"], []
-    weights = server_trouble.versions(repetitive_policy)
-    service = server_clients.Service(server, server_trouble.references_of(servers["none"], weights))
-    trouble = server_trouble.Trouble(service, weights, DRAFTER, random.Random(0))
-    acts, files = [trouble.sync, trouble.save, trouble.kill, trouble.sync], server.resources()["files"]
-
-    def watch(seconds: float, counts: server_clients.Counts) -> None:
-        rows.append({"kills": service.kills, "tokens": counts.tokens, **server.resources(), **server.call("held")})
-
-    async def once(goes_on: Callable[[], bool]) -> None:
-        for act in acts:
-            await asyncio.sleep(2)
-            await act()
-        acts.clear()
+    """Many clients who abort, and two weight syncs, until the bounds of what an engine holds are reached."""
+    server, weights, references = servers["das"], server_clients.versions(repetitive_policy), []
+    files = server.files()
+    for each in weights[::-1]:
+        server_clients.load(servers["none"].url, each)
+        references.insert(0, asyncio.run(server_clients.reference_of(servers["none"].url)))
 
     def enough(counts: server_clients.Counts) -> bool:
-        since_kill = [row for row in rows if row["kills"]]
-        over = len(since_kill) > 8 and rows[-1]["history_tick"] > 4 and counts.unknown > bounds.MAX_PROBLEMS
-        return over and counts.complete > 200 and counts.aborted > 50 and not acts
+        asked = counts.unknown > MAX_PROBLEMS and counts.complete > 200 and counts.aborted > 50
+        return asked and server.call("held")["history_tick"] > 4
 
-    counts = asyncio.run(server_clients.soak(service, 300, watch, once, enough))
-    assert counts.wrong == trouble.wrong == []
-    assert not acts, trouble.done
-    assert counts.complete > 200
-    assert counts.aborted > 50
-    assert counts.lost > 10
+    counts = asyncio.run(server_clients.soak(server, weights, references, enough))
+    assert not counts.wrong
+    assert min(counts.by_weights[version] for version in (0, 1)) > 20
+    held = server.call("held")
+    assert held["lengths"] <= MAX_PROBLEMS
+    assert held["passes"] <= 2 * MAX_PASSES
+    assert held["history_tick"] > 4, "the window was never full: the test proves nothing"
     eventually(lambda: server.metrics()["vllm:num_requests_running"] == 0)
-    after = server.metrics()
-    assert after["vllm:num_requests_waiting"] == 0
-    assert after["vllm:kv_cache_usage_perc"] == 0
-    assert after["vllm:spec_decode_num_accepted_tokens_total"] > 500
-    eventually(lambda: server.resources()["files"] <= files + 10)
-    assert max(row["history_tick"] for row in rows) > 4, "the window was never full: the test proves nothing"
-    assert counts.unknown > bounds.MAX_PROBLEMS, "the problems reached no bound: the test proves nothing"
-    most = {name: max(row[name] for row in rows) for name in rows[0]}
-    assert most["lengths"] <= bounds.MAX_PROBLEMS
-    assert most["passes"] <= 2 * bounds.MAX_PASSES
-    assert most["live"] <= 2 * LIVE
     eventually(lambda: server.call("held")["live"] == 0)
-    since_kill = [row["anonymous_mib"] for row in rows if row["kills"]]
-    half = len(since_kill) // 2
-    assert max(since_kill[half:]) < 1.2 * max(since_kill[:half]), rows
+    after = server.metrics()
+    assert (after["vllm:num_requests_waiting"], after["vllm:kv_cache_usage_perc"]) == (0, 0)
+    assert after["vllm:spec_decode_num_accepted_tokens_total"] > 500
+    eventually(lambda: server.files() <= files + 10)
