@@ -241,9 +241,9 @@ def sampled_again(policy: str, found: Sequence[tuple[Path, int]]) -> list[list[l
     return runs
 
 
-def train_script(method: str, policy: str, folder: Path, start: int = 0) -> dict[str, Any]:
-    """A script of TRL at lag 1, with evaluations, that trains what `config_of` describes, from the checkpoint of
-    `start`. Returns the steps' tokens, the losses, the final weights and the number of accepted tokens."""
+def train_script(method: str, policy: str, folder: Path, lag: int, start: int = 0) -> dict[str, Any]:
+    """A script of TRL, with evaluations, that trains what `config_of` describes, from the checkpoint of `start`.
+    Returns the steps' tokens, losses and drafts, and the final weights."""
     from transformers import TrainerCallback
     from trl import GRPOTrainer
 
@@ -273,7 +273,7 @@ def train_script(method: str, policy: str, folder: Path, start: int = 0) -> dict
                 generation.generate([[5, 6, 7]], None, 1)
 
     engine = {"max_model_len": 160, "max_num_seqs": 8, "extra": {"num_gpu_blocks_override": 256}}
-    das.speculate(method, budget={"name": "fixed", "tokens": 8}, engine=engine, lag=1)
+    das.speculate(method, budget={"name": "fixed", "tokens": 8}, engine=engine, lag=lag)
     args = grpo_arguments(config, folder)
     args.output_dir, args.eval_strategy, args.eval_steps = str(folder), "steps", 2
     rows = dataset(config, policy)
@@ -283,7 +283,7 @@ def train_script(method: str, policy: str, folder: Path, start: int = 0) -> dict
         args=args,
         train_dataset=rows,
         eval_dataset=rows.select(range(4)),
-        callbacks=[Asks()],
+        callbacks=[Asks()] if lag else [],
     )
     das.speculate("off")
     generation: Any = trainer.vllm_generation
@@ -294,7 +294,7 @@ def train_script(method: str, policy: str, folder: Path, start: int = 0) -> dict
             "tokens": tokens,
             "losses": [log["loss"] for log in logs],
             "weights": weights_digest(trainer.model),
-            "accepted": sum(log["das/accepted"] for log in logs),
+            "drafted": [[log["das/drafted"], log["das/accepted"]] for log in logs],
             "evaluations": sum("eval_reward" in log for log in trainer.state.log_history),
         }
     finally:

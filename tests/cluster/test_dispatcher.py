@@ -74,24 +74,6 @@ def test_random_histories_deliver_everything_once(seed: int) -> None:
     assert delivered == {request.index for request in requests}
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_equal_calls_give_equal_answers(seed: int) -> None:
-    answers = []
-    for _ in range(2):
-        random = np.random.default_rng(seed)
-        dispatcher = Dispatcher(requests_of(20, 4, seed))
-        for engine in range(5):
-            dispatcher.joined(engine, 6)
-        taken = []
-        while not dispatcher.done:
-            engine = int(random.integers(5))
-            taken.append(dispatcher.take(engine))
-            for request in dispatcher.held(engine)[: int(random.integers(1, 4))]:
-                dispatcher.finished(engine, request)
-        answers.append(taken)
-    assert answers[0] == answers[1]
-
-
 def test_problems_are_dealt_whole_by_longest_sibling_to_the_least_work() -> None:
     predicted = {"a": 10, "b": 40, "c": 30, "d": 20}
     requests = [QueuedRequest(i, p, predicted[p] if i % 2 else 1) for i, p in enumerate("aabbccdd")]
@@ -150,15 +132,6 @@ def test_margin_ends_with_the_queue() -> None:
             dispatcher.joined(engine, 3)
         assert [len(dispatcher.take(engine)) for engine in range(2)] == expected
         assert dispatcher.waiting == total - sum(expected)
-
-
-def test_an_engine_that_joins_late_takes_from_the_queue() -> None:
-    dispatcher = Dispatcher(requests_of(8, 2), margin=0)
-    dispatcher.joined(0, 4)
-    dispatcher.take(0)
-    dispatcher.joined(1, 4)
-    assert len(dispatcher.take(1)) == 4
-    assert dispatcher.waiting == 8
 
 
 def test_refused_in_one_line() -> None:

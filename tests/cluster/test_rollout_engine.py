@@ -14,7 +14,6 @@ from das.cluster.rollout_engine import EngineRequest, RolloutEngine, WeightsPart
 from das.drafter.saved import SavedText
 from das.engine.rollouts.report import Finished
 from das.engine.settings import EngineSettings
-from das.general.errors import ClusterError
 
 RNG = np.random.default_rng(0)
 PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
@@ -131,11 +130,6 @@ def test_weights_arrive_or_it_says_what_did_not(
     assert "no drafter that is a model" in engine.load_weights(3, [], *head)
     with pytest.raises((KeyError, ValueError)):
         engine.load_weights(3, [], WeightsPart([("model.strange", "float32", [1])], np.zeros(4, np.uint8)))
-
-
-def test_top_logprobs_are_refused(engine: RolloutEngine) -> None:
-    with pytest.raises(ClusterError, match="logprobs=5"):
-        engine.begin(SamplingParams(logprobs=5), 0)
 
 
 def test_responses_that_nobody_waits_for_come_together(engine: RolloutEngine, expected: Any) -> None:

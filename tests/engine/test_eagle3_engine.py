@@ -1,6 +1,8 @@
 """The EAGLE-3 head in the engine: vLLM drafts what the head in torch drafts, and no token changes."""
 
+import json
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -104,7 +106,7 @@ def test_an_lm_head_that_vllm_shares_is_not_written_to(
     assert "vLLM shares them" in problem
 
 
-def test_the_worker_refuses_the_head_of_another_policy(
+def test_the_worker_refuses_the_head_and_the_draft_model_of_another_policy(
     repetitive_policy: str, model: Any, engines: Engines, tmp_path: Path
 ) -> None:
     shape = shape_for(model.config.to_dict())
@@ -112,3 +114,7 @@ def test_the_worker_refuses_the_head_of_another_policy(
     spec = {"model": str(tmp_path), "num_speculative_tokens": 1}
     with pytest.raises(EngineError, match="trained with another tokenizer"):
         engines.build(repetitive_policy, method="eagle3", speculative=spec)
+    other = copytree(repetitive_policy, tmp_path / "other") / "config.json"
+    other.write_text(json.dumps({**json.loads(other.read_text()), "vocab_size": 7}))
+    with pytest.raises(EngineError, match="other knows 7 tokens, the policy"):
+        engines.build(repetitive_policy, method="draft_model", speculative={**spec, "model": str(other.parent)})

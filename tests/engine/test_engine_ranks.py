@@ -12,10 +12,6 @@ from vllm.distributed.device_communicators.cpu_communicator import _CPUSHMDistri
 from das.engine import worker
 from das.engine.patches.cpu import own_shared_memory
 from das.engine.proposer import DasProposer
-from das.engine.requests import Pass, Request, Requests
-from das.engine.runner import in_flight
-from das.engine.runner.in_flight import Flights
-from das.engine.runner.speculator import TrueLengths
 from das.engine.worker import DasWorker
 
 
@@ -31,18 +27,6 @@ class Group:
         if self.is_first_rank:
             Group.sent = value
         return Group.sent
-
-
-def test_the_first_rank_drafts_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    drafts = []
-    for rank in (0, 1):
-        made: Any = Flights.__new__(Flights)
-        made.meter, made.lengths = SimpleNamespace(draft_s=0.0), TrueLengths(lambda: None)
-        made.requests = Requests(8, 100)
-        made.drafter = SimpleNamespace(propose=lambda *args, rank=rank: [[rank]])
-        monkeypatch.setattr(in_flight, "get_tp_group", lambda rank=rank: Group(rank))
-        drafts.append(made._draft(Pass([Request("a", "p", 9)], [[7]], [0], [0.0])))
-    assert drafts == [[[0]], [[0]]]
 
 
 def test_the_first_rank_alone_writes_the_history(monkeypatch: pytest.MonkeyPatch) -> None:

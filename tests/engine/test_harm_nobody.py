@@ -25,7 +25,7 @@ DORMANT = [
     "vllm.v1.engine.input_processor.InputProcessor.__init__",
 ]
 SCRIPT = """
-import functools, inspect, json, sys, types
+import functools, inspect, json, os, sys, types
 mode, policy = sys.argv[1:]
 if mode == "no-trl":
     class Absent:
@@ -33,6 +33,7 @@ if mode == "no-trl":
             if name.split(".")[0] == "trl":
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     sys.meta_path.insert(0, Absent())
+import torch
 import vllm.triton_utils
 from vllm import LLM, SamplingParams
 
@@ -89,8 +90,9 @@ elif mode != "without-das":
     import das.engine.plugin
     das.engine.plugin.register()  # as vLLM does in every process of an environment that has das
 stock = build()
+own = [torch.get_num_threads(), sorted(os.environ)]
 print("RESULT" + json.dumps({"tokens": tokens(stock), "attributes": attributes(),
-                           "has_triton": vllm.triton_utils.HAS_TRITON, "modules": list(sys.modules)}))
+                           "has_triton": vllm.triton_utils.HAS_TRITON, "modules": list(sys.modules), "own": own}))
 """
 
 
@@ -104,7 +106,7 @@ def result_of(tiny_policy: str) -> Callable[[str], dict[str, Any]]:
     def result_of(mode: str) -> dict[str, Any]:
         run = subprocess.run(
             [sys.executable, "-c", SCRIPT, mode, tiny_policy], cwd=ROOT,
-            env={**clean, **shared, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False,
+            env={**clean, **shared, "OMP_NUM_THREADS": "2"}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert run.returncode == 0, run.stderr[-3000:]
         (line,) = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
@@ -136,3 +138,4 @@ def test_a_stock_engine_is_as_it_was(result_of: Callable[[str], dict[str, Any]],
         changed = [name for name in changed if not re.fullmatch(r"vllm\.v1\.worker\.gpu\..*\._\w+_kernel", name)]
     assert changed == DORMANT
     assert now["has_triton"] is before["has_triton"]
+    assert now["own"] == before["own"], "a user's threads and environment stay theirs"

@@ -2,13 +2,11 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -71,23 +69,22 @@ def test_the_plugin_is_all_that_an_engine_needs_and_one_that_asks_by_half_is_ref
     assert passes < 70, "the second response, equal to the first, was not drafted"
 
 
-@pytest.mark.parametrize("asked", [2, "yes", 0.5])
-def test_an_impossible_option_is_refused_wherever_it_is_given(monkeypatch: pytest.MonkeyPatch, asked: Any) -> None:
+def test_an_impossible_option_is_refused_wherever_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     from das.engine import worker
 
     config = SimpleNamespace(
-        additional_config={"das": {"asynchronous": asked}},
+        additional_config={"das": {"asynchronous": "yes"}},
         speculative_config=None,
         parallel_config=SimpleNamespace(worker_cls=WORKER),
     )
     monkeypatch.setattr(worker.PlatformWorker, "__init__", lambda self, config: setattr(self, "vllm_config", config))
-    line = f"asynchronous={asked!r}: give true or false"
-    with pytest.raises(ValueError, match=re.escape(line)):
-        worker.DasWorker(config)
-    with pytest.raises(ValueError, match=re.escape(line)):
-        front_end._build_front_end(lambda *args: None, SimpleNamespace(), config)
-    with pytest.raises(ValueError, match=re.escape(line)):
-        das.engine_arguments(asynchronous=asked)
+    for give in (
+        lambda: worker.DasWorker(config),
+        lambda: front_end._build_front_end(lambda *args: None, SimpleNamespace(), config),
+        lambda: das.engine_arguments(asynchronous="yes"),
+    ):
+        with pytest.raises(ValueError, match=r"asynchronous='yes': give true or false"):
+            give()
 
 
 @pytest.mark.parametrize(("version", "drafter", "outcome"), [
@@ -127,33 +124,6 @@ def test_no_draft_meets_a_stop_string_where_tokens_behind_it_would_stay(
     assert found == ({LIMIT_KEY: 0} if outcome == "undrafted" else None)
     with pytest.raises(VLLMValidationError, match="streaming input: an engine of das takes whole prompts"):
         built.process_inputs(SamplingParams(), resumable=True)
-
-
-OURS = (  # variables with which engines of das are built, or tests and experiments run
-    *("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_BATCH_INVARIANT", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND"),
-    *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "TOKENIZERS_PARALLELISM", "VLLM_NO_USAGE_STATS", "TRITON_F32_DEFAULT"),
-)
-PROCESS = """
-import os, sys, torch
-threads = torch.get_num_threads()
-import das
-das.install()
-das.speculate()
-from das.engine.build import build_engine
-from das.engine.settings import EngineSettings
-build_engine(EngineSettings(sys.argv[1], "das", max_model_len=64))
-print("RESULT", torch.get_num_threads() - threads, [name for name in sys.argv[2:] if name in os.environ])
-"""
-
-
-@pytest.mark.nightly
-def test_a_users_process_stays_theirs(tiny_policy: str) -> None:
-    """Its threads and its environment."""
-    clean = {name: value for name, value in os.environ.items() if name not in OURS}
-    command = [sys.executable, "-c", PROCESS, tiny_policy, *OURS]
-    run = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
-    assert "RESULT 0 []" in run.stdout.splitlines()
 
 
 def test_the_plugin_leaves_other_engines_alone_with_other_versions(monkeypatch: pytest.MonkeyPatch) -> None:

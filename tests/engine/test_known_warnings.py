@@ -6,9 +6,7 @@ import sys
 import warnings
 
 import pytest
-from transformers.utils.logging import set_tqdm_hook, tqdm
 
-from das.engine import versions as known_warnings
 from das.engine.versions import IN_LOGS, KNOWN, silence_known
 
 
@@ -33,24 +31,6 @@ def test_only_known_warnings_are_dropped(caplog: pytest.LogCaptureFixture) -> No
             logger.warning("something new")
     assert [record.getMessage() for record in caplog.records] == ["something new"] * len(IN_LOGS)
     assert len(KNOWN) == 2
-
-
-def test_bars_of_transformers_come_late(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def load() -> str:
-        for _ in tqdm(range(3), desc="Loading weights", mininterval=0):
-            pass
-        return capfd.readouterr().err
-
-    silence_known()
-    assert load() == ""
-    monkeypatch.setattr(known_warnings, "BAR_S", -1.0)
-    assert "Loading weights" in load()
-    previous = set_tqdm_hook(lambda make, args, options: iter(()))  # a user's own
-    try:
-        silence_known()
-        assert load() == ""
-    finally:
-        set_tqdm_hook(previous)
 
 
 def test_engines_that_did_not_ask_keep_their_warnings() -> None:

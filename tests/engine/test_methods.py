@@ -5,41 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Engines, roll
-from vllm import SamplingParams
 
 from das.engine.build import engine_arguments
 from das.engine.settings import METHODS, Method, find_method, method_in
 from das.general.errors import EngineError
 
 ROOT = Path(__file__).resolve().parents[2]
-TOY = Method(
-    "toy",
-    lambda settings: {
-        "method": "custom_class",
-        "model": "toy_proposer.ToyProposer",
-        "num_speculative_tokens": 2,
-    },
-)
+TOY = Method("toy", lambda settings: {"method": "custom_class", "model": "toy.Toy", "num_speculative_tokens": 2})
 
 
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_harness_takes_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "toy", TOY)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("toy")
-def test_a_row_alone_makes_a_method_that_drafts(engines: Engines, repetitive_policy: str) -> None:
-    """That such drafts change no token: tests/identity/test_vllm_drafters.py."""
-    llm = engines.build(repetitive_policy, method="toy")
-    params = [SamplingParams(temperature=0.6, max_tokens=60, seed=seed, ignore_eos=True) for seed in (3, 4)]
-    *_, report = roll(llm, [[5, 6, 5, 6, 5], [7, 8, 7, 8]], params, ["a", "b"], 1)
-    assert report["drafted"] > 0
-
-
-@pytest.mark.usefixtures("toy")
-def test_the_harness_takes_the_row() -> None:
     from experiments.settings.groups import ArmConfig
 
     arm = ArmConfig(name="mine", method="toy", speculative={})

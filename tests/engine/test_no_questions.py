@@ -1,5 +1,7 @@
-"""Engines whose callers bring neither seeds nor problem ids and announce no rollouts."""
+"""Engines whose callers bring neither seeds nor problem ids and announce no rollouts, or do so by half."""
 
+import logging
+import re
 from typing import Any
 
 import numpy as np
@@ -7,8 +9,11 @@ import pytest
 from conftest import Engines
 from vllm import SamplingParams
 from vllm.exceptions import VLLMValidationError
+from vllm.v1.worker.gpu.warmup import run_mixed_prefill_decode_warmup
 
 from das.engine import worker as das_worker
+from das.engine.settings import DasOptions
+from das.engine.worker import PlatformWorker
 from das.general.errors import NotInstalled
 
 PROMPTS = [[5, 6, 7], [5, 6, 7], [8, 9], [5, 6, 7], [8, 9], [30, 31, 32, 33]]
@@ -164,3 +169,69 @@ def test_a_rollout_that_ends_under_a_live_request_doubles_no_token(engines: Engi
 def test_requests_that_ask_for_nonsense_are_refused_and_the_engine_lives(engines: Engines, tiny_policy: str) -> None:
     """One without drafts is asked above."""
     refuse_nonsense(engines.fresh(tiny_policy, method="das"))
+
+
+def test_made_up_requests_teach_nothing(engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU vLLM runs some when an engine starts, to compile its kernels: their texts are no history."""
+    llm = engines.fresh(tiny_policy, method="das")
+    worker = llm.llm_engine.model_executor.driver_worker.worker
+
+    def warm_up(worker: Any) -> bool:
+        return run_mixed_prefill_decode_warmup(worker.model_runner, worker.execute_model, worker.sample_tokens, 8)
+
+    monkeypatch.setattr(PlatformWorker, "compile_or_warm_up_model", warm_up)
+    assert worker.compile_or_warm_up_model() is True, "vLLM has run them"
+    llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
+    tokens = generate(llm)
+    assert llm.collective_rpc("das_end_rollout", args=(1,))[0]["history_tokens"] == sum(map(len, tokens))
+
+
+def test_a_trainer_that_died_leaves_nothing_open(engines: Engines, tiny_policy: str) -> None:
+    """The next one of the same server drafts from the history of the trainings, not from an evaluation's."""
+    reports = []
+    for died in (False, True):
+        llm = engines.fresh(tiny_policy, method="das")
+        for tick in (1, 2):
+            llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
+            tokens = generate(llm, seed=tick)
+            (report,) = llm.collective_rpc("das_end_rollout", args=(tick,))
+            if died:
+                llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS), True))
+            llm.collective_rpc("das_meet_trainer")
+        reports.append([tokens, *(report[name] for name in ("passes", "drafted", "history_tokens"))])
+    assert reports[1] == reports[0]
+    assert reports[0][-1] > sum(map(len, tokens))
+
+
+def test_zero_is_said_in_reports_and_in_the_log(
+    engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says it where nobody ends a rollout. TRL's import lets vLLM's loggers say nothing but errors."""
+    monkeypatch.setattr(logging.getLogger("vllm"), "level", logging.ERROR)
+    llm = engines.fresh(tiny_policy, method="das")
+
+    def said(**asked: Any) -> list[str]:
+        generate(llm, **asked)
+        alarms: list[str] = llm.collective_rpc("das_end_rollout", args=(0,))[0].get("alarms", [])
+        return alarms
+
+    said()  # there is no history yet
+    assert said() == said(extra_args={"das_limit": 0}) == []
+    never = DasOptions(drafter={"min_prob": 1.0}, budget={"name": "fixed", "tokens": 8})
+    llm.collective_rpc("das_use_proposer", args=("never", never))
+    assert said(extra_args={"das_limit": 0}) == []
+    assert [line[:66] for line in said()] == ["nothing was drafted in 360 passes, though requests may draft. Usua"]
+    monkeypatch.setattr(das_worker, "MAX_PASSES", 100)
+    assert not caplog.records
+    for _ in range(3):
+        generate(llm)
+    assert re.search(r"speculation: nothing was drafted in \d+ passes, though requests may draft. Usual c", caplog.text)
+
+
+def test_drafts_for_which_an_engine_was_not_built_are_refused(engines: Engines, tiny_policy: str) -> None:
+    """Scratch blocks of self-drafts would be the policy's own. Last, because the engine is gone afterwards."""
+    llm = engines.fresh(tiny_policy, method="das")
+    own = DasOptions(self_draft="w8a8", budget={"name": "fixed", "tokens": 8})
+    llm.collective_rpc("das_use_proposer", args=("self", own))
+    with pytest.raises(NotInstalled, match="build it for the method self_draft"):
+        generate(llm)

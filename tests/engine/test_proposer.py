@@ -72,35 +72,6 @@ def batch() -> Batch:
     return batch
 
 
-def test_a_pass_of_known_requests_that_never_draft_is_not_read(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch.proposer, "_read_batch", lambda *args: pytest.fail("read"))
-    assert batch.propose() == [[], []]
-
-
-def test_a_request_runs_on_when_an_unannounced_rollout_ends(batch: Batch) -> None:
-    """A server's rollouts end between passes: with new weights, or once they are long."""
-    request = batch.add("c", limit=None)
-    batch.propose()
-    batch.proposer.end_rollout()
-    batch.propose()
-    assert request.generated == 2
-    batch.end("c")
-    batch.propose()
-    assert batch.proposer.draft_round.drafter.history_tokens == 2, "its whole response has joined the history"
-
-
-def test_a_request_that_drafts_is_noticed_among_them(batch: Batch) -> None:
-    request = batch.add("c", limit=None)
-    batch.propose()
-    assert not request.untracked
-    batch.propose()
-    assert request.generated == 2
-    batch.end("c")
-    batch.propose()
-    assert batch.proposer.live == []
-    assert batch.proposer.draft_round.drafter.history_tokens == 2, "it has joined the history"
-
-
 def test_an_id_that_stands_for_another_request_now_is_noticed(batch: Batch) -> None:
     request = batch.add("a", limit=None)
     batch.propose()
@@ -109,17 +80,6 @@ def test_an_id_that_stands_for_another_request_now_is_noticed(batch: Batch) -> N
     batch.propose()
     assert batch.proposer.live == [other]
     assert batch.proposer.draft_round.drafter.history_tokens == 1
-
-
-def test_requests_that_are_gone_are_forgotten(batch: Batch) -> None:
-    batch.end("a", "b")
-    for number in range(3):
-        batch.add(f"new-{number}", limit=None)
-        batch.propose()
-        batch.end(f"new-{number}")
-    assert len(batch.proposer.live) == 1
-    batch.proposer.end_over()
-    assert not batch.proposer.live
 
 
 def test_passes_at_rest_that_are_read_together_count_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

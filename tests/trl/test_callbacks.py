@@ -7,10 +7,8 @@ import pytest
 import wandb
 from transformers.integrations import WandbCallback
 
-from das.engine.rollouts.report import Finished, RolloutReport
-from das.engine.rollouts.rollout import Rollout
 from das.engine.settings import EngineSettings
-from das.trl.callbacks import LastLine, WandbRecord
+from das.trl.callbacks import WandbRecord
 
 
 def test_config_tags_group_and_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
@@ -33,14 +31,3 @@ def test_config_tags_group_and_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: A
     assert run.tags == ("mine", "das", "marginal")
     assert logged == [{"train/das/rollout_s": 1.5, "train/loss": 0.1, "train/global_step": 3}]
     run.finish()
-
-
-def test_a_training_ends_with_what_its_drafts_saved(capsys: pytest.CaptureFixture[str]) -> None:
-    line, state = LastLine(), SimpleNamespace(is_world_process_zero=True)
-    line.on_train_end(None, state, None)  # nothing was rolled out
-    for emitted in ([1] * 8, [7, 1]):
-        finished = [Finished(passes=len(emitted), drafted=8, tokens=[1] * 8, emitted=emitted)]
-        line.add(Rollout(1, finished, 1.0, RolloutReport(passes=len(emitted), drafted=8)))
-    line.on_train_end(None, state, None)
-    expected = "das: 6 of 16 drafted tokens were accepted (38%); 10 passes in place of 16, 38% saved, in 2 rollouts\n"
-    assert capsys.readouterr().err == expected

@@ -4,7 +4,6 @@ import json
 import socket
 import threading
 import warnings
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,16 +133,6 @@ def test_only_requests_of_rollouts_join_the_history(monkeypatch: pytest.MonkeyPa
         {"vllm_xargs": {"das_problem": "q"}},
         {"method": "das_call"},
     ]
-
-
-def test_a_server_that_fails_before_it_meets_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its workers never come, and the trainer says so before its own patience ends."""
-    client = client_of(monkeypatch, weight_transfer_config={"backend": WEIGHT_TRANSFER})
-    FailingServer(client, "init_weight_transfer_engine", monkeypatch)
-    # The thread that waits for the workers outlives the test, and Python's end waits for it.
-    monkeypatch.setattr(server_client, "join", partial(weight_transfer.join, patience_s=2))
-    with pytest.raises(EngineError, match="cannot take weights, see its log: Request failed: 500, no memory"):
-        client.init_communicator("cpu")
 
 
 def test_a_server_that_fails_before_it_takes_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""TRL's tools and environments with das.speculate(): drafts change nothing in any turn, and history is kept by step."""
+"""TRL's environments, whose methods are tools: drafts change nothing in any turn, and history is kept by step."""
 
 import json
 from pathlib import Path
@@ -10,20 +10,10 @@ from das.drafter.saved import read_history
 
 pytestmark = pytest.mark.slow
 
-KINDS = ("tools", "environment")
 
-
-@pytest.fixture(scope="module")
-def trained(repetitive_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with what the runs left, by kind and method."""
-    folder = tmp_path_factory.mktemp("trained")
-    run_script("tests/trl/tool_run.py", repetitive_policy, folder, *KINDS)
-    return folder
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_drafts_change_nothing_in_several_turns(kind: str, trained: Path) -> None:
-    runs = {method: json.loads((trained / kind / f"{method}.json").read_text()) for method in ("none", "das")}
+def test_drafts_change_nothing_in_several_turns(repetitive_policy: str, tmp_path: Path) -> None:
+    run_script("tests/trl/tool_run.py", repetitive_policy, tmp_path)
+    runs = {method: json.loads((tmp_path / f"{method}.json").read_text()) for method in ("none", "das")}
     none, das = runs["none"], runs["das"]
     assert das["same"] == none["same"]
     assert das["costs"]["ticks"] == none["costs"]["ticks"] == [1, 2, 3, 4], "the clock moves by step"
@@ -39,7 +29,7 @@ def test_drafts_change_nothing_in_several_turns(kind: str, trained: Path) -> Non
     problems = das["same"]["problems"]
     assert all(len(set(step[:4])) == len(set(step[4:])) == 1 for step in problems)
     assert len({problem for step in problems for problem in step}) == 2, "a row's problem is its own, in every step"
-    history = read_history(trained / kind / "das.npz")
+    history = read_history(tmp_path / "das.npz")
     texts = sorted(tuple(text.tokens[text.context :].tolist()) for text in history.texts)
     generated = []
     for responses, turns_of_rows in zip(das["same"]["responses"], das["same"]["turns"], strict=True):

@@ -1,7 +1,7 @@
-"""Train a random policy in several turns with das.speculate(): python tests/trl/tool_run.py POLICY OUT KIND ...
+"""Train a random policy in several turns with das.speculate(): python tests/trl/tool_run.py POLICY OUT
 
-KIND: tools | environment. A random policy writes no calls, so a rule on its tokens decides which responses are one.
-Writes OUT/KIND/METHOD.json for METHOD none and das: what must be equal in both, and what the turns cost.
+Its environments' methods are the tools. A random policy writes no calls: a rule on its tokens decides which responses
+are one. Writes OUT/METHOD.json for METHOD none and das: what must be equal in both, and what the turns cost.
 """
 
 import json
@@ -36,16 +36,6 @@ RESPONSE_TEMPLATE = {"defaults": {"role": "assistant"}, "fields": {"content": {"
 asked: list[Any] = []  # the engines that a button asks, too
 
 
-def press(button: int) -> str:
-    """Press a button.
-
-    Args:
-        button: its number.
-    """
-    assert all(len(ask_llm(llm)) == 8 for llm in asked)
-    return f"button {button} is {'red' if button % 2 else 'blue'}"
-
-
 class Buttons:
     """Buttons that know how often they were pressed."""
 
@@ -60,8 +50,9 @@ class Buttons:
         Args:
             button: its number.
         """
+        assert all(len(ask_llm(llm)) == 8 for llm in asked)
         self.pressed += 1
-        return f"{self.pressed}: {press(button)}"
+        return f"{self.pressed}: button {button} is {'red' if button % 2 else 'blue'}"
 
 
 def parsed(tokenizer: Any, ids: list[int], **more: Any) -> dict[str, Any]:
@@ -78,19 +69,16 @@ def reward(completions: list[list[dict[str, str]]], **columns: Any) -> list[floa
     return [float(sum(map(str.isalpha, "".join(turn["content"] for turn in turns)))) for turns in completions]
 
 
-def build(policy: str, kind: str, out: Path) -> GRPOTrainer:
-    """A trainer with tools or environments."""
+def build(policy: str, out: Path) -> GRPOTrainer:
+    """A trainer with environments, which write the row's name into the prompt."""
     tokenizer = AutoTokenizer.from_pretrained(policy)
     tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE
-    environment = kind == "environment"  # it writes the row's name into the prompt
-    names = ("one", "two")
-    prompts = [[{"role": "user", "content": "press" if environment else name}] for name in names]
-    several: dict[str, Any] = {"environment_factory": Buttons} if environment else {"tools": [press]}
+    prompts = [[{"role": "user", "content": "press"}]] * 2
     return GRPOTrainer(
         model=policy,
         processing_class=tokenizer,
         reward_funcs=reward,
-        train_dataset=Dataset.from_dict({"prompt": prompts, "name": names}),
+        train_dataset=Dataset.from_dict({"prompt": prompts, "name": ["one", "two"]}),
         args=GRPOConfig(
             output_dir=str(out),
             vllm_max_model_length=480,
@@ -104,14 +92,14 @@ def build(policy: str, kind: str, out: Path) -> GRPOTrainer:
             learning_rate=0.01,
             **ON_CPU,
         ),
-        **several,
+        environment_factory=Buttons,
     )
 
 
-def train(policy: str, kind: str, method: str, out: Path) -> None:
+def train(policy: str, method: str, out: Path) -> None:
     """Train once, write OUT/METHOD.json and the drafter's history."""
     das.speculate(method, drafter={"min_prob": 0.005}, budget={"name": "fixed", "tokens": 6})
-    trainer = build(policy, kind, out)
+    trainer = build(policy, out)
     generation = trainer.vllm_generation
     steps: list[tuple[Any, int]] = []
     by_turn: list[list[dict[str, int]]] = []
@@ -155,6 +143,5 @@ if __name__ == "__main__":
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
     grpo_trainer.parse_response = parsed
-    for chosen in sys.argv[3:]:
-        for arm in ("none", "das"):
-            train(sys.argv[1], chosen, arm, Path(sys.argv[2]) / chosen)
+    for arm in ("none", "das"):
+        train(sys.argv[1], arm, Path(sys.argv[2]))

@@ -50,64 +50,6 @@ for rows, vocab in ((100, 512), (200, 40), (5, 32_000), (1, 151_936), (2, 16_385
     assert torch.equal(in_torch, in_c), (rows, vocab)
 """
 
-DRAWN = """
-import numpy as np, torch
-from vllm import SamplingParams
-from das.verify import sampler as module
-from das.verify.sampler import draw, draw_inputs
-from das.verify.layout import on_device
-from das.verify.keyed_triton import keyed_argmax_triton
-from das.verify.layout import Layout
-from das.verify.noise import device_accept, noise_inputs
-from plain_batch import PlainRunner
-
-WHOLE, SHORT, KEPT = 151_936, 17_000, 40  # all other tokens are impossible; the interpreter takes a second for 152k
-CPU = torch.device("cpu")
-generator = torch.Generator().manual_seed(0)
-
-
-def thinned(rows, vocab):
-    logits = torch.full((rows, vocab), -torch.inf)
-    ends = torch.tensor([0, 16_383, 16_384, vocab - 1])  # of splits; equal for greedy rows
-    columns = torch.cat([ends, torch.randint(vocab, (KEPT,), generator=generator)])
-    logits[:, columns] = torch.randn(rows, len(columns), generator=generator)
-    logits[:, ends] = 3.0
-    return logits
-
-
-def in_triton(logits, inputs):
-    return keyed_argmax_triton(logits, inputs["key0"], inputs["key1"], inputs["greedy"])
-
-
-def same(lengths, vocab):  # a pass with drafts of these lengths, drawn as on devices and as on CPUs
-    counts, requests = np.array(lengths), np.arange(len(lengths))
-    seeds, positions, greedy = requests - 2, 5 * requests, requests % 3 == 2
-    logits = thinned(int(counts.sum()) + len(counts), vocab)
-    tokens = torch.zeros(int(counts.sum()), dtype=torch.int32)  # token 0 is likely, so some drafts are right
-    layout, width = Layout(counts), int(counts.max()) + 1
-    emitted = draw(logits, layout, tokens, seeds, positions, greedy, width, {})
-    inputs = on_device(CPU, draw_inputs(layout, seeds, positions, greedy, width))
-    sampled = in_triton(logits, inputs)
-    triton = sampled[:, None].int() if width == 1 else device_accept(sampled, tokens, inputs)
-    assert torch.equal(emitted, triton), lengths
-
-
-same([0], WHOLE)
-same([0, 0, 0], WHOLE)
-for lengths in ([0, 0, 0], [0, 1, 5], [2], [0, 0, 3, 7, 1]):
-    same(lengths, SHORT)
-
-# The whole sampler, with what training asks for: temperature, top-k, top-p, min-p, log-probs.
-ordinary = dict(temperature=0.6, top_p=0.95, top_k=20, min_p=0.01, logprobs=1)
-for requests in (1, 3):
-    logits, outputs = thinned(requests, SHORT), []
-    for argmax in (module.keyed_argmax, lambda x, *keys: in_triton(x, on_device(CPU, noise_inputs(*keys)))):
-        module.keyed_argmax = argmax
-        runner = PlainRunner([SamplingParams(seed=i, **ordinary) for i in range(requests)], SHORT)
-        outputs.append(runner.sample(logits.clone(), None))
-    assert torch.equal(outputs[0].sampled_token_ids, outputs[1].sampled_token_ids), requests
-"""
-
 COMPILED = """
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
@@ -164,21 +106,12 @@ def run_python(folder: Path, code: str, **environment: str) -> Any:
     """Run `code` in a fresh process. It goes through a file, because Triton reads a kernel's source from its file."""
     script = folder / "script.py"
     script.write_text(code)
-    environment |= {"PYTHONPATH": os.pathsep.join(sys.path)}  # tests, too
     return subprocess.run([sys.executable, script], env={**os.environ, **environment}, capture_output=True, text=True)
 
 
 @pytest.mark.slow
 def test_interpreted_kernels_give_the_bits_of_c_and_torch_and_remember_what_torch_does(tmp_path: Path) -> None:
     ran = run_python(tmp_path, INTERPRETED + REMEMBERED, TRITON_INTERPRET="1")
-    assert ran.returncode == 0, ran.stderr
-
-
-@pytest.mark.nightly
-def test_passes_and_the_sampler_draw_in_the_interpreter_as_in_c(tmp_path: Path) -> None:
-    """At one row, odd numbers of rows, and drafts of several lengths, on up to 151,936 tokens; few are possible.
-    Seen to fail when the last of equal splits is chosen, and without the offset in the positions of draw_inputs."""
-    ran = run_python(tmp_path, DRAWN, TRITON_INTERPRET="1")
     assert ran.returncode == 0, ran.stderr
 
 

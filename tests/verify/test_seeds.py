@@ -1,9 +1,11 @@
 """Seeds and problem ids that requests get if they bring none."""
 
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 
+from das.engine.rollouts.rollout import evaluation_seed, request_seed
 from das.verify.admission import default_problem, features_of, made_seed
 
 
@@ -28,3 +30,10 @@ def test_two_images_with_the_same_text_are_two_problems() -> None:
     features = [features_of(state) for state in states]
     assert len({default_problem(prompt, each) for each in features}) == 5
     assert default_problem(prompt, []) == default_problem(prompt)
+
+
+def test_seeds_of_evaluations_belong_to_problem_and_sample() -> None:
+    asked = list(product((0, 100), (0, 1, 2), ("a", "b"), (0, 1, 2)))
+    seeds = {evaluation_seed(run, step, problem, sample) for run, step, problem, sample in asked}
+    assert len(seeds) == len(asked)
+    assert not seeds & {request_seed(0, *of) for of in product((0, 1), range(8), (False, True))}

@@ -34,17 +34,12 @@ from vllm.platforms.cuda import NonNvmlCudaPlatform  # noqa: E402
 from vllm.platforms.interface import DeviceCapability  # noqa: E402
 
 SEATS, DRAFTED, LONGEST = 256, 32, 8192
-HEAD = {
-    **{"model_type": "llama", "architectures": ["LlamaForCausalLMEagle3"], "dtype": "bfloat16", "head_dim": 128},
-    **{"draft_vocab_size": 32000, "num_hidden_layers": 1, "max_position_embeddings": 32768},
-}
 METHODS: dict[str, dict[str, Any]] = {
     "none": {},
     "das": {},
     "ngram": {"speculative": {"num_speculative_tokens": 4, "prompt_lookup_max": 4}},
     "das distribution": {"exact": "distribution"},
     "self_draft": {"self_draft": "w4"},
-    "eagle3": {"speculative": {"num_speculative_tokens": 4}},
 }
 PASSES = {  # drafted tokens of each request
     "1 live": [0],
@@ -77,26 +72,13 @@ import das  # noqa: E402
 from experiments.policies.shapes import shape_of, weightless_policy  # noqa: E402
 
 
-def head_for(policy: Path) -> str:
-    """Returns the folder of an EAGLE-3 head for the policy, without weights."""
-    config = json.loads((policy / "config.json").read_text())
-    same = ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
-    head = policy.with_name(policy.name + "-head")
-    head.mkdir(exist_ok=True)
-    (head / "model.safetensors").touch()
-    (head / "config.json").write_text(json.dumps(HEAD | {key: config[key] for key in same}))
-    return str(head)
-
-
 def configured(policy: Path, method: str) -> Any:
     """Returns the configuration of an engine after the checks and the settings of das's worker."""
     from vllm.engine.arg_utils import EngineArgs
 
     from das.engine.worker import DasWorker, PlatformWorker
 
-    options = dict(METHODS[method])
-    if "eagle3" in method:
-        options["speculative"] = {**options["speculative"], "model": head_for(policy)}
+    options = METHODS[method]
     budget = {"name": "fixed", "tokens": DRAFTED}
     arguments = das.engine_arguments(method.split()[0], budget=budget, **options)
     sizes = {"max_model_len": LONGEST, "max_num_seqs": SEATS, "max_num_batched_tokens": SEATS * (1 + DRAFTED)}
@@ -202,9 +184,9 @@ def main() -> None:
 
     _LazyRegisteredModel._save_modelinfo_to_cache = lambda *args: None  # it imports every kernel
     rows = {}
-    for shape in ("7b", "8b", "100m"):
+    for shape in ("7b", "100m"):
         policy = weightless_policy(shape, shape_of(shape).vocabulary or 32000, "bfloat16", Path(sys.argv[1]))
-        for method in METHODS if shape != "100m" else ("none",):
+        for method in METHODS if shape != "100m" else ("none", "das"):
             rows[f"{shape} {method}"] = row(policy, method)
     print("ROWS" + json.dumps(rows))
     os._exit(0)

@@ -67,14 +67,6 @@ def test_where_a_request_began_before_the_rollout_its_end_is_found_all_the_same(
     assert end_of_response(request, 3) == 5
 
 
-def test_without_the_tokens_all_count() -> None:
-    meter, request = RolloutMeter(), request_of("a")
-    meter.record_pass([request], [0], [1])
-    meter.record_pass([request], [2], [3])
-    report = meter.report(meter.finished())
-    assert (report.passes, report.accepted) == (2, 2)
-
-
 @pytest.mark.parametrize(
     ("passes", "emitted", "tokens", "kept"),
     [

@@ -20,7 +20,6 @@ import triton.language as tl
 from conftest import Engines, mtp_policy, roll
 from triton.runtime.interpreter import InterpretedFunction
 
-from das.engine.runner.host_kernels import HOST_KERNELS
 from das.engine.runner.stand_in import HostKernel, is_kernel, replace_kernels
 
 ROUNDED = ("_topk_log_softmax_kernel",)  # its last bits differ on purpose: torch's
@@ -61,17 +60,6 @@ def launch_both(self: HostKernel, grid: Any, *args: Any, **kwargs: Any) -> None:
             assert same, f"{self.name}: argument {i} differs from the kernel's"
 
 
-def spoiled(name: str) -> None:
-    """Let one kernel's function write something else, to show that the comparison notices it."""
-    function = HOST_KERNELS[name]
-
-    def wrong(grid: Any, k: Any) -> None:
-        function(grid, k)
-        k.logits[0] += 1
-
-    HOST_KERNELS[name] = wrong
-
-
 def prepare_multimodal_positions() -> None:
     """Launch the kernel that only engines with images launch: a request amid its prompt, and one behind it."""
     from vllm.v1.worker.gpu.mm.rope import RopeState
@@ -87,9 +75,7 @@ def prepare_multimodal_positions() -> None:
     assert state.positions[0, 9:13].tolist() == [28, 29, 30, 31]
 
 
-def main(policy: str, spoil: str) -> None:
-    if spoil:
-        spoiled(spoil)
+def main(policy: str) -> None:
     HostKernel.launch = launch_both  # type: ignore[method-assign]
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
@@ -123,4 +109,4 @@ def main(policy: str, spoil: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "")
+    main(sys.argv[1])

@@ -17,6 +17,7 @@ from das.engine.requests import Request
 from das.engine.runner.runner import Runner
 from das.engine.runner.speculator import filled_up
 from das.engine.runner.verifier import KeyedVerifier
+from das.models.draft_passes import pass_inputs
 from das.verify.noise import REJECTED
 from tests.made_noise import torch_argmax
 
@@ -150,3 +151,12 @@ def test_a_wait_is_noticed() -> None:
         there.sum().item()
         there.nonzero()
     assert len(device.waits) == 4
+
+
+def test_a_draft_pass_waits_for_no_copy() -> None:
+    tables, positions = np.array([[3, 1], [2, 0]], np.int32), np.array([5, 3])
+    with Device() as device:
+        common, *there = pass_inputs(DEVICE, tables, 4, positions, np.array([7, 8]))
+    assert not device.waits
+    found = [tensor.value.tolist() for tensor in (common.slot_mapping, common.seq_lens, *there)]
+    assert found == [[5, 11], [6, 4], [7, 8], [5, 3]]  # in block 1; in block 2
