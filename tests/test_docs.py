@@ -13,8 +13,9 @@ import das
 from experiments.compare.comparison import arm_changes, arm_configs, check_stock
 from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS
+from experiments.settings.checked import schema_at
 from experiments.settings.compose import composed
-from experiments.settings.config import run_config
+from experiments.settings.config import CHOICES, RunConfig, run_config
 
 ROOT = CONFIGS.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
@@ -88,6 +89,22 @@ def test_code_and_configs_name_pages_and_anchors_that_exist() -> None:
         target = ROOT / "docs" / f"{page}.md"
         assert target.exists(), page
         assert not anchor or anchor in anchors(target), f"{page}.md#{anchor}"
+
+
+def test_settings_that_pages_name_exist() -> None:
+    """Those with a group; behind a + an argument of TRL, or of a drafter or budget of the user's own."""
+    keyed = re.compile(
+        rf"(?<![\w./+-])(?:{'|'.join([*CHOICES, 'head', 'eval', 'checkpoint'])})(?:\.[a-z_]+)+(?=[=`\s\]])"
+    )
+    named = {(page, key) for page in PAGES if page != LOG for key in keyed.findall(page.read_text())}
+    assert len(named) >= 100
+    for page, key in sorted(named):
+        group, *names = key.split(".")
+        choice = CHOICES.get(group)
+        kinds = [*choice.groups.values(), choice.other] if choice else [RunConfig]
+        path = names[:1] if choice else [group, *names]
+        known = key.endswith(".py") or key.startswith("policy.generation.")  # a file; NeMo-RL's
+        assert known or any(schema_at(kind, path) is not None for kind in kinds if kind), f"{page.name}: {key}"
 
 
 def test_files_that_pages_name_exist() -> None:

@@ -1,10 +1,11 @@
-"""Every code block of the README and of the guides runs, or composes; a page says of the others what they need."""
+"""Every code block and every command of the README, of CONTRIBUTING and of the guides runs, or composes."""
 
 import ast
 import importlib.util
 import inspect
 import re
 import shlex
+import sys
 import tomllib
 from argparse import ArgumentParser
 from itertools import dropwhile
@@ -22,22 +23,24 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 import das
+from das import __main__ as das_command
 from das.commands import run
 from das.engine.settings import DasOptions
 from experiments.run.errors import CONFIGS
 
 ROOT = CONFIGS.parent
 LOG = ROOT / "docs" / "log.md"  # dated: what it names may be gone
-PAGES = ("README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md") if page != LOG))
-# What the paragraph before a block says if the block cannot run here.
-ELSEWHERE = re.compile(r"needs (a GPU|\d+ GPUs|several machines|conda)")
+GUIDES = sorted(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md") if page != LOG)
+PAGES = ("README.md", "CONTRIBUTING.md", *GUIDES)
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+# A command within a sentence: variables, a program, and something behind it. A word in capitals stands for any.
+COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:\S*python|make|pip|docker|conda|wandb|ray start|vllm serve|launch/\w+\.sh) ")
 KNOWN = {"das": das, "GRPOConfig": trl.GRPOConfig, "GRPOTrainer": trl.GRPOTrainer, "LLM": vllm.LLM}
 
 
 class Block(NamedTuple):
-    """A code block: the paragraph before it, its language, its code, and the line on which the code begins."""
+    """A code block: its language, its code, and the line on which the code begins."""
 
-    before: str
     language: str
     code: str
     line: int
@@ -51,20 +54,18 @@ def read_blocks(page: str) -> list[Block]:
     found, line = [], 1
     for before, language, code, _ in zip(parts[::4], parts[1::4], parts[2::4], parts[3::4], strict=False):
         line += before.count("\n") + 1
-        found.append(
-            Block(before.rpartition("\n#")[2].strip().rpartition("\n\n")[2].replace("\n", " "), language, code, line)
-        )
+        found.append(Block(language, code, line))
         line += code.count("\n") + 1
     return found
 
 
 def blocks(*languages: str) -> list[Any]:
-    """The code in these languages that can run here, each with its page and line as id."""
+    """The code in these languages, each with its page and line as id."""
     return [
         pytest.param(block.code, id=f"{page}:{block.line}")
         for page in PAGES
         for block in read_blocks(page)
-        if block.language in languages and not ELSEWHERE.search(block.before)
+        if block.language in languages
     ]
 
 
@@ -107,24 +108,31 @@ def test_a_part_of_a_program_has_arguments_that_exist(code: str) -> None:
 
 
 def lines() -> list[Any]:
-    """Every command of the shell blocks that can run here, without its comment. Those of run.py are in test_docs.py."""
+    """Every command of shell blocks and sentences. Those of run.py are in test_docs.py."""
     found = []
     for block in blocks("sh"):
         code = block.values[0].replace("\\\n", " ")
         commands = [line for line in code.splitlines() if line.strip() and " run.py" not in line]
         found += [pytest.param(line, id=f"{block.id} {line[:40]}") for line in commands]
+    for page in PAGES:
+        spans = re.findall(r"`([^`]+)`", FENCED.sub("", (ROOT / page).read_text()).replace("\n", " "))
+        commands = sorted({span for span in spans if COMMAND.match(span) and " run.py" not in span})
+        found += [pytest.param(line, id=f"{page} {line[:40]}") for line in commands if "..." not in line]
     return found
 
 
 def check_launch(words: list[str]) -> None:
-    """accelerate's own parser takes a launch, its config names FSDP 2, and TRL's config has the script's arguments."""
+    """accelerate's own parser takes a launch, its config names FSDP 2, and TRL's config or the script the arguments."""
     given = launch_command_parser().parse_args(words[2:])
     if given.config_file is not None:
         launched = load_config_from_file(str(ROOT / given.config_file))
         assert launched.fsdp_config["fsdp_version"] == 2
+    own: set[str] = set()
     if "/" in given.training_script:
-        assert (ROOT / given.training_script).exists()
-    HfArgumentParser(trl.GRPOConfig).parse_args(given.training_script_args)
+        own = set(re.findall(r'add_argument\(\s*"(--\w+)"', (ROOT / given.training_script).read_text()))
+    options = re.split(r" (?=--)", " ".join(["", *given.training_script_args]))
+    of_trl = [option for option in options if option.split(" ")[0] not in own]
+    HfArgumentParser(trl.GRPOConfig).parse_args(" ".join(of_trl).split())
 
 
 @pytest.mark.parametrize("line", lines())
@@ -135,6 +143,7 @@ def test_a_command_composes(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert {word for word in words[1:] if "=" not in word} <= set(targets)
+        assert all((ROOT / test).exists() for test in re.findall(r"tests/[\w/.]+", line))
     elif words[:2] == ["vllm", "serve"] or words[1:3] == ["-m", "vllm.entrypoints.openai.api_server"]:
         options = words[2:] if words[0] == "vllm" else words[3:]
         of_server = make_arg_parser(FlexibleArgumentParser()).parse_args(options)
@@ -146,17 +155,25 @@ def test_a_command_composes(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert run.options(given.method, given.set)
         if "accelerate" in given.words:
             check_launch(given.words[given.words.index("accelerate") :])
+    elif words[1:4] == ["-m", "das", "doctor"]:
+        monkeypatch.setattr(sys, "argv", words[2:])
+        monkeypatch.setattr(das_command, "examine", lambda *asked: [])
+        assert das_command.main() in (0, 1)
     elif words[1:2] == ["-m"]:
         assert importlib.util.find_spec(words[2])
     elif words[0] == "accelerate":
         check_launch(words)
     elif words[:2] == ["ray", "start"]:
         ray_start.make_context("ray start", words[2:])
-    elif words[0].endswith("python") or words[0] == "pip":
-        scripts = [word for word in words if word.endswith(".py") and "/" in word]
-        assert all((ROOT / script).exists() for script in scripts)
+    elif words[0].endswith("python") or words[0] in ("pip", "conda"):
+        files = [word for word in words if word.endswith((".py", ".txt", ".yml")) and ("/" in word or word[-1] == "l")]
+        assert all((ROOT / file).exists() for file in files)
+    elif words[0] == "docker":
+        assert f" AS {words[words.index('--target') + 1]}\n" in (ROOT / "Dockerfile").read_text()
+    elif words[0].startswith("launch/"):
+        assert (ROOT / words[0]).exists()
     else:
-        assert words[0] in ("git", "cd", "wandb"), line
+        assert words[0] in ("git", "cd", "wandb", "export"), line
 
 
 RECIPE = pytest.param((ROOT / "examples" / "verl" / "recipes" / "das.yaml").read_text(), id="examples/verl")
