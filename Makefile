@@ -11,7 +11,7 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: run reproduce smoke nightly smoke-tasks check test pytest lint env env-test peers verl real-policy deepspeed docs look wheel check-gpu rehearse-gpu clean
+.PHONY: run reproduce smoke nightly smoke-tasks check test pytest lint env env-test peers verl real-policy deepspeed versions docs look wheel check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -25,8 +25,8 @@ smoke: env
 
 # What CI leaves out: tests/nightly, and further cases of what CI shows. Every experiment and every arm; a script that
 # kills runs and engines in all ways; longer searches for a request that drafts change and for settings that end in a
-# traceback; the pages in a browser; verl.
-nightly: smoke smoke-tasks docs look deepspeed verl env-test
+# traceback; the pages in a browser; verl; other versions of vLLM, TRL, transformers and Python.
+nightly: smoke smoke-tasks docs look deepspeed verl env-test versions
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache every_arm
 	$(PYTEST) $(PARALLEL) -m nightly
 	$(BIN)/python tests/nightly/strikes.py
@@ -55,7 +55,7 @@ TESTS ?= not slow
 test: lint
 	$(PYTEST) $(PARALLEL) -m "$(TESTS)"
 
-# Any tests: make pytest ARGS="tests/budget -k optimal"
+# Any tests: make pytest ARGS="tests/budget -k latency"
 pytest: env-test
 	$(PYTEST) $(ARGS)
 
@@ -111,6 +111,34 @@ verl: .verl/.verl-env
 	.verl/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Equal tokens and equal trainings with what das takes beside the versions of `make run`: make versions, or
+# OTHERS="oldest python3.12". A Python has an environment of its own in .versions (4 to 8 GB); the other names have
+# packages there that lie before those of .venv.
+OTHERS ?= vllm-0.31 oldest newest python3.12 python3.13
+EQUAL := $(PARALLEL) -m "not nightly" tests/identity/test_ladder.py tests/engine/test_server.py tests/trl/test_trainers.py
+versions: $(OTHERS:%=versions-%)
+.PRECIOUS: .versions/%/.env .versions/python%/.env
+
+versions-python%: .versions/python%/.env
+	PYTHONPATH="$(CURDIR)" .versions/python$*/bin/python -m pytest $(EQUAL)
+
+versions-%: .versions/%/.env env-test
+	PYTHONPATH="$(CURDIR)/.versions/$*:$(CURDIR)/.dev:$(CURDIR)" $(BIN)/python -m pytest $(EQUAL)
+
+.versions/python%/.env: requirements/cpu.txt requirements/dev.txt pyproject.toml
+	@python$* -c "" || { echo "error: no python$* here: install it, or leave it out of OTHERS" >&2; exit 2; }
+	rm -rf $(@D)
+	python$* -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements/cpu.txt)"
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps -r requirements/cpu.txt -r requirements/dev.txt
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.versions/%/.env: requirements/versions/%.txt .venv/.run-env
+	rm -rf $(@D)
+	$(INSTALL) --no-deps --target $(@D) -r $<
+	@touch $@
+
 # DeepSpeed, for scripts under ZeRO, in .deepspeed beside .venv (21 MB): put PYTHONPATH=.deepspeed before accelerate launch.
 deepspeed: .deepspeed/.deepspeed-env
 
@@ -147,4 +175,4 @@ wheel: env
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf .venv .dev .docs .look .peers .real .deepspeed .verl site build dist das/_build das/*/_build das/*/*/_build
+	rm -rf .venv .dev .docs .look .peers .real .deepspeed .verl .versions site build dist das/_build das/*/_build das/*/*/_build
