@@ -108,10 +108,7 @@ def shown_arms(names: Sequence[str]) -> list[str]:
 
 def smoothed(values: Sequence[float]) -> np.ndarray:
     """Return the mean of each value and those up to SMOOTH - 1 before it."""
-    sums = np.cumsum([0.0, *values])
-    ends = np.arange(1, len(sums))
-    starts = np.maximum(ends - SMOOTH, 0)
-    return np.asarray((sums[ends] - sums[starts]) / (ends - starts))
+    return np.array([np.mean(values[max(0, end - SMOOTH) : end]) for end in range(1, len(values) + 1)])
 
 
 def draw_time_and_reward(rows: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:

@@ -23,16 +23,7 @@ METHOD = ("arm", "drafter", "head", "budget", "engine", "schedule")  # arms of o
 WORK = ("policy", "data", "reward", "trainer", "cluster", "seed")  # all arms of a comparison do the same
 ARMS = ("arms", "vary")  # which arms there are
 PLAN = ("experiment", "profile", "paper")  # which runs are made
-FREE = (
-    "resume",
-    "checkpoint",
-    "eval",
-    "task",
-    "wandb",
-    "wandb_project",
-    "out",
-    "cache",
-)  # changes no token of a training
+FREE = ("resume", "checkpoint", "eval", "task", "wandb", "wandb_project", "out", "cache")  # no token of a training
 FREE_KEYS = (  # the same, of other groups
     *("engine.weight_check_every", "engine.own_process"),
     *("cluster.engines", "cluster.address", "cluster.silent_s", "cluster.start_s"),
