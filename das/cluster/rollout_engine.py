@@ -25,7 +25,7 @@ from das.engine.rollouts.rollout import RolloutRequest, own_parameters
 from das.engine.settings import EngineSettings
 from das.general.errors import ClusterError
 from das.weights.agreement import Policy
-from das.weights.loaded_weights import cached_blocks
+from das.weights.weight_check import cached_blocks
 
 Result = TypeVar("Result")
 # torchrun and accelerate set these variables to tell a trainer its rank. An engine would take that rank for its own.

@@ -35,8 +35,7 @@ from das.models.draft_passes import blocks_needed, with_scratch_blocks  # noqa: 
 from das.models.self_draft import QuantizedLayers, require_self_draft  # noqa: E402
 from das.verify.forced import Forced  # noqa: E402
 from das.weights.agreement import policy_of  # noqa: E402
-from das.weights.loaded_weights import lost_weights  # noqa: E402
-from das.weights.weight_check import WeightSample, fingerprint  # noqa: E402
+from das.weights.weight_check import WeightSample, fingerprint, lost_weights  # noqa: E402
 
 # An unannounced rollout (see DasWorker) ends after so many passes or requests, so that memory is bounded.
 MAX_PASSES = 2**14

@@ -34,8 +34,7 @@ from das.trl.engines import Engines
 from das.trl.engines.in_process import DasEngine
 from das.verify.admission import FORCED_KEY
 from das.weights.agreement import Policy, policy_of
-from das.weights.loaded_weights import lost_weights
-from das.weights.weight_check import WeightSample, problem_of
+from das.weights.weight_check import WeightSample, lost_weights, problem_of
 from experiments.run.errors import RunFailed
 
 

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from das.general.errors import NotInstalled
-from das.weights.loaded_weights import cached_blocks
+from das.weights.weight_check import cached_blocks
 
 pytestmark = pytest.mark.slow
 

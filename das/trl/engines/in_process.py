@@ -26,8 +26,7 @@ from das.trl.lag import done
 from das.trl.shared_history import SharedHistory
 from das.trl.support import invariance_problem
 from das.weights.agreement import Policy
-from das.weights.loaded_weights import cached_blocks
-from das.weights.weight_check import WeightSample, problem_of
+from das.weights.weight_check import WeightSample, cached_blocks, problem_of
 
 if TYPE_CHECKING:
     from trl.generation.vllm_generation import VLLMGeneration  # it takes seconds
