@@ -4,7 +4,9 @@ The engine's proposer (das.engine.proposer) and the simulated engine of the harn
 DraftRound, so that a simulated rollout makes the same drafter and budget calls, in the same order, as a real one.
 """
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from operator import gt
@@ -17,21 +19,50 @@ from das.drafter import Drafter, Drafts, HistoryDrafter
 from das.drafter.history import Arriving
 
 UNLIMITED = 2**31
-PLANNED_BY = 4  # the last rounds of a request, by which its rows are planned
+PLANNED_BY = 4  # the last rounds of a batch, by which the rows of a pass are planned
 
 
-def planned_rows(wanted: Sequence[Collection[int]], most: int) -> list[int]:
-    """Returns how many drafted tokens of each request to verify in a pass that begins before its drafts are known: as
-    many as the budget chose in the last rounds on average, rounded up, and fewer of the longest drafts where all would
-    be more than `most`. wanted: what the budget chose for each request in its last rounds."""
-    planned = [-(-sum(counts) // max(1, len(counts))) for counts in wanted]
-    over = sum(planned) - most
-    while over > 0:
-        longest = max(planned)
-        for i, count in enumerate(planned):
-            if count == longest and over > 0:
-                planned[i], over = count - 1, over - 1
-    return planned
+class RowsAhead:
+    """Decides how many drafted tokens a pass verifies that begins before its drafts are known: as many for each live
+    request as the budget chose in the last rounds on average. sizes: the rows of the graphs that a pass can be, in
+    rising order, which are filled up; (): passes are no graphs."""
+
+    def __init__(self, sizes: Sequence[int] = ()):
+        self._sizes = sizes
+        self._shares: deque[float] = deque(maxlen=PLANNED_BY)  # tokens for each live request
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the next pass verifies drafted tokens."""
+        return bool(self._shares)
+
+    def note(self, live: int, chosen: int) -> None:
+        """Note that the budget chose so many tokens of `live` requests' drafts. 0: the next pass verifies none."""
+        if chosen:
+            self._shares.append(chosen / live)
+        else:
+            self._shares.clear()
+
+    def of(self, live: int, room: int) -> int:
+        """Returns the drafted tokens of a pass of so many requests, at most `room`."""
+        if not self._shares:
+            return 0
+        rows = live + round(live * sum(self._shares) / len(self._shares))
+        at = bisect_left(self._sizes, rows)
+        return min(room, (self._sizes[at] if at < len(self._sizes) else rows) - live)
+
+
+def admitted(drafts: Drafts, most: np.ndarray, total: int) -> np.ndarray:
+    """Returns how many tokens to verify for each request, int64 [requests], so that they are `total` together whatever
+    was drafted: the drafted tokens that are likeliest to be accepted, and rows without a draft where these are too few.
+
+    most: how many tokens each request can verify; together at least `total`.
+    """
+    possible = np.minimum(drafts.counts, most)
+    have = min(total, int(possible.sum()))
+    _, counts, _, _ = best_tokens(replace(drafts, counts=possible), np.zeros(have + 1), have)
+    free = most - counts
+    return counts + np.clip(total - have - (np.cumsum(free) - free), 0, free)
 
 
 @dataclass(slots=True)
@@ -152,7 +183,7 @@ class DraftRound:
             return
         assert isinstance(self.drafter, HistoryDrafter)
         asked = [
-            (r.name, row, min(r.max_tokens - r.generated - 1, free), r.limit, r.stop_tokens)
+            (r.name, row, min(r.max_tokens - r.generated - 1, free), min(r.limit, r.allowed), r.stop_tokens)
             for r, row, free in zip(requests, rows, room, strict=True)
         ]
         self.drafter.draft_ahead(asked, self.max_draft_tokens, arriving, self.budget.floors(requests))
@@ -180,6 +211,7 @@ class DraftRound:
         longest = self.max_draft_tokens if self.room(len(requests)) else 0
         # These are comparisons, because min() of five values takes twice as long, and this runs in every pass.
         for limit, request, free in zip(wanted, requests, repeat(UNLIMITED) if room is None else room, strict=False):
+            request.allowed = limit
             remaining = request.max_tokens - request.generated - 1
             if limit > longest:
                 limit = longest

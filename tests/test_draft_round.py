@@ -10,7 +10,7 @@ import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.policies import Fixed, count_emitted
-from das.draft_round import DraftRound, planned_rows
+from das.draft_round import DraftRound, RowsAhead
 from das.drafter import Drafts, HistoryDrafter
 from das.drafter.distributions import NO_PAIR, PAIRS, Distributions
 from das.engine import proposer
@@ -105,7 +105,7 @@ def make_proposer(budget: dict[str, Any], remember: str) -> proposer.DasProposer
     return proposer.DasProposer(
         SimpleNamespace(
             additional_config={"das": {"drafter": {"min_prob": 0.02, "remember": remember}, "budget": budget}},
-            compilation_config=SimpleNamespace(max_cudagraph_capture_size=None),
+            compilation_config=SimpleNamespace(max_cudagraph_capture_size=None, cudagraph_capture_sizes=[]),
             speculative_config=SimpleNamespace(num_speculative_tokens=make_budget(budget).max_draft_tokens),
             model_config=SimpleNamespace(max_model_len=10_000, get_vocab_size=lambda: 2**15),
             parallel_config=SimpleNamespace(worker_cls=WORKER),
@@ -164,9 +164,10 @@ def run_like_vllm(
             output += emitted[-1]
             good = min(good, len(text) - 2)  # the response ends inside the pass
             passes, num_drafted, num_accepted = passes + 1, num_drafted + len(draft), num_accepted + good
-        cells = np.array(places)[:, None] + np.arange(max(map(len, emitted)))
+        shown = np.concatenate([np.arange(at, at + n + 1) for at, n in zip(places, drafted, strict=True)])
+        pairs = Remembered(remembered[np.minimum(shown, len(remembered) - 1)], np.array(drafted))
         known = [requests.known[str(i)] for i in rows]
-        proposed = drafting.propose(Pass(known, emitted, drafted, [ended], [Remembered(remembered, cells)]))
+        proposed = drafting.propose(Pass(known, emitted, drafted, [ended], [pairs]))
         drafts = dict(zip(rows, proposed, strict=True))
         over = [str(i) for i in rows if STOP in requests.known[str(i)].output_token_ids]
         rows = [i for i in rows if str(i) not in over]
@@ -279,11 +280,17 @@ def test_a_pass_has_no_more_rows_than_fit_and_the_likeliest_tokens_have_them(liv
         assert gains[is_kept].min() >= gains[~is_kept].max(initial=0)
 
 
-def test_planned_rows_are_the_mean_of_the_last_rounds_and_fit() -> None:
-    wanted = [[], [0, 0, 1], [8, 8, 8, 8], [3, 4]]
-    assert planned_rows(wanted, 13) == [0, 1, 8, 4]
-    assert planned_rows(wanted, 7) == [0, 1, 3, 3]
-    assert planned_rows(wanted, 0) == [0, 0, 0, 0]
+def test_the_rows_of_a_late_pass_are_the_mean_of_the_last_rounds_and_fill_a_graph() -> None:
+    ahead = RowsAhead((8, 16, 32))
+    assert ahead.of(4, 99) == 0
+    for chosen in (400, 8, 8, 8, 16):  # the first is too long ago
+        ahead.note(4, chosen)
+    assert ahead.of(4, 99) == 12, "10 of 4 requests: a graph of 16 rows"
+    assert ahead.of(2, 99) == 6
+    assert ahead.of(4, 3) == 3
+    assert ahead.of(32, 99) == 80, "no graph is as large"
+    ahead.note(4, 0)
+    assert ahead.of(4, 99) == 0
 
 
 def test_who_is_not_kept_leaves_no_trace() -> None:

@@ -29,6 +29,7 @@ class LiveRequest:
     num_drafted: int = 0  # number of draft tokens verified so far
     num_accepted: int = 0  # number of these that were accepted
     passes: int = 0  # number of target passes that emitted tokens for it
+    allowed: int = 0  # the longest draft that the budget allowed in the last round
 
     def cut_at_stop(self, tokens: list[int]) -> list[int]:
         """Returns `tokens` up to and including the first stop token, and notes it. Tokens after a stop token are never

@@ -37,24 +37,51 @@ from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.drafter.texts import IndexedRequest, SharedTexts, Stores
 from das.general.arrays import token_array
 
-__all__ = ["Arriving", "HistoryDrafter"]
+__all__ = ["Arriving", "HistoryDrafter", "Late"]
+
+
+@dataclass(frozen=True)
+class Late:
+    """Where a device looks for drafts, by the rows of a batch.
+
+    tokens: int64 [rows, longest draft], filled up with 0. probs: of each token, given those before it, float64. counts:
+    of tokens, int64 [rows]. marks: int64; the first is the number of the pass behind which they are.
+    """
+
+    tokens: np.ndarray
+    probs: np.ndarray
+    counts: np.ndarray
+    marks: np.ndarray
+
+    def write(self, number: int, rows: Sequence[int] = (), drafts: Drafts | None = None) -> None:
+        """Write the drafts behind a pass, of the requests in these rows, unless the thread has done so."""
+        if self.marks[0] >= number:
+            return
+        self.tokens[:], self.probs[:], self.counts[:] = 0, 0.0, 0
+        if drafts is not None:
+            at, width = np.asarray(rows), min(self.tokens.shape[1], drafts.tokens.shape[1])
+            self.counts[at] = np.minimum(drafts.counts, width)
+            is_drafted = np.arange(width) < self.counts[at, None]
+            self.tokens[at, :width] = np.where(is_drafted, drafts.tokens[:, :width], 0)
+            self.probs[at, :width] = np.where(is_drafted, drafts.probs[:, :width], 0.0)
+        self.marks[0] = number
 
 
 @dataclass(frozen=True)
 class Arriving:
     """The tokens of a pass, which may still be on their way into this process's memory.
 
-    tokens: int64 [batch, 1 + width]: how many each request of the batch emitted, and the tokens. remembered: their
-    distributions, uint32 [rows, PAIRS], and which row each token has, int64 [batch, width]. number, arrived: the number
-    of the pass, and the address of an int64 that is as large once they are there; 0: they are. late: where a device
-    waits for drafts, int64 [batch, longest draft], and the address where it waits for `number`.
+    tokens: int64 [batch, 2 + width]: how many tokens each request of the batch emitted, how many drafted ones it
+    verified, and the tokens. remembered: the distributions of its rows of logits, uint32 [rows, PAIRS], and how many
+    rows less one each request has, int64 [batch]. number, arrived: the number of the pass, and the address of an int64
+    that is as large once they are there; 0: they are. late: where a device waits for drafts.
     """
 
     tokens: np.ndarray
     remembered: tuple[np.ndarray, np.ndarray] | None = None
     number: int = 0
     arrived: int = 0
-    late: tuple[np.ndarray, int] | None = None
+    late: Late | None = None
 
 
 @dataclass
@@ -265,16 +292,18 @@ class HistoryDrafter(Drafter):
         }
         if floors is not None:
             arrays["floors"] = np.array(floors, np.float64)
+        beside = {"drafted_stride": 0}
         if arriving.remembered is not None:
-            arrays["pairs"], arrays["cells"] = arriving.remembered
+            arrays["pairs"], arrays["num_drafted"] = arriving.remembered
+            beside["drafted_stride"] = arrays["num_drafted"].strides[0] // 8
+        if (late := arriving.late) is not None:
+            arrays |= {"late": late.tokens, "late_probs": late.probs, "late_counts": late.counts, "mark": late.marks}
+            beside["late_width"] = late.tokens.shape[1]
         job = native.Job(
-            n=n, width=arriving.tokens.shape[1] - 1, stride=longest, learns=self.learns, number=arriving.number,
-            arrived=arriving.arrived or None, cell_width=arrays["cells"].shape[1] if "cells" in arrays else 0,
+            n=n, batch=len(arriving.tokens), width=arriving.tokens.shape[1] - 2, stride=longest, learns=self.learns,
+            number=arriving.number, arrived=arriving.arrived or None, **beside,
             **{name: values.ctypes.data for name, values in arrays.items()},
         )  # fmt: skip
-        if arriving.late is not None:
-            drafts, job.mark = arriving.late
-            job.late, job.late_width = drafts.ctypes.data, drafts.shape[1]
         native.check(self._lib.das_post(self._core, job))
         self._ahead = _Ahead(job, {name: i for i, name in enumerate(names)}, arrays, arriving)
 

@@ -67,12 +67,11 @@ class Job(ctypes.Structure):
     """A pass whose tokens the thread takes in, and drafts behind. Mirrors the C struct `Job` of thread.h."""
 
     _fields_ = [
-        *[(name, ctypes.c_int32) for name in ("n", "width", "stride", "learns")],
+        *[(name, ctypes.c_int32) for name in ("n", "batch", "width", "stride", "late_width", "learns")],
         *[(name, ctypes.c_void_p) for name in ("handles", "rows", "left", "caps", "floors", "stops", "stop_ends")],
-        *[(name, ctypes.c_void_p) for name in ("tokens", "pairs", "cells")],
-        *[(name, ctypes.c_int64) for name in ("cell_width", "number")],
-        *[(name, ctypes.c_void_p) for name in ("arrived", "late", "mark")],
-        ("late_width", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("tokens", "pairs", "num_drafted")],
+        *[(name, ctypes.c_int64) for name in ("drafted_stride", "number")],
+        *[(name, ctypes.c_void_p) for name in ("arrived", "late", "late_counts", "late_probs", "mark")],
         *[(name, ctypes.c_void_p) for name in ("kept", "drafts", "probs", "counts", "limits")],
         ("code", ctypes.c_int64),
     ]

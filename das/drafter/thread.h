@@ -10,21 +10,21 @@
 /* Mirrored field by field in native.py. n requests are in `rows` of a batch; `width` and `stride`: the most tokens that a
  * pass emits for one, and the most that are drafted for one. */
 typedef struct {
-    int32_t n, width, stride, learns;
+    int32_t n, batch, width, stride, late_width, learns;
     const int64_t *handles, *rows;                    /* [n] */
     const int64_t *left;             /* [n]: tokens that may be drafted behind the text, had the pass emitted none */
     const int64_t *caps;             /* [n]: the longest draft */
     const double *floors;            /* [n], or NULL */
     const int32_t *stops;            /* all requests' stop tokens */
     const int64_t *stop_ends;        /* [n]: where those of each end */
-    const int64_t *tokens;           /* [batch][1 + width]: how many tokens a request emitted, and the tokens */
+    const int64_t *tokens;           /* [batch][2 + width]: how many tokens a request emitted and verified, the tokens */
     const uint32_t *pairs;           /* [batch's rows of logits][PAIRS], or NULL */
-    const int64_t *cells;            /* [batch][cell_width]: the row of logits of each token */
-    int64_t cell_width, number;
+    const int64_t *num_drafted;      /* a request's rows of logits are one more, and lie together */
+    int64_t drafted_stride, number;
     const int64_t *arrived;          /* at least `number` once tokens and pairs are there; NULL: they are */
-    int64_t *late, *mark;            /* drafts for the device, [batch][late_width], and where `number` says that they
-                                        are there; or NULL */
-    int64_t late_width;
+    int64_t *late, *late_counts;     /* drafts for the device, [batch][late_width], and how many tokens; or NULL */
+    double *late_probs;              /* [batch][late_width] */
+    int64_t *mark;                   /* where `number` says that they are there */
     int64_t *kept;                   /* [n]: tokens that joined the text */
     int32_t *drafts;                 /* [n][stride] */
     double *probs;                   /* [n][stride] */
@@ -50,39 +50,55 @@ static int await_tokens(Thread *t, const Job *j) {
     return 1;
 }
 
-/* Appends what the pass emitted for request r, up to its first stop token. */
-static int take_in(Drafter *d, Job *j, int32_t r, int32_t *toks, uint32_t (*pairs)[PAIRS]) {
-    const int64_t *row = j->tokens + j->rows[r] * (1 + j->width), n = row[0];
+/* Where each request's rows of logits begin. */
+static void first_rows(const Job *j, int64_t *first) {
+    for (int64_t b = 0, row = 0; b < j->batch; b++) {
+        first[b] = row;
+        row += 1 + j->num_drafted[b * j->drafted_stride];
+    }
+}
+
+/* Appends what the pass emitted for request r, up to its first stop token. row: its first row of logits. */
+static int take_in(Drafter *d, Job *j, int32_t r, int64_t row, int32_t *toks) {
+    const int64_t *own = j->tokens + j->rows[r] * (2 + j->width), n = own[0];
     int64_t first = r ? j->stop_ends[r - 1] : 0, kept = 0;
     for (int stopped = 0; kept < n && !stopped; kept++) {
-        toks[kept] = (int32_t)row[1 + kept];
+        toks[kept] = (int32_t)own[2 + kept];
         if (toks[kept] < 0) return BAD_TOKEN;
         for (int64_t s = first; s < j->stop_ends[r]; s++) stopped |= j->stops[s] == toks[kept];
-        if (j->pairs)
-            memcpy(pairs[kept], j->pairs + j->cells[j->rows[r] * j->cell_width + kept] * PAIRS, sizeof *pairs);
     }
     int64_t limit = j->left[r] - kept < j->caps[r] ? j->left[r] - kept : j->caps[r];
     if (limit > j->stride) limit = j->stride;
     j->kept[r] = kept;
     j->limits[r] = limit > 0 ? limit : 0;
-    return extend(d, (int32_t)j->handles[r], toks, j->pairs ? pairs[0] : NULL, kept, 1, j->learns);
+    return extend(d, (int32_t)j->handles[r], toks, j->pairs ? j->pairs + row * PAIRS : NULL, kept, 1, j->learns);
+}
+
+static void write_late(const Job *j) {
+    memset(j->late_counts, 0, sizeof *j->late_counts * (size_t)j->batch);
+    for (int32_t r = 0; r < j->n; r++) {
+        int64_t at = j->rows[r] * j->late_width, n = j->counts[r] < j->late_width ? j->counts[r] : j->late_width;
+        j->late_counts[j->rows[r]] = n;
+        for (int64_t k = 0; k < j->late_width; k++) {
+            j->late[at + k] = k < n ? j->drafts[r * j->stride + k] : 0;
+            j->late_probs[at + k] = k < n ? j->probs[r * j->stride + k] : 0.0;
+        }
+    }
+    __atomic_store_n(j->mark, j->number, __ATOMIC_RELEASE);
 }
 
 static int do_job(Drafter *d, Thread *t, Job *j) {
     int rc = 0;
     if (!await_tokens(t, j)) return 0;
-    int32_t *toks = malloc((sizeof *toks + sizeof(uint32_t[PAIRS])) * (size_t)(j->width + 1));
-    if (!toks) return NO_MEMORY;
-    uint32_t (*pairs)[PAIRS] = (void *)(toks + j->width + 1);
-    for (int32_t r = 0; !rc && r < j->n; r++) rc = take_in(d, j, r, toks, pairs);
-    free(toks);
+    int64_t *first = calloc((size_t)j->batch + (size_t)(j->width + 2) / 2, sizeof *first);
+    if (!first) return NO_MEMORY;
+    int32_t *toks = (int32_t *)(first + j->batch);
+    if (j->pairs) first_rows(j, first);
+    for (int32_t r = 0; !rc && r < j->n; r++) rc = take_in(d, j, r, first[j->rows[r]], toks);
+    free(first);
     if (!rc) rc = das_propose(d, j->n, j->handles, j->limits, j->floors, j->stride, j->drafts, j->probs, j->counts);
-    if (rc || !j->late) return rc;
-    for (int32_t r = 0; r < j->n; r++)
-        for (int64_t k = 0; k < j->late_width; k++)
-            j->late[j->rows[r] * j->late_width + k] = k < j->counts[r] ? j->drafts[r * j->stride + k] : 0;
-    __atomic_store_n(j->mark, j->number, __ATOMIC_RELEASE);
-    return 0;
+    if (!rc && j->late) write_late(j);
+    return rc;
 }
 
 static void *work(void *core) {

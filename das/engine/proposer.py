@@ -5,15 +5,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from das.budget import BudgetPolicy, DraftWork, TargetPass, make_budget
 from das.budget.acceptance import TokenCalibration
 from das.budget.lengths import RemainingLength
 from das.budget.policies import count_emitted
-from das.draft_round import DraftRound, planned_rows
+from das.draft_round import DraftRound, Proposal, RowsAhead
 from das.drafter import HistoryDrafter, make_drafter
-from das.drafter.history import Arriving
+from das.drafter.history import Arriving, Late
 from das.drafter.saved import SavedText
 from das.engine.patches.gpu import rows_of_graphs
 from das.engine.requests import Pass, Request
@@ -95,6 +93,7 @@ class DasProposer:
             int(vllm_config.speculative_config.num_speculative_tokens),
             rows_of_graphs(vllm_config),
         )
+        self._ahead = RowsAhead(vllm_config.compilation_config.cudagraph_capture_sizes or ())
         self.max_model_len = int(vllm_config.model_config.max_model_len)
         self.live: list[Request] = []  # that the drafter knows: they have emitted a token, and have not ended
         self.lengths = RemainingLength(self.max_model_len)
@@ -113,66 +112,65 @@ class DasProposer:
         """True if the drafter remembers the distributions from which tokens were sampled."""
         return self.draft_round.drafter.remembers
 
-    def propose(self, done: Pass, planned: Sequence[int] | None = None) -> list[list[int]]:
+    def propose(self, done: Pass) -> list[list[int]]:
         """Draft for every row of the batch, after a target pass. Returns each row's drafted token ids.
 
-        Rows without new tokens (unfinished prompts) get no draft. planned: how many tokens the next pass verifies for
-        each row, if that is fixed; drafts are cut and filled up with 0 to be as long, and what the budget decides is
-        for the pass behind it (`planned_rows`).
+        Rows without new tokens (unfinished prompts) get no draft.
         """
-        drafts: list[list[int]] = [[]] * len(done.requests) if planned is None else [[0] * count for count in planned]
-        emitted = self._observed(done)
-        if emitted is None:
-            self._plan_nothing()
-            return drafts
-        last = self.max_model_len - 1
-        room = [last - request.prompt - request.generated for request in emitted.requests]
-        if self.drafting_model is not None:
-            self.drafting_model.requests = emitted.requests
-        proposal = self.draft_round.propose(emitted.requests, room)
-        if self.drafting_model is not None:
-            self._drafting = self.drafting_model.handed_out()
-            self.record.works.append(self._drafting)
-        counts = [] if proposal is None else proposal.counts
-        if not any(counts):
-            self._plan_nothing()
-        if proposal is None:
-            return drafts
-        if any(counts):
-            for request, count in zip(emitted.requests, counts, strict=True):
-                request.wanted.append(count)
-        self.record.declined |= not any(counts) and bool(proposal.drafts.counts.any())
-        if planned is not None:
-            counts = np.minimum(proposal.drafts.counts, [planned[row] for row in emitted.rows]).tolist()
-        all_tokens = proposal.drafts.tokens[:, : max(counts)].tolist()
-        for row, count, tokens in zip(emitted.rows, counts, all_tokens, strict=True):
-            if count:
-                drafts[row] = tokens[:count] if planned is None else tokens[:count] + drafts[row][count:]
-        i = len(self.record.measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
-        self._sample = emitted.requests[i], proposal.drafts.probs[i, : counts[i]].tolist()
+        drafts: list[list[int]] = [[]] * len(done.requests)
+        rows, proposal = self._proposed(done)
+        if proposal is not None:
+            all_tokens = proposal.drafts.tokens[:, : max(proposal.counts)].tolist()
+            for row, count, tokens in zip(rows, proposal.counts, all_tokens, strict=True):
+                if count:
+                    drafts[row] = tokens[:count]
         return drafts
+
+    def propose_late(self, done: Pass, number: int, late: Late) -> None:
+        """Draft for a pass that was planned before. What the budget decides is for the pass behind it (RowsAhead).
+        number: of the pass that is done. late: where the drafts go, unless the drafter's thread wrote them there."""
+        rows, proposal = self._proposed(done)
+        late.write(number, rows, None if proposal is None else proposal.drafts)
+
+    def _proposed(self, done: Pass) -> tuple[list[int], Proposal | None]:
+        """Learn from a pass, and draft. Returns the rows of the batch that may draft, and the proposal for them."""
+        emitted, proposal = self._observed(done), None
+        if emitted is not None:
+            last = self.max_model_len - 1
+            room = [last - request.prompt - request.generated for request in emitted.requests]
+            if self.drafting_model is not None:
+                self.drafting_model.requests = emitted.requests
+            proposal = self.draft_round.propose(emitted.requests, room)
+            if self.drafting_model is not None:
+                self._drafting = self.drafting_model.handed_out()
+                self.record.works.append(self._drafting)
+        if emitted is None or proposal is None:
+            self._ahead.note(1, 0)
+            return [], None
+        counts, drafts = proposal.counts, proposal.drafts
+        self._ahead.note(len(counts), sum(counts))
+        self.record.declined |= not any(counts) and bool(drafts.counts.any())
+        i = len(self.record.measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
+        self._sample = emitted.requests[i], drafts.probs[i, : drafts.counts[i]].tolist()
+        return emitted.rows, proposal
 
     def draft_ahead(self, requests: Sequence[Request], arriving: Arriving) -> None:
         """Let the drafter's thread draft for the pass behind the running one, of these requests, if the budget chose
         tokens in the last round. Not if one of them begins in this pass."""
-        if type(self.draft_round.drafter) is not HistoryDrafter or self.rests:
+        if type(self.draft_round.drafter) is not HistoryDrafter or self.rests or not self._ahead.is_planned:
             return
         if any(request.proposer is not self for request in requests):
             return
         live = [(request, row) for row, request in enumerate(requests) if not request.is_complete]
-        if any(request.wanted for request, _ in live):
+        if live:
             known, rows = zip(*live, strict=True)
             room = [self.max_model_len - 1 - request.prompt - request.generated for request in known]
             self.draft_round.draft_ahead(known, rows, room, arriving)
 
-    def _plan_nothing(self) -> None:
-        for request in self.live:
-            request.wanted.clear()
-
-    def planned_rows(self, requests: Sequence[Request]) -> list[int]:
-        """Returns how many drafted tokens of each of these requests to verify in a pass that begins before its drafts
-        are known."""
-        return planned_rows([request.wanted for request in requests], self.draft_round.room(len(requests)))
+    def rows_ahead(self, live: int) -> int:
+        """Returns how many drafted tokens of so many requests to verify in a pass that begins before its drafts are
+        known."""
+        return self._ahead.of(live, self.draft_round.room(live))
 
     @property
     def rests(self) -> bool:
@@ -182,7 +180,7 @@ class DasProposer:
     def rest(self) -> None:
         """Take the place of `propose` before a pass for which nobody drafts; `observe` comes once its tokens are
         known."""
-        self._plan_nothing()
+        self._ahead.note(1, 0)
         self.record.declined = True
         self.draft_round.rest()
 
@@ -232,7 +230,7 @@ class DasProposer:
             if request.untracked or request.stopped or request.generated >= request.max_tokens:
                 continue
             if request is sampled and request.kept:  # probabilities are right or wrong wherever a response ends
-                self.calibration.observe(probs, min(len(new) - 1, len(probs)))
+                self.calibration.observe(probs[:drafted], min(len(new) - 1, len(probs)))
             if not request.stop_tokens.isdisjoint(new):
                 new = request.cut_at_stop(new)
             context += request.prompt + request.generated

@@ -1,12 +1,10 @@
 """The requests of an engine: one object for each, from arrival to end. vLLM's model runner keeps arrays only."""
 
-from collections import deque
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from das.budget import LiveRequest
-from das.draft_round import PLANNED_BY
 from das.drafter.distributions import Distributions
 from das.verify.admission import FORCED_KEY, LIMIT_KEY, PROBLEM_KEY, default_problem, features_of
 from das.verify.sampler import GREEDY_BELOW, Remembered
@@ -40,7 +38,6 @@ class Request(LiveRequest):
     forced: str | None = None  # the recorded response that it emits (das/verify/forced.py)
     is_over: bool = False  # whether vLLM has it no more
     planned: int = 0  # drafted tokens that the next pass verifies
-    wanted: deque[int] = field(default_factory=lambda: deque(maxlen=PLANNED_BY))  # that the budget chose, by round
     proposer: Any = None  # the one whose drafter knows it
     emitted_in: int = -1  # the proposer's number of the pass in which it emitted last
     predicted_length: float | None = None  # of its response, in tokens, predicted when it began

@@ -176,6 +176,8 @@ class DasWorker(PlatformWorker):  # type: ignore[misc, valid-type]  # chosen at 
         put(self.cache_config, num_gpu_blocks=own)
         cpu.hook_attention(self.model_runner)
         self.das_runner.draft_blocks = range(own, own + scratch)
+        if self.das_runner.flights.draft_later:
+            logger.info("das: the lengths of drafts are decided %s", self.das_runner.decide_lengths())
 
     def compile_or_warm_up_model(self) -> Any:
         """Capture graphs, and run made-up requests so that kernels are compiled. Nothing is learned from them."""

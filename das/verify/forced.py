@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from das.drafter.distributions import NO_PAIR, PAIRS
-from das.verify.layout import Batch, Layout, on_device
+from das.verify.layout import Batch, on_device
 from das.verify.sampler import Remembered
 
 RAISE = 1e4  # added to a logit; far more than logits, temperature and noise can make up for
@@ -33,25 +33,29 @@ class Forced:
         self._spans: dict[str | None, list[int]] = dict(zip(responses, spans, strict=True))  # begin in _tokens, length
         self._spans[None] = [0, 0]
 
-    def raise_logits(self, batch: Batch, logits: torch.Tensor, layout: Layout) -> None:
-        """Raise the logits of the recorded tokens. logits: [rows, vocab], changed in place."""
+    def raise_logits(self, batch: Batch, logits: torch.Tensor, starts: torch.Tensor, width: int) -> None:
+        """Raise the logits of the recorded tokens. logits: [rows, vocab], changed in place. starts: where the rows of
+        each request begin, and their number, [requests + 1]. width: the most rows that a request may have."""
         spans = np.array([self._spans[request.forced] for request in batch.requests], np.int64).reshape(-1, 2)
-        begin, length = spans.T
-        owner = layout.owner
-        at = (batch.lengths - batch.prompts)[owner] + layout.offset
-        forced = (at < length[owner]).nonzero()[0]  # rows before their response's end
-        if len(forced):
-            tokens = self._tokens[begin[owner[forced]] + at[forced]]
-            raised = on_device(logits.device, {"rows": forced, "tokens": tokens})
-            logits[raised["rows"], raised["tokens"]] += RAISE
+        begin, length = spans.T[:, :, None]
+        at = (batch.lengths - batch.prompts)[:, None] + np.arange(width)
+        is_recorded = at < length
+        if not is_recorded.any():
+            return
+        next_tokens = np.where(is_recorded, self._tokens[np.where(is_recorded, begin + at, 0)], -1)
+        device, requests = logits.device, len(batch.requests)
+        owner = torch.arange(requests, device=device).repeat_interleave(starts.diff(), output_size=len(logits))
+        offset = torch.arange(len(logits), device=device) - starts[owner]
+        tokens = on_device(device, {"tokens": next_tokens})["tokens"][owner, offset].long()
+        raised = (tokens >= 0).to(logits.dtype) * RAISE
+        logits.scatter_add_(1, tokens.clamp(min=0)[:, None], raised[:, None])
 
-    def remembered(self, batch: Batch, layout: Layout) -> list[Remembered]:
-        """Returns the recorded distributions of the pass."""
+    def remembered(self, batch: Batch, width: int) -> list[Remembered]:
+        """Returns the recorded distributions of the pass, with `width` rows for each request."""
         if not self.recorded:
             return []
-        rows_of, first_rows = (layout.num_drafted + 1).tolist(), layout.first_row
-        found = np.full((sum(rows_of), PAIRS), NO_PAIR, np.uint32)
-        for i, (request, position) in enumerate(zip(batch.requests, batch.lengths - batch.prompts, strict=True)):
-            own = self.recorded.get(request.forced or "", found[:0])[int(position) :][: rows_of[i]]
-            found[first_rows[i] : first_rows[i] + len(own)] = own
-        return [Remembered(found, first_rows[:, None] + np.arange(max(rows_of)))]
+        found = np.full((len(batch.requests), width, PAIRS), NO_PAIR, np.uint32)
+        for rows, request, position in zip(found, batch.requests, batch.lengths - batch.prompts, strict=True):
+            own = self.recorded.get(request.forced or "", rows[:0])[int(position) :][:width]
+            rows[: len(own)] = own
+        return [Remembered(found.reshape(-1, PAIRS), np.full(len(found), width - 1))]

@@ -1,7 +1,5 @@
-"""The rows of logits of a pass: the batch as verification sees it, each row's request and position, and copies between
-host and device."""
+"""The batch of a pass as verification sees it, and copies from the host to the device."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -33,33 +31,6 @@ class Batch:
         states, prompts = vllm.sampler.sampling_states, vllm.req_states.prompt_len.np[rows].astype(np.int64)
         lengths = prompts + positions[rows]
         return cls(requests, rows, prompts, lengths, states.temperature.np[rows], states.seeds.np[rows])
-
-
-class Layout:
-    """The rows of logits in a pass. A request's rows lie together: one for its next token, then one after each of its
-    drafted tokens.
-
-    num_drafted: of each request, int64 [requests].
-    """
-
-    def __init__(self, num_drafted: np.ndarray):
-        self.num_drafted = num_drafted
-
-    @functools.cached_property
-    def owner(self) -> np.ndarray:
-        """For each row, the index of its request, int64 [rows]."""
-        return np.repeat(np.arange(len(self.num_drafted)), self.num_drafted + 1)
-
-    @functools.cached_property
-    def first_row(self) -> np.ndarray:
-        """Index of each request's first row, int64 [requests]."""
-        return np.cumsum(self.num_drafted + 1) - (self.num_drafted + 1)
-
-    @functools.cached_property
-    def offset(self) -> np.ndarray:
-        """Number of drafted tokens that lead to each row, int64 [rows]."""
-        offset: np.ndarray = np.arange(len(self.owner)) - self.first_row[self.owner]
-        return offset
 
 
 def on_device(device: torch.device, arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:

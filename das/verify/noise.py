@@ -44,6 +44,26 @@ def row_keys(seeds: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.n
     return (key & np.uint64(0xFFFFFFFF)).astype(np.uint32), (key >> np.uint64(32)).astype(np.uint32)
 
 
+def device_keys(seeds: torch.Tensor, positions: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Compute `row_keys` on the device that has these tensors, int64 [rows]. Returns the halves by the names that
+    `device_argmax` knows, int32 [rows]."""
+    key = _splitmix64(_splitmix64(seeds) ^ positions)
+    return {"key0": key.to(torch.int32), "key1": (key >> 32).to(torch.int32)}
+
+
+def _splitmix64(x: torch.Tensor) -> torch.Tensor:
+    """`splitmix64` of int64: torch has no arithmetic for unsigned numbers of 64 bits."""
+    x = x + int(_GOLDEN.view(np.int64))
+    for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ _behind(x, bits)) * (factor - 2**64)
+    return x ^ _behind(x, 31)
+
+
+def _behind(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """x >> bits without the sign."""
+    return (x >> bits) & (2 ** (64 - bits) - 1)
+
+
 @functools.cache
 def _native() -> ctypes.CDLL:
     """Returns the compiled keyed.c, with the argument types of its functions declared."""
@@ -137,7 +157,7 @@ def keyed_verify(
 ) -> torch.Tensor:
     """Sample the rows of a pass with drafts, and accept each request's drafted tokens up to the first that differs.
 
-    This is for the CPU. On other devices `device_argmax` and `device_accept` do the same work.
+    This is for the CPU. On other devices das.verify.sampler.draw_on_device does the same work.
 
     logits: float32 [sum(num_drafted + 1), vocab]. A request's rows lie together: first the row after its text, then one
     row after each of its drafted tokens.
@@ -156,17 +176,6 @@ def keyed_verify(
     return emitted
 
 
-def accept_inputs(num_drafted: np.ndarray, width: int) -> dict[str, np.ndarray]:
-    """Make the arrays that `device_accept` needs. The caller copies them to the device with `on_device`.
-
-    cells: for each emitted token, the row on which it is sampled, [requests, width]. followed: the rows that a drafted
-    token follows, [sum(num_drafted)].
-    """
-    is_last = np.zeros(int(num_drafted.sum()) + len(num_drafted), np.bool_)
-    is_last[np.cumsum(num_drafted + 1) - 1] = True
-    return {"cells": emitted_cells(num_drafted, width), "followed": (~is_last).nonzero()[0]}
-
-
 def emitted_cells(num_drafted: np.ndarray, width: int) -> np.ndarray:
     """Returns the row on which each emitted token is sampled, int64 [requests, width]. For a shorter draft, the last
     row of its request fills the further columns.
@@ -174,22 +183,6 @@ def emitted_cells(num_drafted: np.ndarray, width: int) -> np.ndarray:
     first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)
     rows: np.ndarray = first_row[:, None] + np.minimum(np.arange(width)[None, :], num_drafted[:, None])
     return rows
-
-
-def device_accept(tokens: torch.Tensor, draft_tokens: torch.Tensor, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Returns the tokens that keyed_verify would emit, given the tokens sampled on all rows.
-
-    tokens: the sampled tokens, [sum(num_drafted + 1)]. inputs: `accept_inputs`, on the tokens' device. For draft_tokens
-    and the result see keyed_verify.
-    """
-    tokens = tokens.to(torch.int32)
-    drafted = torch.full_like(tokens, REJECTED)  # the drafted token after each row; a request's last row has none
-    drafted[inputs["followed"]] = draft_tokens.to(torch.int32)
-    sampled = tokens[inputs["cells"]]
-    # A token is emitted if every token before it equals the drafted one.
-    matched = (sampled == drafted[inputs["cells"]]).cumprod(dim=1)
-    sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
-    return sampled
 
 
 def likeliest(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:

@@ -6,64 +6,56 @@ drafted token is accepted if and only if it equals the token sampled on the row 
 therefore never depend on the draft (exactness level 2, docs/exactness.md).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from das.verify.layout import Layout
+from das.drafter.distributions import PAIRS
 from das.verify.noise import (
     REJECTED,
-    accept_inputs,
-    device_accept,
     device_argmax,
+    device_keys,
     emitted_cells,
     keyed_argmax,
-    keyed_verify,
-    likeliest,
-    noise_inputs,
 )
 
 GREEDY_BELOW = 1e-5  # temperature below which a request takes the argmax; vLLM uses the same threshold
 
 
-def draw_inputs(
-    layout: Layout, seeds: np.ndarray, positions: np.ndarray, greedy: np.ndarray | None, width: int
-) -> dict[str, np.ndarray]:
-    """Returns the arrays that `draw` needs on a device that is no CPU; `on_device` copies them there. For the arguments
-    see `draw`."""
-    if width == 1:
-        return noise_inputs(seeds, positions, greedy)
-    owner = layout.owner
-    keys = noise_inputs(seeds[owner], positions[owner] + layout.offset, None if greedy is None else greedy[owner])
-    return keys | accept_inputs(layout.num_drafted, width)
-
-
-def draw(
+def draw_on_device(
     logits: torch.Tensor,
-    layout: Layout,
-    drafted: torch.Tensor,
-    seeds: np.ndarray,
-    positions: np.ndarray,
-    greedy: np.ndarray | None,
+    inputs: torch.Tensor,
+    starts: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    greedy: torch.Tensor,
     width: int,
-    inputs: Mapping[str, torch.Tensor],
 ) -> torch.Tensor:
-    """Sample every row of consecutive requests, and accept each request's drafted tokens up to the first that differs.
+    """Does what keyed_verify does (noise.py) on any device, which alone may know how many drafted tokens each
+    request has. All rows are sampled.
 
-    logits: processed, float32 [rows, vocab]. drafted: the drafted tokens of all requests, int32 [tokens]. seeds,
-    positions, greedy: of each request; see keyed_verify. width: the most tokens that a request may emit; 1 if nobody
-    drafted. inputs: `draw_inputs` on the logits' device; a CPU needs none.
-    Returns the emitted tokens, int32 [requests, width], with REJECTED behind them.
+    inputs: the input token of each row: behind a request's first row, its drafted tokens. starts: where the rows of
+    each request begin, and the number of rows, [requests + 1]. seeds, positions: of each row, int64. greedy: bool
+    [rows]. width: the most tokens that a request may emit; 1 if nobody drafted. For the rest and the result see
+    keyed_verify.
     """
-    on_host = logits.device.type == "cpu"
+    if logits.device.type == "cpu":
+        tokens = keyed_argmax(logits, seeds.numpy(), positions.numpy(), greedy.numpy()).to(torch.int32)
+    else:
+        tokens = device_argmax(logits, device_keys(seeds, positions) | {"greedy": greedy}).to(torch.int32)
     if width == 1:
-        tokens = keyed_argmax(logits, seeds, positions, greedy) if on_host else device_argmax(logits, inputs)
-        return tokens[:, None].to(torch.int32)
-    if on_host:
-        return keyed_verify(logits, layout.num_drafted, drafted, seeds, positions, greedy, width)
-    return device_accept(device_argmax(logits, inputs), drafted, inputs)
+        return tokens[:, None]
+    # The drafted token after each row; a request's last row has none, and fills the columns behind it.
+    following = inputs.to(torch.int32).roll(-1).index_fill_(0, starts[1:].long() - 1, REJECTED)
+    column = torch.arange(width, device=logits.device)
+    cells = starts[:-1, None].long() + torch.minimum(column, starts.diff()[:, None] - 1)
+    sampled = tokens[cells]
+    # A token is emitted if every token before it equals the drafted one.
+    matched = (sampled == following[cells]).cumprod(dim=1)
+    sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
+    return sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +64,23 @@ class Remembered:
     pass's tokens are on the host."""
 
     pairs: np.ndarray  # the distribution of each row of logits (das.drafter.distributions), uint32 [rows, PAIRS]
-    cells: np.ndarray  # the row of each token that a request may emit, int64 [requests, width]
+    num_drafted: np.ndarray  # of each request, whose rows are one more and lie together, int64 [requests]
 
 
 def of_one_pass(pieces: Sequence[Remembered]) -> Remembered:
     """Returns the pieces of a pass as one."""
-    first_rows = np.cumsum([0, *(len(piece.pairs) for piece in pieces)])
-    cells = np.concatenate([piece.cells + first for piece, first in zip(pieces, first_rows, strict=False)])
-    return Remembered(pieces[0].pairs if len(pieces) == 1 else np.concatenate([piece.pairs for piece in pieces]), cells)
+    if len(pieces) == 1:
+        return pieces[0]
+    return Remembered(*(np.concatenate([getattr(one, name) for one in pieces]) for name in ("pairs", "num_drafted")))
 
 
 def of_passes_alike(passes: Sequence[Sequence[Remembered]]) -> list[Remembered]:
-    """Returns what passes of the same requests remembered as if one pass had emitted all their tokens. passes: the
-    pieces of each. [] if nothing was remembered."""
+    """Returns what passes of the same requests without drafts remembered as if one pass had emitted all their tokens.
+    passes: the pieces of each. [] if nothing was remembered."""
     if not all(passes):
         return []
-    each = list(map(of_one_pass, passes))
-    first_rows = np.cumsum([0, *(len(one.pairs) for one in each)])
-    cells = np.concatenate([one.cells + first for one, first in zip(each, first_rows, strict=False)], axis=1)
-    return [Remembered(np.concatenate([one.pairs for one in each]), cells)]
+    pairs = np.stack([of_one_pass(pieces).pairs for pieces in passes], axis=1)
+    return [Remembered(pairs.reshape(-1, PAIRS), np.full(len(pairs), len(passes) - 1))]
 
 
 def remembered_of(pieces: Sequence[Remembered], rows: Sequence[int], counts: Sequence[int]) -> np.ndarray | None:
@@ -98,14 +88,13 @@ def remembered_of(pieces: Sequence[Remembered], rows: Sequence[int], counts: Seq
     of the first counts[i] tokens that row rows[i] of the batch emitted. None if no distributions were kept."""
     if not pieces:
         return None
-    one = of_one_pass(pieces)
-    is_emitted = np.arange(one.cells.shape[1]) < np.asarray(counts)[:, None]
-    return one.pairs[one.cells[np.asarray(rows)][is_emitted]]
+    one, emitted = of_one_pass(pieces), np.asarray(counts)
+    first = (np.cumsum(one.num_drafted + 1) - (one.num_drafted + 1))[np.asarray(rows)]
+    before = np.cumsum(emitted) - emitted
+    kept: np.ndarray = one.pairs[np.repeat(first - before, emitted) + np.arange(int(emitted.sum()))]
+    return kept
 
 
-def kept_of(logits: torch.Tensor, emitted: torch.Tensor, layout: Layout) -> Remembered:
-    """Returns the distributions of a piece's emitted tokens. logits: processed, [rows, vocab]. emitted: what `draw`
-    returned."""
-    cells = emitted_cells(layout.num_drafted, emitted.shape[1])
-    used = cells.ravel() if emitted.device.type != "cpu" else cells[emitted.numpy() != REJECTED]
-    return Remembered(likeliest(logits, np.ascontiguousarray(used, np.int64)), cells)
+def used_rows(emitted: torch.Tensor, num_drafted: np.ndarray) -> np.ndarray:
+    """Returns the rows of logits on which tokens were emitted, int64. emitted: these, with REJECTED behind them."""
+    return np.ascontiguousarray(emitted_cells(num_drafted, emitted.shape[1])[emitted.numpy() != REJECTED], np.int64)

@@ -20,12 +20,12 @@ import numpy as np
 from das.budget import TargetPass
 from das.budget.latency import ON_GPU, Array
 from das.budget.marginal import FIRST_PLAIN, Marginal
-from das.draft_round import planned_rows
+from das.draft_round import RowsAhead
 from das.drafter import HistoryDrafter
 from experiments.simulate.engine import PlainEngine, roll_out
 from experiments.simulate.gpu_times import GpuTimes, gpu_times
 from experiments.simulate.rollouts import read_rollouts
-from experiments.simulate.text_engine import RowsAhead, TextEngine
+from experiments.simulate.text_engine import TextEngine, planned_rows
 from experiments.simulate.times import PassWork
 from experiments.simulate.workload import Workload, made_up_problems, workload
 

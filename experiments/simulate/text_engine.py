@@ -4,18 +4,16 @@ A drafted token is accepted iff it equals the recorded token, as in the real eng
 the budget are called through DraftRound, as in the engine's proposer.
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
-from das.budget.marginal import best_tokens
 from das.budget.policies import count_emitted
-from das.draft_round import PLANNED_BY, DraftRound, Proposal, planned_rows
+from das.draft_round import PLANNED_BY, DraftRound, Proposal, RowsAhead, admitted
 from das.drafter import Drafter, Drafts, HistoryDrafter
 from experiments.simulate.engine import Engine, PlainEngine
 from experiments.simulate.times import PassTimes
@@ -26,42 +24,18 @@ KNOWN_PROMPT = 128  # tokens of a stand-in prompt that the drafter sees
 PLACEHOLDER = -1  # a planned token for which there is no draft
 
 
-class RowsAhead:
-    """Decides how many drafted tokens a pass verifies that begins before its drafts are known: as many for each live
-    request as the budget chose in the last rounds on average. sizes: the rows of the graphs that a pass can be, in
-    rising order, which are filled up; (): passes are no graphs."""
-
-    def __init__(self, sizes: Sequence[int] = ()):
-        self._sizes = sizes
-        self._shares: deque[float] = deque(maxlen=PLANNED_BY)  # tokens for each live request
-
-    def note(self, live: int, chosen: int) -> None:
-        """Note that the budget chose so many tokens of `live` requests' drafts. 0: the next pass verifies none."""
-        if chosen:
-            self._shares.append(chosen / live)
-        else:
-            self._shares.clear()
-
-    def of(self, live: int, room: int) -> int:
-        """Returns the drafted tokens of a pass of so many requests, at most `room`."""
-        if not self._shares:
-            return 0
-        rows = live + round(live * sum(self._shares) / len(self._shares))
-        at = bisect_left(self._sizes, rows)
-        return min(room, (self._sizes[at] if at < len(self._sizes) else rows) - live)
-
-
-def admitted(drafts: Drafts, most: np.ndarray, total: int) -> np.ndarray:
-    """Returns how many tokens to verify for each request, int64 [requests], so that they are `total` together whatever
-    was drafted: the drafted tokens that are likeliest to be accepted, and rows without a draft where these are too few.
-
-    most: how many tokens each request can verify; together at least `total`.
-    """
-    possible = np.minimum(drafts.counts, most)
-    have = min(total, int(possible.sum()))
-    _, counts, _, _ = best_tokens(replace(drafts, counts=possible), np.zeros(have + 1), have)
-    free = most - counts
-    return counts + np.clip(total - have - (np.cumsum(free) - free), 0, free)
+def planned_rows(wanted: Sequence[Collection[int]], most: int) -> list[int]:
+    """Returns how many drafted tokens of each request to verify in a pass that begins before its drafts are known: as
+    many as the budget chose in the last rounds on average, rounded up, and fewer of the longest drafts where all would
+    be more than `most`. wanted: what the budget chose for each request in its last rounds."""
+    planned = [-(-sum(counts) // max(1, len(counts))) for counts in wanted]
+    over = sum(planned) - most
+    while over > 0:
+        longest = max(planned)
+        for i, count in enumerate(planned):
+            if count == longest and over > 0:
+                planned[i], over = count - 1, over - 1
+    return planned
 
 
 class TextEngine(Engine):
@@ -72,9 +46,8 @@ class TextEngine(Engine):
     max_tokens     the longest response allowed
     name           prefix of request names, which must differ between engines that share a drafter
     max_draft_tokens, max_rows  see DraftRound
-    ahead          how an engine plans the drafted tokens of a pass that it launches before the drafts are known, such
-                   as das.draft_round.planned_rows; RowsAhead: only how many they are together, and the likeliest
-                   ones are verified; None: drafts are known
+    ahead          how many drafted tokens a pass verifies that is launched before the drafts are known; the likeliest
+                   ones are. Or how many of each request, such as planned_rows. None: drafts are known
     """
 
     drafter: Drafter
@@ -274,7 +247,8 @@ DRAFTED, GRAPHS = 8, 768
 @dataclass(frozen=True)
 class Arm:
     """How an arm drafts. budget: its settings; None: no speculation. drafter: makes a new one. ahead: whether passes
-    are launched before their drafts are known, as on a GPU."""
+    are launched before their drafts are known, as on a GPU. Each request's rows are planned then, which verifies more
+    than das does, whose lengths are decided late."""
 
     budget: Mapping[str, Any] | None = None
     drafter: Callable[[], Drafter] = HistoryDrafter

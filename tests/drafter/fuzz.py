@@ -84,9 +84,9 @@ class Chaos:
         """The thread drafts, its tokens come a little later, and meanwhile there are other calls."""
         names = rng.sample(list(self.problem_of), rng.randint(1, 3))
         new = [self.tokens(rng, name)[:5] for name in names]
-        tokens, arrived = np.zeros((len(names), 6), np.int64), np.zeros(1, np.int64)
+        tokens, arrived = np.zeros((len(names), 7), np.int64), np.zeros(1, np.int64)
         for row, own in zip(tokens, new, strict=True):
-            row[: 1 + len(own)] = [len(own), *own]
+            row[: 2 + len(own)] = [len(own), 0, *own]
         requests = [(name, row, 99, rng.randrange(9), ()) for row, name in enumerate(names)]
         self.drafter.draft_ahead(requests, 8, Arriving(tokens, None, 1, arrived.ctypes.data))
         threading.Timer(rng.random() * 1e-3, lambda: arrived.__setitem__(0, 1)).start()

@@ -10,18 +10,18 @@ import pytest
 
 from das.drafter import HistoryDrafter
 from das.drafter.distributions import LEVELS_PER_NAT, NO_PAIR, PAIRS
-from das.drafter.history import Arriving
+from das.drafter.history import Arriving, Late
 
 LONGEST, STOP = 8, 7
 
 
 def pass_of(rng: np.random.Generator, texts: list[list[int]], batch: list[int], width: int) -> np.ndarray:
     """The tokens of a pass as an engine has them: row batch[i] has those of texts[i]; other rows are of others."""
-    tokens = rng.integers(0, 9, (max(batch) + 3, 1 + width))
-    tokens[:, 0] = 1
+    tokens = rng.integers(0, 9, (max(batch) + 3, 2 + width))
+    tokens[:, 0], tokens[:, 1] = 1, rng.integers(0, width, len(tokens))
     for text, row in zip(texts, batch, strict=True):
         new = [text.pop(0) for _ in range(min(len(text), int(rng.integers(1, width + 1))))]
-        tokens[row, : 1 + len(new)] = [len(new), *new]
+        tokens[row, : 2 + len(new)] = [len(new), max(len(new) - 1, tokens[row, 1]), *new]
     return tokens
 
 
@@ -34,7 +34,7 @@ def pairs_of(rng: np.random.Generator, rows: int) -> np.ndarray:
 
 def cut(row: np.ndarray) -> list[int]:
     """A row's tokens up to the first stop token."""
-    new = row[1 : 1 + row[0]].tolist()
+    new = row[2 : 2 + row[0]].tolist()
     return new[: new.index(STOP) + 1] if STOP in new else new
 
 
@@ -58,24 +58,25 @@ def test_the_thread_drafts_and_learns_as_calls_do(remember: str) -> None:
             going = [i for i, text in enumerate(texts) if text]
             batch = (rng.permutation(len(going) + 4)[: len(going)]).tolist()
             tokens = pass_of(rng, [texts[i] for i in going], batch, width)
-            rows = len(tokens) * width
+            first = np.cumsum(tokens[:, 1] + 1) - (tokens[:, 1] + 1)
             remembered = None
             if by_call.remembers:
-                remembered = pairs_of(rng, rows), np.arange(rows).reshape(len(tokens), width)
+                remembered = pairs_of(rng, int((tokens[:, 1] + 1).sum())), tokens[:, 1]
             requests = [(names[i], row, left[i], 5 + i % 4, {STOP}) for i, row in zip(going, batch, strict=True)]
-            late = np.full((len(tokens), LONGEST), -1), np.zeros(1, np.int64)
+            shape = len(tokens) + 2, LONGEST
+            late = Late(np.full(shape, -1), np.ones(shape), np.full(len(tokens) + 2, 9), np.zeros(1, np.int64))
             floors = [0.05] * len(going)
             by_thread.draft_ahead(
                 requests,
                 LONGEST,
-                Arriving(tokens, remembered, number, arrived.ctypes.data, (late[0], late[1].ctypes.data)),
+                Arriving(tokens, remembered, number, arrived.ctypes.data, late),
                 floors,
             )
             threading.Timer(float(rng.random()) * 1e-3, arrived.__setitem__, (0, number)).start()
             live, new = [names[i] for i in going], [cut(tokens[row]) for row in batch]
             pairs = None
             if remembered is not None:
-                cells = [remembered[1][row, : len(own)] for row, own in zip(batch, new, strict=True)]
+                cells = [first[row] + np.arange(len(own)) for row, own in zip(batch, new, strict=True)]
                 pairs = remembered[0][np.concatenate(cells)]
             limits = []
             for i, own in zip(going, new, strict=True):
@@ -85,9 +86,12 @@ def test_the_thread_drafts_and_learns_as_calls_do(remember: str) -> None:
                 drafter.observe_batch(live, new, pairs)
             expected, found = (drafter.propose_batch(live, limits, floors) for drafter in (by_call, by_thread))
             assert [found[i] for i in range(len(live))] == [expected[i] for i in range(len(live))]
-            assert late[1][0] == number
-            for i, row in enumerate(batch):
-                assert late[0][row].tolist() == expected[i].tokens + [0] * (LONGEST - int(expected.counts[i]))
+            assert late.marks[0] == number
+            called = Late(np.full(shape, -1), np.ones(shape), np.full(shape[0], 9), np.zeros(1, np.int64))
+            called.write(number, batch, expected)  # as from Python
+            assert np.array_equal(late.counts[: len(tokens)], called.counts[: len(tokens)]), "others draft nothing"
+            assert np.array_equal(late.tokens[batch], called.tokens[batch])
+            assert np.array_equal(late.probs[batch], called.probs[batch])
             drafted += int(expected.counts.sum())
             for i in going:
                 if not texts[i]:
@@ -104,7 +108,7 @@ def test_drafts_that_nobody_asked_for_are_dropped_and_other_tokens_are_a_fault()
     drafter = HistoryDrafter(min_prob=0.0)
     for name in "ab":
         drafter.begin(name, "p", [1, 2, 3] * 4)
-    arriving = Arriving(np.array([[1, 1], [1, 1]]))
+    arriving = Arriving(np.array([[1, 0, 1], [1, 0, 1]]))
     requests = [("a", 0, 50, 4, ()), ("b", 1, 50, 4, ())]
     drafter.draft_ahead(requests, 4, arriving)
     drafter.end("a")  # one request ended while the pass ran
@@ -130,7 +134,7 @@ def test_the_thread_ends_with_its_drafter_although_no_token_comes() -> None:
     drafter = HistoryDrafter()
     drafter.begin("a", "p", [1, 2, 3])
     never = np.zeros(1, np.int64)
-    drafter.draft_ahead([("a", 0, 50, 4, ())], 4, Arriving(np.array([[1, 1]]), None, 1, never.ctypes.data))
+    drafter.draft_ahead([("a", 0, 50, 4, ())], 4, Arriving(np.array([[1, 0, 1]]), None, 1, never.ctypes.data))
     time.sleep(0.05)  # it polls by now
     assert len(list(Path("/proc/self/task").iterdir())) == before + 1
     del drafter

@@ -11,6 +11,7 @@ import pytest
 
 from das.budget import TargetPass
 from das.drafter import Drafts
+from das.drafter.history import Late
 from das.engine import learned
 from das.engine.proposer import DasProposer
 from das.engine.requests import Pass, Request, Requests
@@ -25,7 +26,7 @@ class Batch:
         config = SimpleNamespace(
             parallel_config=SimpleNamespace(worker_cls=WORKER),
             additional_config={"das": {"drafter": {"remember": "tokens"}}},  # it has no sampler
-            compilation_config=SimpleNamespace(max_cudagraph_capture_size=None),
+            compilation_config=SimpleNamespace(max_cudagraph_capture_size=None, cudagraph_capture_sizes=[]),
             speculative_config=SimpleNamespace(num_speculative_tokens=8),
             model_config=SimpleNamespace(max_model_len=max_model_len, get_vocab_size=lambda: 10),
         )
@@ -125,42 +126,39 @@ def test_an_engine_that_resumes_may_take_longer_texts(tmp_path: Path) -> None:
 def test_a_pass_is_planned_from_what_the_budget_chose_in_the_last_rounds(
     batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And drafts are cut and filled up to be as long as planned, where the pass was launched before they were known."""
-    drafts = Drafts(np.array([[5, 6, 7, 8]], np.int32), np.ones((1, 4)), np.array([4]))
+    """And all that was drafted goes to the device, where the pass was launched before drafts were known."""
+    drafts = Drafts(np.array([[5, 6, 7, 8]], np.int32), np.full((1, 4), 0.5), np.array([4]))
     batch.add("c", limit=None)
-    draft_round = batch.proposer.draft_round
+    draft_round, late = batch.proposer.draft_round, Late(np.zeros((3, 5)), np.zeros((3, 5)), np.zeros(3), np.zeros(1))
     chosen: list[int] = []
-
-    def planned_rows() -> int:
-        rows = batch.proposer.planned_rows([*batch.requests.known.values()])
-        assert rows[:2] == [0, 0]
-        return rows[2]
-
     monkeypatch.setattr(
         draft_round,
         "propose",
         lambda *args: SimpleNamespace(drafts=drafts, counts=[chosen[-1]]) if chosen[-1] else None,
     )
 
-    def round_of(count: int, planned: Sequence[int] | None = None) -> list[int]:
+    def round_of(count: int, verified: int = 0, is_late: bool = True) -> list[int]:
         chosen.append(count)
-        found = batch.proposer.propose(batch.done([[7]] * 3, drafted=verified), planned)
-        assert found[:2] == [[], []], "requests that never draft"
-        verified[:] = map(len, found)
-        return found[2]
+        done = batch.done([[7]] * 3, drafted=[0, 0, verified])
+        if not is_late:
+            found = batch.proposer.propose(done)
+            assert found[:2] == [[], []], "requests that never draft"
+            return found[2]
+        batch.proposer.propose_late(done, len(chosen), late)
+        assert late.counts[:2].tolist() == [0, 0]
+        return late.tokens[2, : int(late.counts[2])].tolist()
 
-    verified = [0, 0, 0]
-    assert round_of(4) == [5, 6, 7, 8]
-    assert planned_rows() == 4
-    assert round_of(1, [0, 0, 2]) == [5, 6], "as many as planned, although the budget wants fewer now"
-    assert planned_rows() == 3, "the mean of 4 and 1, rounded up"
-    assert round_of(1, [0, 0, 6]) == [5, 6, 7, 8, 0, 0]
-    assert planned_rows() == 2, "the mean of 4, 1 and 1"
-    assert round_of(0, [0, 0, 2]) == [0, 0], "nobody drafts any more, but two rows are verified"
-    assert planned_rows() == 0
+    planned = batch.proposer.rows_ahead
+    assert round_of(4, is_late=False) == [5, 6, 7, 8]
+    assert planned(1) == 4
+    assert round_of(1, 4) == [5, 6, 7, 8], "all of them, although the budget wants fewer: the device chooses"
+    assert planned(2) == 5, "for each of two requests the mean of 4 and 1"
+    assert round_of(1, 3) == [5, 6, 7, 8]
+    assert planned(1) == 2
+    assert round_of(0, 2) == []
+    assert planned(1) == 0
     told: list[TargetPass] = []
     monkeypatch.setattr(draft_round.budget, "observe_pass", told.append)
-    assert round_of(3) == [5, 6, 7]
+    assert round_of(3, 2, is_late=False) == [5, 6, 7]
     assert [done.num_drafted for done in told] == [2], "the budget hears of rows, not of tokens"
-    assert round_of(3, [0, 0, 0]) == []
-    assert not batch.proposer.record.declined, "the pass had no rows, and the budget cut nothing"
+    assert not batch.proposer.record.declined

@@ -129,6 +129,12 @@ class NowAndThen(Fixed):
         return [0 if rests else self.max_draft_tokens] * len(live)
 
 
+def split_at_random(drafts: Drafts, most: np.ndarray, total: int) -> np.ndarray:
+    """Takes the place of das.draft_round.admitted."""
+    rng, slots = np.random.default_rng(total), np.repeat(np.arange(len(most)), most)
+    return np.bincount(rng.permutation(slots)[:total], minlength=len(most))
+
+
 def drawn_at_random(true: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     tokens, levels = rng.integers(0, 250, true.shape), rng.integers(0, 32, true.shape)
     return (tokens << 5 | levels).astype(np.uint32)
@@ -160,6 +166,8 @@ class Method:
     remembered: Any = None  # what becomes of the distributions that the drafter is to remember
     accepted: int = 100  # tokens that must be accepted, or the comparison proves nothing
     preempts: bool = False
+    by_thread: bool = True  # whether the drafter's thread drafts, in an asynchronous engine
+    plans_at_random: bool = False  # whether late passes have random numbers of drafted tokens, at random requests
     foreign: int = 0  # its history begins with the answers, and distributions of ids up to this; 0: it begins empty
     share: float = 0.0  # of the drafted tokens that must be accepted
     draft_noise: float | None = None  # a copy of the policy drafts, with so much noise on its weights
@@ -172,6 +180,11 @@ METHODS = {
     "das_few_seats_chunked": Method({**FEW_SEATS, **fixed(64)}, limits=64),
     "das_preempted": Method({**SMALL_CACHE, **fixed(32)}, limits=32, preempts=True),
     "das_asynchronous_preempted": Method({**SMALL_CACHE, **fixed(32), "asynchronous": True}, limits=32, preempts=True),
+    "das_asynchronous_at_random": Method(
+        {"max_num_seqs": 3, "max_num_batched_tokens": 32, **fixed(8), "asynchronous": True},
+        by_thread=False,
+        plans_at_random=True,
+    ),
     "das_asynchronous_rests": Method(
         {"max_num_seqs": 5, "asynchronous": True, "budget": {"name": f"{__name__}:NowAndThen"}}
     ),

@@ -22,6 +22,8 @@ from ladder import FIXED, METHODS, SLOW, STORED, built, known_to_vllm, near_copy
 from das.drafter import HistoryDrafter
 from das.engine import proposer
 from das.engine.patches.front_end import let_force
+from das.engine.proposer import DasProposer
+from das.engine.runner import late_lengths
 from das.verify.admission import FORCED_KEY
 from das.verify.sampler import remembered_of
 from experiments.digests import digest
@@ -71,6 +73,19 @@ def test_drafts_change_nothing(
             return None if true is None else method.remembered(true, rng)
 
         monkeypatch.setattr(proposer, "remembered_of", changed)
+    uneven = 0
+    choose = ladder.split_at_random if method.plans_at_random else late_lengths.admitted
+
+    def choose_and_count(*args: Any) -> np.ndarray:
+        nonlocal uneven
+        lengths = choose(*args)
+        uneven += int(lengths.min() < lengths.max())
+        return lengths
+
+    monkeypatch.setattr(late_lengths, "admitted", choose_and_count)
+    if method.plans_at_random:
+        order = random.Random(1)
+        monkeypatch.setattr(DasProposer, "rows_ahead", lambda *args: order.choice((0, 1, 3, 9, 24)))
     llm = built(engines, tiny_policy, method, draft_model)
     if method.settings.get("asynchronous"):
         assert type(core_of(llm).scheduler).__name__ == "AsyncScheduler"
@@ -87,8 +102,9 @@ def test_drafts_change_nothing(
 
     def draft_and_count(*args: Any) -> None:
         nonlocal by_thread
-        by_thread += 1
-        draft_ahead(*args)
+        if method.by_thread:
+            by_thread += 1
+            draft_ahead(*args)
 
     monkeypatch.setattr(HistoryDrafter, "draft_ahead", draft_and_count)
 
@@ -119,7 +135,8 @@ def test_drafts_change_nothing(
     assert num_accepted >= method.share * num_drafted, num_accepted / num_drafted
     assert len(preempted) > 20 or not method.preempts
     assert undrafted_rows > 0 or not method.settings.get("asynchronous"), "planned for drafts that nobody made"
-    assert by_thread > 20 or not method.settings.get("asynchronous"), "the drafter's thread had nothing to do"
+    assert by_thread > 20 or not (method.settings.get("asynchronous") and method.by_thread), "the thread did nothing"
+    assert uneven > 20 or not method.settings.get("asynchronous"), "lengths that the host had guessed"
     assert launched_ahead > 20 or not method.settings.get("asynchronous"), "each pass waited for its drafts"
     force(llm)
 

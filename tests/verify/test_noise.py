@@ -5,16 +5,9 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
-from das.verify.layout import on_device
-from das.verify.noise import (
-    accept_inputs,
-    device_accept,
-    keyed_argmax,
-    keyed_verify,
-    noise_inputs,
-    row_keys,
-)
-from tests.made_noise import native_noise, torch_argmax, torch_noise
+from das.verify.noise import device_keys, keyed_argmax, keyed_verify, row_keys
+from das.verify.sampler import draw_on_device
+from tests.made_noise import native_noise, torch_noise
 
 
 def keys(rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -87,9 +80,15 @@ def test_verifying_equals_sampling_every_row_and_accepting_the_common_prefix() -
         draft_tokens = torch.where(altered, (matching + 1) % 20, matching)
         width = int(num_drafted.max()) + 1 + trial % 3 % 2
         emitted = keyed_verify(logits, num_drafted, draft_tokens, seeds, positions, greedy, width)
-        noise = noise_inputs(seeds[owner], positions[owner] + offset, greedy_rows)
-        inputs = on_device(tokens.device, {**noise, **accept_inputs(num_drafted, width)})
-        assert torch.equal(emitted, device_accept(torch_argmax(logits, inputs), draft_tokens, inputs))
+        inputs = torch.zeros(rows, dtype=torch.int32)
+        inputs[torch.from_numpy(offset > 0)] = draft_tokens
+        keys = seeds[owner], positions[owner] + offset, np.zeros(rows, bool) if greedy is None else greedy[owner]
+        starts = torch.from_numpy(np.cumsum([0, *(num_drafted + 1)]))
+        there = draw_on_device(logits, inputs, starts, *map(torch.from_numpy, keys), width)
+        assert torch.equal(emitted, there)
+        halves = device_keys(*map(torch.from_numpy, keys[:2]))
+        expected_halves = [half.view(np.int32).tolist() for half in row_keys(*keys[:2])]
+        assert [halves[name].tolist() for name in ("key0", "key1")] == expected_halves
         first_row = first_draft = 0
         for row, n in zip(emitted.tolist(), num_drafted.tolist(), strict=True):
             num_accepted = 0

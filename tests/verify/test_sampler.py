@@ -51,8 +51,7 @@ def test_vllms_pieces_of_a_pass_change_no_bit(monkeypatch: pytest.MonkeyPatch) -
 def test_what_passes_alike_remember_is_what_one_pass_of_all_their_tokens_would() -> None:
     """Two requests, three passes; the first pass was sampled in two pieces."""
     pairs = np.arange(6 * PAIRS, dtype=np.uint32).reshape(6, PAIRS)
-    only = np.zeros((1, 1), np.int64)
-    both = np.array([[0], [1]])
+    only, both = np.zeros(1, np.int64), np.zeros(2, np.int64)
     passes = [
         [Remembered(pairs[:1], only), Remembered(pairs[1:2], only)],
         [Remembered(pairs[2:4], both)],

@@ -25,6 +25,7 @@ ATTRIBUTES = {
     # of the model runner and its parts
     "sample": "of the runner: tokens go to drafter and meter; of the sampler: noise is keyed",
     "rejection_sampler": "a drafted token is accepted if it equals the sampled one",
+    "adaptive_verification": "of the runner, while it prepares a pass: the device decides the lengths of drafts",
     "draft_tokens_handler": "vLLM's says that every request drafted the longest draft",
     "sample_draft": "of vLLM's speculator: drafts are drawn with the verifier's noise",
     # of linear layers and experts on a CPU

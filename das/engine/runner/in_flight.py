@@ -5,30 +5,27 @@ out the tokens of the one before. When the next pass is to begin, there are thre
 
 - The budget rests, so nobody drafts. The pass begins, and the drafter reads many passes together, later.
 - The pass has no other requests than the one before. It is launched with as many drafted tokens as the budget chose in
-  the last rounds (`planned_rows`), and on a GPU the drafts follow (late_drafts.py).
+  the last rounds; which ones the device decides once they are there (late_lengths.py).
 - Else das waits for the tokens and drafts first.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from vllm.distributed import get_tp_group
-from vllm.platforms import current_platform
 
 from das.drafter.history import Arriving
 from das.engine.proposer import DasProposer
 from das.engine.requests import Pass, Requests
 from das.engine.rollouts.meter import RolloutMeter
-from das.engine.runner.speculator import TextDrafts, TrueLengths, filled_up, padded
+from das.engine.runner.late_lengths import LateLengths
+from das.engine.runner.speculator import TextDrafts, TrueLengths, filled_up
 from das.verify.layout import Batch
 from das.verify.sampler import Remembered, of_passes_alike
-
-if TYPE_CHECKING:
-    from das.engine.runner.late_drafts import LateDrafts  # which is for CUDA alone
 
 READ_TOGETHER = 64  # passes at rest; what the drafter learns from them comes so much later
 
@@ -37,16 +34,17 @@ READ_TOGETHER = 64  # passes at rest; what the drafter learns from them comes so
 class Flight:
     """A pass that was launched, or passes of the same requests without drafts as if they were one.
 
-    batch: its requests; indices: theirs in vLLM's arrays, on the device. num_drafted: the drafted tokens of each.
+    batch: its requests; indices: theirs in vLLM's arrays, on the device. drafts: whether it verifies drafted tokens.
     unfinished: whether its prompt goes on. remembered: the distributions of its tokens, which are there when the tokens
-    are. tokens: int64 [requests, 1 + most tokens], the number of emitted tokens and the tokens. ended: recorded when
+    are. tokens: int64 [requests, 2 + most tokens], the numbers of emitted and of verified drafted tokens, and the
+    tokens. ended: recorded when
     they are on the host; None on a CPU, where they are there at once. number: of the pass. passes_ended: when each pass
     ended, in seconds of time.perf_counter, once it has landed.
     """
 
     batch: Batch
     indices: torch.Tensor
-    num_drafted: list[int]
+    drafts: bool
     unfinished: np.ndarray
     remembered: list[Remembered]
     tokens: torch.Tensor
@@ -58,15 +56,20 @@ class Flight:
     @property
     def is_counted(self) -> bool:
         """Whether it is known without the tokens how many each request emits: one, if it drafted none."""
-        return not any(self.num_drafted)
+        return not self.drafts
+
+    @property
+    def num_drafted(self) -> list[int]:
+        """The drafted tokens that it verified of each request, once it has landed."""
+        return self.tokens[:, 1].tolist()
 
 
 def joined(flights: Sequence[Flight]) -> Flight:
     """Returns flights that have landed as one: passes of the same requests, each of which emitted one token a pass."""
     if len(flights) == 1:
         return flights[0]
-    tokens = torch.stack([flight.tokens[:, 1] for flight in flights], dim=1)
-    counts = torch.full((len(tokens), 1), len(flights), dtype=tokens.dtype)
+    tokens = torch.stack([flight.tokens[:, 2] for flight in flights], dim=1)
+    counts = torch.tensor([len(flights), 0]).expand(len(tokens), 2)
     return replace(
         flights[0],
         tokens=torch.cat((counts, tokens), dim=1),
@@ -86,17 +89,18 @@ class Flights:
 
     vllm: its model runner. positions: the tokens of each response so far, by the indices of vLLM's arrays. requests:
     all that vLLM's runner knows. drafter: das's or one of vLLM's; None if nothing drafts on the host. It can be
-    replaced. meter: of the running rollout. late: hands drafts to passes that were launched before, on a GPU where that
-    is possible. is_warming_up: whether vLLM runs made-up requests, so that kernels are compiled.
+    replaced. meter: of the running rollout. late: lets passes begin before their drafts are known; None: that is
+    impossible. is_warming_up: whether vLLM runs made-up requests, so that kernels are compiled.
     """
 
     def __init__(self, vllm: Any, positions: np.ndarray):
         self.vllm, self.positions = vllm, positions
         self.drafter: DasProposer | TextDrafts | None = None
         self.meter = RolloutMeter()
-        self.late: LateDrafts | None = None
+        self.late: LateLengths | None = None
         self.is_warming_up = False
         self.rests = False  # whether nobody drafts for the running pass, nor reads it soon
+        self.is_late = False  # whether the device alone knows how many drafted tokens it verifies for each request
         self.lengths = TrueLengths(self.settle_now)
         speculative = vllm.vllm_config.speculative_config
         longest = 0 if speculative is None else int(speculative.num_speculative_tokens)
@@ -120,10 +124,14 @@ class Flights:
             and self.proposer.drafting_model is None
         )
 
-    def take_off(self, output: Any, num_sampled: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        """Start to copy the tokens of a pass. output: vLLM's SamplerOutput. Returns Flight's `tokens` and `ended`. A
-        GPU counts passes, too, and the number follows their tokens into the host's memory."""
-        tokens = torch.cat((num_sampled[:, None].to(torch.int64), output.sampled_token_ids), dim=1)
+    def take_off(
+        self, output: Any, num_sampled: torch.Tensor, starts: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+        """Start to copy the tokens of a pass. output: vLLM's SamplerOutput. starts: where the rows of logits of each
+        request begin, and their number. Returns Flight's `tokens` and `ended`. A GPU counts passes, too, and the number
+        follows their tokens into the host's memory."""
+        counts = torch.stack((num_sampled, starts.diff() - 1), dim=1)
+        tokens = torch.cat((counts.to(torch.int64), output.sampled_token_ids), dim=1)
         if tokens.device.type != "cuda":
             return tokens.cpu(), None
         on_host = torch.empty(tokens.shape, dtype=torch.int64, pin_memory=True)
@@ -166,7 +174,7 @@ class Flights:
         alone = self.draft_later and len(self._waiting) == 1 and get_tp_group().world_size == 1
         if alone and not flight.unfinished.any() and len(flight.remembered) < 2 and not self.is_warming_up:
             assert self.proposer is not None
-            kept = (flight.remembered[0].pairs, flight.remembered[0].cells) if flight.remembered else None
+            kept = (flight.remembered[0].pairs, flight.remembered[0].num_drafted) if flight.remembered else None
             arrived = 0 if self._arrived is None else self._arrived[1].data_ptr()
             late = None if self.late is None else self.late.memory
             arriving = Arriving(flight.tokens.numpy(), kept, flight.number, arrived, late)
@@ -187,7 +195,7 @@ class Flights:
         start, requests = time.perf_counter(), flight.batch.requests
         # vLLM has no more of a request that ended while the pass was planned.
         emitted = [
-            [] if request.is_over else row[1 : 1 + row[0]]
+            [] if request.is_over else row[2 : 2 + row[0]]
             for request, row in zip(requests, flight.tokens.tolist(), strict=True)
         ]
         for request, new in zip(requests, emitted, strict=True):
@@ -195,23 +203,20 @@ class Flights:
                 request.output_token_ids += new
         if not flight.is_counted:
             self._grow(flight, flight.tokens[:, 0].numpy())
-        counts = [len(new) // len(flight.passes_ended) for new in emitted]
+        counts, drafted = [len(new) // len(flight.passes_ended) for new in emitted], flight.num_drafted
         for ended in flight.passes_ended:
-            self.meter.record_pass(requests, flight.num_drafted, counts, ended)
+            self.meter.record_pass(requests, drafted, counts, ended)
         self.meter.draft_s += time.perf_counter() - start
-        return Pass(requests, emitted, flight.num_drafted, flight.passes_ended, flight.remembered)
+        return Pass(requests, emitted, drafted, flight.passes_ended, flight.remembered)
 
-    def _draft(self, done: Pass, planned: Sequence[int] | None = None) -> list[list[int]]:
-        """Draft after a pass, and measure the time of drafting. Returns the drafted token ids of each row.
-
-        planned: how many tokens the next pass verifies for each row, if it was planned before.
-        """
+    def _draft(self, done: Pass) -> list[list[int]]:
+        """Draft after a pass, and measure the time of drafting. Returns the drafted token ids of each row."""
         start, ranks = time.perf_counter(), get_tp_group()
         # On the first rank only: a budget that learns from times would choose other drafts on each rank.
         own = None
         if ranks.is_first_rank:
             assert self.drafter is not None
-            own = self.drafter.propose(done, planned)
+            own = self.drafter.propose(done)
         drafts: list[list[int]] = ranks.broadcast_object(own)
         self.lengths.note(done.requests, drafts)
         self.requests.plan(done.requests, [len(draft) for draft in drafts])
@@ -235,7 +240,7 @@ class Flights:
 
     def execute(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a pass, which vLLM's runner does in `original`, execute_model. scheduled: vLLM's SchedulerOutput."""
-        self.rests = self._may_rest(scheduled)
+        self.rests, self.is_late = self._may_rest(scheduled), False
         if self.rests:
             self._rest(scheduled)
         elif self._may_launch(scheduled):
@@ -250,15 +255,12 @@ class Flights:
     def _may_launch(self, scheduled: Any) -> bool:
         """Whether the pass that begins can be launched before the tokens of the one before are known: it has
         no others than that pass, and none has a grammar, which reads drafts."""
-        if not self._waiting or self.is_warming_up:
-            return False
-        if self.late is None and not current_platform.is_cpu():
+        if not self._waiting or self.is_warming_up or self.late is None:
             return False
         last = self._waiting[-1]
         names = scheduled.num_scheduled_tokens.keys()
         return bool(
             names
-            and get_tp_group().world_size == 1  # see `_may_rest`
             and names <= {request.name for request in last.batch.requests}
             and not scheduled.scheduled_new_reqs
             and not scheduled.preempted_req_ids
@@ -267,26 +269,37 @@ class Flights:
         )
 
     def _launch(self, original: Callable[..., Any], scheduled: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch a pass, then draft for it while the device ends the pass before. A CPU drafts first."""
+        """Launch a pass, then draft for it while the device ends the pass before. A CPU drafts in between."""
         self._read_earlier()
-        (last,), proposer = self._waiting, self.proposer
-        assert proposer is not None
+        (last,), planned = self._waiting, sum(map(len, scheduled.scheduled_spec_decode_tokens.values()))
+        assert self.proposer is not None
+        assert self.late is not None
         self.meter.launched_ahead += 1
-        requests = last.batch.requests
         self.requests.plan_nothing()
-        self.requests.plan(requests, proposer.planned_rows(requests))
-        scheduled = self._shortened(scheduled)
-        drafted = scheduled.scheduled_spec_decode_tokens
-        planned = [len(drafted.get(request.name, ())) for request in requests]
-        if current_platform.is_cpu():  # computes the pass when it is launched
-            self.settle(planned)
-            return original(scheduled, *args, **kwargs)
-        late = self.late if any(planned) else None
-        if late is not None:
-            late.expect(last.indices, last.number)
-        launched = original(scheduled, *args, **kwargs)
-        self.settle(planned, late)
+        live = len(scheduled.num_scheduled_tokens)
+        total = min(planned, self.late.room(live), self.proposer.rows_ahead(live))
+        self.is_late = total > 0 and scheduled.total_num_scheduled_tokens == live + planned
+        if self.is_late:
+            self.meter.undrafted_rows += planned - total
+            places = {request.name: row for row, request in enumerate(last.batch.requests)}
+            with self.late.deciding(total, last.number, last.indices, places):
+                launched = original(scheduled, *args, **kwargs)
+        else:
+            launched = original(self._shortened(scheduled), *args, **kwargs)
+        self._settle_late()
         return launched
+
+    def _settle_late(self) -> None:
+        """Draft for the pass that was launched, unless that is done."""
+        if not self._waiting:
+            return
+        (last,), self._waiting = self._waiting, []
+        done, start = self.book(last), time.perf_counter()
+        assert self.proposer is not None
+        assert self.late is not None
+        self.proposer.propose_late(done, last.number, self.late.memory)
+        self.lengths.note(done.requests)
+        self.meter.draft_s += time.perf_counter() - start
 
     def _may_rest(self, scheduled: Any) -> bool:
         """Whether the pass that begins needs no token of the one before: nobody drafts, and nobody drafted before."""
@@ -314,19 +327,19 @@ class Flights:
         if not self.draft_later:
             self.settle()
 
-    def settle(self, planned: Sequence[int] | None = None, late: "LateDrafts | None" = None) -> None:
-        """Give the tokens of all passes that were launched to meter and drafter, which drafts for the next pass. Called
-        before these are looked at or exchanged.
+    def decide_late(self) -> None:
+        """Let passes begin before their drafts are known, from now on."""
+        self.late = LateLengths(self.vllm, self._settle_late)
 
-        planned: see _draft. late: waits for the drafts; None: nothing does."""
+    def settle(self) -> None:
+        """Give the tokens of all passes that were launched to meter and drafter, which drafts for the next pass. Called
+        before these are looked at or exchanged."""
         if not self._waiting:
             return
         self._read_earlier()
         (last,), self._waiting = self._waiting, []
-        drafts = self._draft(self.book(last), planned)
-        if late is not None:
-            late.write(padded(drafts, self.vllm.num_speculative_steps), last.number)
-        elif any(drafts):
+        drafts = self._draft(self.book(last))
+        if any(drafts):
             self.vllm.req_states.draft_tokens[last.indices] = self._on_device(drafts)
 
     def _read_earlier(self) -> None:

@@ -36,6 +36,7 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import MAX_CHUNK_BYTES
 from das.engine.patches.replace import patch, put, replaced, required
 from das.engine.proposer import DasProposer
 from das.engine.runner.in_flight import Flight, Flights
+from das.engine.runner.late_lengths import why_not
 from das.engine.runner.speculator import TEXT_METHODS, CoupledSpeculator, HostSpeculator, TextDrafts
 from das.engine.runner.stand_in import replace_kernels
 from das.engine.runner.verifier import Draws, KeyedVerifier
@@ -142,12 +143,19 @@ class Runner:
 
         with replaced(model_runner, "ModelCudaGraphManager", functools.partial(ragged_graphs, self.vllm)):
             original(*args, **kwargs)
+
+    def decide_lengths(self) -> str:
+        """Let the device decide the lengths of drafts, if it can. Returns who decides them, in words. Called once there
+        is a KV cache, after vLLM's memory profile."""
+        why = why_not(self.vllm)
         # A pass that waits for its drafts must be one graph: the launches of many kernels may not fit into the device's
         # queue behind the wait.
-        if self.flights.draft_later and not current_platform.is_cpu() and drafts_in_one_graph(self.vllm):
-            from das.engine.runner.late_drafts import LateDrafts
-
-            self.flights.late = LateDrafts(self.vllm.req_states.draft_tokens)
+        if not why and not current_platform.is_cpu() and not drafts_in_one_graph(self.vllm):
+            why = "attention or settings without full graphs for drafts of any lengths"
+        if why:
+            return f"by the host, because of {why}"
+        self.flights.decide_late()
+        return "by the device, in passes without new requests"
 
     def _adapters(self, original: Callable[..., Any], names: list[str], *args: Any) -> tuple[Any, ...]:
         """Returns what vLLM's LoraState.make_lora_inputs returns, with each request's adapter once for each of its rows
@@ -173,19 +181,21 @@ class Runner:
         flights, drafter = self.flights, self.flights.drafter
         requests = [flights.requests.known[name] for name in batch.req_ids]
         self.draws.batch = of_pass = Batch.of(self.vllm, requests, batch.idx_mapping_np, self.positions)
+        self.draws.is_late = flights.is_late
         # Not at rest, where drafts did not pay and the pass should take no longer than without a drafter.
         self.draws.remembers = drafter is not None and drafter.remembers and not flights.rests
         unfinished = batch.num_computed_tokens_np + batch.num_scheduled_tokens < batch.prefill_len_np
         output, num_sampled, num_rejected = self._vllm_sample(hidden_states, batch, grammar_output)
-        num_drafted = batch.num_draft_tokens_per_req
-        drafted = [0] * len(requests) if num_drafted is None else num_drafted.tolist()
         if drafter is None and self.coupled is None:
-            num_emitted = (~unfinished).astype(np.int64)
+            num_drafted, num_emitted = batch.num_draft_tokens_per_req, (~unfinished).astype(np.int64)
+            drafted = [0] * len(requests) if num_drafted is None else num_drafted.tolist()
             self.positions[batch.idx_mapping_np] += num_emitted
             flights.meter.record_pass(requests, drafted, num_emitted.tolist())
             return output, num_sampled, num_rejected
-        tokens, ended = flights.take_off(output, num_sampled)
-        flight = Flight(of_pass, batch.idx_mapping, drafted, unfinished, self.draws.remembered, tokens, ended)
+        tokens, ended = flights.take_off(output, num_sampled, batch.cu_num_logits)
+        remembered = self.draws.remembered(tokens.numpy()[:, 1])
+        drafts = batch.num_draft_tokens > 0
+        flight = Flight(of_pass, batch.idx_mapping, drafts, unfinished, remembered, tokens, ended)
         flights.add(flight)
         if drafter is None:  # a model of vLLM's drafts now, and reads how long the texts are
             flights.count()

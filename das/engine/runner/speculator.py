@@ -55,15 +55,10 @@ class HostSpeculator(BaseSpeculator):
 def filled_up(drafts: Sequence[Sequence[int]], longest: int, device: torch.device) -> torch.Tensor:
     """Returns drafts as vLLM takes them: int64 [requests, longest], filled up with 0. How many tokens count is what
     TrueLengths says."""
-    return on_device(device, {"drafts": padded(drafts, longest)})["drafts"].to(torch.int64)
-
-
-def padded(drafts: Sequence[Sequence[int]], longest: int) -> np.ndarray:
-    """Returns drafts as an array, int32 [requests, longest], filled up with 0."""
     tokens = np.zeros((len(drafts), longest), np.int32)
     is_drafted = np.arange(longest) < np.fromiter(map(len, drafts), np.int64, len(drafts))[:, None]
     tokens[is_drafted] = np.fromiter(chain.from_iterable(drafts), np.int32)
-    return tokens
+    return on_device(device, {"drafts": tokens})["drafts"].to(torch.int64)
 
 
 class TrueLengths:
@@ -157,9 +152,9 @@ class TextDrafts:
 
         return create_custom_proposer(config)
 
-    def propose(self, done: Pass, planned: Sequence[int] | None = None) -> list[list[int]]:
+    def propose(self, done: Pass) -> list[list[int]]:
         """Draft for every row of the batch, after a target pass. Returns each row's drafted token ids. On a GPU this
-        waits for the device, which has the texts. planned: see DasProposer.propose; such passes are not planned."""
+        waits for the device, which has the texts."""
         names, states = [request.name for request in done.requests], self._runner.req_states
         rows = np.array([states.req_id_to_index[name] for name in names], np.int64)
         texts = states.all_token_ids.gpu[torch.from_numpy(rows)].cpu().numpy()

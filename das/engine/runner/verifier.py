@@ -15,9 +15,9 @@ import torch
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
 from das.verify.forced import Forced
-from das.verify.layout import Batch, Layout, on_device
-from das.verify.noise import REJECTED
-from das.verify.sampler import GREEDY_BELOW, Remembered, draw, draw_inputs, kept_of
+from das.verify.layout import Batch
+from das.verify.noise import REJECTED, keyed_argmax, keyed_verify, likeliest
+from das.verify.sampler import GREEDY_BELOW, Remembered, draw_on_device, used_rows
 from das.verify.top_p import keep_likeliest
 
 
@@ -25,30 +25,48 @@ class Draws:
     """Draws the tokens of one runner's passes. Its `sample` takes the place of `sample` of vLLM's sampler.
 
     vllm: its model runner. positions: the tokens of each response so far, by the indices of vLLM's arrays. keeps_bits:
-    see Runner. batch: the requests of the running pass. remembers: whether the drafter remembers the distributions from
-    which tokens were sampled. remembered: those of the pass, piece by piece. forced: recorded responses; None: all
-    requests are sampled.
+    see Runner. batch: the requests of the running pass. is_late: whether the device alone knows how many drafted tokens
+    it verifies for each request (late_lengths.py). remembers: whether the drafter remembers the distributions from
+    which tokens were sampled. forced: recorded responses; None: all requests are sampled.
     """
 
     def __init__(self, vllm: Any, positions: np.ndarray, keeps_bits: bool):
         self.vllm, self.positions, self.keeps_bits = vllm, positions, keeps_bits
         self.batch: Batch
-        self.remembers = False
-        self.remembered: list[Remembered] = []
+        self.is_late = self.remembers = False
         self.forced: Forced | None = None
+        self._recorded: list[Remembered] = []  # of the pass, where they are known
+        self._kept: list[np.ndarray] = []  # the distributions of the pass, piece by piece
+        self._sizes: list[int] = []  # requests of these pieces
 
     @functools.cached_property
     def _takes_vocab(self) -> bool:
         """Whether vLLM's sampler asks for the size of the vocabulary, as it does since 0.33."""
         return "vocab_size" in inspect.signature(self.vllm.sampler.sampling_states.get_top_k_top_p).parameters
 
-    def begin_pass(self, logits: torch.Tensor, layout: Layout) -> None:
-        """Begin to draw a pass. logits: all of its rows, [rows, vocab]; changed in place."""
-        self.remembered = []
+    def begin_pass(self, logits: torch.Tensor, starts: torch.Tensor, width: int) -> None:
+        """Begin to draw a pass. logits: all of its rows, [rows, vocab]; changed in place. starts: where the rows of
+        each request begin, and their number, [requests + 1]. width: the most rows that a request may have."""
+        self._recorded, self._kept, self._sizes = [], [], []
         if self.forced is not None:
-            self.forced.raise_logits(self.batch, logits, layout)
+            self.forced.raise_logits(self.batch, logits, starts, width)
             if self.remembers:
-                self.remembered = self.forced.remembered(self.batch, layout)
+                self._recorded = self.forced.remembered(self.batch, width)
+
+    def remembered(self, num_drafted: np.ndarray) -> list[Remembered]:
+        """Returns the distributions from which the pass was sampled, piece by piece. num_drafted: of each request,
+        int64 [requests]; a GPU may still be copying them."""
+        if self.forced is not None:
+            return self._recorded
+        counts = np.split(num_drafted, np.cumsum(self._sizes)[:-1])
+        return [Remembered(pairs, own) for pairs, own in zip(self._kept, counts, strict=False)]
+
+    def _keep(self, logits: torch.Tensor, emitted: torch.Tensor, num_drafted: np.ndarray | None) -> None:
+        """Let the drafter remember the distributions of a piece. num_drafted: of each request; a GPU keeps all rows."""
+        if self.remembers:
+            pairs = likeliest(logits, np.zeros(0, np.int64) if num_drafted is None else used_rows(emitted, num_drafted))
+            self._kept.append(pairs)
+            self._sizes.append(len(emitted))
 
     def processed(
         self,
@@ -79,20 +97,32 @@ class Draws:
         return self.processed(logits, request, request, rows, pos, none, none, lengths)
 
     def draw(
-        self, logits: torch.Tensor, layout: Layout, drafted: torch.Tensor, requests: np.ndarray, width: int
+        self, logits: torch.Tensor, num_drafted: np.ndarray, drafted: torch.Tensor, requests: np.ndarray, width: int
     ) -> torch.Tensor:
-        """Returns the tokens of a piece of the pass (das/verify/sampler.py), and lets the drafter remember their
-        distributions. requests: the indices of the piece's requests in vLLM's arrays, int [requests]."""
+        """Returns the tokens of a piece of the pass on a CPU, where the host knows its rows, int32 [requests, width],
+        and lets the drafter remember their distributions. num_drafted: drafted tokens of each request. drafted: all
+        of these. requests: the indices of the piece's requests in vLLM's arrays, int [requests]."""
         states = self.vllm.sampler.sampling_states
         greedy = states.temperature.np[requests] < GREEDY_BELOW
-        keys = states.seeds.np[requests], self.positions[requests], greedy if greedy.any() else None, width
-        on_host = logits.device.type == "cpu"
-        inputs = {} if on_host else on_device(logits.device, draw_inputs(layout, *keys))
-        emitted = draw(logits, layout, drafted, *keys, inputs)
-        if self.remembers:
-            kept = kept_of(logits, emitted, layout)
-            if self.forced is None:
-                self.remembered.append(kept)
+        keys = states.seeds.np[requests], self.positions[requests], greedy if greedy.any() else None
+        if width == 1:
+            emitted = keyed_argmax(logits, *keys)[:, None].to(torch.int32)
+        else:
+            emitted = keyed_verify(logits, num_drafted, drafted, *keys, width)
+        self._keep(logits, emitted, num_drafted)
+        return emitted
+
+    def draw_on_device(
+        self, logits: torch.Tensor, inputs: torch.Tensor, pos: torch.Tensor, owners: torch.Tensor,
+        starts: torch.Tensor, width: int,
+    ) -> torch.Tensor:  # fmt: skip
+        """Does what `draw` does by the device's tensors alone. inputs: the input token of each row. pos: its place in
+        its text. owners: its request's index in vLLM's arrays. starts: see `begin_pass`; of the piece."""
+        states = self.vllm.sampler.sampling_states
+        positions = pos + 1 - self.vllm.req_states.prompt_len.gpu[owners]
+        greedy = states.temperature.gpu[owners] < GREEDY_BELOW
+        emitted = draw_on_device(logits, inputs, starts, states.seeds.gpu[owners], positions, greedy, width)
+        self._keep(logits, emitted, (starts.diff() - 1).numpy() if logits.device.type == "cpu" else None)
         return emitted
 
     def sample(
@@ -101,15 +131,19 @@ class Draws:
         expanded_idx_mapping: torch.Tensor,
         idx_mapping: torch.Tensor,
         idx_mapping_np: np.ndarray,
+        pos: torch.Tensor,
         *rest: Any,
         return_logprobs: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Sample a pass without drafts: one row for each request. Returns the tokens, int64 [requests], and the
         processed logits."""
-        layout = Layout(np.zeros(len(idx_mapping_np), np.int64))
-        self.begin_pass(logits, layout)
-        logits = self.processed(logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, *rest)
-        tokens = self.draw(logits, layout, idx_mapping[:0], idx_mapping_np, 1)
+        starts = torch.arange(len(logits) + 1, device=logits.device)
+        self.begin_pass(logits, starts, 1)
+        logits = self.processed(logits, expanded_idx_mapping, idx_mapping, idx_mapping_np, pos, *rest)
+        if logits.device.type == "cpu":
+            tokens = self.draw(logits, np.zeros(len(logits), np.int64), idx_mapping[:0], idx_mapping_np, 1)
+        else:
+            tokens = self.draw_on_device(logits, idx_mapping, pos, expanded_idx_mapping, starts, 1)
         return tokens[:, 0].to(torch.int64), logits
 
 
@@ -127,7 +161,8 @@ class KeyedVerifier(RejectionSampler):
         """Sample a pass with drafts. logits: [rows, vocab]; a request's rows lie together, the one after its text
         first. Returns vLLM's SamplerOutput."""
         self._num_drafted, self._verified = input_batch.num_draft_tokens_per_req.astype(np.int64), 0
-        self.draws.begin_pass(logits, Layout(self._num_drafted))
+        self.enable_adaptive_verification = self.draws.is_late  # log-probs go by the device's lengths
+        self.draws.begin_pass(logits, input_batch.cu_num_logits, self.num_speculative_steps + 1)
         return super().__call__(logits, input_batch, *args, **kwargs)
 
     def _verify(
@@ -155,18 +190,21 @@ class KeyedVerifier(RejectionSampler):
             seq_lens_upper_bound_np,
         )  # fmt: skip
         inputs = draft_sampled if verify_draft_sampled is None else verify_draft_sampled
-        layout, drafted = self._next_piece(len(idx_mapping_np), inputs)
-        emitted = self.draws.draw(logits, layout, drafted, idx_mapping_np, self.num_speculative_steps + 1)
+        width = self.num_speculative_steps + 1
+        if self.draws.is_late or logits.device.type != "cpu":
+            emitted = self.draws.draw_on_device(logits, inputs, pos, expanded_idx_mapping, cu_num_logits, width)
+        else:
+            num_drafted, drafted = self._next_piece(len(idx_mapping_np), inputs)
+            emitted = self.draws.draw(logits, num_drafted, drafted, idx_mapping_np, width)
         return logits, emitted.to(torch.int64), (emitted != REJECTED).sum(dim=1, dtype=torch.int32)
 
-    def _next_piece(self, num_requests: int, inputs: torch.Tensor) -> tuple[Layout, torch.Tensor]:
-        """Returns the layout of the next piece, and its drafted tokens. inputs: the input token of each of its
-        rows."""
+    def _next_piece(self, num_requests: int, inputs: torch.Tensor) -> tuple[np.ndarray, torch.Tensor]:
+        """Returns how many drafted tokens each request of the next piece has, and these. inputs: the input token of
+        each of its rows."""
         first, last = self._verified, self._verified + num_requests
         self._verified = last
         num_drafted = self._num_drafted[first:last]
         # Before the row of a drafted token lie those of the drafted tokens before it, and a first row for each request.
         behind_first = np.repeat(np.arange(1, num_requests + 1), num_drafted)
         behind_first += np.arange(len(behind_first))
-        drafted = inputs[on_device(inputs.device, {"rows": behind_first})["rows"]]
-        return Layout(num_drafted), drafted
+        return num_drafted, inputs[torch.from_numpy(behind_first)]

@@ -69,13 +69,18 @@ class Device(TorchDispatchMode):
 
 
 class MadePass:
-    """A pass of three requests in a Runner. num_drafted: drafted tokens of each request; None: nothing drafts."""
+    """A pass of three requests in a Runner. num_drafted: drafted tokens of each request; None: nothing drafts. there:
+    whether it runs on the device."""
 
-    def __init__(self, num_drafted: list[int] | None, drafter: Any):
+    def __init__(self, num_drafted: list[int] | None, drafter: Any, there: bool):
+        def both(array: np.ndarray) -> Any:
+            tensor = torch.from_numpy(array)
+            return SimpleNamespace(np=array, gpu=OnDevice(tensor) if there else tensor)
+
         counts = np.array(num_drafted or [0, 0, 0], np.int32)
         states = SimpleNamespace(
-            temperature=SimpleNamespace(np=np.array([1.0, 0.0, 0.7], np.float32)),
-            seeds=SimpleNamespace(np=np.array([7, 8, 9])),
+            temperature=both(np.array([1.0, 0.0, 0.7], np.float32)),
+            seeds=both(np.array([7, 8, 9])),
             get_top_k_top_p=lambda *args: (None, None),
         )
         sampler = SimpleNamespace(sampling_states=states, apply_sampling_params=lambda logits, *args, **kwargs: logits)
@@ -87,7 +92,7 @@ class MadePass:
             max_num_reqs=3,
             speculator=None,
             sampler=sampler,
-            req_states=SimpleNamespace(prompt_len=SimpleNamespace(np=np.array([4, 5, 6]))),
+            req_states=SimpleNamespace(prompt_len=both(np.array([4, 5, 6]))),
             sample=self.sample,
             output_copy_stream=None,
             scheduler_config=SimpleNamespace(async_scheduling=False),
@@ -104,23 +109,26 @@ class MadePass:
             num_scheduled_tokens=counts + 1,
             prefill_len_np=np.array([4, 5, 6]),
             num_draft_tokens_per_req=None if num_drafted is None else counts,
+            num_draft_tokens=int(counts.sum()),
+            cu_num_logits=torch.from_numpy(np.cumsum([0, *(counts + 1)])),
         )
         self.rows = np.repeat(np.arange(3), counts + 1)
         self.logits = torch.randn(len(self.rows), 50, generator=torch.Generator().manual_seed(0))
 
     def sample(self, logits: torch.Tensor, batch: Any, grammar: None) -> Any:
         """das's part of what vLLM's `sample` calls."""
-        of_row, inputs = torch.from_numpy(self.rows), torch.arange(len(logits))
+        of_row, inputs, starts = torch.from_numpy(self.rows), torch.arange(len(logits)), batch.cu_num_logits
+        pos = torch.from_numpy(np.array([3, 4, 5])[self.rows]) + inputs - starts[of_row]
         if isinstance(logits, OnDevice):
-            of_row, inputs = OnDevice(of_row), OnDevice(inputs)
+            of_row, inputs, starts, pos = map(OnDevice, (of_row, inputs, starts, pos))
+            batch.cu_num_logits = starts
         if batch.num_draft_tokens_per_req is None:
-            emitted = self.runner.draws.sample(logits, of_row, of_row, np.arange(3), *[None] * 4)[0][:, None]
+            emitted = self.runner.draws.sample(logits, of_row, of_row, np.arange(3), pos, *[None] * 3)[0][:, None]
         else:
             verifier: Any = object.__new__(KeyedVerifier)  # its constructor wants all of vLLM's sampler
             verifier.draws, verifier.num_speculative_steps = self.runner.draws, LONGEST
-            verifier._num_drafted = batch.num_draft_tokens_per_req.astype(np.int64)
-            verifier._parents, verifier._verified = None, 0
-            arguments = logits, None, inputs, None, None, of_row, np.arange(3), of_row, None, None, inputs
+            verifier._num_drafted, verifier._verified = batch.num_draft_tokens_per_req.astype(np.int64), 0
+            arguments = logits, None, inputs, pos, starts, of_row, np.arange(3), of_row, None, None, inputs
             emitted = verifier._verify(*arguments)[1]
         return SimpleNamespace(sampled_token_ids=emitted), (emitted != REJECTED).sum(dim=1, dtype=torch.int32), None
 
@@ -132,7 +140,7 @@ def test_only_a_drafter_waits_and_once(
 ) -> None:
     """It waits for the emitted tokens."""
     monkeypatch.setattr("das.verify.sampler.device_argmax", torch_argmax)
-    there, here = MadePass(num_drafted, drafter), MadePass(num_drafted, drafter)
+    there, here = (MadePass(num_drafted, drafter, is_there) for is_there in (True, False))
     with Device() as device:
         output, *_ = there.runner._sample(OnDevice(there.logits), there.batch, None)
         there.runner.flights._read_earlier()

@@ -14,7 +14,6 @@ import pytest
 
 from das.budget import BudgetPolicy, LiveRequest, TargetPass, make_budget
 from das.budget.policies import Fixed
-from das.draft_round import planned_rows
 from das.drafter import HistoryDrafter
 from experiments.simulate.engine import (
     ByDepth,
@@ -26,7 +25,7 @@ from experiments.simulate.engine import (
     simulate_rollout,
 )
 from experiments.simulate.latency import Drafting
-from experiments.simulate.text_engine import PROMPT, TextEngine
+from experiments.simulate.text_engine import PROMPT, TextEngine, planned_rows
 from experiments.simulate.times import Affine, PassWork, Priced, Scaled, Table, Times
 from experiments.simulate.workload import Workload, workload
 
