@@ -23,6 +23,9 @@ from experiments.settings.checked import leaves
 from experiments.settings.config import run_config
 
 _NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # what compose raises
+_NO_NAME = re.compile(  # a value that Hydra does not read as a text, or that stands for another setting's
+    r"null|true|false|[+-]?(nan|inf|[\d_.]+(e[+-]?\d+)?)|[{\[].*|.*\$.*|", re.IGNORECASE | re.DOTALL
+)
 _CHOICE = re.compile(
     r"Could not find '(.+)/([^/']+)'\s+Available options in '[^']*':\s+(.*?)\s+Config search", re.DOTALL
 )
@@ -184,11 +187,10 @@ def _error_line(error: Exception, overrides: Sequence[str]) -> str:
 
 
 def _refuse_no_choice(overrides: Sequence[str]) -> None:
-    """Refuse a group that is given null, a number, a truth value or a group of settings, where Hydra wants the name of
-    one of its files. Raises UserError."""
+    """Refuse a group that is given what cannot be the name of one of its files. Raises UserError."""
     for override in overrides:
         group, _, value = override.lstrip("+").partition("=")
-        if (CONFIGS / group).is_dir() and re.fullmatch(r"null|true|false|[\d.]*|\{.*", value):
+        if (CONFIGS / group).is_dir() and _NO_NAME.fullmatch(value):
             choices = ", ".join(sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")))
             without = " (leave it out for none)" if group in ("setting", "experiment") else ""
             raise UserError(f"{override}: choose {choices}{without}")
