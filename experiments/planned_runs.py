@@ -2,6 +2,7 @@
 
 A run is one command of run.py. The name of its folder is made from its overrides, so that experiments share runs and a
 finished run is not repeated. In an override, run:LABEL stands for the folder of an earlier run of the same experiment.
+LABEL: EXPERIMENT plans the run of that label in another experiment.
 """
 
 import hashlib
@@ -111,12 +112,15 @@ def load(name: str, profile: str, overrides: Sequence[str]) -> Experiment:
         body, command = body | body["ablations"][row], f"experiment={ABLATION} experiment.only={row}"
     else:
         body = _file(name)
-    setting = [f"setting={body['setting']}_{profile}"] if body["setting"] else []
+    setting = [f"setting={body['setting']}_{profile}"] if body.get("setting") else []
     if profile == "smoke" and setting:
         setting = SMOKE[body["setting"]]
     share = body.get("minutes", 0.0) / len(body["runs"])  # minutes of a run whose plan names none
     runs: dict[str, Run] = {}
     for label, planned in body["runs"].items():
+        if isinstance(planned, str):
+            runs[label] = load(planned, profile, overrides).runs[label]
+            continue
         own = (*setting, *planned["every"], *planned.get(profile, []), *overrides)
         reads = dict.fromkeys(found for override in own for found in RUN.findall(override))
         minutes = SMOKE_MINUTES if profile == "smoke" else planned.get("minutes", share)

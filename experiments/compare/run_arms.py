@@ -51,11 +51,6 @@ class Comparison:
     train_once: bool = False  # the first arm trains, and the other arms take its weights after each step
     train: bool = True  # False: nobody trains
 
-    @property
-    def folder(self) -> Path:
-        """The comparison's folder."""
-        return self.run_folder.path
-
 
 def run_in_lock_step(comparison: Comparison, progress: Progress) -> None:
     """Train all arms. In each step they roll out one at a time, in rotating order, and then train, one arm on each
@@ -64,11 +59,13 @@ def run_in_lock_step(comparison: Comparison, progress: Progress) -> None:
     Raises RunFailed if an arm fails, and UserError if it refuses its input, both with a one-line message. The other
     arms are then stopped, and their files stay.
     """
-    folder = comparison.folder
+    folder = comparison.run_folder.path
     with quiet_into(folder / "log.txt"):
         resource_tracker.ensure_running()  # started here, so that its warnings about a killed arm go to the log
-    pipes, processes = _start(comparison)
-    names = list(comparison.arms)
+    names, pipes, processes = list(comparison.arms), dict[str, Connection](), list[BaseProcess]()
+    for name in names:
+        process, pipes[name] = spawned(_arm_process, name, comparison, name=f"arm-{name}", daemon=False)
+        processes.append(process)
     try:
         for step in range(comparison.start, progress.steps):
             with progress.starting(names[0], folder / "arms") if step == comparison.start else nullcontext():
@@ -100,22 +97,12 @@ def in_turn(names: Sequence[str], step: int) -> list[str]:
     return [*names[first:], *names[:first]]
 
 
-def _start(comparison: Comparison) -> tuple[dict[str, Connection], list[BaseProcess]]:
-    """Start every arm's process. Returns the parent's end of each arm's pipe, and the processes."""
-    pipes: dict[str, Connection] = {}
-    processes: list[BaseProcess] = []
-    for name in comparison.arms:
-        process, pipes[name] = spawned(_arm_process, name, comparison, name=f"arm-{name}", daemon=False)
-        processes.append(process)
-    return pipes, processes
-
-
 def _train_step(pipes: Mapping[str, Connection], comparison: Comparison) -> Iterator[dict[str, Any]]:
     """Let all arms train, as many at a time as there are cores. Yields each arm's row of metrics as it comes.
 
     With `train_once` the first arm goes first, because the other arms need its weights.
     """
-    names, cores, folder = list(pipes), os.cpu_count() or 1, comparison.folder
+    names, cores, folder = list(pipes), os.cpu_count() or 1, comparison.run_folder.path
     alone = 1 if comparison.train_once else 0
     groups = [names[first : first + cores] for first in range(alone, len(names), cores)]
     for together in (names[:alone], *groups):
@@ -127,15 +114,15 @@ def _train_step(pipes: Mapping[str, Connection], comparison: Comparison) -> Iter
 
 def _arm_process(name: str, comparison: Comparison, pipe: Connection) -> None:
     """Body of the process of the arm `name`."""
-    log = log_of(name, comparison.folder)
+    log = log_of(name, comparison.run_folder.path)
     run = ArmRun(
         comparison.arms[name],
         comparison.policy,
         log.parent,
-        comparison.folder.name,
+        comparison.run_folder.path.name,
         PipeBarrier(pipe),
         start=comparison.start,
-        weights=comparison.folder / WEIGHTS if comparison.train_once else None,
+        weights=comparison.run_folder.path / WEIGHTS if comparison.train_once else None,
         trains=comparison.train and (not comparison.train_once or name == next(iter(comparison.arms))),
     )
     with reporting(pipe, log):

@@ -19,7 +19,7 @@ DRAFTS, PASSES, ROOM = (0, 2, 4, 8), 10, 256  # drafted tokens of each request; 
 
 def passes(scale: Scale) -> Verdict:
     """Time the passes, and fit the forms of task=calibrate to them."""
-    from experiments.measure.calibrate import RandomDrafter, made_up_prompts, timed_combination
+    from experiments.measure.calibrate import RandomDrafter, timed_combination
     from experiments.run.run_folder import device_name
     from experiments.simulate.latency import write_latency
 
@@ -38,7 +38,7 @@ def passes(scale: Scale) -> Verdict:
     common = set.intersection(*map(set, held.values()))  # tables need each number of requests at each context
     rows, cells = list[list[float]](), list[str]()
     for context, live in [(context, live) for context, lives in held.items() for live in lives]:
-        prompts = made_up_prompts(context, live)
+        prompts = [{"prompt_token_ids": [i, *([1] * (context - 1))]} for i in range(live)]
         for drafts in sorted({min(each, drafting.max_rows // live - 1) for each in drafts_of}):  # in one graph
             timed = timed_combination(engine, runner, prompts, drafts, f"{context}-{live}-{drafts}", ROOM, count)
             rows += [[live, tokens, live * context, s] for _, tokens, _, s in timed if live in common]

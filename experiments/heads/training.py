@@ -126,15 +126,14 @@ class HeadLearner:
             note(f"draft head: epoch {epoch + 1} of {epochs}, loss {means[-1]:.3f}")
         return means
 
-    def state(self) -> dict[str, Any]:
-        """Returns weights and optimizer states, in a form for torch.save."""
-        return {
-            "head": self.head.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-        }
+    def save(self, folder: Path) -> None:
+        """Write weights and optimizer states into a checkpoint."""
+        optimizers = [optimizer.state_dict() for optimizer in self._optimizers]
+        torch.save({"head": self.head.state_dict(), "optimizers": optimizers}, folder / STATE)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
+    def load(self, folder: Path) -> None:
+        """Continue from what `save` wrote."""
+        state = torch.load(folder / STATE, weights_only=True)
         self.head.load_state_dict(state["head"])
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -184,11 +183,11 @@ class OnlineHead(TrainerCallback):
 
     def save(self, folder: Path) -> None:
         """Write the head's part of a checkpoint."""
-        torch.save(self._learner.state(), folder / STATE)
+        self._learner.save(folder)
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote."""
-        self._learner.restore(torch.load(folder / STATE, weights_only=True))
+        self._learner.load(folder)
 
 
 AT_ONCE = 128  # number of responses that are sampled together

@@ -116,11 +116,6 @@ class RandomDrafter(Drafter):
     def end(self, request: str, keep: bool = True) -> None: ...
 
 
-def made_up_prompts(length: int, count: int) -> list[Any]:
-    """Make up `count` prompts of `length` tokens. Their first tokens differ, so that they share no KV cache."""
-    return [{"prompt_token_ids": [i, *([1] * (length - 1))]} for i in range(count)]
-
-
 def timed_combination(
     engine: Any, runner: "Runner", prompts: Sequence[Any], drafts: int, name: str, tokens: int, count: int
 ) -> list[list[float]]:

@@ -139,11 +139,7 @@ def replayed(folder: Path, paper: str, store: Path) -> list[Section]:
 
 
 def write_report(
-    store: Path,
-    profile: str,
-    chapters: Mapping[str, Sequence[Section]],
-    runs: Sequence[Run],
-    failed: Mapping[Run, str],
+    store: Path, profile: str, chapters: Mapping[str, Sequence[Section]], runs: Sequence[Run], failed: Mapping[Run, str]
 ) -> str:
     """Write report.html and report.md. Returns their paths in words. store: folder that keeps the runs. failed: failed
     run -> the reason."""

@@ -261,14 +261,6 @@ def _lengths(responses: Sequence[Sequence[int]]) -> list[int]:
     return [len(response) for response in responses]
 
 
-def build_recorded(settings: EngineSettings, recording: Recording, **overrides: Any) -> RecordedEngine:
-    """Build an engine that emits a recording, in this process. overrides: further arguments of vllm.LLM."""
-    engine = build_in_process(settings, trained=True, **overrides)
-    emitting = (RecordedEngine if settings.row.keyed else RecordedStockEngine)(engine.llm)
-    emitting.recording = recording
-    return emitting
-
-
 def save_history(engines: Engines | Cluster, path: Path) -> None:
     """Write the history of all engines, with the weights that the first engine's drafter has learned. Do nothing if
     the drafter has no history."""

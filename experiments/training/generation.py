@@ -12,7 +12,7 @@ from das.trl.determinism import random_states_kept
 from das.trl.engines.in_process import DasEngine
 from das.trl.generation import SpeculativeGeneration
 from das.weights.weight_check import WeightSample
-from experiments.training.engines import Recording, build_in_process, build_recorded, save_history
+from experiments.training.engines import RecordedEngine, RecordedStockEngine, Recording, build_in_process, save_history
 
 
 class HarnessGeneration(SpeculativeGeneration):
@@ -26,9 +26,12 @@ class HarnessGeneration(SpeculativeGeneration):
 
     def build_engine(self, **overrides: Any) -> DasEngine:
         """Build an engine of das, or stock as the settings say."""
-        if self.recording is not None:
-            return build_recorded(self.engine, self.recording, **overrides)
-        return build_in_process(self.engine, trained=True, **overrides)
+        engine = build_in_process(self.engine, trained=True, **overrides)
+        if self.recording is None:
+            return engine
+        emitting = (RecordedEngine if self.engine.row.keyed else RecordedStockEngine)(engine.llm)
+        emitting.recording = self.recording
+        return emitting
 
     def save_history(self, path: Path) -> None:
         """Write what the drafter remembers, once all submitted rollouts are finished."""
