@@ -19,7 +19,7 @@ PROTECTS = {
     "training: the same rewards, losses, weights": ("trl/", "cluster/"),
     "tokens: the same with and without drafts": ("identity/", "verify/", "engine/", "models/", "weights/"),
     "speed: drafts that fit, budgets that pay": ("drafter/", "budget/", "test_draft_round", "experiments/simulate/"),
-    "rewards: right answers count, others not": ("rewards/", "experiments/problems/"),
+    "rewards: right answers count, others not": ("rewards/", "experiments/problem_sets/"),
     "runs: settings, folders, one-line errors": (
         "experiments/arm/",
         "experiments/compare/",
