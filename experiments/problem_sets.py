@@ -234,6 +234,8 @@ def _filled(template: str, row: Mapping[str, Any], text: str, where: str) -> str
     return _PLACEHOLDER.sub(fill, template)
 
 
+# ---- which problems are used ----
+
 _HASHES = 1 << 64
 
 

@@ -155,6 +155,8 @@ def check_who_trains(arms: Mapping[str, RunConfig], train_once: bool, train: boo
             )
 
 
+# ---- the settings of arms ----
+
 Changes = Mapping[str, Any]  # settings of an arm that differ from the comparison's, by key or config group
 VARIED = "das"  # `vary` varies this arm; if it is not in the comparison, the last of several arms
 

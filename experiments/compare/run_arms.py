@@ -152,6 +152,9 @@ class PipeBarrier(Barrier):
         self._wait_after("rolled")
 
 
+# ---- one by one ----
+
+
 def run_one_by_one(
     arms: Mapping[str, RunConfig], overrides: Mapping[str, Sequence[str]], folder: Path, progress: Progress
 ) -> None:

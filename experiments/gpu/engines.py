@@ -52,6 +52,8 @@ class Verdict:
     line: str
 
 
+# ---- engines ----
+
 SHAPE, THIN = "8b", "8b_thin"  # on a GPU; the second: 8B's width, and so its kernels, in four layers
 BATCHED = "max_num_batched_tokens"
 # Graphs, but no Inductor, which takes minutes, and may not know this torch.

@@ -79,6 +79,8 @@ def chi_square_p(draws: int, device: str) -> float:
     return float(torch.special.gammaincc(torch.tensor(63 / 2, dtype=torch.float64), statistic / 2))
 
 
+# ---- tokens ----
+
 LIMITS = (0, 1, 2, 5, 16, 32)  # draft limits in tokens; the requests take them in turn
 PROMPTS, SIBLINGS, TOKENS = (31, 700, 31, 3720), 8, 192  # tokens of each problem's prompt, siblings, tokens a response
 CPU_PROMPTS, CPU_SIBLINGS, CPU_TOKENS = (31, 70, 31, 40), 4, 32
@@ -134,6 +136,8 @@ def _roll_out(
     found = [pair for answer in answers for pair in zip(answer.token_ids, answer.logprobs, strict=True)]
     return [(token, {each: entry.logprob for each, entry in listed.items()}) for token, listed in found], report
 
+
+# ---- grpo ----
 
 COMPARED = "task=compare arms=[none,das] task.lock_step=false budget=fixed checkpoint.every=0 wandb=off"
 ON_GPU = (  # without graphs, which take half a minute an arm to make

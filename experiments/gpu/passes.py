@@ -51,6 +51,8 @@ def passes(scale: Scale) -> Verdict:
     return Verdict(True, said)
 
 
+# ---- memory ----
+
 SEATS, SHARE = 256, 0.9  # requests; the share of the device's memory that the engine may take
 
 

@@ -105,6 +105,8 @@ class HeadTexts:
         self._seen = {}
 
 
+# ---- the head ----
+
 Attended = list[tuple[torch.Tensor, torch.Tensor]]  # keys and values of each step so far, [tokens, heads, head_dim]
 
 

@@ -67,6 +67,8 @@ def load_head(folder: Path) -> Eagle3Head:
     return head
 
 
+# ---- MTP layers ----
+
 MTP_WEIGHTS = "mtp.safetensors"
 LAYERS = "model.mtp_layers."  # the names of all weights of MTP layers begin with this
 ARCHITECTURE = "MiMoForCausalLM"

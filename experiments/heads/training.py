@@ -44,6 +44,8 @@ class Muon(torch.optim.Muon):
             return super().step(closure)
 
 
+# ---- learning ----
+
 STATE = "head.pt"
 
 
@@ -189,6 +191,8 @@ class OnlineHead(TrainerCallback):
         """Continue from what `save` wrote."""
         self._learner.load(folder)
 
+
+# ---- before any run ----
 
 AT_ONCE = 128  # number of responses that are sampled together
 HELD_OUT = 8  # one response in so many is held out from training, to evaluate the head

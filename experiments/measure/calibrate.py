@@ -97,6 +97,9 @@ def measure(config: RunConfig, task: Any, policy: str, progress: Progress) -> li
     return rows
 
 
+# ---- timing ----
+
+
 class RandomDrafter(Drafter):
     """A drafter that proposes random tokens, always as many as allowed."""
 

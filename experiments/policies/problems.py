@@ -67,6 +67,8 @@ def distinct(
     return list(problems.values())
 
 
+# ---- problems ----
+
 Step = tuple[str, int]  # sign and operand
 _VERBS = {"+": "add", "-": "subtract", "*": "times"}
 _TESTED = (0, 1, 2, 5, 11)  # the values of x in the tests of a program

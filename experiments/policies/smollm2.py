@@ -107,6 +107,8 @@ if __name__ == "__main__":
         print(f"policy: {find_smollm2(Path(sys.argv[1]) / 'policies', print)}")
 
 
+# ---- cold start ----
+
 _POSITIONS = 512  # positions whose logits are held at once; each position has 49,152
 _LEAST_TOKENS = 200  # mean length of question and solution; no sample of texts has a smaller one
 _REPORT_EVERY = 5  # optimizer steps

@@ -77,6 +77,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 384, digits: int = 1
     return tokenizer
 
 
+# ---- training ----
+
 IGNORED = -100
 LONGEST = 1024  # tokens of question and solution together; the policies have no more positions
 _PROBLEMS = 2500  # distinct ones in a phase; they come again with other solutions

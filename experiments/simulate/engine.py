@@ -132,6 +132,9 @@ class PlainEngine(Engine):
         self._run_plain(self.admit())
 
 
+# ---- rollouts ----
+
+
 @dataclass(frozen=True)
 class Step:
     """The costs of one rollout. Times are in seconds."""
@@ -188,6 +191,8 @@ def roll_out(engine: Engine, works: Sequence[Workload], steps_per_epoch: int = 1
         for number, work in enumerate(works, 1)
     ]
 
+
+# ---- a drafter that is a model ----
 
 Cost = Callable[[float, float], float]  # (live requests, tokens of context of all requests together) -> seconds
 

@@ -59,6 +59,8 @@ class Drafting:
         return self.base + self.row * live + np.where(num_drafted > 0, self.drafting + self.token * num_drafted, 0.0)
 
 
+# ---- fits ----
+
 OUTLIER = 3.0  # a pass this many times slower than the typical line was interrupted
 SHARE = 0.2  # assumed value of drafting / base, until passes show the real one
 MADE_UP = 8.0  # weight of the synthetic passes that state SHARE while all timed passes carry drafts
@@ -129,6 +131,8 @@ def relative_error(form: Form, passes: Passes) -> float:
 
 FITS: dict[str, Callable[[Passes], Form]] = {"affine": fit_affine, "drafting": fit_drafting}
 
+
+# ---- latency.json, and other sources of times ----
 
 COLUMNS = ["live", "tokens", "context", "seconds"]
 DERIVED = "derived, not measured"  # the source of computed times ends with these words

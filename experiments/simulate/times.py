@@ -115,6 +115,9 @@ class Scaled:
         return self.times.plain(round(self.requests * live), round(self.requests * context), passes)
 
 
+# ---- measured passes ----
+
+
 @dataclass(frozen=True)
 class Table:
     """Measured times of passes by their number of tokens. Linear between the points; the last two are extrapolated."""

@@ -114,6 +114,9 @@ def workload(
     return Workload(tuple(problems), tokens, starts, prompt, tuple(sampling))
 
 
+# ---- made up ----
+
+
 def of_lengths(lengths: Sequence[int] | np.ndarray, prompt: int) -> Workload:
     """Make a workload of responses of which only the lengths are known."""
     return workload([str(i) for i in range(len(lengths))], [np.zeros(n, np.int32) for n in lengths], prompt)

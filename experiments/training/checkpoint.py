@@ -153,6 +153,8 @@ def _digest(manifest: Any) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
+# ---- writing ----
+
 MIB = 1 << 20
 FINAL = "final.json"  # digests of the final state, so that no engine is needed to resume a finished run
 

@@ -191,6 +191,9 @@ def build_in_process(settings: EngineSettings, trained: bool = False, **override
     return StockEngine(build_stock(settings, trained, **overrides))
 
 
+# ---- engines that emit recorded responses ----
+
+
 @dataclass(frozen=True)
 class Recording:
     """The responses that a run emits. responses: by problem, the first `group` to its first visit, and so on."""

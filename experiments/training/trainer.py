@@ -34,6 +34,8 @@ from experiments.training.engines import Recording
 from experiments.training.generation import HarnessGeneration
 from experiments.training.trimmed import without_padding
 
+# ---- columns of a step's row ----
+
 
 def logged_by_trl(logs: Mapping[str, float]) -> dict[str, Any]:
     """Return the columns that come from TRL's own logs."""
