@@ -314,7 +314,7 @@ def rewind_all(arms: Mapping[Path, RunConfig], folder: Path, progress: Progress)
 
 
 def interleaved(rows_of_arms: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Merge the rows of several arms into the order in which lock_step.py writes them: step by step, arm by arm."""
+    """Merge the rows of several arms into the order in which run_arms.py writes them: step by step, arm by arm."""
     return [row for rows_of_step in zip(*rows_of_arms, strict=True) for row in rows_of_step]
 
 
