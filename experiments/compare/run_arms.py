@@ -73,7 +73,8 @@ def run_in_lock_step(comparison: Comparison, progress: Progress) -> None:
                     expect(pipes[name], "rollout", name, folder, progress.now)
             if step == comparison.start:
                 progress.start()
-            for name in in_turn(names, step):
+            first = step % len(names)  # another one begins in each step
+            for name in [*names[first:], *names[:first]]:
                 tell(pipes[name], "go")
                 expect(pipes[name], "rolled", name, folder)
             for row in _train_step(pipes, comparison):
@@ -89,12 +90,6 @@ def run_in_lock_step(comparison: Comparison, progress: Progress) -> None:
             if process.exitcode is None:
                 process.terminate()
         (folder / WEIGHTS).unlink(missing_ok=True)
-
-
-def in_turn(names: Sequence[str], step: int) -> list[str]:
-    """Return the names in the order of a step: another one begins in each."""
-    first = step % len(names)
-    return [*names[first:], *names[:first]]
 
 
 def _train_step(pipes: Mapping[str, Connection], comparison: Comparison) -> Iterator[dict[str, Any]]:

@@ -59,30 +59,21 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
     progress.note(f"result: {run_folder.write_result(result)}")
 
 
-class Das:
+class Das(HistoryDrafter):
     """This project's drafter. Its history remembers tokens only."""
 
+    contexts: list[np.ndarray]  # of the requests that are asked for; replay sets them for drafters that need them
+
     def __init__(self) -> None:
-        self.drafter = HistoryDrafter(remember="tokens", min_prob=MIN_PROB, window=WINDOW)
-
-    def begin(self, request: str, problem: str) -> None:
-        self.drafter.begin(request, problem, PROMPT)
-
-    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> Iterable[Draft]:
-        return self.drafter.propose(requests, [limit] * len(requests))
-
-    def observe(self, requests: list[str], tokens: list[np.ndarray]) -> None:
-        self.drafter.observe_batch(requests, tokens)
-
-    def end(self, request: str) -> None:
-        self.drafter.end(request)
-
-    def end_epoch(self) -> None:
-        self.drafter.move_window(self.drafter.history_tick + 1)
+        super().__init__(remember="tokens", min_prob=MIN_PROB, window=WINDOW)
 
 
 class Arctic:
-    """arctic-inference's suffix trees, with its defaults: one tree for each problem, shared by siblings."""
+    """arctic-inference's suffix trees, with its defaults: one tree for each problem, shared by siblings. It takes the
+    calls of Das, and forgets nothing."""
+
+    contexts: list[np.ndarray]
+    history_tick = 0
 
     def __init__(self) -> None:
         from arctic_inference.suffix_decoding import SuffixDecodingCache
@@ -90,25 +81,24 @@ class Arctic:
         self.of_problem: dict[str, Any] = defaultdict(lambda: SuffixDecodingCache(max_tree_depth=DEPTH))
         self.of_request: dict[str, Any] = {}
 
-    def begin(self, request: str, problem: str) -> None:
+    def begin(self, request: str, problem: str, prompt: np.ndarray) -> None:
         self.of_request[request] = self.of_problem[problem]
-        self.of_request[request].start_request(request, PROMPT)
+        self.of_request[request].start_request(request, prompt)
 
-    def propose(self, requests: list[str], contexts: list[np.ndarray], limit: int) -> Iterable[Draft]:
-        options = {"max_spec_tokens": limit, "max_spec_factor": 2.0, "min_token_prob": 0.1}
-        for request, context in zip(requests, contexts, strict=True):
-            draft = self.of_request[request].speculate(request, context[-DEPTH:], **options)
+    def propose(self, requests: list[str], limits: list[int]) -> Iterable[Draft]:
+        options = {"max_spec_factor": 2.0, "min_token_prob": 0.1}
+        for request, context, limit in zip(requests, self.contexts, limits, strict=True):
+            draft = self.of_request[request].speculate(request, context[-DEPTH:], max_spec_tokens=limit, **options)
             yield Draft(draft.token_ids, draft.probs)
 
-    def observe(self, requests: list[str], tokens: list[np.ndarray]) -> None:
+    def observe_batch(self, requests: list[str], tokens: list[np.ndarray]) -> None:
         for request, new in zip(requests, tokens, strict=True):
             self.of_request[request].add_active_response(request, new)
 
     def end(self, request: str) -> None:
         self.of_request[request].stop_request(request)
 
-    def end_epoch(self) -> None:
-        """Forget nothing."""
+    def move_window(self, tick: int) -> None: ...
 
 
 def replay(problems: Problems, drafter: Any, group: int, limit: int) -> dict[str, Any]:
@@ -123,7 +113,7 @@ def replay(problems: Problems, drafter: Any, group: int, limit: int) -> dict[str
             names = [f"{problem}/{epoch}/{i}" for i in range(group)]
             at = [len(PROMPT)] * group  # how many tokens of each text are decoded
             for name in names:
-                drafter.begin(name, problem)
+                drafter.begin(name, problem, PROMPT)
             live, drafts = list(range(group)), [Draft([], [])] * group  # the first pass of a response has no draft
             while live:
                 emitted = []
@@ -136,17 +126,17 @@ def replay(problems: Problems, drafter: Any, group: int, limit: int) -> dict[str
                     by_epoch[epoch][1] += 1
                     drafted, accepted = drafted + len(draft.tokens), accepted + right
                 start = time.thread_time()
-                drafter.observe([names[i] for i in live], emitted)
+                drafter.observe_batch([names[i] for i in live], emitted)
                 update_s += time.thread_time() - start
                 for i in [i for i in live if at[i] == len(texts[i])]:
                     drafter.end(names[i])
                     live.remove(i)
-                requests, contexts = [names[i] for i in live], [texts[i][: at[i]] for i in live]
+                requests, drafter.contexts = [names[i] for i in live], [texts[i][: at[i]] for i in live]
                 start = time.thread_time()
-                drafts = list(drafter.propose(requests, contexts, limit)) if live else []
+                drafts = list(drafter.propose(requests, [limit] * len(live))) if live else []
                 query_s += time.thread_time() - start
                 queries += len(live)
-            drafter.end_epoch()
+            drafter.move_window(drafter.history_tick + 1)
     tokens, passes = np.sum(list(by_epoch.values()), axis=0).tolist()
     return {
         "tokens_per_pass": tokens / passes,

@@ -172,7 +172,9 @@ def _train(policy: Path, texts: list[tuple[str, str]], settings: ColdStart, fold
     rng = random.Random(f"batches/{settings.seed}")
     batches = make_batches(encode(texts, tokenizer), settings.tokens_per_step, rng)[: settings.steps]
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_factor(step, settings))
+    schedule = torch.optim.lr_scheduler.LambdaLR(  # linear warm-up, and linear decay to 10 %
+        optimizer, lambda step: min(1.0, (step + 1) / settings.warmup_steps) * (1 - 0.9 * step / settings.steps)
+    )
     progress(f"cold start of SmolLM2: {settings.steps} steps, some 10 minutes on two cores; done once")
     began = time.perf_counter()
     model.train()
@@ -187,11 +189,6 @@ def _train(policy: Path, texts: list[tuple[str, str]], settings: ColdStart, fold
             progress(f"cold start: step {step} of {settings.steps}, loss {loss:.3f}, ETA {left // 60}:{left % 60:02d}")
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def _rate_factor(step: int, settings: ColdStart) -> float:
-    """Return the factor on the learning rate: linear warm-up, then linear decay to 10 %."""
-    return min(1.0, (step + 1) / settings.warmup_steps) * (1 - 0.9 * step / settings.steps)
 
 
 def backward(model: Any, ids: torch.Tensor, labels: torch.Tensor) -> float:

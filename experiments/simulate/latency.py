@@ -135,7 +135,6 @@ FITS: dict[str, Callable[[Passes], Form]] = {"affine": fit_affine, "drafting": f
 # ---- latency.json, and other sources of times ----
 
 COLUMNS = ["live", "tokens", "context", "seconds"]
-DERIVED = "derived, not measured"  # the source of computed times ends with these words
 
 
 def write_latency(path: Path, rows: list[list[float]], source: str) -> dict[str, Any]:
@@ -200,11 +199,6 @@ class ChosenTimes:
     stock: PassTimes | None
     source: str
 
-    @property
-    def derived(self) -> bool:
-        """Whether the times are computed, not measured."""
-        return self.source.endswith(DERIVED)
-
 
 def chosen_times(latency: str | None, gpu: str, model: str, drafting: float) -> ChosenTimes:
     """Return the times of decode passes.
@@ -217,7 +211,7 @@ def chosen_times(latency: str | None, gpu: str, model: str, drafting: float) -> 
         form, source = read_latency(Path(latency))
         return ChosenTimes(Times(form, draft_request=drafting), None, source)
     times = gpu_times(gpu, model)
-    source = f"{model} on {times.gpus} x {gpu} by physics (experiments/simulate/gpu_times.py), {DERIVED}"
+    source = f"{model} on {times.gpus} x {gpu} by physics (experiments/simulate/gpu_times.py), derived, not measured"
     return ChosenTimes(times, replace(times, das=False), source)
 
 

@@ -69,7 +69,7 @@ class Case:
     def engine(self, arm: Arm, times: PassTimes | None = None) -> Engine:
         """Make an engine that drafts as the arm says. times: None for das's."""
         scaled, seats = Scaled(times or self.times.das, self.scale), max(1, round(self.max_num_seqs / self.scale))
-        arm = replace(arm, ahead=self.times.derived)
+        arm = replace(arm, ahead=self.times.stock is not None)
         return arm.engine(scaled, seats, self.max_tokens, stands_for=self.scale)
 
     def short(self) -> "Case":

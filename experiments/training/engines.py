@@ -246,8 +246,8 @@ class RecordedEngine(DasEngine):
         outputs, rollout = super().roll_out(
             RecordedRequest(**vars(request), recorded=responses, keyed=self.keyed), turn
         )
-        same = responses == rollout.responses if self.keyed else _lengths(responses) == _lengths(rollout.responses)
-        if not same:
+        emitted = rollout.responses
+        if responses != emitted if self.keyed else [*map(len, responses)] != [*map(len, emitted)]:
             raise RunFailed(
                 f"step {request.step + 1}: other tokens than task.recorded has: `das doctor MODEL` says more"
             )
@@ -258,10 +258,6 @@ class RecordedStockEngine(RecordedEngine, StockEngine):
     """Unmodified vLLM that emits as many tokens as a recording has."""
 
     keyed = False
-
-
-def _lengths(responses: Sequence[Sequence[int]]) -> list[int]:
-    return [len(response) for response in responses]
 
 
 def save_history(engines: Engines | Cluster, path: Path) -> None:

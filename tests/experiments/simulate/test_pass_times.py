@@ -63,7 +63,6 @@ def test_bad_files_are_one_line(tmp_path: Path, bad: dict[str, object] | bytes) 
 
 def test_computed_times_come_with_those_of_stock() -> None:
     times = chosen_times(None, "H200", "8B", drafting=1.0)
-    assert times.derived
     assert times.source.startswith("8B on 1 x H200 by physics")
     assert times.stock is not None
     work = PassWork(16, 64, 16 * 1000, 40, asked=16)
