@@ -30,7 +30,6 @@ from rewards.forms import Unjudged, tests_of
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _NAMED = 4  # problems that are named because their rows contradict each other
-Message = dict[str, str]
 COLUMNS = {"maths": "answer", "code": "tests"}  # reward -> the column that it reads
 
 
@@ -50,7 +49,7 @@ class Problem:
 
     def row(self, judged_by: str) -> dict[str, Any]:
         """Return the row that TRL and the rewards take. judged_by: the kind of reward, a key of COLUMNS."""
-        prompt: list[Message] = [{"role": role, "content": content} for role, content in self.messages]
+        prompt = [{"role": role, "content": content} for role, content in self.messages]
         return {"prompt": prompt, "problem_id": self.problem_id, COLUMNS[judged_by]: self.gold}
 
 
@@ -236,12 +235,10 @@ def _filled(template: str, row: Mapping[str, Any], text: str, where: str) -> str
 
 # ---- which problems are used ----
 
-_HASHES = 1 << 64
-
 
 def share(key: str) -> float:
     """Return a number from 0 to 1 that depends only on the text `key`: a hash of it."""
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / _HASHES
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") / 2**64
 
 
 def part_of(problems: Sequence[Problem], part: str, held_out: float) -> list[Problem]:

@@ -14,7 +14,6 @@ from typing import Any
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "task"
 COMMAND = "python run.py "
-WIDTH = 120  # columns of the help if the output is no terminal
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def usage() -> str:
     for task in TASKS.values():
         table.add_row(task.name, task.help)
     text = io.StringIO()
-    width = Console().width if Console().is_terminal else WIDTH
+    width = Console().width if Console().is_terminal else 120
     terminal = Console(file=text, width=width, highlight=False, markup=False)
     terminal.print("usage: python run.py [task=NAME] [KEY=VALUE ...]    (task=compare if none is named)\n")
     terminal.print(table)

@@ -25,7 +25,6 @@ from experiments.settings.config import RunConfig
 
 LIST = Path(__file__).with_name("recordings.json")
 PATIENCE_S = 30.0  # seconds to wait for a server's next bytes
-CONNECTIONS = 8
 
 Response = tuple[str, int, float, str | list[int]]  # prompt, sample, reward, text or token ids
 
@@ -40,7 +39,7 @@ def fetch(name: str, recording: Mapping[str, Any], source: str, folder: Path) ->
     addresses = [
         f"{source.rstrip('/')}/{recording['repository']}/{commit}/{quote(path)}" for _, commit, path, _ in files
     ]
-    with ThreadPoolExecutor(CONNECTIONS) as threads:
+    with ThreadPoolExecutor(8) as threads:
         contents = list(threads.map(_content, addresses, [blob for *_, blob in files]))
     rows = [
         {

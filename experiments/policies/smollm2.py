@@ -111,7 +111,6 @@ if __name__ == "__main__":
 
 _POSITIONS = 512  # positions whose logits are held at once; each position has 49,152
 _LEAST_TOKENS = 200  # mean length of question and solution; no sample of texts has a smaller one
-_REPORT_EVERY = 5  # optimizer steps
 
 Progress = Callable[[str], None]
 
@@ -184,7 +183,7 @@ def _train(policy: Path, texts: list[tuple[str, str]], settings: ColdStart, fold
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        if step % _REPORT_EVERY == 0:
+        if step % 5 == 0:
             left = int((time.perf_counter() - began) / step * (settings.steps - step))
             progress(f"cold start: step {step} of {settings.steps}, loss {loss:.3f}, ETA {left // 60}:{left % 60:02d}")
     model.eval().save_pretrained(folder)

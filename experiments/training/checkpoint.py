@@ -155,7 +155,6 @@ def _digest(manifest: Any) -> str:
 
 # ---- writing ----
 
-MIB = 1 << 20
 FINAL = "final.json"  # digests of the final state, so that no engine is needed to resume a finished run
 
 
@@ -190,7 +189,7 @@ class Checkpoints:
             work()
         except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch.save on a full disk
             # torch.save's message does not name a full disk.
-            full = shutil.disk_usage(self.folder.parent).free < MIB
+            full = shutil.disk_usage(self.folder.parent).free < 2**20
             cause, problem = error, "disk full" if full else reason_of(error)[:300]
         for rank, theirs in enumerate(ranks.gather(problem)):
             if theirs:
