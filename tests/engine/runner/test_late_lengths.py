@@ -1,13 +1,21 @@
 """Passes that begin before their drafts are known: the kernels that wait for drafts and choose among them, in Triton's
 interpreter and compiled for Hopper; and what an engine must not have."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from conftest import Engines, roll
+from vllm import SamplingParams
 from vllm.v1.worker.gpu.spec_decode.adaptive_verification import AdaptiveVerificationManager
 
+from das.budget import LiveRequest
+from das.budget.marginal import best_tokens
+from das.budget.policies import Fixed
+from das.drafter import Drafts
 from das.engine.runner import late_lengths
 from das.engine.runner.late_lengths import CALLS, why_not
 from tests.verify.test_keyed_triton import run_python
@@ -59,6 +67,10 @@ import threading, time
 from types import SimpleNamespace
 import numpy as np
 import torch
+from das.drafter import Drafts
+from das.budget import LiveRequest
+from das.budget.marginal import best_tokens
+from das.budget.policies import Fixed
 from das.drafter import Drafts
 from das.engine.runner import late_lengths
 
@@ -179,3 +191,36 @@ def test_engines_whose_lengths_the_host_must_know_say_why(monkeypatch: pytest.Mo
     assert CALLS.keys() <= vars(late_lengths.LateLengths).keys()
     monkeypatch.setattr(late_lengths, "get_world_group", lambda: SimpleNamespace(world_size=2))
     assert why_not(runner()) == "several ranks"
+
+
+class Priced(Fixed):
+    """A budget for passes in which a drafted token costs three tenths of what a request does."""
+
+    reads_probabilities = True
+
+    def trim(self, live: Sequence[LiveRequest], drafts: Drafts) -> list[int]:
+        seconds = 1.0 + 0.3 * np.arange(int(drafts.counts.sum()) + 1) / len(live)
+        return best_tokens(drafts, seconds)[1].tolist()
+
+
+@pytest.mark.slow
+def test_late_lengths_verify_and_accept_about_what_known_ones_do(engines: Engines, repetitive_policy: str) -> None:
+    """A synchronous engine knows all drafts. Tokens are the same, so counts can be compared."""
+    prompts = [np.random.default_rng(i % 4).integers(6, 250, 20).tolist() for i in range(24)]
+    problems, found = [str(i % 4) for i in range(24)], []
+    for asynchronous in (False, True):
+        options = {"asynchronous": asynchronous, "budget": {"name": f"{__name__}:Priced", "tokens": 8}}
+        llm = engines.build(repetitive_policy, method="das", max_num_seqs=24, **options)
+        tokens, counts = [], []
+        for tick in range(1, 4):
+            params = [SamplingParams(max_tokens=60 + 2 * i, ignore_eos=True, seed=100 * tick + i) for i in range(24)]
+            own, _, report = roll(llm, prompts, params, problems, tick)
+            tokens.append(own)
+            counts.append([report["drafted"], report["accepted"]])
+        late = report["launched_ahead"] / report["decode_steps"]
+        assert late > 0.8 if asynchronous else late == 0
+        found.append((tokens, np.sum(counts, axis=0)))
+    (exact_tokens, exact), (late_tokens, late_counts) = found
+    assert late_tokens == exact_tokens
+    assert exact[1] > 500, "the comparison would prove nothing"
+    assert late_counts == pytest.approx(exact, rel=0.05), "a batch of 24 that drains; longer works come within 3 %"
