@@ -125,15 +125,6 @@ def test_lost_requests_come_first_and_are_shared_evenly() -> None:
     assert queued.take(1) == first
 
 
-def test_margin_ends_with_the_queue() -> None:
-    for total, expected in ((20, [5, 5]), (9, [4, 4]), (7, [3, 3]), (6, [3, 3])):
-        dispatcher = Dispatcher([QueuedRequest(i, str(i), 1.0) for i in range(total)], margin=2)
-        for engine in range(2):
-            dispatcher.joined(engine, 3)
-        assert [len(dispatcher.take(engine)) for engine in range(2)] == expected
-        assert dispatcher.waiting == total - sum(expected)
-
-
 def test_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match="margin"):
         Dispatcher([], margin=-1)
