@@ -4,24 +4,31 @@ import json
 from pathlib import Path
 from shutil import copytree
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from composed import composed_arm
 
 from das.general.errors import EngineError
-from das.trl.generation import refuse
+from das.trl.generation import SpeculativeGeneration
 from das.trl.support import unsupported
 from experiments.arm.policies import check_policy
 from experiments.arm.validate import check_processes
 from experiments.run.errors import UserError
 
 
+def in_a_script(model: Any, state: Any) -> None:
+    """Build what rolls out for a trainer of TRL, as far as to its refusal. state: accelerate's."""
+    engine: Any = None
+    SpeculativeGeneration(model=model, accelerator=SimpleNamespace(state=state), engine=engine, history_unit="epoch")
+
+
 def test_the_harness_and_scripts_are_refused_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """run.py asks before it builds anything; a script's trainer when it is built, whatever asked for the sharding."""
     state = SimpleNamespace(deepspeed_plugin=None, fsdp_plugin=SimpleNamespace(fsdp_version=1))
     with pytest.raises(EngineError, match=r"FSDP 1 .* use FSDP 2") as in_script:
-        refuse({"model": None, "accelerator": SimpleNamespace(state=state)})
+        in_a_script(None, state)
     config = composed_arm("das")
     check_processes(config)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
@@ -32,16 +39,13 @@ def test_the_harness_and_scripts_are_refused_alike(monkeypatch: pytest.MonkeyPat
 
 def test_deepspeed_is_for_scripts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """tests/nightly/test_sharded_scripts.py trains a script with it."""
-    state = SimpleNamespace(deepspeed_plugin=object())
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    refuse({"model": None, "accelerator": SimpleNamespace(state=state)})
-    ddp = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=None))
+    assert not unsupported(None, SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=object())))
     with pytest.raises(EngineError, match="no DeepSpeed with use_cpu=True and would train with DDP without a word"):
-        refuse({"model": None, "accelerator": ddp})
+        in_a_script(None, SimpleNamespace(deepspeed_plugin=None))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    alone = SimpleNamespace(state=SimpleNamespace(deepspeed_plugin=object(), num_processes=1))
     with pytest.raises(EngineError, match=r"counts 1 process of 2, .* where the trainer's arguments have `deepspeed`"):
-        refuse({"model": None, "accelerator": alone})
+        in_a_script(None, SimpleNamespace(deepspeed_plugin=object(), num_processes=1))
     monkeypatch.delenv("WORLD_SIZE")
     config = composed_arm("das")
     with pytest.raises(UserError, match=r"DeepSpeed keeps in a form of its own: .* das\.speculate\(\) in a script"):
@@ -67,10 +71,10 @@ def fsdp_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ddp_in_place_of_fsdp_is_refused() -> None:
     """accelerate has no FSDP on a CPU. Its state then has no plugin."""
     state = SimpleNamespace(deepspeed_plugin=None)
-    arguments = {"mode": "colocate", "accelerator": SimpleNamespace(state=state)}
     with pytest.raises(EngineError, match=r'without a word: .*\{"distributed_config": \{"fsdp_size": 2\}\}'):
-        refuse({**arguments, "model": SimpleNamespace(is_distributed_loading_by_transformers=False)})
-    refuse({**arguments, "model": SimpleNamespace(is_distributed_loading_by_transformers=True)})
+        in_a_script(SimpleNamespace(is_distributed_loading_by_transformers=False), state)
+    sharded = SimpleNamespace(is_distributed_loading_by_transformers=True)
+    assert not unsupported(sharded, SimpleNamespace(state=state))
 
 
 def test_checkpoints_of_a_sharded_policy_are_for_cpus(fsdp_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +90,8 @@ def test_checkpoints_of_a_sharded_policy_are_for_cpus(fsdp_on_cpu: None, monkeyp
 
 
 def test_quantized_policies_are_refused_before_they_are_loaded(tiny_policy: str, tmp_path: Path) -> None:
-    arguments = {"mode": "colocate", "accelerator": None, "model": SimpleNamespace(quantization_method="bitsandbytes")}
     with pytest.raises(EngineError) as in_script:
-        refuse(arguments)
+        in_a_script(SimpleNamespace(quantization_method="bitsandbytes"), None)
     quantized = tmp_path / "quantized"
     copytree(tiny_policy, quantized)
     saved = json.loads((quantized / "config.json").read_text())
