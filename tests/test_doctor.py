@@ -23,9 +23,9 @@ from das.engine import checked_policies, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN_VERIFIER = """
-import das.verify.sampler as draw
-right = draw.keyed_verify
-draw.keyed_verify = lambda logits, num_drafted, drafts, seeds, positions, *rest: right(
+from das.verify import noise
+right = noise.keyed_verify
+noise.keyed_verify = lambda logits, num_drafted, drafts, seeds, positions, *rest: right(
     logits, num_drafted, drafts, seeds, positions + 1, *rest)  # passes with drafts draw other noise
 """
 NO_DRAFTS = """

@@ -17,7 +17,7 @@ from das.engine import proposer
 from das.engine.requests import Pass, Request, Requests
 from das.engine.settings import WORKER
 from das.verify.admission import PROBLEM_KEY
-from das.verify.sampler import Remembered
+from das.verify.layout import Remembered
 from experiments.simulate.engine import simulate_rollout
 from experiments.simulate.latency import Drafting
 from experiments.simulate.text_engine import PROMPT, TextEngine

@@ -66,7 +66,7 @@ def sampled() -> list[bytes]:
     tokens = noise.keyed_argmax(logits, seeds, positions, greedy)
     drafted = torch.where(torch.arange(48) % 3 > 0, tokens[torch.arange(48) // 3 * 4 + torch.arange(48) % 3], 1)
     counts = np.full(16, 3, np.int64)
-    verified = noise.keyed_verify(logits, counts, drafted, seeds[:16], positions[:16], greedy[:16])
+    verified = noise.keyed_verify(logits, counts, drafted, seeds[:16], positions[:16], greedy[:16], 4)
     return [
         native_noise(7, 11, 100_003).tobytes(),
         tokens.numpy().tobytes(),

@@ -20,7 +20,7 @@ from das.engine.settings import WORKER, DasOptions, das_options
 from das.general.errors import NotInstalled
 from das.models.draft_passes import DraftPasses
 from das.models.self_draft import QuantizedLayers, SelfDraft
-from das.verify.sampler import remembered_of
+from das.verify.layout import remembered_of
 
 
 @dataclass(slots=True)

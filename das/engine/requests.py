@@ -7,7 +7,7 @@ from typing import Any
 from das.budget import LiveRequest
 from das.drafter.distributions import Distributions
 from das.verify.admission import FORCED_KEY, LIMIT_KEY, PROBLEM_KEY, default_problem, features_of
-from das.verify.sampler import GREEDY_BELOW, Remembered
+from das.verify.layout import GREEDY_BELOW, Remembered
 
 
 @dataclass

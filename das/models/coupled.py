@@ -13,9 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from das.verify.layout import Batch
+from das.verify.layout import GREEDY_BELOW, Batch
 from das.verify.noise import keyed_argmax
-from das.verify.sampler import GREEDY_BELOW
 
 # Applies each request's sampling parameters to a drafter's logits, as they are applied to the verifier's. It takes
 # logits, float32 [rows, vocab], which it may change; the rows' indices in vLLM's arrays; the lengths of their texts.

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from das.drafter.distributions import NO_PAIR, PAIRS
-from das.verify.layout import Batch, on_device
-from das.verify.sampler import Remembered
+from das.verify.layout import Batch, Remembered, on_device
 
 RAISE = 1e4  # added to a logit; far more than logits, temperature and noise can make up for
 

@@ -4,6 +4,11 @@
 
 Nothing else enters: not the number of drafted tokens, not the batch order, not the engine that runs the request.
 
+A pass returns one row of logits for the next token of each request, and one more row after each drafted token. Every
+row is treated as an ordinary decode row: the same masks, the same temperature, the same noise(seed, position). A
+drafted token is accepted if and only if it equals the token sampled on the row before its own. The emitted tokens
+therefore never depend on the draft (exactness level 2, docs/exactness.md).
+
 There are two implementations: one pass in C for the CPU (keyed.c), and one pass in Triton for CUDA (keyed_triton.py).
 Tests compare both with one in torch (tests/made_noise.py).
 """
@@ -152,36 +157,67 @@ def keyed_verify(
     draft_tokens: torch.Tensor,
     seeds: np.ndarray,
     positions: np.ndarray,
-    greedy: np.ndarray | None = None,
-    width: int | None = None,
+    greedy: np.ndarray | None,
+    width: int,
 ) -> torch.Tensor:
-    """Sample the rows of a pass with drafts, and accept each request's drafted tokens up to the first that differs.
+    """Sample the rows of a pass, and accept each request's drafted tokens up to the first that differs.
 
-    This is for the CPU. On other devices das.verify.sampler.draw_on_device does the same work.
+    This is for the CPU. On other devices `draw_on_device` does the same work.
 
     logits: float32 [sum(num_drafted + 1), vocab]. A request's rows lie together: first the row after its text, then one
     row after each of its drafted tokens.
     num_drafted: int64 [requests]. draft_tokens: int32 [sum(num_drafted)].
     seeds: int64 [requests]. positions: int64 [requests], of each request's first row. greedy: bool [requests] or None.
-    width: columns of the result, at least max(num_drafted) + 1; None: exactly that many.
+    width: the most tokens that a request may emit, at least max(num_drafted) + 1; 1 if nobody drafted.
     Returns the emitted token ids, int32 [requests, width], with REJECTED after the last one. Raises TypeError unless
     num_drafted, seeds and positions are contiguous int64 arrays.
     """
-    num_requests, width = len(num_drafted), width or max(num_drafted.tolist()) + 1
-    logits, emitted = _in_rows(logits), torch.empty((num_requests, width), dtype=torch.int32)
+    logits, emitted = _in_rows(logits), torch.empty((len(num_drafted), width), dtype=torch.int32)
     _call(
-        "keyed_verify", logits, logits.shape[1], logits.stride(0), num_requests, _int64(num_drafted),
+        "keyed_verify", logits, logits.shape[1], logits.stride(0), len(num_drafted), _int64(num_drafted),
         draft_tokens.to(torch.int32), _int64(seeds), _int64(positions), _flags(greedy), width, emitted,
     )  # fmt: skip
     return emitted
 
 
-def emitted_cells(num_drafted: np.ndarray, width: int) -> np.ndarray:
-    """Returns the row on which each emitted token is sampled, int64 [requests, width]. For a shorter draft, the last
-    row of its request fills the further columns.
+def draw_on_device(
+    logits: torch.Tensor,
+    inputs: torch.Tensor,
+    starts: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    greedy: torch.Tensor,
+    width: int,
+) -> torch.Tensor:
+    """Does what keyed_verify does on any device, which alone may know how many drafted tokens each
+    request has. All rows are sampled.
+
+    inputs: the input token of each row: behind a request's first row, its drafted tokens. starts: where the rows of
+    each request begin, and the number of rows, [requests + 1]. seeds, positions: of each row, int64. greedy: bool
+    [rows]. width: the most tokens that a request may emit; 1 if nobody drafted. For the rest and the result see
+    keyed_verify.
     """
+    if logits.device.type == "cpu":
+        tokens = keyed_argmax(logits, seeds.numpy(), positions.numpy(), greedy.numpy()).to(torch.int32)
+    else:
+        tokens = device_argmax(logits, device_keys(seeds, positions) | {"greedy": greedy}).to(torch.int32)
+    if width == 1:
+        return tokens[:, None]
+    # The drafted token after each row; a request's last row has none, and fills the columns behind it.
+    following = inputs.to(torch.int32).roll(-1).index_fill_(0, starts[1:].long() - 1, REJECTED)
+    column = torch.arange(width, device=logits.device)
+    cells = starts[:-1, None].long() + torch.minimum(column, starts.diff()[:, None] - 1)
+    sampled = tokens[cells]
+    # A token is emitted if every token before it equals the drafted one.
+    matched = (sampled == following[cells]).cumprod(dim=1)
+    sampled[:, 1:].masked_fill_(matched[:, :-1] == 0, REJECTED)
+    return sampled
+
+
+def used_rows(emitted: torch.Tensor, num_drafted: np.ndarray) -> np.ndarray:
+    """Returns the rows of logits on which tokens were emitted, int64. emitted: these, with REJECTED behind them."""
     first_row = np.cumsum(num_drafted + 1) - (num_drafted + 1)
-    rows: np.ndarray = first_row[:, None] + np.minimum(np.arange(width)[None, :], num_drafted[:, None])
+    rows: np.ndarray = (first_row[:, None] + np.arange(emitted.shape[1]))[emitted.numpy() != REJECTED]
     return rows
 
 
@@ -191,18 +227,12 @@ def likeliest(logits: torch.Tensor, rows: np.ndarray) -> np.ndarray:
     logits: float32 [rows, vocab]. rows: indices of the rows that are needed, int64; a GPU computes all rows. Returns
     uint32 [rows, PAIRS]. A GPU copies it without waiting: read it when the tokens of the pass are on the host.
     """
-    if logits.device.type != "cpu":
-        return device_likeliest(logits)
-    logits, pairs = _in_rows(logits), unknown(len(logits))
-    _call("keyed_pairs", logits, logits.shape[1], logits.stride(0), len(rows), _int64(rows), pairs)
-    return pairs
-
-
-def device_likeliest(logits: torch.Tensor) -> np.ndarray:
-    """Compute `likeliest` for all rows on a GPU. Returns uint32 [rows, PAIRS]."""
+    if logits.device.type == "cpu":
+        logits, pairs = _in_rows(logits), unknown(len(logits))
+        _call("keyed_pairs", logits, logits.shape[1], logits.stride(0), len(rows), _int64(rows), pairs)
+        return pairs
     from das.verify.keyed_triton import likeliest_triton
 
-    pairs = likeliest_triton(logits)
-    on_host = torch.full((len(logits), PAIRS), -1, dtype=torch.int32, pin_memory=True)
-    on_host[:, : pairs.shape[1]].copy_(pairs, non_blocking=True)
+    on_host = torch.empty((len(logits), PAIRS), dtype=torch.int32, pin_memory=True)
+    on_host.copy_(likeliest_triton(logits), non_blocking=True)
     return on_host.numpy().view(np.uint32)

@@ -25,7 +25,7 @@ from das.engine.patches.front_end import let_force
 from das.engine.proposer import DasProposer
 from das.engine.runner import late_lengths
 from das.verify.admission import FORCED_KEY
-from das.verify.sampler import remembered_of
+from das.verify.layout import remembered_of
 from experiments.digests import digest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

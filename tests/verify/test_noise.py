@@ -5,8 +5,7 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
-from das.verify.noise import device_keys, keyed_argmax, keyed_verify, row_keys
-from das.verify.sampler import draw_on_device
+from das.verify.noise import device_keys, draw_on_device, keyed_argmax, keyed_verify, row_keys
 from tests.made_noise import native_noise, torch_noise
 
 

@@ -9,7 +9,7 @@ from plain_batch import PlainRunner
 from vllm import SamplingParams
 
 from das.drafter.distributions import PAIRS
-from das.verify.sampler import Remembered, of_passes_alike, remembered_of
+from das.verify.layout import Remembered, of_passes_alike, remembered_of
 
 
 def test_log_probs_do_not_depend_on_the_neighbours_top_p() -> None:

@@ -24,8 +24,7 @@ from das.engine.requests import Pass, Requests
 from das.engine.rollouts.meter import RolloutMeter
 from das.engine.runner.late_lengths import LateLengths
 from das.engine.runner.speculator import TextDrafts, TrueLengths, filled_up
-from das.verify.layout import Batch
-from das.verify.sampler import Remembered, of_passes_alike
+from das.verify.layout import Batch, Remembered, of_passes_alike
 
 READ_TOGETHER = 64  # passes at rest; what the drafter learns from them comes so much later
 

@@ -3,7 +3,7 @@
 vLLM's own sampler applies each request's sampling parameters to all of its rows, and its own rejection sampler splits a
 pass into pieces of bounded memory and computes log-probs. Only the draw is das's: the same noise(seed, position), and a
 drafted token is accepted if and only if it equals the token that is sampled on the row before its own. An engine that
-keeps bits also has top-k and top-p in a form that does not depend on the other rows (das/verify/sampler.py).
+keeps bits also has top-k and top-p in a form that does not depend on the other rows (das/verify/top_p.py).
 """
 
 import functools
@@ -15,9 +15,8 @@ import torch
 from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler
 
 from das.verify.forced import Forced
-from das.verify.layout import Batch
-from das.verify.noise import REJECTED, keyed_argmax, keyed_verify, likeliest
-from das.verify.sampler import GREEDY_BELOW, Remembered, draw_on_device, used_rows
+from das.verify.layout import GREEDY_BELOW, Batch, Remembered
+from das.verify.noise import REJECTED, draw_on_device, keyed_verify, likeliest, used_rows
 from das.verify.top_p import keep_likeliest
 
 
@@ -105,10 +104,7 @@ class Draws:
         states = self.vllm.sampler.sampling_states
         greedy = states.temperature.np[requests] < GREEDY_BELOW
         keys = states.seeds.np[requests], self.positions[requests], greedy if greedy.any() else None
-        if width == 1:
-            emitted = keyed_argmax(logits, *keys)[:, None].to(torch.int32)
-        else:
-            emitted = keyed_verify(logits, num_drafted, drafted, *keys, width)
+        emitted = keyed_verify(logits, num_drafted, drafted, *keys, width)
         self._keep(logits, emitted, num_drafted)
         return emitted
 

@@ -139,7 +139,7 @@ def test_only_a_drafter_waits_and_once(
     num_drafted: list[int] | None, drafter: Any, waits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the emitted tokens."""
-    monkeypatch.setattr("das.verify.sampler.device_argmax", torch_argmax)
+    monkeypatch.setattr("das.verify.noise.device_argmax", torch_argmax)
     there, here = (MadePass(num_drafted, drafter, is_there) for is_there in (True, False))
     with Device() as device:
         output, *_ = there.runner._sample(OnDevice(there.logits), there.batch, None)
