@@ -83,8 +83,9 @@ class DraftRound:
     max_rows          the most rows (requests and drafted tokens) of a pass, for which the drafted tokens count that
                       are likeliest to be accepted; None: no such limit
 
-    begin_step and end_step enclose a rollout. Where nobody announces rollouts, as in a server, they end between two
-    passes, and requests that still run belong to the next one.
+    The budget's begin_step and end_step enclose a rollout. Where nobody announces rollouts, as in a server, they end
+    between two passes, and requests that still run belong to the next one. Where the budget rests, `budget.limits(())`
+    takes the place of `propose`. Whoever has the drafter moves its window, since several rounds may share it.
 
     After every target pass the caller calls, in this order: `end` for each request that finished before the pass,
     `begin` for each request that is new in the pass, `observe` with what the pass emitted, and `propose` for the drafts
@@ -102,10 +103,6 @@ class DraftRound:
         self.budget = budget
         self.max_draft_tokens = budget.max_draft_tokens if max_draft_tokens is None else max_draft_tokens
         self.max_rows = UNLIMITED if max_rows is None else max_rows
-
-    def begin_step(self, num_requests: int) -> None:
-        """Note that a rollout of `num_requests` requests begins."""
-        self.budget.begin_step(num_requests)
 
     def begin(
         self,
@@ -199,10 +196,6 @@ class DraftRound:
             raise ValueError(f"{self._budget}.trim returned {counts} for drafts of {most} tokens")
         return counts
 
-    def rest(self) -> None:
-        """Take the place of `propose` where the budget rests: nobody drafts for the next pass."""
-        self.budget.limits(())
-
     def _cap(self, wanted: Sequence[int], requests: Sequence[LiveRequest], room: Sequence[int] | None) -> list[int]:
         """Returns the longest draft allowed for each request, in tokens: the smallest of the budget's limit (`wanted`),
         the request's remaining tokens, its own draft limit, its `room`, and the longest draft that the caller can
@@ -229,8 +222,3 @@ class DraftRound:
         self.drafter.end(request.name, keep=keep)
         if keep:
             self.budget.end(request)
-
-    def end_step(self) -> None:
-        """Note that the rollout is over. Requests that still run go on in the next one. Whoever has the drafter moves
-        its window, since several rounds may share it."""
-        self.budget.end_step()

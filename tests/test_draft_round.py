@@ -65,7 +65,7 @@ class Recorder:
 def snapshot(value: Any) -> Any:
     """A copy that can be compared. A request's `limit` is left out: only the real engine's requests have one."""
     if isinstance(value, LiveRequest):
-        return value.name, value.problem, value.generated, value.num_drafted, value.num_accepted, value.passes
+        return value.name, value.problem, value.generated, value.num_drafted, value.num_accepted
     if isinstance(value, Drafts):
         return [(draft.tokens, draft.probs) for draft in (value[row] for row in range(len(value)))]
     if isinstance(value, np.ndarray):
@@ -255,7 +255,7 @@ def test_a_draft_is_cut_to_what_may_still_come() -> None:
     assert requests[0].generated == 99
     assert count_emitted(requests, [text[99:]] * 5, [5] * 5) == 0
     draft_round.observe(requests, [text[99:]] * 5, [])
-    assert [(r.generated, r.num_drafted, r.num_accepted, r.passes) for r in requests] == [(100, 5, 0, 1)] * 5
+    assert [(r.generated, r.num_drafted, r.num_accepted) for r in requests] == [(100, 5, 0)] * 5
     proposal = draft_round.propose(requests, room=[50, 50, 50, 2, 50])
     assert proposal is not None
     assert proposal.counts == [12, 3, 4, 2, 0]
@@ -305,7 +305,7 @@ def test_who_is_not_kept_leaves_no_trace() -> None:
     assert budget.passes == [done, done]
     for request in requests:
         draft_round.end(request, keep=request.name == "kept")
-    draft_round.end_step()
+    draft_round.budget.end_step()
     assert (budget.ended, budget.steps) == (["kept"], 1)
     assert draft_round.drafter.history_tokens == 1
     draft_round.drafter.end_rollout(1000)

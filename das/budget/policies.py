@@ -28,7 +28,6 @@ class LiveRequest:
     generated: int = 0  # number of response tokens so far
     num_drafted: int = 0  # number of draft tokens verified so far
     num_accepted: int = 0  # number of these that were accepted
-    passes: int = 0  # number of target passes that emitted tokens for it
     allowed: int = 0  # the longest draft that the budget allowed in the last round
 
     def cut_at_stop(self, tokens: list[int]) -> list[int]:
@@ -51,7 +50,6 @@ def count_emitted(
     for request, own, num_drafted in zip(requests, tokens, drafted, strict=True):
         num_tokens = len(own)
         passes = 1 if num_passes == 1 else min(num_passes, num_tokens)
-        request.passes += passes
         request.generated += num_tokens
         request.num_drafted += num_drafted
         request.num_accepted += num_tokens - passes

@@ -182,7 +182,7 @@ class DasProposer:
         known."""
         self._ahead.note(1, 0)
         self.record.declined = True
-        self.draft_round.rest()
+        self.draft_round.budget.limits(())  # for nobody
 
     def observe(self, done: Pass) -> None:
         """Learn from passes after which nobody drafted, because `rest` was called. Each row emitted a token in each
@@ -296,7 +296,7 @@ class DasProposer:
     def begin_turn(self, num_requests: int) -> None:
         """Note that the rollout goes on with a turn of this many requests."""
         self._pass += 2  # the time until the first pass was not decoding
-        self.draft_round.begin_step(num_requests)
+        self.draft_round.budget.begin_step(num_requests)
 
     def begin_evaluation(self) -> None:
         """Let nothing be learned, until `end_evaluation`: the requests that begin now will join no history."""
@@ -326,7 +326,7 @@ class DasProposer:
         """Note that a rollout is over, whose drafter has moved its window. Requests that still run go on in the next
         one."""
         self._pass += 2  # the time until the next pass is training, not decoding
-        self.draft_round.end_step()
+        self.draft_round.budget.end_step()
         self.record = Record()  # the next rollout's, for callers that never announce one
 
     def _begin(self, request: Request, num_emitted: int) -> None:
@@ -339,7 +339,7 @@ class DasProposer:
             return
         self.live.append(request)
         # A preempted request keeps its entry; a request that decoded before brings its text along.
-        request.generated = request.passes = request.num_drafted = request.num_accepted = 0
+        request.generated = request.num_drafted = request.num_accepted = 0
         request.distributions = None
         seed = request.seed if self.remembers else None
         self.draft_round.begin(request, request.prompt_token_ids, request.output_token_ids[:-num_emitted], seed)

@@ -103,7 +103,7 @@ class RunningRollout:
             tokens = sum(sum(request.counts.emitted) for request in tracked)
             proposer.draft_round.drafter.end_unannounced(len(tracked), tokens)
             proposer.end_rollout()
-            proposer.draft_round.begin_step(0)  # nobody knows how many requests will come
+            proposer.draft_round.budget.begin_step(0)  # nobody knows how many requests will come
 
     def finished(self, names: list[str]) -> list[Finished]:
         """Returns the responses so far of these requests of the running rollout or turn, in their order. names: as

@@ -73,7 +73,7 @@ class TextEngine(Engine):
 
     def begin_step(self, work: Workload, requests: Sequence[int]) -> None:
         super().begin_step(work, requests)
-        self.draft_round.begin_step(len(requests))
+        self.draft_round.budget.begin_step(len(requests))
         max_draft_tokens = self.draft_round.max_draft_tokens
         self._requests: list[LiveRequest] = []  # one for each row of the arrays below
         self._num_drafts = np.empty(0, np.int64)  # draft tokens that the coming pass verifies
@@ -237,7 +237,7 @@ class TextEngine(Engine):
         """End the requests that finished last, and tell the budget that the rollout is over. The drafter is told later,
         because engines may share it."""
         self._end_finished()
-        self.draft_round.end_step()
+        self.draft_round.budget.end_step()
 
 
 # On a GPU das drafts at most 8 tokens for a request, and keeps a pass within its largest graph (engine/patches/gpu.py).
