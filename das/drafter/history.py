@@ -165,7 +165,7 @@ class HistoryDrafter(Drafter):
 
     def _restart(self, weights: np.ndarray) -> None:
         """Forget all texts and continue with these weights."""
-        self._settle()
+        self._join_thread()
         native.check(self._lib.das_restart(self._core, weights.ctypes.data))
         self._stores = Stores(self._lib, self._core, self.remembers)
         self._history: dict[int, list[IndexedRequest]] = {}  # finished requests by history tick, in finishing order
@@ -185,7 +185,7 @@ class HistoryDrafter(Drafter):
         checks.text(problem, "problem")
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
-        self._settle()
+        self._join_thread()
         tokens = token_array(prompt)
         prompt_key = self._stores.begin_prompt(problem, tokens) if len(tokens) else None
         context = tokens[-PROMPT_CONTEXT:]
@@ -307,7 +307,7 @@ class HistoryDrafter(Drafter):
         native.check(self._lib.das_post(self._core, job))
         self._ahead = _Ahead(job, {name: i for i, name in enumerate(names)}, arrays, arriving)
 
-    def _settle(self) -> None:
+    def _join_thread(self) -> None:
         """Wait until the thread has done its work. Every call that reads or writes texts comes here first."""
         ahead, self._ahead = self._ahead, None
         if ahead is None:
@@ -363,7 +363,7 @@ class HistoryDrafter(Drafter):
         history_tick = checks.whole_number(history_tick, "history_tick", 0, checks.MAX_TICK)
         if history_tick < self.history_tick:
             raise ValueError(f"history_tick cannot go back from {self.history_tick} to {history_tick}")
-        self._settle()
+        self._join_thread()
         self.history_tick = history_tick
         for evicted in [tick for tick in self._history if tick <= history_tick - self.window]:
             for finished in self._history.pop(evicted):
@@ -375,7 +375,7 @@ class HistoryDrafter(Drafter):
     def save(self, path: Path) -> None:
         """Write history, history tick and learned weights as .npz, atomically. Live requests are not saved."""
         path = checks.file_path(path, "path")
-        self._settle()
+        self._join_thread()
         texts = []
         for tick in sorted(self._history):
             for finished in self._history[tick]:
@@ -417,7 +417,7 @@ class HistoryDrafter(Drafter):
         """Add a finished response to the history of a tick, if the window holds it."""
         if tick <= self.history_tick - self.window:
             return
-        self._settle()
+        self._join_thread()
         context = text.tokens[: text.context]
         finished = self._stores.new_response(text.problem, context, None, drafts=False)
         finished.length = len(text.tokens) - text.context
@@ -430,7 +430,7 @@ class HistoryDrafter(Drafter):
 
     def weights(self) -> np.ndarray:
         """The learned weights, float64, in the order of `das.drafter.native.SIZES`."""
-        self._settle()
+        self._join_thread()
         out = np.empty_like(native.prior_weights())
         self._lib.das_weights(self._core, out.ctypes.data)
         return out
@@ -443,20 +443,20 @@ class HistoryDrafter(Drafter):
     @property
     def index_bytes(self) -> int:
         """The number of bytes of memory that the native core holds."""
-        self._settle()
+        self._join_thread()
         return self._lib.das_bytes(self._core)
 
     # ---- parts ----
 
     def _one(self, request: str) -> IndexedRequest:
-        self._settle()
+        self._join_thread()
         try:
             return self._requests[request]
         except (KeyError, TypeError):
             raise ValueError(f"request {request!r:.100} is not live") from None
 
     def _live(self, requests: Sequence[str]) -> list[IndexedRequest]:
-        self._settle()
+        self._join_thread()
         try:
             return [self._requests[r] for r in requests]
         except KeyError as error:
