@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 from das.budget import BudgetPolicy, DraftWork, TargetPass, make_budget
-from das.budget.acceptance import TokenCalibration
 from das.budget.lengths import RemainingLength
 from das.budget.policies import count_emitted
 from das.draft_round import DraftRound, Proposal, RowsAhead
@@ -15,7 +14,7 @@ from das.drafter.history import Arriving, Late
 from das.drafter.saved import SavedText
 from das.engine.patches.gpu import rows_of_graphs
 from das.engine.requests import Pass, Request
-from das.engine.rollouts.judge import Judge
+from das.engine.rollouts.judge import Judge, TokenCalibration
 from das.engine.settings import WORKER, DasOptions, das_options
 from das.general.errors import NotInstalled
 from das.models.draft_passes import DraftPasses

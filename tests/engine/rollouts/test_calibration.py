@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from das.budget.acceptance import TokenCalibration
+from das.engine.rollouts.judge import TokenCalibration
 
 
 def test_a_drafter_that_is_too_sure_has_an_error() -> None:
