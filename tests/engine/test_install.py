@@ -91,11 +91,12 @@ def test_an_impossible_option_is_refused_wherever_it_is_given(monkeypatch: pytes
     ("0.31.0", "das.engine.proposer.DasProposer", "undrafted"), ("0.31.0", "model", "refused"),
     ("0.32.0", "das.engine.proposer.DasProposer", "as ever"), ("0.32.0", "model", "as ever"),
 ])  # fmt: skip
-def test_no_draft_meets_a_stop_string_where_tokens_behind_it_would_stay(
+def test_no_draft_meets_a_stop_string_or_a_grammar_where_it_would_harm(
     monkeypatch: pytest.MonkeyPatch, version: str, drafter: str, outcome: str
 ) -> None:
     from vllm import SamplingParams
     from vllm.exceptions import VLLMValidationError
+    from vllm.sampling_params import StructuredOutputsParams
 
     monkeypatch.setattr(front_end, "installed", lambda *names: version)
     monkeypatch.setattr(front_end, "check_policy", lambda config: None)
@@ -120,8 +121,9 @@ def test_no_draft_meets_a_stop_string_where_tokens_behind_it_would_stay(
             built._validate_params(stopping)
         return
     built._validate_params(stopping)
-    found = built.process_inputs(stopping).sampling_params.extra_args
-    assert found == ({LIMIT_KEY: 0} if outcome == "undrafted" else None)
+    for harmed in (stopping, SamplingParams(structured_outputs=StructuredOutputsParams(regex="a"))):
+        found = built.process_inputs(harmed).sampling_params.extra_args
+        assert found == ({LIMIT_KEY: 0} if outcome == "undrafted" else None)
     with pytest.raises(VLLMValidationError, match="streaming input: an engine of das takes whole prompts"):
         built.process_inputs(SamplingParams(), resumable=True)
 

