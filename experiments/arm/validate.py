@@ -55,7 +55,11 @@ def check_sizes(config: RunConfig) -> None:
     """Refuse numbers of responses, problems and tokens that contradict each other. Raises UserError."""
     responses, siblings = config.responses_per_step, config.trainer.num_generations
     if responses % siblings:
-        raise UserError(f"a step has {responses} responses: no multiple of trainer.num_generations={siblings}")
+        size = config.trainer.per_device_train_batch_size
+        raise UserError(
+            f"trainer.per_device_train_batch_size={size}: a step has {responses} responses, no multiple of "
+            f"trainer.num_generations={siblings}"
+        )
     if config.trainer.max_completion_length >= config.engine.max_model_len:
         raise UserError(
             f"trainer.max_completion_length={config.trainer.max_completion_length} leaves no room for a prompt: "
