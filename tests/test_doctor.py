@@ -24,9 +24,14 @@ from das.engine import checked_policies, versions
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN_VERIFIER = """
 from das.verify import noise
-right = noise.keyed_verify
-noise.keyed_verify = lambda logits, num_drafted, drafts, seeds, positions, *rest: right(
-    logits, num_drafted, drafts, seeds, positions + 1, *rest)  # passes with drafts draw other noise
+right = noise._call
+
+def call(name, *given):
+    if name == "keyed_verify" and given[9] > 1:  # passes with drafts draw other noise
+        given = (*given[:7], given[7] + 1, *given[8:])
+    right(name, *given)
+
+noise._call = call
 """
 NO_DRAFTS = """
 from das.engine.proposer import DasProposer
