@@ -110,7 +110,6 @@ def slow_text(
             request.generated += len(emitted[-1])
             request.num_drafted += len(draft)
             request.num_accepted += count
-            request.passes += 1
             pass_accepted += count
         done = PassWork(len(live), pass_drafted, context, len(live) + pass_accepted, asked)
         seconds = times.seconds(replace(done, joined=len(admitted), prompt=len(admitted) * work.prompt))
