@@ -108,18 +108,16 @@ def check(invariant: bool, home: str) -> None:
     from vllm.engine.arg_utils import EngineArgs
 
     import das
-    from experiments.gpu.engines import NO_COMPILER
+    from experiments.gpu.engines import ON_GPU
     from experiments.gpu.speed import NGRAM_GPU
     from experiments.policies.shapes import shape_of, weightless_policy
 
     policy = str(weightless_policy("8b", shape_of("8b").vocabulary or 0, "bfloat16", Path(home)))
     das.install(exact="bits" if invariant else "distribution")
-    sizes = {"max_model_len": 1024, "max_num_seqs": 256, "max_num_batched_tokens": 16384}
+    sizes = {"max_model_len": 1024, "max_num_seqs": 256}
     arms = {name: das.engine_arguments(name, exact="bits" if invariant else "distribution") for name in ("none", "das")}
     for name, arguments in {**arms, "ngram": {"speculative_config": NGRAM_GPU}}.items():
-        engine = EngineArgs(
-            model=policy, load_format="dummy", skip_tokenizer_init=True, **sizes, **arguments, **NO_COMPILER
-        )
+        engine = EngineArgs(model=policy, skip_tokenizer_init=True, **(sizes | arguments | ON_GPU))
         made = engine.create_engine_config()
         compilation = made.compilation_config
         print(
