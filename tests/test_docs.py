@@ -149,9 +149,9 @@ def test_readmes_table_shows_the_kept_measurements() -> None:
     for words, of_smollm2, of_small in (
         ("nobody: `none`", "none", "none"),
         ("nobody: `stock`, plain TRL and vLLM", None, "stock"),
-        ("vLLM's suffix decoding, verified by das", "suffix", "suffix"),
-        ("das, tokens alone: `drafter=paper`", None, "remember_tokens"),
-        ("das", "das", "remember_distributions"),
+        ("`suffix`: vLLM's suffix decoding, verified by das", "suffix", "suffix"),
+        ("das as in the paper: `drafter=paper`", None, "remember_tokens"),
+        ("das, which also remembers likely tokens", "das", "remember_distributions"),
     ):
         for kept, arm, cells in ((smollm2, of_smollm2, shown[words][:2]), (small, of_small, shown[words][2:])):
             if arm is None:
