@@ -16,7 +16,7 @@ import numpy as np
 from das.budget import BudgetPolicy, LiveRequest, TargetPass
 from das.budget.marginal import best_tokens
 from das.drafter import Drafter, Drafts, HistoryDrafter
-from das.drafter.history import Arriving
+from das.drafter.thread import Arriving
 
 UNLIMITED = 2**31
 PLANNED_BY = 4  # the last rounds of a batch, by which the rows of a pass are planned

@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -35,63 +35,8 @@ from das.drafter.options import (
 )
 from das.drafter.saved import SavedHistory, SavedText, read_history
 from das.drafter.texts import IndexedRequest, SharedTexts, Stores
+from das.drafter.thread import Arriving, DraftThread
 from das.general.arrays import token_array
-
-__all__ = ["Arriving", "HistoryDrafter", "Late"]
-
-
-@dataclass(frozen=True)
-class Late:
-    """Where a device looks for drafts, by the rows of a batch.
-
-    tokens: int64 [rows, longest draft], filled up with 0. probs: of each token, given those before it, float64. counts:
-    of tokens, int64 [rows]. marks: int64; the first is the number of the pass behind which they are.
-    """
-
-    tokens: np.ndarray
-    probs: np.ndarray
-    counts: np.ndarray
-    marks: np.ndarray
-
-    def write(self, number: int, rows: Sequence[int] = (), drafts: Drafts | None = None) -> None:
-        """Write the drafts behind a pass, of the requests in these rows, unless the thread has done so."""
-        if self.marks[0] >= number:
-            return
-        self.tokens[:], self.probs[:], self.counts[:] = 0, 0.0, 0
-        if drafts is not None:
-            at, width = np.asarray(rows), min(self.tokens.shape[1], drafts.tokens.shape[1])
-            self.counts[at] = np.minimum(drafts.counts, width)
-            is_drafted = np.arange(width) < self.counts[at, None]
-            self.tokens[at, :width] = np.where(is_drafted, drafts.tokens[:, :width], 0)
-            self.probs[at, :width] = np.where(is_drafted, drafts.probs[:, :width], 0.0)
-        self.marks[0] = number
-
-
-@dataclass(frozen=True)
-class Arriving:
-    """The tokens of a pass, which may still be on their way into this process's memory.
-
-    tokens: int64 [batch, 2 + width]: how many tokens each request of the batch emitted, how many drafted ones it
-    verified, and the tokens. remembered: the distributions of its rows of logits, uint32 [rows, PAIRS], and how many
-    rows less one each request has, int64 [batch]. number, arrived: the number of the pass, and the address of an int64
-    that is as large once they are there; 0: they are. late: where a device waits for drafts.
-    """
-
-    tokens: np.ndarray
-    remembered: tuple[np.ndarray, np.ndarray] | None = None
-    number: int = 0
-    arrived: int = 0
-    late: Late | None = None
-
-
-@dataclass
-class _Ahead:
-    """A job of the thread, with its requests and all arrays, which must stay."""
-
-    job: native.Job
-    requests: dict[str, int]  # their places in the arrays
-    arrays: dict[str, np.ndarray]
-    arriving: Arriving
 
 
 class HistoryDrafter(Drafter):
@@ -143,14 +88,11 @@ class HistoryDrafter(Drafter):
         )
         self._config.visits[:] = VISITS
         self._requests: dict[str, IndexedRequest] = {}
-        # What the thread does; what it did, until `observe_batch` names the tokens; its drafts, until the next call.
-        self._ahead: _Ahead | None = None
-        self._taken_in: _Ahead | None = None
-        self._drafted: _Ahead | None = None
         self._core = self._lib.das_new(self._config)
         if not self._core:
             raise MemoryError("history drafter: out of memory")
         weakref.finalize(self, self._lib.das_free, self._core).atexit = False  # a process that ends frees everything
+        self._thread = DraftThread(self._lib, self._core)
         self._restart(native.prior_weights())
         if warm is not None:
             self.load(Path(warm), restart=True)
@@ -165,7 +107,7 @@ class HistoryDrafter(Drafter):
 
     def _restart(self, weights: np.ndarray) -> None:
         """Forget all texts and continue with these weights."""
-        self._join_thread()
+        self._thread.join()
         native.check(self._lib.das_restart(self._core, weights.ctypes.data))
         self._stores = Stores(self._lib, self._core, self.remembers)
         self._history: dict[int, list[IndexedRequest]] = {}  # finished requests by history tick, in finishing order
@@ -185,7 +127,7 @@ class HistoryDrafter(Drafter):
         checks.text(problem, "problem")
         if request in self._requests:
             raise ValueError(f"request {request!r} has already begun")
-        self._join_thread()
+        self._thread.join()
         tokens = token_array(prompt)
         prompt_key = self._stores.begin_prompt(problem, tokens) if len(tokens) else None
         context = tokens[-PROMPT_CONTEXT:]
@@ -213,7 +155,7 @@ class HistoryDrafter(Drafter):
         live = self._live(requests)
         if checks.size(tokens) != len(live):
             raise ValueError(f"tokens must be {len(live)} token lists, one for each request")
-        if self._has_taken_in(requests, tokens):
+        if self._thread.has_taken_in(requests, tokens):
             return
         flat, offsets = checks.flat_tokens(tokens)
         handles = array("q", [r.handle for r in live])
@@ -241,11 +183,8 @@ class HistoryDrafter(Drafter):
         """Draft as `propose` does, and return the drafts as arrays."""
         handles = array("q", [r.handle for r in self._live(requests)])
         longest, stride = checks.limits(limits)
-        done, self._drafted = self._drafted, None
-        if done is not None and len(longest) == len(handles) and done.requests.keys() >= set(requests):
-            at = [done.requests[request] for request in requests]
-            made = done.arrays
-            return Drafts(made["drafts"][at], made["probs"][at], np.minimum(made["counts"][at], np.asarray(longest)))
+        if (done := self._thread.drafts(requests, longest)) is not None:
+            return done
         least = None if floors is None else checks.floors(floors)
         n = len(handles)
         if len(longest) != n or (least is not None and len(least) != n):
@@ -279,72 +218,21 @@ class HistoryDrafter(Drafter):
         requests: for each live request of the pass its name, its row in the batch, how many tokens may be drafted
         behind its text if the pass emits none, its longest draft, and its stop tokens. longest: the most of these.
         """
-        n, (names, rows, left, caps, stops) = len(requests), zip(*requests, strict=True)
-        numbers = {"handles": [r.handle for r in self._live(names)], "rows": rows, "left": left, "caps": caps}
-        arrays: dict[str, np.ndarray] = {
-            **{name: np.array(values, np.int64) for name, values in numbers.items()},
-            "stops": np.array([token for own in stops for token in own], np.int32),
-            "stop_ends": np.cumsum([len(own) for own in stops]).astype(np.int64),
-            "tokens": arriving.tokens,
-            "drafts": np.zeros((n, longest), np.int32),
-            "probs": np.zeros((n, longest)),
-            **{name: np.zeros(n, np.int64) for name in ("kept", "counts", "limits")},
-        }
-        if floors is not None:
-            arrays["floors"] = np.array(floors, np.float64)
-        beside = {"drafted_stride": 0}
-        if arriving.remembered is not None:
-            arrays["pairs"], arrays["num_drafted"] = arriving.remembered
-            beside["drafted_stride"] = arrays["num_drafted"].strides[0] // 8
-        if (late := arriving.late) is not None:
-            arrays |= {"late": late.tokens, "late_probs": late.probs, "late_counts": late.counts, "mark": late.marks}
-            beside["late_width"] = late.tokens.shape[1]
-        job = native.Job(
-            n=n, batch=len(arriving.tokens), width=arriving.tokens.shape[1] - 2, stride=longest, learns=self.learns,
-            number=arriving.number, arrived=arriving.arrived or None, **beside,
-            **{name: values.ctypes.data for name, values in arrays.items()},
-        )  # fmt: skip
-        native.check(self._lib.das_post(self._core, job))
-        self._ahead = _Ahead(job, {name: i for i, name in enumerate(names)}, arrays, arriving)
-
-    def _join_thread(self) -> None:
-        """Wait until the thread has done its work. Every call that reads or writes texts comes here first."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            return
-        self._lib.das_wait(self._core)
-        native.check(ahead.job.code)
-        self._taken_in = ahead
-        for request, kept in zip(ahead.requests, ahead.arrays["kept"].tolist(), strict=True):
-            self._requests[request].length += kept
-
-    def _has_taken_in(self, requests: Sequence[str], tokens: Sequence[Sequence[int] | np.ndarray]) -> bool:
-        """Returns whether the thread took in these tokens. Raises ValueError if it took in others."""
-        done, self._taken_in = self._taken_in, None
-        self._drafted = None
-        if done is None or done.requests.keys().isdisjoint(requests):  # its requests are over
-            return False
-        kept = done.arrays["kept"]
-        for request, own in zip(requests, tokens, strict=True):
-            if request not in done.requests or kept[done.requests[request]] != len(own):
-                raise ValueError(f"request {request!r} emitted {len(own)} tokens, and the drafter's thread saw others")
-        self._drafted = done
-        return True
+        texts = self._live([name for name, *_ in requests])
+        self._thread.post(requests, texts, longest, arriving, floors, self.learns)
 
     def remembered(self, request: str) -> Distributions | None:
         """See Drafter. Raises ValueError if the request is not live."""
-        return self._stores.read(self._one(request))[1]
+        return self._stores.read(self._live([request])[0])[1]
 
     def end(self, request: str, keep: bool = True) -> None:
         """Finish a request. Its response joins the history of the current tick, or is dropped with keep=False.
 
         Raises ValueError if the request is not live.
         """
-        live = self._one(request)
+        live = self._live([request])[0]
         del self._requests[request]
-        for done in (self._taken_in, self._drafted):
-            if done is not None:
-                done.requests.pop(request, None)
+        self._thread.forget(request)
         if live.prompt is not None:
             self._stores.end_prompt(live.problem, live.prompt)
         if keep and self.window:
@@ -363,7 +251,7 @@ class HistoryDrafter(Drafter):
         history_tick = checks.whole_number(history_tick, "history_tick", 0, checks.MAX_TICK)
         if history_tick < self.history_tick:
             raise ValueError(f"history_tick cannot go back from {self.history_tick} to {history_tick}")
-        self._join_thread()
+        self._thread.join()
         self.history_tick = history_tick
         for evicted in [tick for tick in self._history if tick <= history_tick - self.window]:
             for finished in self._history.pop(evicted):
@@ -375,7 +263,7 @@ class HistoryDrafter(Drafter):
     def save(self, path: Path) -> None:
         """Write history, history tick and learned weights as .npz, atomically. Live requests are not saved."""
         path = checks.file_path(path, "path")
-        self._join_thread()
+        self._thread.join()
         texts = []
         for tick in sorted(self._history):
             for finished in self._history[tick]:
@@ -417,7 +305,7 @@ class HistoryDrafter(Drafter):
         """Add a finished response to the history of a tick, if the window holds it."""
         if tick <= self.history_tick - self.window:
             return
-        self._join_thread()
+        self._thread.join()
         context = text.tokens[: text.context]
         finished = self._stores.new_response(text.problem, context, None, drafts=False)
         finished.length = len(text.tokens) - text.context
@@ -430,7 +318,7 @@ class HistoryDrafter(Drafter):
 
     def weights(self) -> np.ndarray:
         """The learned weights, float64, in the order of `das.drafter.native.SIZES`."""
-        self._join_thread()
+        self._thread.join()
         out = np.empty_like(native.prior_weights())
         self._lib.das_weights(self._core, out.ctypes.data)
         return out
@@ -440,23 +328,10 @@ class HistoryDrafter(Drafter):
         """The number of response tokens of finished requests in the window, over all problems."""
         return self._history_tokens
 
-    @property
-    def index_bytes(self) -> int:
-        """The number of bytes of memory that the native core holds."""
-        self._join_thread()
-        return self._lib.das_bytes(self._core)
-
     # ---- parts ----
 
-    def _one(self, request: str) -> IndexedRequest:
-        self._join_thread()
-        try:
-            return self._requests[request]
-        except (KeyError, TypeError):
-            raise ValueError(f"request {request!r:.100} is not live") from None
-
     def _live(self, requests: Sequence[str]) -> list[IndexedRequest]:
-        self._join_thread()
+        self._thread.join()
         try:
             return [self._requests[r] for r in requests]
         except KeyError as error:

@@ -363,14 +363,3 @@ static int sweep_all(Index *x) {
         if (x->stores[i].dead > x->stores[i].alive + SWEEP_ALLOWANCE) rc = sweep(x, &x->stores[i]);
     return rc;
 }
-
-static uint64_t index_bytes(const Index *x) {
-    uint64_t total = sizeof(Seq) * (uint64_t)x->cap_seqs + sizeof(Store) * (uint64_t)x->n_stores;
-    for (int32_t i = 0; i < x->n_stores; i++) {
-        const Store *s = &x->stores[i];
-        total += (uint64_t)s->cap_blocks * (sizeof(Block) + BLOCK * (sizeof(int32_t) + sizeof(Links)));
-        for (int o = 0; o < N_ORDERS; o++) total += sizeof(uint32_t) * (uint64_t)s->tables[o].size;
-        if (x->remembers) total += s->cap_blocks * (BLOCK + sizeof(uint32_t *)) + sizeof(uint32_t) * s->pair_room;
-    }
-    return total;
-}

@@ -142,15 +142,6 @@ int das_store_end(Drafter *d, int32_t store) {
 /* Sets the current history tick, and sweeps stores from which sequences were evicted. */
 int das_set_tick(Drafter *d, int64_t tick) { d->tick = tick; return sweep_all(&d->x); }
 
-int64_t das_bytes(Drafter *d) {
-    uint64_t total = sizeof *d + index_bytes(&d->x);
-    uint64_t candidate = sizeof(Candidate) + (d->c.remembers ? sizeof(uint32_t[PAIRS]) : 0);
-    uint64_t trace = sizeof(Trace) + candidate * (TRACE + 1) * (uint64_t)candidate_stride(d);
-    for (int32_t i = 0; i < d->x.n_seqs; i++)
-        if (d->x.seqs[i].state != FREE && d->x.seqs[i].trace) total += trace;
-    return (int64_t)total;
-}
-
 /* ---- drafting ---- */
 
 static void release(Drafter *d, int32_t n, const int64_t *handles) {

@@ -93,7 +93,6 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "das_end": (_I32, [_PTR, _I64, _I32, _I64]),
     "das_set_tick": (_I32, [_PTR, _I64]),
     "das_propose": (_I32, [_PTR, _I32, *[_PTR] * 3, _I64, *[_PTR] * 3]),
-    "das_bytes": (_I64, [_PTR]),
     "das_post": (_I32, [_PTR, ctypes.POINTER(Job)]),
     "das_wait": (None, [_PTR]),
 }

@@ -10,8 +10,8 @@ from das.budget.lengths import RemainingLength
 from das.budget.policies import count_emitted
 from das.draft_round import DraftRound, Proposal, RowsAhead
 from das.drafter import HistoryDrafter, make_drafter
-from das.drafter.history import Arriving, Late
 from das.drafter.saved import SavedText
+from das.drafter.thread import Arriving, Late
 from das.engine.patches.gpu import rows_of_graphs
 from das.engine.requests import Pass, Request
 from das.engine.rollouts.judge import Judge, TokenCalibration

@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 import das.general.native  # noqa: E402
 from das.drafter import HistoryDrafter, native  # noqa: E402
-from das.drafter.history import Arriving  # noqa: E402
+from das.drafter.thread import Arriving  # noqa: E402
 from das.general.arrays import pack_strings  # noqa: E402
 
 LIBRARIES = {"address": "libasan.so", "thread": "libtsan.so"}

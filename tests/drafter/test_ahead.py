@@ -10,7 +10,7 @@ import pytest
 
 from das.drafter import HistoryDrafter
 from das.drafter.distributions import LEVELS_PER_NAT, NO_PAIR, PAIRS
-from das.drafter.history import Arriving, Late
+from das.drafter.thread import Arriving, Late
 
 LONGEST, STOP = 8, 7
 

@@ -1,5 +1,6 @@
 """The history drafter keeps its window, learns, saves and loads, and refuses misuse."""
 
+import ctypes
 from pathlib import Path
 
 import numpy as np
@@ -76,19 +77,36 @@ def test_probabilities_at_late_positions_are_corrected() -> None:
     assert abs(sums[1, 0] / sums[1, 1] - 1) < 0.1
 
 
+class Mallinfo(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in _names.split()]
+
+
+def allocated() -> int:
+    """Bytes that this process got by malloc, in pieces small and large."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Mallinfo
+    found = mallinfo()
+    return int(found.hblkhd + found.uordblks)
+
+
 def test_memory_is_returned_when_history_leaves() -> None:
     drafter = HistoryDrafter(window=1)
-    empty = drafter.index_bytes
+    drafter.begin("r", "p", [])
+    drafter.end("r")
+    empty = allocated()
     for tick in range(5):
         drafter.move_window(tick)
         for i in range(8):
             drafter.begin(f"{i}", "p", [])
             drafter.observe(f"{i}", np.random.default_rng(tick * 8 + i).integers(0, 1000, 2000))
-        assert drafter.index_bytes < 200 * 8 * 2000
+        assert 20 * 8 * 2000 < allocated() - empty < 200 * 8 * 2000
         for i in range(8):
             drafter.end(f"{i}")
     drafter.move_window(9)
-    assert drafter.index_bytes < empty + 10_000
+    assert allocated() < empty + 100_000
 
 
 def test_misuse_is_one_clear_error() -> None:

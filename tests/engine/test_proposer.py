@@ -11,7 +11,7 @@ import pytest
 
 from das.budget import TargetPass
 from das.drafter import Drafts
-from das.drafter.history import Late
+from das.drafter.thread import Late
 from das.engine import learned
 from das.engine.proposer import DasProposer
 from das.engine.requests import Pass, Request, Requests

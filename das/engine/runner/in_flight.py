@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from vllm.distributed import get_tp_group
 
-from das.drafter.history import Arriving
+from das.drafter.thread import Arriving
 from das.engine.proposer import DasProposer
 from das.engine.requests import Pass, Requests
 from das.engine.rollouts.meter import RolloutMeter

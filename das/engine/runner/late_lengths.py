@@ -23,7 +23,7 @@ from vllm.v1.worker.gpu.spec_decode import rejection_sampler
 
 from das.draft_round import admitted
 from das.drafter import Drafts
-from das.drafter.history import Late
+from das.drafter.thread import Late
 from das.engine.patches.replace import put
 from das.verify.layout import on_device
 
