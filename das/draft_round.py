@@ -103,6 +103,7 @@ class DraftRound:
         self.budget = budget
         self.max_draft_tokens = budget.max_draft_tokens if max_draft_tokens is None else max_draft_tokens
         self.max_rows = UNLIMITED if max_rows is None else max_rows
+        self.declined = False  # whether the budget let nobody draft in the last round
 
     def begin(
         self,
@@ -149,7 +150,8 @@ class DraftRound:
         wanted = self.budget.limits(requests)
         if len(wanted) != len(requests):
             raise ValueError(f"{self._budget}.limits returned {len(wanted)} numbers for {len(requests)} requests")
-        if not any(wanted):
+        self.declined = not any(wanted)
+        if self.declined:
             return None
         limits = self._cap(wanted, requests, room)
         if not any(limits):
@@ -157,7 +159,9 @@ class DraftRound:
         names = [request.name for request in requests]
         floors = self.budget.floors(requests)
         drafts = self._fitting(self.drafter.propose_batch(names, limits, floors))
-        return Proposal(drafts, self._trimmed(requests, drafts))
+        counts = self._trimmed(requests, drafts)
+        self.declined = not any(counts) and bool(drafts.counts.any())
+        return Proposal(drafts, counts)
 
     def room(self, num_requests: int) -> int:
         """Returns how many drafted tokens a pass of so many requests can verify."""

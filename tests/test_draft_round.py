@@ -262,6 +262,7 @@ def test_a_draft_is_cut_to_what_may_still_come() -> None:
     assert proposal.drafts[0].tokens == list(range(12))
     assert draft_round.propose(requests, room=[0] * 5) is None
     assert draft_round.propose(requests[-1:]) is None
+    assert not draft_round.declined, "nothing may come, so it was not the budget that let nobody draft"
 
 
 @pytest.mark.parametrize("live", [1, 64, 85, 86, 256, 700, 767, 768, 800])
@@ -318,6 +319,7 @@ def test_no_drafts_are_asked_for_where_the_budget_gives_none() -> None:
     request = LiveRequest("a", "p", 100)
     draft_round.begin(request, [1])
     assert draft_round.propose([request]) is None
+    assert draft_round.declined, "the alarm about a rollout without drafts names the budget"
     assert DraftRound(HistoryDrafter(), Fixed(9)).max_draft_tokens == 9
 
 

@@ -140,6 +140,7 @@ class DasProposer:
             if self.drafting_model is not None:
                 self.drafting_model.requests = emitted.requests
             proposal = self.draft_round.propose(emitted.requests, room)
+            self.record.declined |= self.draft_round.declined
             if self.drafting_model is not None:
                 self._drafting = self.drafting_model.handed_out()
                 self.record.works.append(self._drafting)
@@ -148,7 +149,6 @@ class DasProposer:
             return [], None
         counts, drafts = proposal.counts, proposal.drafts
         self._ahead.note(len(counts), sum(counts))
-        self.record.declined |= not any(counts) and bool(drafts.counts.any())
         i = len(self.record.measured_s) % len(counts)  # one draft per pass suffices to check its probabilities
         self._sample = emitted.requests[i], drafts.probs[i, : drafts.counts[i]].tolist()
         return emitted.rows, proposal
