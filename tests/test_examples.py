@@ -108,10 +108,10 @@ def test_prompt_lookup(repetitive_policy: str) -> None:
     assert same == "same tokens: True"
 
 
-def test_own_budget() -> None:
-    output = run_example("examples/own_budget.py").out
+def test_own_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples/own_budget.py"), run_name="__main__")
     seconds = {}
-    for line in output.splitlines():
+    for line in capsys.readouterr().out.splitlines():
         name, *words = line.split()
         seconds[name] = [float(word) for word, unit in pairwise(words) if unit == "s,"]
     assert seconds.keys() == {"none", "fixed", "unlimited", "likely_tail"}

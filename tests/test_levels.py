@@ -21,6 +21,7 @@ from das.general import native
 from das.verify import noise
 from tests.made_noise import native_noise
 
+pytestmark = pytest.mark.slow
 SOURCES = (drafter_core.SOURCE, *(Path(module.__file__).parent / name for module, name in (
     (noise, "keyed.c"), (marginal, "trim.c"),
 )))  # fmt: skip

@@ -7,24 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from das.drafter.native import SOURCE
 from das.general import native
 
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the source in a folder of its own, where nothing has been built."""
+    """A source that includes a header one folder up, where nothing has been built."""
     source = tmp_path / "package" / "native.c"
     source.parent.mkdir()
-    for file in (SOURCE, *SOURCE.parent.glob("*.h")):
-        (source.parent / file.name).write_bytes(file.read_bytes())
-    for file in SOURCE.parent.parent.glob("*.h"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    source.write_text('#include "../answer.h"\n')
+    (tmp_path / "answer.h").write_text("int das_new(void) { return 7; }\n")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return source
 
 
-def test_builds_again_only_for_another_source_flag_or_cpu(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_builds_again_only_if_something_changed(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = native.build(elsewhere)
     assert first.parent == elsewhere.parent / "_build"
     assert ctypes.CDLL(str(first)).das_new
@@ -36,7 +33,9 @@ def test_builds_again_only_for_another_source_flag_or_cpu(elsewhere: Path, monke
     monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DOTHER"))
     other_flags = native.build(elsewhere)
     elsewhere.write_text(elsewhere.read_text() + "\n")
-    assert len({first, other_cpu, other_flags, native.build(elsewhere)}) == 4
+    other_source = native.build(elsewhere)
+    (elsewhere.parents[1] / "answer.h").write_text("int das_new(void) { return 8; }\n")
+    assert len({first, other_cpu, other_flags, other_source, native.build(elsewhere)}) == 5
     assert [p.name for p in first.parent.iterdir() if p.suffix != ".so"] == []
 
 

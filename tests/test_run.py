@@ -7,16 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from scripts import run_script
+from scripts import Ended, run_script, scripts
 from test_guides import PROGRAMS
 
 import das.commands.run
 from das import __main__
-from das.commands.run import VERL, VERL_ENGINE, command_with_das, options, summary
+from das.commands.run import VERL, VERL_ENGINE, command_with_das, options
 from das.commands.start.sitecustomize import OPTIONS
 from das.engine.build import engine_arguments
 from das.engine.environment import INVARIANT
@@ -26,10 +25,11 @@ ROOT = Path(__file__).resolve().parents[1]
 FIXED = ("--set", "budget.name=fixed", "--set", "budget.tokens=8")  # reads no clock
 
 
-def das_run(*words: str | Path, path: str = "") -> Any:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))}
-    command = [sys.executable, "-m", "das", "run", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+def das_run(*words: str | Path, path: str = "") -> Ended:
+    """`python -m das run`, in a fork of a process that has imported vLLM and TRL."""
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))}
+    (ended,) = scripts(["-m", "das", "run", *map(str, words)], [environment])
+    return ended
 
 
 def test_options_are_those_of_speculate() -> None:
@@ -48,17 +48,13 @@ def test_options_are_those_of_speculate() -> None:
         ((), "say what to run"),
         (("--", "no_such_program"), "no_such_program: no such program; give the command after --"),
         (("--", sys.executable, "-I", "train.py"), "-I, -E and -S hide das from Python: leave them out"),
-        (("--method", "magic", "--", "true"), "choose none, das"),
         (("--method", "stock", "--", "true"), "run the command without das"),
         (
             ("--set", "window=4", "--", "true"),
             "--set window=4: give lag=1, exact=bits, or GROUP.NAME=VALUE with a group of drafter",
         ),
-        (("--set", "drafter.window=-1", "--", "true"), "window must be in 0"),
         (("--set", "drafter.unit=week", "--", "true"), "drafter unit 'week': choose epoch or step"),
-        (("--set", "budget.name=generous", "--", "true"), "unknown budget 'generous'"),
         (("--set", "lag=long", "--", "true"), "lag=long: give a whole number of training steps"),
-        (("--set", "engine.slots=3", "--", "true"), "unexpected keyword argument 'slots'"),
         (("--set", "cluster.engines=0", "--", "true"), "cluster.engines=0"),
         (("--set", "lag=1", "--", "python", "-m", VERL), "verl builds its engines itself: leave out --set lag"),
     ],
@@ -93,8 +89,8 @@ def test_other_programs_keep_their_start_and_their_exit_code(tmp_path: Path) -> 
     (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.of_others = True")
     script = "import sys; print(of_others, {name.split('.')[0] for name in sys.modules} & {'das', 'torch'}); exit(3)"
     run = das_run("--", sys.executable, "-c", script, path=str(tmp_path))
-    assert (run.returncode, run.stdout) == (3, "True set()\n")
-    assert run.stderr == (
+    assert (run.code, run.out) == (3, "True set()\n")
+    assert run.errors == (
         "das: no engine rolled out with das; it needs a trainer of TRL with use_vllm=True (docs/trl.md), or "
         f"python -m {VERL} as the command itself\n"
     )
@@ -103,11 +99,11 @@ def test_other_programs_keep_their_start_and_their_exit_code(tmp_path: Path) -> 
 def test_a_command_that_goes_on_is_said(tmp_path: Path) -> None:
     launcher = "sleep 60 > /dev/null 2>&1 & echo $!"
     run = das_run("--", "bash", "-c", launcher)
-    os.kill(int(run.stdout), 15)
-    assert run.returncode == 0
-    assert run.stderr.startswith(f"das: the command has ended, but processes of it go on ({run.stdout.strip()}), ")
-    assert "nohup python -m das run" in run.stderr
-    assert run.stderr.count("\n") == 1
+    os.kill(int(run.out), 15)
+    assert run.code == 0
+    assert run.errors.startswith(f"das: the command has ended, but processes of it go on ({run.out.strip()}), ")
+    assert "nohup python -m das run" in run.errors
+    assert run.errors.count("\n") == 1
 
 
 def test_a_command_runs_though_no_folder_for_its_sum_can_be_made(
@@ -150,7 +146,7 @@ def test_what_every_python_imports_is_read_by_python_3_6() -> None:
 
 def test_a_signal_reaches_the_command() -> None:
     script = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); signal.pause()"
-    assert das_run("--", sys.executable, "-c", script).returncode == 128 + 15
+    assert das_run("--", sys.executable, "-c", script).code == 128 + 15
 
 
 @pytest.mark.parametrize("method", ["das", "none"])
@@ -175,10 +171,6 @@ def test_bits_of_verl_on_a_gpu_need_the_variables_of_an_engine_there(monkeypatch
     assert das.commands.run.environment("bits") == {"VLLM_NO_USAGE_STATS": "1"}
 
 
-def test_summary_of_verl_without_rollouts() -> None:
-    assert "with a Ray that ran before" in summary({"rollouts": 0}, verl=True)
-
-
 @pytest.mark.slow
 def test_weights_are_those_of_speculate_in_the_script(repetitive_policy: str, tmp_path: Path) -> None:
     """README's program calls das.speculate(); without two lines it knows nothing of das."""
@@ -191,10 +183,10 @@ def test_weights_are_those_of_speculate_in_the_script(repetitive_policy: str, tm
         folder.with_suffix(".py").write_text("\n".join(program).replace("outputs/trl", str(folder)))
     run_script("tests/fixed_budget.py", tmp_path / "told.py", repetitive_policy)
     run = das_run(*FIXED, "--", sys.executable, tmp_path / "run_by.py", repetitive_policy)
-    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.code == 0, run.errors[-3000:]
     told, weights = (next(folder.glob("checkpoint-*/model.safetensors")) for folder in folders)
     assert weights.read_bytes() == told.read_bytes()
-    said, total = run.stderr.splitlines()  # nobody says anything of which the user has no use
+    said, total = run.errors.splitlines()  # nobody says anything of which the user has no use
     assert said == "das: exact=bits: drafts change no token"
     assert "drafted tokens were accepted" in total
     assert total.endswith("in 4 rollouts")

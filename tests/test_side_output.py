@@ -53,11 +53,6 @@ def sum_of_das_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     totals.add_to_totals({"passes": 2, "drafted": 1, "accepted": 1})
 
 
-def sum_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(totals, "write_text", broken)
-    sum_of_das_run(tmp_path, monkeypatch)
-
-
 def timeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path, composed_arm("das").resolved)
     (tmp_path / "rollouts" / "step_00001.timeline.json.gz").mkdir(parents=True)
@@ -134,7 +129,7 @@ def wandb_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 SIDE_OUTPUTS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     each.__name__: each
     for each in (
-        *(sum_of_das_run, sum_on_a_full_disk, timeline, events_of_engines, terminal_that_is_gone, terminal_with_a_bar),
+        *(sum_of_das_run, timeline, events_of_engines, terminal_that_is_gone, terminal_with_a_bar),
         *(pipe_that_nobody_reads, verdict, rows_in_the_logs_of_trl, wandb_of_a_script),
     )
 }

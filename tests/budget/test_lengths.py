@@ -50,6 +50,10 @@ def test_limits() -> None:
     feed(model, "p", np.array([5] * 100))
     late = np.array([60, 64])  # longer than any response seen
     assert model.mean_remaining("p", late) == pytest.approx([2.5, 1.0], abs=1.5)
+    resumed = RemainingLength(128)  # the texts may be longer now: what was learned stays behind
+    before = resumed.mean_length("p")
+    resumed.restore(model.state())
+    assert resumed.mean_length("p") == before
 
 
 def test_the_oldest_problem_is_forgotten() -> None:

@@ -1,14 +1,8 @@
 """A worker extension for servers under test: what the engine's parts of das hold and have counted."""
 
-import os
 from collections import Counter
 from typing import Any
 
-from servers import MAX_PASSES, MAX_PROBLEMS, TOKENS_PER_TICK
-
-import das.budget.lengths
-import das.drafter.drafter
-import das.engine.worker
 from das.engine.running import RunningRollout
 
 COUNTED: Counter[str] = Counter()  # by meters that were thrown away
@@ -31,10 +25,6 @@ def count_and_end(running: RunningRollout) -> None:
 
 
 RunningRollout.end_unannounced = count_and_end  # type: ignore[method-assign, assignment]
-if os.environ.get("SERVER_LOW_BOUNDS"):  # before the engine is built
-    das.drafter.drafter.TOKENS_PER_TICK = TOKENS_PER_TICK
-    das.engine.worker.MAX_PASSES = MAX_PASSES
-    das.budget.lengths.ByProblem.__init__.__defaults__ = (MAX_PROBLEMS,)
 
 
 class Counts:
@@ -49,12 +39,5 @@ class Counts:
 
     def held(self) -> dict[str, int]:
         """How much the engine's parts of das hold."""
-        proposer, meter = self.das_runner.flights.drafter, self.das_runner.flights.meter
-        drafter = proposer.draft_round.drafter
-        return {
-            "history_tokens": drafter.history_tokens,
-            "history_tick": drafter.history_tick,
-            "lengths": len(proposer.lengths._problems),
-            "passes": len(meter.step_time_s) + len(proposer.record.measured_s),
-            "live": len(proposer.live),
-        }
+        proposer = self.das_runner.flights.drafter
+        return {"history_tokens": proposer.draft_round.drafter.history_tokens, "live": len(proposer.live)}

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,8 +18,6 @@ import psutil
 
 from experiments.run.processes import warm_context, warm_process
 
-# The bounds of what an engine holds for callers who announce nothing, lowered so that a minute reaches them.
-TOKENS_PER_TICK, MAX_PASSES, MAX_PROBLEMS = 2**11, 64, 64
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 600  # 15 on a quiet machine
 END_S = 20.0  # within which all processes of a server end
@@ -60,7 +58,6 @@ class Server:
         method: str,
         *further: str,
         options: Mapping[str, Any] | None = None,
-        low_bounds: bool = False,
         cold: bool = False,
     ):
         self.folder, self.log, self.cold = folder, folder / f"{method}.log", cold
@@ -78,7 +75,6 @@ class Server:
             "VLLM_SERVER_DEV_MODE": "1",  # for /collective_rpc
             "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "600",  # 5 s: a connection may be closed just when its client sends
             "HF_HUB_OFFLINE": "1",
-            "SERVER_LOW_BOUNDS": "1" if low_bounds else "",
         }
         if cold:
             del self.environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
@@ -131,23 +127,12 @@ class Server:
                 found[name.partition("{")[0]] = float(value)
         return found
 
-    def processes(self) -> list[psutil.Process]:
-        first = psutil.Process(self.process.pid)
-        return [first, *first.children(recursive=True)]
-
-    def files(self) -> int:
-        """Open files of all processes of the server."""
-        found = 0
-        for process in self.processes():
-            with suppress(psutil.NoSuchProcess):  # a helper of the server that has just ended
-                found += process.num_fds()
-        return found
-
     def stop(self) -> None:
         """End the server, if it has not ended by itself. It must end whole, and leave nothing behind."""
         if self.process.exitcode is not None:
             return
-        processes = self.processes()
+        first = psutil.Process(self.process.pid)
+        processes = [first, *first.children(recursive=True)]
         self.process.terminate()
         _, alive = psutil.wait_procs(processes, END_S)
         for process in alive:

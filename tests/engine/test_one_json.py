@@ -60,7 +60,6 @@ def test_a_command_line_hands_it_on(tiny_policy: str) -> None:
             {"speculative_config": {"method": "das", "windw": 3}},
             "engine_arguments.. has no option windw: choose drafter, budget, .*, self_draft, speculative",
         ),
-        ({"speculative_config": {"method": "das", "budget": "best"}}, "speculative_config=.*budget.*best"),
         (
             {"worker_cls": "my.Worker", "speculative_config": {"method": "das"}},
             "worker_cls='my.Worker': .*leave it out",

@@ -42,17 +42,14 @@ def runner_of(llm: Any) -> Runner:
     return runner
 
 
-@pytest.mark.parametrize("poison", [float("nan"), float("inf")])
-def test_a_broken_self_draft_changes_nothing_and_is_switched_off(
-    engines: Engines, tiny_policy: str, poison: float
-) -> None:
+def test_a_broken_self_draft_changes_nothing_and_is_switched_off(engines: Engines, tiny_policy: str) -> None:
     llm = engines.fresh(tiny_policy, **W8)
     layers = runner_of(llm).flights.drafter.drafting_model
     expected, _ = rollout(llm, 1)  # builds and uses the quantized layers
     healthy = list(layers._layers._drafting)
 
     def poisoned(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return healthy[0].linear(x, bias).fill_(poison)
+        return healthy[0].linear(x, bias).fill_(float("nan"))
 
     layers._layers._drafting[0] = replace(healthy[0], linear=poisoned)
     tokens, report = rollout(llm, 2)
@@ -104,7 +101,6 @@ def test_weights_are_quantized_once_after_each_sync(engines: Engines, tiny_polic
     [
         ({"drafters": {}}, 'additional_config."das". must be a dictionary of '),
         ({"self_draft": 3}, "self_draft=3: choose w8a8 or w4"),
-        ({"self_draft": {"weights": "w8a8"}}, "choose w8a8 or w4"),
         ({"self_draft": "w8a8"}, "budget=marginal cannot cut self-drafts, .*: choose fixed, ladder or roofline_toggle"),
         ({"self_draft": "w4", "budget": {"name": "roofline_toggle", "over": {"name": "marginal"}}}, "cannot cut"),
     ],

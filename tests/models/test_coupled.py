@@ -30,10 +30,7 @@ def quantized(weight: torch.Tensor, bits: int, group: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.3])
-def test_a_quantized_copy_is_accepted_as_often_as_any_exact_verification_could(
-    tiny_policy: str, temperature: float
-) -> None:
+def test_a_quantized_copy_is_accepted_as_often_as_any_exact_verification_could(tiny_policy: str) -> None:
     """1 - TV is the optimum, which rejection sampling reaches. Coupled drafts lie at it for a near copy, and above
     (1 - TV) / (1 + TV) for any. Here after random texts.
     """
@@ -42,14 +39,14 @@ def test_a_quantized_copy_is_accepted_as_often_as_any_exact_verification_could(
     policy = AutoModelForCausalLM.from_pretrained(tiny_policy, dtype=torch.float32).eval()
     texts = torch.randint(6, 250, (64, 160), generator=torch.Generator().manual_seed(0))
     seeds, positions = np.repeat(np.arange(64), 160), np.tile(np.arange(160), 64)
-    target = policy(texts).logits.flatten(0, 1) / temperature
+    target = policy(texts).logits.flatten(0, 1)
     emitted = keyed_argmax(target, seeds, positions)
     for bits in (4, 8):
         copied = copy.deepcopy(policy)
         for name, module in copied.named_modules():
             if isinstance(module, torch.nn.Linear) and "lm_head" not in name:
                 module.weight.data = quantized(module.weight.data, bits, group=8)
-        drafter = copied(texts).logits.flatten(0, 1) / temperature
+        drafter = copied(texts).logits.flatten(0, 1)
         drawn = keyed_argmax(drafter * OF_MODELS, seeds, positions), drafter.argmax(-1)
         coupled, likeliest = (float((tokens == emitted).double().mean()) for tokens in drawn)
         share = torch.minimum(target.double().softmax(-1), drafter.double().softmax(-1)).sum(-1)  # 1 - TV
