@@ -92,7 +92,7 @@ def cases(draw: st.DrawFn) -> Case:
         arguments |= draw(STOPS)
     if draw(st.integers(0, 9)) == 0:  # a grammar, without the features that could leave it no token
         arguments = {name: arguments[name] for name in ("temperature", "seed", "max_tokens")}
-        arguments |= {"regex": "[0-9]{3,40}x", "logprobs": 1, "min_tokens": draw(st.sampled_from([0, 0, 5, 45]))}
+        arguments |= {"regex": "[0-9]{3,40}x", "logprobs": 5, "min_tokens": draw(st.sampled_from([0, 0, 5, 45]))}
     if arguments["temperature"] == 0.0:
         arguments.pop("n", None)  # vLLM refuses n > 1 when greedy
     if "min_tokens" in arguments:

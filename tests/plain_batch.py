@@ -18,11 +18,8 @@ from das.engine.runner.verifier import Draws, KeyedVerifier
 from das.verify.layout import Batch
 
 # isort: split
-from vllm.v1.sample.logits_processor import BUILTIN_LOGITS_PROCESSORS, LogitsProcessors
-from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.worker.gpu.sample.sampler import Sampler
 from vllm.v1.worker.gpu.states import RequestState
-from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 LONGEST = 64  # tokens of a text
 PROMPT = 1  # tokens of a prompt
@@ -120,17 +117,3 @@ class PlainRunner:
             seq_lens_cpu_upper_bound=torch.from_numpy((lengths + counts).astype(np.int32)),
             num_draft_tokens_per_req=counts,
         )
-
-
-def stock_metadata(parameters: Sequence[SamplingParams], vocab: int) -> SamplingMetadata:
-    """Returns what vLLM's own sampler on a CPU reads of a batch with one request for each of `parameters`."""
-    device, requests = torch.device("cpu"), len(parameters)
-    config: Any = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=requests))
-    processors = LogitsProcessors(build(config, device, False) for build in BUILTIN_LOGITS_PROCESSORS)
-    blocks = {"block_sizes": [16], "max_num_blocks_per_req": [4]}
-    batch = InputBatch(requests, LONGEST, LONGEST, device, vocab, logitsprocs=processors, **blocks)
-    for i, params in enumerate(parameters):
-        generator = None if params.seed is None else torch.Generator(device).manual_seed(params.seed)
-        batch.add_request(CachedRequestState(f"{i}-plain", [0], [], params, generator, ([0],), 1, []))
-    batch.refresh_metadata()
-    return batch.sampling_metadata

@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine.servers import running
 from scripts import TWO_RANKS, Ended, run_script, scripts
-
-from das.engine.patches.weights import WEIGHT_TRANSFER
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXED = ROOT / "tests" / "fixed_budget.py"
@@ -80,23 +77,6 @@ def test_qwen3_8b_dapo(repetitive_policy: str, tmp_path: Path) -> None:
     das = of_two_ranks(repetitive_policy, data, tmp_path / "das", "--method", "das")
     assert sum(row["das/accepted"] for row in das) > 0
     assert das[-1]["das/exchange_mb"] > 0
-
-
-@pytest.mark.nightly
-def test_other_problems_and_a_server(repetitive_policy: str, tmp_path: Path) -> None:
-    """Two ranks, DeepScaleR's columns, and a server, as docs/eight_gpus.md has them."""
-    data = tmp_path / "data"
-    data.mkdir()
-    rows = [{"problem": q, "answer": str(a)} for q, a in CALCULATIONS]
-    (data / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    transfer = ("--weight-transfer-config", json.dumps({"backend": WEIGHT_TRANSFER}))
-    options = {"budget": {"name": "fixed"}}
-    with running(repetitive_policy, tmp_path, "das", further=transfer, options=options, cold=True) as servers:
-        server = ("--vllm_mode", "server", "--vllm_server_base_url", servers["das"].url)
-        columns = ("--subset", "default", "--columns", "problem", "answer")
-        das = of_two_ranks(repetitive_policy, data, tmp_path / "das", *columns, *server)
-    assert sum(row["das/accepted"] for row in das) > 0
-    assert all(row["das/tokens_per_pass"] >= 1 for row in das)
 
 
 @pytest.mark.slow

@@ -85,7 +85,6 @@ def said(packed: bytes, size: int) -> bytes:
     ("content", "words"),
     [
         (said(gzip.compress(b"0" * 10_000_000, mtime=0), 10), "more than the 10 bytes that it says"),
-        (said(gzip.compress(b"0" * 10_000_000, mtime=0), 0), "more than the 0 bytes that it says"),
         (
             gzip.compress(b"0" * 10_000_000, mtime=0) + gzip.compress(b"1", mtime=0),
             "more than the 1 bytes that it says",
@@ -93,7 +92,6 @@ def said(packed: bytes, size: int) -> bytes:
         (said(gzip.compress(b"0" * 10, mtime=0), -1), f"into {2**32 - 1} bytes, more than"),
         (gzip.compress(b"0" * 10_000_000, mtime=0)[:-4000], "more than|ended before"),
         (said(gzip.compress(b"0" * 10, mtime=0), 11), "Incorrect length"),
-        (b"no gzip", "Not a gzipped file"),
         (b"\x1f", "Not a gzipped|ended before"),
     ],
 )

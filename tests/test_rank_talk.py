@@ -3,18 +3,16 @@
 from pathlib import Path
 
 import pytest
-from scripts import run_script
+from scripts import TWO_RANKS, run_script
 
 from das.general import ranks
 from experiments import rank_folders
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["rank_talk.py", "rank_rollout.py"])
-def test_two_ranks(script: str) -> None:
-    """What the main rank found, or raised, all get; and of a rollout that it made, each rank gets its part."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    run_script(*launch, Path(__file__).with_name(script))
+def test_two_ranks() -> None:
+    """What the main rank found, or raised, all get."""
+    run_script(*TWO_RANKS, Path(__file__).with_name("rank_talk.py"))
 
 
 def test_a_single_process_asks_itself() -> None:

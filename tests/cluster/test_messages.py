@@ -45,12 +45,6 @@ def test_siblings_are_expected_to_have_quantiles_of_their_problems_lengths() -> 
     assert {each.predicted for each in given} == {0.0}
 
 
-def test_settings_out_of_range_are_refused() -> None:
-    for settings in ({"engines": 0}, {"silent_s": 0.0}, {"start_s": -1.0}):
-        with pytest.raises(ValueError, match=f"cluster.{next(iter(settings))}"):
-            ClusterSettings(**settings)  # type: ignore[arg-type]
-
-
 def test_an_address_of_another_form_is_refused() -> None:
     for address in ("nowhere", "ray://node:10001", ":6379", "node:", "node:123456"):
         with pytest.raises(ValueError, match=f"cluster.address={address}: must be HOST:PORT"):

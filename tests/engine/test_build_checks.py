@@ -26,17 +26,6 @@ def engine(folder: Path) -> Any:
     return LLM(str(folder), skip_tokenizer_init=True, max_model_len=128, **arguments)
 
 
-def server(folder: Path) -> Any:
-    """Build an engine as vLLM's servers do."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    das.install()
-    arguments = das.engine_arguments(budget={"name": "fixed", "tokens": 4})
-    arguments |= {"skip_tokenizer_init": True, "max_model_len": 128}
-    return AsyncLLM.from_engine_args(AsyncEngineArgs(str(folder), **arguments))
-
-
 def stock(folder: Path) -> Any:
     """Build stock vLLM's engine as the harness does."""
     return build_engine(EngineSettings(str(folder), "stock"), skip_tokenizer_init=True)
@@ -53,10 +42,9 @@ LATENT = "on a CPU, tokens of DeepseekV2ForCausalLM depend on the batch"
 HEADS = "its attention heads have size 16, and vLLM's attention on a CPU knows 32, 64, 80"
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]"])
-def test_a_draft_model_whose_config_is_damaged_is_named(content: str, tmp_path: Path) -> None:
+def test_a_draft_model_whose_config_is_damaged_is_named(tmp_path: Path) -> None:
     """As a download leaves it that was cut off."""
-    (tmp_path / "config.json").write_text(content)
+    (tmp_path / "config.json").write_text("{")
     with pytest.raises(EngineError, match=f"^{tmp_path}/config.json cannot be read "):
         das.engine_arguments("draft_model", speculative={"model": str(tmp_path), "num_speculative_tokens": 4})
 
@@ -65,7 +53,6 @@ def test_a_draft_model_whose_config_is_damaged_is_named(content: str, tmp_path: 
     ("config", "build", "line"),
     [
         (config_of("Qwen3NextForCausalLM"), engine, LINEAR),
-        (config_of("Qwen3NextForCausalLM"), server, LINEAR),
         (config_of("DeepseekV2ForCausalLM"), engine, LATENT),
         (narrow(), engine, HEADS),
         (narrow(), stock, HEADS),

@@ -214,19 +214,3 @@ def test_a_request_with_a_cache_salt_gets_no_drafts_and_joins_no_history(
     counted()
     assert min(counted()) > 0
     assert counted(cache_salt="a") == (0, 0)
-
-
-def test_log_probs_of_masked_tokens_are_listed_alike(servers: Mapping[str, Server]) -> None:
-    """Most of the listed tokens are ones that the grammar rules out. All of them have the same log-prob."""
-    found: dict[str, list[Any]] = {}
-    for method, server in servers.items():
-        with ThreadPoolExecutor(4) as clients:
-            answers = clients.map(
-                lambda seed, server=server: client_of(server).completions.create(
-                    model="policy", prompt=QUESTION, max_tokens=30, seed=seed, logprobs=8, n=1 + seed % 2,
-                    extra_body={"structured_outputs": {"regex": "(ab|ba){6,12}"}},
-                ),
-                range(8),
-            )  # fmt: skip
-            found[method] = [choice.logprobs.top_logprobs for answer in answers for choice in answer.choices]
-    assert found["das"] == found["none"]

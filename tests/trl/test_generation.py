@@ -20,7 +20,7 @@ from das.general.errors import EngineError, WeightSyncError
 from das.trl import generation
 from das.trl.dataset_rows import problem_id, require_batch, require_fitting
 from das.trl.engines import NewWeights
-from das.trl.engines.in_process import DasEngine, require_sleep_mode, tensor_parallel_group
+from das.trl.engines.in_process import DasEngine, tensor_parallel_group
 from das.weights.agreement import Policy
 from experiments.training.generation import HarnessGeneration
 
@@ -128,20 +128,25 @@ def test_processes_that_cannot_share_engines_are_refused() -> None:
         tensor_parallel_group(2, num_processes=3)
 
 
-def test_a_device_without_sleep_mode_is_named() -> None:
-    with pytest.raises(EngineError, match="vllm_enable_sleep_mode=True: vLLM has no sleep mode on a cpu; set it to Fa"):
-        require_sleep_mode()
-
-
 @pytest.mark.parametrize(
-    ("unit", "problems", "processes", "ticks"),
-    [("epoch", 5, 1, [0, 1, 1, 2]), ("epoch", 8, 2, [0, 1, 1, 2]), ("step", 5, 1, [1, 2, 3, 4])],
+    ("unit", "rows", "problems", "processes", "ticks"),
+    [
+        ("epoch", 8, 5, 1, [0, 1, 1, 2]),
+        ("epoch", 8, 8, 2, [0, 1, 1, 2]),
+        ("step", 8, 5, 1, [1, 2, 3, 4]),
+        # Two ranks: of one group of four each has a half, or of three groups one and a half. A stream has no length.
+        ("epoch", 2, 4, 2, [0, 0, 0, 1]),
+        ("epoch", 6, 6, 2, [0, 1, 1, 2]),
+        ("epoch", 2, 0, 2, [1, 2, 3, 4]),
+    ],
 )
-def test_the_window_moves_with_the_training(unit: str, problems: int, processes: int, ticks: list[int]) -> None:
-    announced = backend(unit)
-    seen = []
-    for _ in range(4):  # two problems a process and rollout
-        announced.announce(trainer(problems, processes=processes), [{"prompt": str(i // 4)} for i in range(8)])
+def test_the_window_moves_with_the_training(
+    unit: str, rows: int, problems: int, processes: int, ticks: list[int]
+) -> None:
+    announced, asking, seen = backend(unit), trainer(problems, processes=processes), []
+    asking.train_dataset = asking.train_dataset or iter(())
+    for _ in range(4):
+        announced.announce(asking, [{"prompt": str(i // 4)} for i in range(rows)])
         seen.append(announced.history_tick)
         assert (announced.run_seed, announced.step, announced.evaluation) == (5, 3, False)
         announced.announce(trainer(problems, training=False), [{"prompt": "evaluation"}] * 3)
@@ -151,47 +156,35 @@ def test_the_window_moves_with_the_training(unit: str, problems: int, processes:
     assert seen == ticks
 
 
-@pytest.mark.parametrize(
-    ("rows", "problems", "ticks"), [(2, 4, [0, 0, 0, 1]), (6, 6, [0, 1, 1, 2]), (2, 0, [1, 2, 3, 4])]
-)
-def test_the_window_moves_where_ranks_share_a_group(rows: int, problems: int, ticks: list[int]) -> None:
-    """Two ranks: of one group of four each has a half, or of three groups one and a half. A stream has no length."""
-    announced, asking, seen = backend(), trainer(problems, processes=2), []
-    asking.train_dataset = asking.train_dataset or iter(())
-    for _ in range(4):
-        announced.announce(asking, [{"prompt": "p"}] * rows)
-        seen.append(announced.history_tick)
-    assert seen == ticks
+def image(shade: int) -> Image.Image:
+    return Image.new("L", (2, 2), shade)
 
 
-def test_problems_are_told_apart_by_id_or_prompt() -> None:
-    def asking(content: str) -> dict[str, Any]:
-        return {"prompt": [{"role": "user", "content": content}]}
-
-    assert problem_id({"prompt": "p", "problem_id": 7}) == "7"
-    assert problem_id(asking("a")) == problem_id({**asking("a"), "answer": 1})
-    assert problem_id(asking("a")) != problem_id(asking("b"))
+def row(given: Any = None, prompt: Any = "p", **columns: Any) -> dict[str, Any]:
+    return {"prompt": prompt, "problem_id": given, **columns}
 
 
-def test_a_missing_id_is_none() -> None:
-    """As a column of pandas or JSON has it where a row lacks one: the prompt tells the problem."""
-    for value in (None, math.nan, np.float32("nan"), "  ", pandas.NA, pandas.NaT):
-        one, two = ({"prompt": prompt, "problem_id": value} for prompt in "ab")
-        assert problem_id(one) == problem_id({"prompt": "a"}) != problem_id(two)
+MISSING = (None, math.nan, np.float32("nan"), "  ", pandas.NA, pandas.NaT)
+THREE = (3, "3", 3.0, " 3 ", np.int64(3), np.float32(3), np.str_("3"), Decimal(3))
+OWN: list[Any] = [0, 3.5, -3, 2**70, float(2**53), math.inf, True, "03", "3.0", "p" * 513, "q" * 513, "\ud800", (1, 2)]
+# Rows by problem.
+PROBLEMS: list[list[dict[str, Any]]] = [
+    [{"prompt": "p"}, *map(row, MISSING)],
+    [row(prompt="other"), row(prompt="other", answer=1)],
+    [row(prompt=[{"role": "user", "content": "p"}], answer=answer) for answer in (1, 2)],
+    [row(given, prompt) for given in THREE for prompt in "pq"],
+    *([row(given)] for given in OWN),
+    *([row(image=image(shade)) for _ in range(2)] for shade in (1, 2)),
+    *([row(images=[image(shade)])] for shade in (3, 4)),
+]
 
 
-def test_a_number_and_its_text_are_one_id() -> None:
-    """pandas makes floats of whole numbers as soon as one is missing."""
-    values = (3, "3", 3.0, " 3 ", np.int64(3), np.float32(3), np.str_("3"), Decimal(3))
-    assert {problem_id({"prompt": "p", "problem_id": value}) for value in values} == {"3"}
-
-
-def test_ids_that_are_others_stay_others() -> None:
-    numbers: list[Any] = [0, 3.5, -3, 2**70, float(2**53), math.inf, True]
-    values = [*numbers, "03", "3.0", "p" * 513, "q" * 513, "\ud800", (1, 2)]
-    ids = [problem_id({"prompt": "p", "problem_id": value}) for value in values]
-    assert len(set(ids)) == len(ids)
-    assert all(len(name.encode()) <= 512 for name in ids), "the engine takes no longer ones"
+def test_problems_are_told_apart_by_id_or_prompt_and_images() -> None:
+    """A row without an id has it as pandas or JSON have it, and pandas makes floats of whole numbers beside it."""
+    ids = [{problem_id(row) for row in rows} for rows in PROBLEMS]
+    assert [len(each) for each in ids] == [1] * len(PROBLEMS)
+    assert len(set.union(*ids)) == len(PROBLEMS)
+    assert all(len(name.encode()) <= 512 for name in set.union(*ids)), "the engine takes no longer ones"
 
 
 def asks(lengths: list[int], room_for: int = 8, **columns: Any) -> Any:
@@ -266,15 +259,6 @@ def test_a_prompt_of_a_stream_that_does_not_fit_is_named(requests: list[RolloutR
     with pytest.raises(EngineError, match=r"^step 3: the prompt of response 0 \(problem p\) is empty"):
         announced.generate([{"prompt_token_ids": []}, prompts[0]], None, 1)
     assert not requests
-
-
-def test_equal_questions_about_other_images_are_other_problems() -> None:
-    def image(shade: int) -> Image.Image:
-        return Image.new("L", (2, 2), shade)
-
-    for ask in (lambda seen: {"prompt": "p", "image": seen}, lambda seen: {"prompt": "p", "images": [seen]}):
-        assert problem_id(ask(image(1))) == problem_id(ask(image(1)))
-        assert len({problem_id(ask(image(1))), problem_id(ask(image(2))), problem_id({"prompt": "p"})}) == 3
 
 
 class Loads(DasEngine):

