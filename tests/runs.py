@@ -305,7 +305,7 @@ def train_script(method: str, policy: str, folder: Path, lag: int, start: int = 
 
 
 def error_of(fault: str, arm: str, policy: str, folder: Path, *overrides: str) -> str:
-    """Train with a fault: "lost weights" or "nan". Returns the error that stops the training, or ""."""
+    """Train with a fault, a key of FAULTS. Returns the error that stops the training, or ""."""
     try:
         with FAULTS[fault]():
             train(arm, policy, folder, *overrides)
@@ -364,4 +364,11 @@ def nan_in_third_step() -> AbstractContextManager[Any]:
     return patch.object(GRPOTrainer, "compute_loss", computed)
 
 
-FAULTS = {"lost weights": lost_weights, "nan": nan_in_third_step}
+def older_prefixes() -> AbstractContextManager[Any]:
+    """Inside, an engine's prefix cache keeps what older weights computed."""
+    from vllm import LLM
+
+    return patch.object(LLM, "reset_prefix_cache", lambda self, *args, **kwargs: False)
+
+
+FAULTS = {"lost weights": lost_weights, "nan": nan_in_third_step, "older prefixes": older_prefixes}

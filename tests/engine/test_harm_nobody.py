@@ -1,12 +1,10 @@
 """Engines that did not ask for das: their classes, their tokens and their worker extension stay as vLLM has them."""
 
-import functools
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +25,6 @@ DORMANT = [
 SCRIPT = """
 import functools, inspect, json, os, sys, types
 mode, policy = sys.argv[1:]
-if mode == "no-trl":
-    class Absent:
-        def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] == "trl":
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    sys.meta_path.insert(0, Absent())
 import torch
 import vllm.triton_utils
 from vllm import LLM, SamplingParams
@@ -86,9 +78,6 @@ if mode == "beside-das":
     del llm
     cleanup_dist_env_and_memory()
     gc.collect()
-elif mode != "without-das":
-    import das.engine.plugin
-    das.engine.plugin.register()  # as vLLM does in every process of an environment that has das
 stock = build()
 own = [torch.get_num_threads(), sorted(os.environ)]
 print("RESULT" + json.dumps({"tokens": tokens(stock), "attributes": attributes(),
@@ -96,36 +85,22 @@ print("RESULT" + json.dumps({"tokens": tokens(stock), "attributes": attributes()
 """
 
 
-@pytest.fixture(scope="module")
-def result_of(tiny_policy: str) -> Callable[[str], dict[str, Any]]:
+def result_of(mode: str, policy: str) -> dict[str, Any]:
     """What a stock engine is and says in a process of a mode."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "OMP_"))}
     shared = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": ""}
-
-    @functools.cache
-    def result_of(mode: str) -> dict[str, Any]:
-        run = subprocess.run(
-            [sys.executable, "-c", SCRIPT, mode, tiny_policy], cwd=ROOT,
-            env={**clean, **shared, "OMP_NUM_THREADS": "2"}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert run.returncode == 0, run.stderr[-3000:]
-        (line,) = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
-        result: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
-        return result
-
-    return result_of
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, mode, policy], cwd=ROOT,
+        env={**clean, **shared, "OMP_NUM_THREADS": "2"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr[-3000:]
+    (line,) = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
+    result: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
+    return result
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "mode",
-    [
-        *(pytest.param(mode, marks=pytest.mark.nightly) for mode in ("not-asked", "no-trl")),
-        "beside-das",
-    ],
-)
-def test_a_stock_engine_is_as_it_was(result_of: Callable[[str], dict[str, Any]], mode: str) -> None:
-    before, now = result_of("without-das"), result_of(mode)
+def test_a_stock_engine_beside_das_is_as_it_was(tiny_policy: str) -> None:
+    before, now = (result_of(mode, tiny_policy) for mode in ("without-das", "beside-das"))
     assert now["tokens"] == before["tokens"]
     in_both = set(before["modules"]) & set(now["modules"])  # das imports more of vLLM
     was, is_now = (
@@ -134,8 +109,8 @@ def test_a_stock_engine_is_as_it_was(result_of: Callable[[str], dict[str, Any]],
     )
     assert len(was) > 5000
     changed = [name for name in sorted(was | is_now) if was.get(name) != is_now.get(name)]
-    if mode == "beside-das":  # its kernels, which no other engine on a CPU launches
-        changed = [name for name in changed if not re.fullmatch(r"vllm\.v1\.worker\.gpu\..*\._\w+_kernel", name)]
+    # Its kernels, which no other engine on a CPU launches.
+    changed = [name for name in changed if not re.fullmatch(r"vllm\.v1\.worker\.gpu\..*\._\w+_kernel", name)]
     assert changed == DORMANT
     assert now["has_triton"] is before["has_triton"]
     assert now["own"] == before["own"], "a user's threads and environment stay theirs"

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 PATIENCE_S = 300  # far less than the two hours that a rank waits for the others
 SMALL = [
     "task=train",
+    "engine.processes=2",
     "arm=none",
     "checkpoint.every=0",
     "trainer.max_steps=4",
@@ -28,23 +29,12 @@ SMALL = [
     "wandb=off",
 ]
 
-LONG = "trainer.max_completion_length=160"  # the prefix cache holds blocks of 128 tokens
-
-
-def error_lines(how: str, policy: str, out: Path, processes: int, *overrides: str) -> list[str]:
-    """Run run.py, broken, in so many processes that nobody watches over. Returns the line with which each ends."""
-    settings = [*SMALL, f"policy.path={policy}", f"out={out}", f"engine.processes={processes}", *overrides]
-    ended = scripts(["tests/trl/broken_run.py", how, *settings], world(processes), PATIENCE_S, alone=True)
-    return [line for each in ended for line in each.errors.splitlines() if line.startswith("error: ")]
-
 
 def test_a_stale_tensor_on_one_rank_ends_all(tiny_policy: str, tmp_path: Path) -> None:
-    first, second = error_lines("stale", tiny_policy, tmp_path, 2)
+    """run.py in two processes that nobody watches over: each ends with the line."""
+    settings = [*SMALL, f"policy.path={tiny_policy}", f"out={tmp_path}"]
+    ended = scripts(["tests/trl/broken_run.py", *settings], world(2), PATIENCE_S, alone=True)
+    first, second = (line for each in ended for line in each.errors.splitlines() if line.startswith("error: "))
     assert first == second
     assert re.match(rf"error: step 1: the new weights did not reach the engine: {re.escape(STALE)} differs in", first)
     assert "(rank 1)" in first
-
-
-def test_a_prefix_cache_of_older_weights_ends_the_run(tiny_policy: str, tmp_path: Path) -> None:
-    (line,) = error_lines("cache", tiny_policy, tmp_path, 1, LONG)
-    assert re.match(r"error: step 1: the engine's prefix cache holds \d+ blocks of older weights", line)

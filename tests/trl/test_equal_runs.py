@@ -3,6 +3,7 @@
 The runs are those of tests/runs.py. A run alone: pytest -k NAME.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,14 @@ def test_weights_that_do_not_arrive_stop_the_run(
     in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path, arm: str
 ) -> None:
     assert "did not reach the engine" in in_process(error_of, "lost weights", arm, tiny_policy, tmp_path)
+
+
+def test_a_prefix_cache_of_older_weights_stops_the_run(
+    in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path
+) -> None:
+    longer = ["trainer.max_completion_length=140", "engine.max_model_len=288"]  # the cache holds blocks of 128 tokens
+    error = in_process(error_of, "older prefixes", "none", tiny_policy, tmp_path, *longer)
+    assert re.search(r"step 1: the engine's prefix cache holds \d+ blocks of older weights", error)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_before_a_checkpoint(

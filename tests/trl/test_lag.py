@@ -74,7 +74,6 @@ def test_impossible_lags_are_refused_in_one_line() -> None:
         ({**correct, "vllm_enable_sleep_mode": True}, False, 1, "vllm_enable_sleep_mode=false"),
         ({"vllm_importance_sampling_correction": False}, False, 1, "correction=true"),
         ({**correct, "num_iterations": 2}, False, 1, "2 micro-batches share one"),
-        ({**correct, "steps_per_generation": 2}, False, 1, "2 micro-batches share one"),
         (correct, False, 2, "engine.processes=1"),
     ):
         problem = ahead_problem(1, arguments, tools, processes)

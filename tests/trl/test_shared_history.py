@@ -49,24 +49,6 @@ class TwoRanks:
         return [shared.take() for shared in self.shared]
 
 
-def test_an_engine_gets_each_response_of_others_once_and_of_the_asked_problem_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    two = TwoRanks(monkeypatch)
-    two.shared[0].note(*rolled_out("p", [7, 8]))
-    two.shared[0].note(*rolled_out("other", [9]))
-    (_, sent), _ = two.end_rollouts()
-    assert sent > 0
-    two.end_rollouts()
-    for shared in two.shared:
-        shared.prepare(["p", "p"])
-        shared.prepare(["p"])
-    assert two.given == [[], [(0, "p", [1, 2, 7, 8])]]
-    two.end_rollouts(2)  # behind the window
-    two.shared[1].prepare(["other"])
-    assert len(two.given[1]) == 1
-
-
 def test_the_training_goes_on_while_ranks_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank whose rollout ends early waits for nobody. Several rollouts may end before it takes what came."""
     two = TwoRanks(monkeypatch)

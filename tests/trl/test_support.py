@@ -52,13 +52,6 @@ def test_deepspeed_is_for_scripts_alone(monkeypatch: pytest.MonkeyPatch) -> None
         check_processes(config)
 
 
-def test_fsdp_2_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    monkeypatch.setenv("FSDP_VERSION", "2")
-    state = SimpleNamespace(deepspeed_plugin=None, fsdp_plugin=SimpleNamespace(fsdp_version=2))
-    assert unsupported() == unsupported(None, SimpleNamespace(state=state)) == ""
-
-
 @pytest.fixture
 def fsdp_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks without a GPU, launched with FSDP 2."""
@@ -75,6 +68,8 @@ def test_ddp_in_place_of_fsdp_is_refused() -> None:
         in_a_script(SimpleNamespace(is_distributed_loading_by_transformers=False), state)
     sharded = SimpleNamespace(is_distributed_loading_by_transformers=True)
     assert not unsupported(sharded, SimpleNamespace(state=state))
+    state.fsdp_plugin = SimpleNamespace(fsdp_version=2)
+    assert unsupported() == unsupported(None, SimpleNamespace(state=state)) == "", "FSDP 2, as accelerate has it"
 
 
 def test_checkpoints_of_a_sharded_policy_are_for_cpus(fsdp_on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from transformers import (
 )
 
 from das.general.errors import NotInstalled
-from das.weights.weight_check import cached_blocks
 
 pytestmark = pytest.mark.slow
 
@@ -98,15 +97,6 @@ def test_a_tensor_without_a_place_is_named(engine: Any) -> None:
     nowhere = ("model.layers.0.rotary_emb.inv_freq", torch.ones(16))  # vLLM skips it in every model
     (found,) = engine.collective_rpc("das_lost_weights", args=([nowhere], 0))
     assert found == f"{nowhere[0]} has no place in it"
-
-
-def test_the_prefix_cache_is_seen(engine: Any) -> None:
-    engine.reset_prefix_cache()
-    assert cached_blocks(engine) == 0
-    engine.generate([{"prompt_token_ids": list(range(8, 200))}], use_tqdm=False)
-    assert cached_blocks(engine) > 0
-    engine.reset_prefix_cache()
-    assert cached_blocks(engine) == 0
 
 
 def test_a_small_step_in_bfloat16_is_found(tiny_policy: str, engines: Engines) -> None:
