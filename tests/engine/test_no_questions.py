@@ -100,18 +100,14 @@ def test_drafts_change_nothing_and_no_two_answers_are_equal(engines: Engines, ti
     assert passes < 3 * 60, "greedy answers that repeat were not drafted, or new weights did not end the rollout"
 
 
-@pytest.mark.parametrize("trained", [False, True])
-def test_counts_stay_bounded(
-    engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch, trained: bool
-) -> None:
-    """Nobody announces a rollout and no weights arrive; or a trainer announced one before, and went away."""
+def test_counts_stay_bounded(engines: Engines, tiny_policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trainer announced a rollout, and went away. Nobody announces another one, and no weights arrive."""
     monkeypatch.setattr(das_worker, "MAX_PASSES", 50)
     monkeypatch.setattr("das.drafter.drafter.TOKENS_PER_TICK", 500)
     llm = engines.fresh(tiny_policy, method="das")
-    if trained:
-        llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
-        generate(llm)
-        llm.collective_rpc("das_end_rollout", args=(30,))
+    llm.collective_rpc("das_begin_rollout", args=(len(PROMPTS),))
+    generate(llm)
+    llm.collective_rpc("das_end_rollout", args=(30,))
     rng = np.random.default_rng(0)
     for _ in range(12):
         prompts = [{"prompt_token_ids": rng.integers(5, 200, 4).tolist()} for _ in range(6)]
@@ -121,7 +117,7 @@ def test_counts_stay_bounded(
         assert history_tokens <= 4 * 500 + 2 * 6 * 60  # the window's, and those of two calls
         proposer = llm.collective_rpc(lambda worker: worker.das_runner.flights.drafter)[0]
         assert len(proposer.record.measured_s) <= 50
-    assert llm.collective_rpc(history)[0][1] >= 30 * trained + 5
+    assert llm.collective_rpc(history)[0][1] >= 35
 
 
 def test_new_weights_end_what_comes_after_an_announced_rollout(engines: Engines, tiny_policy: str) -> None:

@@ -71,9 +71,8 @@ class Attention:
         return out
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 128), pytest.param((28, 4, 128), marks=pytest.mark.nightly)], ids=str)
-def test_attention_in_pieces_has_the_bits_of_single_queries(shape: tuple[int, int, int]) -> None:
-    attention = Attention(*shape)
+def test_attention_in_pieces_has_the_bits_of_single_queries() -> None:
+    attention = Attention(heads=2, kv_heads=1, head_dim=128)
     alone = torch.cat([attention.run([(i, i + 1)], split=False) for i in range(CONTEXT)])
     assert torch.equal(attention.run([(0, CONTEXT)], split=True), alone)  # one whole prompt
     rng = np.random.default_rng(0)
@@ -114,7 +113,7 @@ def long_contexts_and_wide_layers(policy: str, threads: int) -> tuple[Any, Any]:
         llm = engines.build(policy, max_model_len=1024, **settings)
         rolls = []
         for history_tick in (1, 2):
-            params = [SamplingParams(seed=i, max_tokens=120, ignore_eos=True, logprobs=1) for i in range(len(prompts))]
+            params = [SamplingParams(seed=i, max_tokens=80, ignore_eos=True, logprobs=1) for i in range(len(prompts))]
             rolls.append(roll(llm, prompts, params, [str(i % 4) for i in range(len(prompts))], history_tick))
         return [(tokens, logprobs) for tokens, logprobs, _ in rolls], rolls[1][2]["passes"]
 

@@ -65,13 +65,6 @@ for kernel, sizes in ((admit, {"ROWS": 256, "LONGEST": 8}), (wait_for_drafts, {"
 WAITED = """
 import threading, time
 from types import SimpleNamespace
-import numpy as np
-import torch
-from das.drafter import Drafts
-from das.budget import LiveRequest
-from das.budget.marginal import best_tokens
-from das.budget.policies import Fixed
-from das.drafter import Drafts
 from das.engine.runner import late_lengths
 
 class Device(late_lengths.LateLengths):  # computes on the CPU
@@ -129,14 +122,12 @@ assert not late.memory.counts.any() and run(10)[-1] == 5
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", [20, pytest.param(2000, marks=pytest.mark.nightly)])
-def test_lengths_are_those_of_c_and_as_many_as_the_pass_has_rows_for(tmp_path: Path, cases: int) -> None:
-    ran = run_python(tmp_path, CHOSEN.replace("CASES", str(cases)), TRITON_INTERPRET="1")
-    assert ran.returncode == 0, ran.stderr
-
-
-def test_the_device_waits_for_the_draft_that_is_written_next_and_gives_up_at_last(tmp_path: Path) -> None:
-    ran = run_python(tmp_path, WAITED, TRITON_INTERPRET="1")
+def test_lengths_are_those_of_c_and_the_device_waits_for_its_drafts(tmp_path: Path, cases: int) -> None:
+    """There are as many tokens as the pass has rows for. It waits for the draft that is written next, and gives up at
+    last."""
+    ran = run_python(tmp_path, CHOSEN.replace("CASES", str(cases)) + WAITED, TRITON_INTERPRET="1")
     assert ran.returncode == 0, ran.stderr
 
 
