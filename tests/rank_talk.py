@@ -5,7 +5,7 @@ import torch
 
 from das.general import ranks
 from das.general.errors import EngineError
-from experiments.rank_folders import join
+from experiments.run.processes import join
 
 asked = []
 

@@ -13,7 +13,7 @@ from scripts import ROOT
 from analysis.read import unpacked
 from das.general.arrays import load_arrays, save_arrays
 from das.general.files import replacing, write_text
-from experiments.run.files import add_rows
+from experiments.run.run_folder import add_rows
 
 WRITES = re.compile(
     r"""\.write_(text|bytes)\(|open\([^)\n]*"[wax]b?"|\.savefig\((?!buffer|file|to\b)|np\.save[z(]|json\.dump\("""

@@ -23,8 +23,7 @@ from das.trl.lag import StepRollouts
 from das.trl.speculate import logged, roll_out_announced
 from experiments.arm import tracking
 from experiments.run.progress import Progress
-from experiments.run.rollout_row import rollout_row
-from experiments.run.run_folder import ENGINES, RunFolder
+from experiments.run.run_folder import ENGINES, RunFolder, rollout_row
 
 FINISHED = Finished(2, 0, problem="p", tokens=[1, 2], finish_reason="stop")
 ROLLED_OUT = Rollout(0, [FINISHED], 1.0, RolloutReport(passes=2))

@@ -6,10 +6,9 @@ from das.budget.lengths import LongestFirst
 from das.drafter.saved import read_history
 from das.engine.install import install
 from das.engine.settings import EngineSettings
-from experiments import rank_folders
 from experiments.arm.policies import check_history, draft_model_directory
-from experiments.run.environment import set_environment
 from experiments.run.errors import UserError, reading
+from experiments.run.processes import own_file, set_environment
 from experiments.settings.config import RunConfig
 
 
@@ -31,7 +30,7 @@ def engine_settings(config: RunConfig, policy: str) -> EngineSettings:
     """
     drafter = dict(config.drafter.options)
     if config.drafter.warm is not None:
-        drafter["warm"] = str(rank_folders.own_file(Path(config.drafter.warm)))
+        drafter["warm"] = str(own_file(Path(config.drafter.warm)))
     budget = config.arm.budget or config.budget
     engine = dict(config.engine.settings)
     engine["extra"] = {"load_format": "safetensors", **engine.get("extra", {})}  # vLLM would also take pickles

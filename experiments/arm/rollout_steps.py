@@ -13,8 +13,7 @@ from das.trl.engines import Engines
 from experiments.arm.data import dataset
 from experiments.arm.engine import engine_settings, make_schedule, prepare_process
 from experiments.run.progress import Progress
-from experiments.run.rollout_row import rollout_row
-from experiments.run.run_folder import RunFolder
+from experiments.run.run_folder import RunFolder, rollout_row
 from experiments.settings.config import RunConfig, steps_per_epoch
 from experiments.training.engines import build_in_process, save_history
 

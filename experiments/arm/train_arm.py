@@ -18,7 +18,6 @@ from das.engine.learned import HISTORY
 from das.engine.rollouts.rollout import Rollout
 from das.general import ranks, stages
 from das.general.files import write_text
-from experiments import rank_folders
 from experiments.arm import resume
 from experiments.arm.data import by_problem, check_vocabulary, dataset, is_recorded
 from experiments.arm.engine import engine_settings, make_schedule, prepare_process, without_distributions
@@ -28,6 +27,7 @@ from experiments.arm.policies import policy_directory
 from experiments.arm.reward import make_reward
 from experiments.arm.tracking import Tracker
 from experiments.digests import weights_digest
+from experiments.run import processes
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig, steps_per_epoch
@@ -224,7 +224,7 @@ def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
         trainer.resume(run.start)
     else:
         trainer.train()
-    history = rank_folders.own_file(run.folder / HISTORY)
+    history = processes.own_file(run.folder / HISTORY)
     trainer.vllm_generation.save_history(history)
     return trainer.digests()
 
@@ -267,8 +267,8 @@ def restore_last_files(run: ArmRun) -> None:
     """Restore the files that a run writes at its very end. They are copied from the checkpoint of the run's
     last step."""
     last = checkpoint.step_folder(run.folder / resume.CHECKPOINTS, run.start)
-    for name, place in ((FINAL, run.folder / FINAL), (HISTORY, rank_folders.own_file(run.folder / HISTORY))):
-        saved = rank_folders.own_folder(last) / name
+    for name, place in ((FINAL, run.folder / FINAL), (HISTORY, processes.own_file(run.folder / HISTORY))):
+        saved = processes.own_folder(last) / name
         if saved.exists():
             shutil.copy(saved, place)
 

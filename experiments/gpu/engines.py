@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from das.engine.settings import STOCK
-from experiments.run.files import add_rows
+from experiments.run.run_folder import add_rows
 
 Size = TypeVar("Size")
 Row = dict[str, Any]

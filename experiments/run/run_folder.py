@@ -1,4 +1,5 @@
-"""Write the files of a run into its folder: config.yaml, meta.json, metrics.jsonl, rollouts/ and result.json."""
+"""Write the files of a run into its folder: config.yaml, meta.json, metrics.jsonl, rollouts/ and result.json; and make
+the rows that they hold (docs/reference.md explains the names)."""
 
 import gzip
 import json
@@ -13,12 +14,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
 
 from das.general.files import write_bytes, write_text
 from das.general.side_output import side_output
-from experiments.run.files import add_rows
 
 if TYPE_CHECKING:
     from das.engine.rollouts.rollout import Rollout
@@ -74,8 +75,92 @@ def meta(seed: int) -> dict[str, Any]:
     }
 
 
+# ---- rows ----
+
+# Groups of responses by length, as quantiles of the rollout's lengths.
+CLASSES = {"short": (0.0, 0.5), "medium": (0.5, 0.8), "long": (0.8, 1.0)}
 # Fields of Finished that have a column of another name, or none.
 NO_COSTS = ("name", "problem", "tokens", "logprobs", "finish_reason")
+
+
+def rollout_row(rollout: "Rollout") -> dict[str, Any]:
+    """Returns a rollout's numbers, by their names."""
+    lengths = [len(each.tokens) for each in rollout.finished]
+    report, accepted = rollout.report, rollout.accepted
+    row: dict[str, Any] = {
+        "rollout_s": rollout.rollout_s,
+        "tokens": rollout.tokens,
+        "passes": report.passes,
+        "tokens_per_pass": rollout.tokens / max(1, report.passes),
+        "drafted": report.drafted,
+        "accepted": accepted,
+        "draft_s": report.draft_s,
+        "draft_share": report.draft_s / rollout.rollout_s,
+        "draft_rounds": report.draft_rounds,
+        "decode_steps": report.decode_steps,
+        "tail_steps": report.tail_steps,
+        "length_mean": float(np.mean(lengths)),
+        "length_median": float(np.median(lengths)),
+        "length_max": int(np.max(lengths)),
+        "longest_over_mean": longest_over_mean([str(each.problem) for each in rollout.finished], lengths),
+        "history_tokens": report.history_tokens,
+        "wasted": report.drafted - accepted,
+    }
+    if report.draft_passes:
+        row |= {key: getattr(report, key) for key in ("draft_passes", "draft_rows", "draft_pass_s", "requantize_s")}
+    if report.draft_rounds:
+        row["accepted_per_round"] = accepted / report.draft_rounds
+    if report.cluster is not None:
+        row["cluster"] = report.cluster.plain()
+    return row | by_class(rollout) | prediction_errors(rollout) | {"alarms": list(report.alarms)}
+
+
+def longest_over_mean(problems: Sequence[str], lengths: Sequence[int]) -> float:
+    """Returns the length of a problem's longest response, divided by the mean length of its responses: the median of
+    this quotient over all problems."""
+    by_problem: dict[str, list[int]] = {}
+    for problem, length in zip(problems, lengths, strict=True):
+        by_problem.setdefault(problem, []).append(length)
+    return float(np.median([max(siblings) / (np.mean(siblings) or 1) for siblings in by_problem.values()]))
+
+
+def by_class(rollout: "Rollout") -> dict[str, int]:
+    """Returns the drafted, accepted and wasted tokens of three groups of responses: the shorter half, the longest
+    fifth, and those between them."""
+    lengths = np.array([len(each.tokens) for each in rollout.finished])
+    num_drafted = np.array([each.drafted for each in rollout.finished])
+    num_accepted = np.array([each.accepted for each in rollout.finished])
+    rank = np.argsort(np.argsort(lengths, kind="stable"), kind="stable") / len(lengths)
+    row: dict[str, int] = {}
+    for name, (low, high) in CLASSES.items():
+        in_class = (rank >= low) & (rank < high)
+        row[f"drafted_{name}"] = int(num_drafted[in_class].sum())
+        row[f"accepted_{name}"] = int(num_accepted[in_class].sum())
+        row[f"wasted_{name}"] = row[f"drafted_{name}"] - row[f"accepted_{name}"]
+    return row
+
+
+def prediction_errors(rollout: "Rollout") -> dict[str, float]:
+    """Returns the errors of the engine's predictions: calibration_error, length_error, pass_time_error
+    (docs/reference.md).
+
+    There is no entry for a quantity that was not predicted.
+    """
+    row: dict[str, float] = {}
+    if rollout.report.calibration_error is not None:
+        row["calibration_error"] = rollout.report.calibration_error
+    length_pairs = [
+        (each.predicted_length, len(each.tokens)) for each in rollout.finished if each.predicted_length is not None
+    ]
+    if length_pairs:
+        predicted, actual = np.array(length_pairs).T
+        row["length_error"] = float(np.abs(predicted - actual).sum() / max(1, actual.sum()))
+    expected_s = np.array(rollout.report.pass_predicted_s, float)
+    measured_s = np.array(rollout.report.pass_measured_s, float)
+    usable = np.isfinite(expected_s)
+    if usable.any():
+        row["pass_time_error"] = float(np.abs(expected_s[usable] / measured_s[usable] - 1).mean())
+    return row
 
 
 def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[dict[str, Any]]:
@@ -97,6 +182,9 @@ def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[d
     return rows
 
 
+# ---- files ----
+
+
 def responses_file(folder: Path, step: int) -> Path:
     """Return the path of the file that holds the responses of a step."""
     return folder / "rollouts" / f"step_{step:05d}.jsonl.gz"
@@ -106,6 +194,14 @@ def write_timeline(folder: Path, step: int, timeline: Mapping[str, Any]) -> None
     """Write the times of a step's decode passes into folder/rollouts, which must exist. timeline: column -> values."""
     text = json.dumps(timeline)
     write_bytes(folder / "rollouts" / f"step_{step:05d}.timeline.json.gz", gzip.compress(text.encode(), mtime=0))
+
+
+def add_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append rows to a file of JSON lines. They are on the disk when the call returns; a kill may tear the last one."""
+    with path.open("a") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class RunFolder:

@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from experiments.run.errors import FAILED, INTERRUPTED, TERMINATED, say, stop
-from experiments.run.files import add_rows
+from experiments.run.run_folder import add_rows
 
 FAILURES = "failed.jsonl"  # in the sweep's folder: a row for each job that failed
 

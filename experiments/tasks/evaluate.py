@@ -30,8 +30,7 @@ from experiments.arm.policies import policy_directory
 from experiments.arm.reward import make_reward
 from experiments.arm.validate import check
 from experiments.run.progress import Progress, quiet_into
-from experiments.run.rollout_row import rollout_row
-from experiments.run.run_folder import RunFolder
+from experiments.run.run_folder import RunFolder, rollout_row
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig
 from experiments.training.engines import build_in_process

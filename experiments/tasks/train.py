@@ -11,7 +11,6 @@ from analysis.metrics import cluster_result, summarised
 from das.engine.settings import EXACT
 from das.general import ranks
 from das.general.files import write_text
-from experiments import rank_folders
 from experiments.arm import resume
 from experiments.arm.data import dataset
 from experiments.arm.failures import one_line_failure
@@ -19,6 +18,7 @@ from experiments.arm.policies import policy_directory
 from experiments.arm.rollout_steps import RolloutRun, record_rollouts
 from experiments.arm.train_arm import ArmRun, make_parts, train_arm
 from experiments.arm.validate import check, check_processes
+from experiments.run import processes
 from experiments.run.errors import RunFailed
 from experiments.run.progress import Progress, quiet_into
 from experiments.run.run_folder import RunFolder
@@ -34,7 +34,7 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
     if not ranks.is_main():
         progress.terminal = open(os.devnull, "w")  # noqa: SIM115  it stays open until the process ends
     start = 0
-    with rank_folders.main_first():
+    with processes.main_first():
         check_processes(config)
         check(config)
         if ranks.fsdp_on_cpu():
@@ -49,7 +49,7 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
         progress.note(EXACT[config.engine.exact])
     start = ranks.gather(start)[0]
     group = config.task.group or path.name
-    with one_line_failure(path), quiet_into(rank_folders.own_file(path / "log.txt")) as terminal:
+    with one_line_failure(path), quiet_into(processes.own_file(path / "log.txt")) as terminal:
         if ranks.is_main():
             progress.terminal = terminal
         with progress.starting(config.arm.name, path / "log.txt"):

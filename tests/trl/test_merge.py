@@ -6,7 +6,7 @@ from typing import Any
 from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.trl.engines.cluster import divided
-from experiments.run.rollout_row import rollout_row
+from experiments.run.run_folder import rollout_row
 from experiments.training.trainer import merged
 
 

@@ -12,7 +12,7 @@ from das.engine.rollouts.rollout import EVALUATION, Rollout, RolloutRequest, eva
 from das.general.errors import EngineError
 from das.trl.conversations import RowTokens, Turn, conversation_rows, follow_turns, joined
 from das.trl.generation import SpeculativeGeneration
-from experiments.run.rollout_row import rollout_row
+from experiments.run.run_folder import rollout_row
 
 PROMPTS = [[10], [10], [20], [20]]
 

@@ -13,13 +13,13 @@ from experiments.training.engines import StepClock, build_stock
 
 ENGINE = """
 import json, os, sys
-from experiments.run.environment import set_environment
+from experiments.run.processes import set_environment
 for name in ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"):
     os.environ.pop(name, None)
 set_environment()
 from das.engine.settings import EngineSettings
 from das.engine.rollouts.rollout import RolloutRequest
-from experiments.run.rollout_row import rollout_row
+from experiments.run.run_folder import rollout_row
 from experiments.training.engines import build_stock, roll_out_stock
 settings = EngineSettings(sys.argv[1], method="stock", dtype="float32", max_model_len=128, max_num_seqs=2)
 llm = build_stock(settings)
