@@ -19,7 +19,7 @@ from scripts import COMPARED_STEPS, GIVEN_PRICES, SIZES, TWO_RANKS, run_script
 
 from das.engine.build import build_engine
 from das.engine.settings import EngineSettings
-from experiments.cache import cached_folder
+from experiments.policies import cached_folder
 from experiments.run.processes import set_environment, warm_context
 
 set_environment(int(os.environ.get("OMP_NUM_THREADS") or 1))

@@ -25,8 +25,8 @@ from analysis import read
 from analysis.evaluations import evaluations
 from analysis.metrics import timeless
 from experiments.arm import resume
+from experiments.run.progress import Barrier
 from experiments.settings.config import RunConfig
-from experiments.training.barrier import Barrier
 
 STEPS = 6
 SETTINGS = [
@@ -211,7 +211,7 @@ def sampled_again(policy: str, found: Sequence[tuple[Path, int]]) -> list[list[l
     from das.engine.install import install
     from das.engine.rollouts.rollout import request_seed
     from das.engine.settings import EngineSettings
-    from experiments.arm.rollout_steps import tokenized
+    from experiments.arm.data import tokenized
     from experiments.training.checkpoint import step_folder
 
     install()

@@ -1,6 +1,6 @@
-"""One arm: its parts, its training or rollouts, and what is refused, resumed, evaluated and reported on the way.
+"""One arm: its parts, its training, and what is refused, resumed, evaluated and reported on the way.
 
 policies, data, reward, engine and heads make its parts; validate refuses impossible ones before. train_arm trains it,
-rollout_steps rolls it out; evaluation measures its policy on held-out problems. resume goes on with a run, failures
-says in a line why one failed, tracking sends it to W&B.
+evaluation measures its policy on held-out problems. resume goes on with a run, failures says in a line why one failed,
+tracking sends it to W&B.
 """

@@ -1,11 +1,11 @@
-"""Make the rows on which a run trains: generated problems, or a published set; and read the recorded responses that
-arms emit in place of what they sample (task.recorded), so that they are timed on real text.
+"""Make the rows on which a run trains: generated problems, or a published set; their prompts as token ids; and read the
+recorded responses that arms emit in place of what they sample (task.recorded), so that they are timed on real text.
 
 Recorded tokens are numbered anew without gaps, so any policy with enough tokens can emit them.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,6 +94,30 @@ def frequencies(data: DataConfig) -> dict[Any, float]:
         raise UserError(f"data.{key}={getattr(data, key)}: at least one must be above 0")
     return found
 
+
+# ---- prompts ----
+
+Prompt = dict[str, list[int]]  # {"prompt_token_ids": token ids}, as vLLM takes it
+
+
+def tokenized(config: RunConfig, policy: str) -> list[tuple[str, Prompt]]:
+    """Return (problem id, prompt) of every problem of the data. policy: its tokenizer is used."""
+    return tokenized_rows(config, policy, dataset(config, policy))
+
+
+def tokenized_rows(config: RunConfig, policy: str, rows: Iterable[dict[str, Any]]) -> list[tuple[str, Prompt]]:
+    """Return (problem id, prompt) of every row. policy: its tokenizer is used."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
+    options = {"add_generation_prompt": True, "return_dict": False, **config.trainer.chat_template_kwargs}
+    return [
+        (row["problem_id"], {"prompt_token_ids": tokenizer.apply_chat_template(row["prompt"], **options)})
+        for row in rows
+    ]
+
+
+# ---- recorded responses ----
 
 Text = list[int]  # the token ids of a response
 

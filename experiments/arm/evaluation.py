@@ -20,9 +20,8 @@ from datasets import Dataset
 
 from das.engine.rollouts.rollout import Rollout, RolloutRequest, evaluation_seed
 from experiments import problem_sets
-from experiments.arm.data import MADE, split_rows
+from experiments.arm.data import MADE, Prompt, split_rows, tokenized_rows
 from experiments.arm.reward import check_judge, make_reward
-from experiments.arm.rollout_steps import Prompt, tokenized_rows
 from experiments.digests import digest
 from experiments.run.errors import UserError
 from experiments.settings.checked import plain

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import experiments.heads
 from das.general.files import write_text
 from das.models import head_files
-from experiments.arm.data import split_rows
-from experiments.cache import cached_folder
+from experiments.arm.data import split_rows, tokenized_rows
+from experiments.policies import cached_folder
 from experiments.registry import RESUMED
 from experiments.run.errors import UserError
 from experiments.settings.checked import plain
@@ -28,10 +28,9 @@ REPORT = "warm_up.json"
 def check_head(config: RunConfig) -> None:
     """Check the settings of an EAGLE-3 arm before its head is made. Raises UserError with a one-line message."""
     settings = config.head
-    if problem := head_files.depth_problem(config.arm.speculative.get("num_speculative_tokens")):
-        raise UserError(f"head.tokens: {problem}")
-    if problem := head_files.depth_problem(settings.depth):
-        raise UserError(f"head.depth: {problem}")
+    for key, depth in {"tokens": config.arm.speculative.get("num_speculative_tokens"), "depth": settings.depth}.items():
+        if problem := head_files.depth_problem(depth):
+            raise UserError(f"head.{key}: {problem}")
     given = config.arm.speculative.get("model")
     if given is None and config.task.name not in RESUMED:
         raise UserError(f"head.path=null: task={config.task.name} makes no head; give a head's folder")
@@ -116,21 +115,14 @@ def _cached(config: RunConfig, policy: Path, note: Callable[[str], None]) -> Pat
 def _prompts(config: RunConfig, settings: HeadConfig, policy: str) -> list[list[int]]:
     """Return the token ids of prompts. A new head learns from the policy's responses to them. The run does not train on
     them."""
-    from transformers import AutoTokenizer
-
     data = config.data
     if settings.warm == "general":
         other = "puzzles" if data.name == "programs" else "programs"
         data = DATA.made(plain(group_settings("data", other)))
     data = data.model_copy(update={"problems": settings.responses // SIBLINGS})
     rows, _, _ = split_rows(data, "training", config.model_copy(update={"seed": config.seed + 1}), policy)
-    tokenizer = AutoTokenizer.from_pretrained(policy, trust_remote_code=False)
-    template = dict(config.trainer.chat_template_kwargs)
-    prompts = [
-        tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=True, **template)
-        for row in rows
-    ]
-    return [list(prompt["input_ids"]) for prompt in prompts for _ in range(SIBLINGS)]
+    prompts = [prompt["prompt_token_ids"] for _, prompt in tokenized_rows(config, policy, rows)]
+    return [prompt for prompt in prompts for _ in range(SIBLINGS)]
 
 
 def _key(policy: Path, warm_up: Any) -> str:

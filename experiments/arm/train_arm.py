@@ -29,10 +29,10 @@ from experiments.arm.tracking import Tracker
 from experiments.digests import weights_digest
 from experiments.run import processes
 from experiments.run.errors import RunFailed, UserError
+from experiments.run.progress import Barrier
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import RunConfig, steps_per_epoch
 from experiments.training import checkpoint
-from experiments.training.barrier import Barrier
 from rewards.conversations import ConversationReward
 
 if TYPE_CHECKING:

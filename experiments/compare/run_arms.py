@@ -31,10 +31,9 @@ from experiments.arm.resume import arguments, hint, interleaved, set_rows, start
 from experiments.arm.train_arm import ArmRun, train_arm
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.processes import run_command, spawned
-from experiments.run.progress import Progress, quiet_into
+from experiments.run.progress import Barrier, Progress, quiet_into
 from experiments.run.run_folder import RunFolder
 from experiments.settings.config import METHOD, WORK, RunConfig
-from experiments.training.barrier import Barrier
 
 WEIGHTS = "first_arm.safetensors"  # file in the comparison's folder, while a comparison with task.train_once runs
 END_S = 15  # seconds that an arm has to end by itself after its pipe is closed

@@ -18,9 +18,9 @@ import numpy as np
 from analysis.figures import calibration_figure
 from das.drafter import Draft, Drafter
 from das.engine.settings import find_method
+from experiments.arm.data import tokenized
 from experiments.arm.engine import engine_settings, prepare_process
 from experiments.arm.policies import policy_directory
-from experiments.arm.rollout_steps import tokenized
 from experiments.arm.validate import check
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Progress, quiet_into

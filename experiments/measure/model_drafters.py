@@ -27,10 +27,9 @@ from analysis.arms import aligned
 from das.models.coupled import OF_HEADS, OF_MODELS
 from das.models.quantized import GROUPS, to_4_bits, to_8_bits
 from das.verify.noise import keyed_argmax
-from experiments.arm.data import dataset
+from experiments.arm.data import dataset, tokenized_rows
 from experiments.arm.heads import with_head
 from experiments.arm.policies import draft_model_directory, policy_directory
-from experiments.arm.rollout_steps import tokenized_rows
 from experiments.arm.validate import check
 from experiments.run.errors import UserError
 from experiments.run.processes import set_environment

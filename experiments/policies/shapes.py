@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.policies import cached_folder
 from experiments.run.errors import UserError
 
 CONTEXT = 32768  # the largest number of positions; a large one costs nothing
@@ -11,21 +12,22 @@ CONTEXT = 32768  # the largest number of positions; a large one costs nothing
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a Qwen3, as in its config. vocabulary: number of tokens; None for as many as the recording needs."""
+    """The sizes of a Qwen3, by the names of its config. vocabulary: number of tokens; None for as many as the recording
+    needs."""
 
-    hidden: int
-    layers: int
-    heads: int
-    key_value_heads: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
     head_dim: int
-    intermediate: int
+    intermediate_size: int
     vocabulary: int | None = None
 
     @property
     def dtype(self) -> str:
         """The default type of the weights, as torch names it. Large shapes do not get float32, in which they are too
         slow."""
-        return "float32" if self.hidden < 1024 else "bfloat16"
+        return "float32" if self.hidden_size < 1024 else "bfloat16"
 
 
 SHAPES = {
@@ -53,24 +55,16 @@ def random_policy(name: str, vocabulary: int, dtype: str, cache: Path) -> Path:
     vocabulary: number of tokens. dtype: torch's name of the weights' type, such as "float32". The folder has no
     tokenizer, because prompts and responses are token ids.
     """
-    folder = cache / f"random-{name}-{vocabulary}-{dtype}"
-    if (folder / "model.safetensors").exists() or (folder / "model.safetensors.index.json").exists():
-        return folder
-    import torch
-    from transformers import Qwen3ForCausalLM
 
-    config = _config(shape_of(name), vocabulary)
-    torch.manual_seed(0)
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(getattr(torch, dtype))
-    try:
-        model = Qwen3ForCausalLM(config)
-    finally:
-        torch.set_default_dtype(default)
-    partial = folder.with_name(folder.name + ".tmp")
-    model.save_pretrained(partial)
-    partial.rename(folder)
-    return folder
+    def write(folder: Path) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        torch.manual_seed(0)
+        config = _config(shape_of(name), vocabulary)
+        AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).save_pretrained(folder)
+
+    return cached_folder(cache / f"random-{name}-{vocabulary}-{dtype}", write)
 
 
 def weightless_policy(name: str, vocabulary: int, dtype: str, cache: Path) -> Path:
@@ -89,13 +83,8 @@ def _config(shape: Shape, vocabulary: int) -> Any:
     from transformers import Qwen3Config
 
     return Qwen3Config(
+        **{size: value for size, value in vars(shape).items() if size != "vocabulary"},
         vocab_size=vocabulary,
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_value_heads,
-        head_dim=shape.head_dim,
-        intermediate_size=shape.intermediate,
         max_position_embeddings=CONTEXT,
-        tie_word_embeddings=shape.hidden <= 2560,  # Qwen3 ties the embeddings in models of up to 4B
+        tie_word_embeddings=shape.hidden_size <= 2560,  # Qwen3 ties the embeddings in models of up to 4B
     )

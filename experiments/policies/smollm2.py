@@ -24,7 +24,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from experiments.cache import cached_folder
+from experiments.policies import cached_folder
 from experiments.policies.train import IGNORED, Example, collate, make_batches
 from experiments.policies.words import make_word_problems, worked_solution
 from experiments.run.errors import CONFIGS, UserError, one_line_errors

@@ -1,5 +1,5 @@
 """Print progress: one line for each step of each arm, or a verdict on each step, with the time that is left. A terminal
-also shows a bar. The output of libraries goes to a log."""
+also shows a bar. The output of libraries goes to a log. A `Barrier` passes a training's steps on to it."""
 
 import atexit
 import io
@@ -149,6 +149,31 @@ class Progress:
         if self._bar is not None and not self._bar.console.file.closed:
             self._bar.stop()
         self._bar = None
+
+
+class Barrier:
+    """Says when this process may roll out and when it may train. In each step the arms of a comparison roll out one
+    after the other, so machine noise hits all of them equally.
+
+    This class is for a run without other arms: it never waits, and passes each row of metrics to `report`.
+    """
+
+    waited_s = 0.0  # seconds spent on other arms (waiting, writing weights), which must not count as this arm's time
+
+    def __init__(self, report: Callable[[dict[str, Any]], Any]):
+        self.report = report
+
+    def before_rollout(self) -> None:
+        """Wait until no other arm rolls out or trains."""
+        stages.now("rolls out")
+
+    def after_rollout(self) -> None:
+        """Wait until every arm has rolled out this step."""
+        stages.now("trains")
+
+    def after_step(self, row: dict[str, Any]) -> None:
+        """Report a finished step to `report`. row: the step's metrics."""
+        self.report(row)
 
 
 def shown_reward(reward: float | None) -> str:

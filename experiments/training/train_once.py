@@ -14,7 +14,7 @@ from trl import GRPOConfig
 
 from experiments.digests import weights_digest
 from experiments.run.errors import RunFailed
-from experiments.training.barrier import Barrier
+from experiments.run.progress import Barrier
 from experiments.training.trainer import SpeculativeGRPOTrainer
 
 

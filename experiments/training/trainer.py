@@ -26,9 +26,9 @@ from experiments.heads.files import is_mimo, mtp_tensors, put_back
 from experiments.heads.training import OnlineHead
 from experiments.run import processes
 from experiments.run.errors import TrainingDiverged
+from experiments.run.progress import Barrier
 from experiments.run.run_folder import rollout_row
 from experiments.training import checkpoint
-from experiments.training.barrier import Barrier
 from experiments.training.checkpoint import Checkpoints
 from experiments.training.engines import Recording
 from experiments.training.generation import HarnessGeneration

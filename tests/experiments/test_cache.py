@@ -1,4 +1,4 @@
-"""experiments.cache: a folder is made once, and only complete folders get their name."""
+"""experiments.policies: a folder is made once, and only complete folders get their name."""
 
 import time
 from pathlib import Path
@@ -6,7 +6,7 @@ from threading import Event, Thread
 
 import pytest
 
-from experiments.cache import cached_folder
+from experiments.policies import cached_folder
 
 
 def test_folder_is_written_once(tmp_path: Path) -> None:
