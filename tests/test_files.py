@@ -20,7 +20,7 @@ WRITES = re.compile(
 )
 NOT_WHOLE = {
     "das/general/files.py",  # the one writer
-    "experiments/run/files.py",  # rows behind others
+    "experiments/run/run_folder.py",  # rows behind others
     "das/general/arrays.py",  # into its stream
     # Output of a process, as it comes.
     "experiments/run/progress.py", "experiments/arm/failures.py", "experiments/compare/run_arms.py",
