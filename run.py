@@ -36,7 +36,7 @@ try:
     from das.general.side_output import keep_printing
     from experiments.arm import resume
     from experiments.registry import TASKS, usage
-    from experiments.run import processes
+    from experiments.run import environment
     from experiments.run.errors import UserError, one_line_errors
     from experiments.settings import compose, sweep
     from experiments.settings.compose import Composed, of_hydra
@@ -73,14 +73,14 @@ def run(composed: Composed) -> None:
     folder = composed.folder
     with one_line_errors(lambda: resume.hint(folder), folder), ExitStack() as stack:
         again = False
-        with processes.main_first():
+        with environment.main_first():
             if ranks.is_main():
                 stack.callback(remove_unused, folder)
                 stack.enter_context(resume.hold(folder))
                 again = composed.config.resume is None and resume.goes_on(composed)
         if ranks.gather(again)[0] or composed.config.resume is not None:
             composed = resume.recall(folder, composed.overrides)
-        with processes.main_first():
+        with environment.main_first():
             config = run_config(composed.config)
             if ranks.count() > 1 and config.task.name != "train":
                 raise UserError(f"task={config.task.name} runs in one process: start it with python run.py")
@@ -98,7 +98,7 @@ def main(arguments: list[str]) -> None:
     """Do what a command line asks for. One with flags (-m, --cfg, --info ...) is Hydra's."""
     flags = {argument for argument in arguments if argument.startswith("-")}
     if not flags:
-        with processes.main_first():
+        with environment.main_first():
             composed = compose.composed(arguments)
             if (resumed := composed.config.resume) is not None and not Path(str(resumed)).is_dir():
                 raise UserError(f"resume={resumed}: no such folder")
@@ -118,6 +118,6 @@ if __name__ == "__main__":
         print(usage())
         sys.exit()
     with one_line_errors():
-        processes.join()
+        environment.join()
         compose.name_folders(ranks.gather(compose.now())[0])  # the main rank's time names the folder of all ranks
         main(sys.argv[1:])

@@ -20,7 +20,8 @@ from scripts import COMPARED_STEPS, GIVEN_PRICES, SIZES, TWO_RANKS, run_script
 from das.engine.build import build_engine
 from das.engine.settings import EngineSettings
 from experiments.policies import cached_folder
-from experiments.run.processes import set_environment, warm_context
+from experiments.run.environment import set_environment
+from experiments.run.processes import warm_context
 
 set_environment(int(os.environ.get("OMP_NUM_THREADS") or 1))
 # Where das keeps what it compared (das/engine/checked_policies.py): tests leave the user's own alone.

@@ -5,7 +5,7 @@ import torch
 
 from das.general import ranks
 from das.general.errors import EngineError
-from experiments.run.processes import join
+from experiments.run.environment import join
 
 asked = []
 

@@ -6,7 +6,7 @@ import pytest
 from scripts import TWO_RANKS, run_script
 
 from das.general import ranks
-from experiments.run import processes
+from experiments.run.run_folder import own_folder
 
 
 @pytest.mark.slow
@@ -23,6 +23,6 @@ def test_a_single_process_asks_itself() -> None:
 
 
 def test_each_rank_has_a_part_of_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert processes.own_folder(Path("saved")) == Path("saved")
+    assert own_folder(Path("saved")) == Path("saved")
     monkeypatch.setenv("RANK", "2")
-    assert processes.own_folder(Path("saved")) == Path("saved/rank2")
+    assert own_folder(Path("saved")) == Path("saved/rank2")

@@ -7,8 +7,9 @@ from das.drafter.saved import read_history
 from das.engine.install import install
 from das.engine.settings import EngineSettings
 from experiments.arm.policies import check_history, draft_model_directory
+from experiments.run.environment import set_environment
 from experiments.run.errors import UserError, reading
-from experiments.run.processes import own_file, set_environment
+from experiments.run.run_folder import own_file
 from experiments.settings.config import RunConfig
 
 

@@ -27,10 +27,9 @@ from experiments.arm.policies import policy_directory
 from experiments.arm.reward import make_reward
 from experiments.arm.tracking import Tracker
 from experiments.digests import weights_digest
-from experiments.run import processes
 from experiments.run.errors import RunFailed, UserError
 from experiments.run.progress import Barrier
-from experiments.run.run_folder import RunFolder
+from experiments.run.run_folder import RunFolder, own_file, own_folder
 from experiments.settings.config import RunConfig, steps_per_epoch
 from experiments.training import checkpoint
 from rewards.conversations import ConversationReward
@@ -224,7 +223,7 @@ def train(run: ArmRun, trainer: "SpeculativeGRPOTrainer") -> dict[str, str]:
         trainer.resume(run.start)
     else:
         trainer.train()
-    history = processes.own_file(run.folder / HISTORY)
+    history = own_file(run.folder / HISTORY)
     trainer.vllm_generation.save_history(history)
     return trainer.digests()
 
@@ -267,8 +266,8 @@ def restore_last_files(run: ArmRun) -> None:
     """Restore the files that a run writes at its very end. They are copied from the checkpoint of the run's
     last step."""
     last = checkpoint.step_folder(run.folder / resume.CHECKPOINTS, run.start)
-    for name, place in ((FINAL, run.folder / FINAL), (HISTORY, processes.own_file(run.folder / HISTORY))):
-        saved = processes.own_folder(last) / name
+    for name, place in ((FINAL, run.folder / FINAL), (HISTORY, own_file(run.folder / HISTORY))):
+        saved = own_folder(last) / name
         if saved.exists():
             shutil.copy(saved, place)
 

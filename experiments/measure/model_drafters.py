@@ -31,8 +31,8 @@ from experiments.arm.data import dataset, tokenized_rows
 from experiments.arm.heads import with_head
 from experiments.arm.policies import draft_model_directory, policy_directory
 from experiments.arm.validate import check
+from experiments.run.environment import set_environment
 from experiments.run.errors import UserError
-from experiments.run.processes import set_environment
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
 from experiments.settings.compose import Composed

@@ -1,5 +1,4 @@
-"""The processes of a run: their environment; the ranks, which train together; how others start: with a pipe, as forks
-of a warm process where that works; a command; functions, one on each core.
+"""Start processes: with a pipe, as forks of a warm process where that works; a command; functions, one on each core.
 
 It imports little, because forks of the warm process import it.
 """
@@ -11,88 +10,17 @@ import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from multiprocessing import forkserver, reduction
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from das.general import ranks
 from rewards.process import die_with_parent
-
-
-def set_environment(threads: int | None = 1) -> None:
-    """Set torch's threads, and environment variables that vLLM and other libraries read; those that are set keep their
-    values. Call it before vLLM is imported. The library sets none of this, because its process is the user's.
-
-    threads: of torch and the engine's kernels; None: those that torch has.
-    """
-    import torch
-
-    from das.engine.versions import silence_known
-
-    silence_known()
-    if threads is not None:
-        torch.set_num_threads(threads)  # torch is loaded already, so it no longer reads OMP_NUM_THREADS
-        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-        # Numba refuses another number once its threads run, and vLLM's ngram drafter compiles amid rollouts, too.
-        os.environ.setdefault("NUMBA_NUM_THREADS", str(threads))
-    for name, value in {
-        "VLLM_LOGGING_LEVEL": "WARNING",
-        "VLLM_NO_USAGE_STATS": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }.items():
-        os.environ.setdefault(name, value)
-
-
-# ---- ranks ----
-
-
-def join() -> None:
-    """Create the process group (NCCL with GPUs, else gloo). TRL finds and uses it. Ranks wait in it for the slowest
-    rank's rollout, and for the main rank while it makes the policy."""
-    if ranks.count() > 1:
-        import torch
-        from accelerate import PartialState
-
-        PartialState(cpu=not torch.cuda.is_available(), timeout=ranks.PATIENCE)
-
-
-@contextmanager
-def main_first() -> Iterator[None]:
-    """Run the `with` block on the main process first, then on the others, which find the main process's files.
-
-    If the main process fails, it prints the reason, and the others exit silently.
-    """
-    if not ranks.is_main():
-        try:
-            ranks.gather(None)
-        except RuntimeError:  # the main process has gone
-            sys.exit(1)
-    yield
-    if ranks.count() > 1 and ranks.is_main():
-        ranks.gather(None)
-
-
-def own_file(path: Path) -> Path:
-    """Returns this rank's path for a file that every rank writes: history.npz on rank 0, history_rank1.npz on rank 1
-    ..."""
-    return path if ranks.is_main() else path.with_name(f"{path.stem}_rank{ranks.rank()}{path.suffix}")
-
-
-def own_folder(folder: Path) -> Path:
-    """Returns this rank's part of a folder that all ranks write to: the folder itself on rank 0, rank1/ on rank 1
-    ..."""
-    return folder if ranks.is_main() else folder / f"rank{ranks.rank()}"
-
-
-# ---- other processes ----
 
 # How new processes start. "forkserver": as forks of a warm process, which has imported vLLM and TRL (warm.py beside
 # this file), and spares each 12 s of a processor. "spawn": as new interpreters, because on a GPU a fork can hardly use

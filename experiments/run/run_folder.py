@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
+from das.general import ranks
 from das.general.files import write_bytes, write_text
 from das.general.side_output import side_output
 
@@ -183,6 +184,18 @@ def response_rows(rollout: "Rollout", rewards: Sequence[float | None]) -> list[d
 
 
 # ---- files ----
+
+
+def own_file(path: Path) -> Path:
+    """Returns this rank's path for a file that every rank writes: history.npz on rank 0, history_rank1.npz on rank 1
+    ..."""
+    return path if ranks.is_main() else path.with_name(f"{path.stem}_rank{ranks.rank()}{path.suffix}")
+
+
+def own_folder(folder: Path) -> Path:
+    """Returns this rank's part of a folder that all ranks write to: the folder itself on rank 0, rank1/ on rank 1
+    ..."""
+    return folder if ranks.is_main() else folder / f"rank{ranks.rank()}"
 
 
 def responses_file(folder: Path, step: int) -> Path:

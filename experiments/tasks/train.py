@@ -28,10 +28,10 @@ from experiments.arm.failures import one_line_failure
 from experiments.arm.policies import policy_directory
 from experiments.arm.train_arm import ArmRun, make_parts, train_arm
 from experiments.arm.validate import check, check_processes
-from experiments.run import processes
+from experiments.run import environment
 from experiments.run.errors import RunFailed
 from experiments.run.progress import Barrier, Progress, quiet_into
-from experiments.run.run_folder import RunFolder, rollout_row
+from experiments.run.run_folder import RunFolder, own_file, rollout_row
 from experiments.settings.compose import Composed
 from experiments.settings.config import RunConfig, steps_per_epoch
 from experiments.training.engines import build_in_process, save_history
@@ -44,7 +44,7 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
     if not ranks.is_main():
         progress.terminal = open(os.devnull, "w")  # noqa: SIM115  it stays open until the process ends
     start = 0
-    with processes.main_first():
+    with environment.main_first():
         check_processes(config)
         check(config)
         if ranks.fsdp_on_cpu():
@@ -59,7 +59,7 @@ def run(config: RunConfig, composed: Composed, folder: str) -> None:
         progress.note(EXACT[config.engine.exact])
     start = ranks.gather(start)[0]
     group = config.task.group or path.name
-    with one_line_failure(path), quiet_into(processes.own_file(path / "log.txt")) as terminal:
+    with one_line_failure(path), quiet_into(own_file(path / "log.txt")) as terminal:
         if ranks.is_main():
             progress.terminal = terminal
         with progress.starting(config.arm.name, path / "log.txt"):

@@ -24,7 +24,7 @@ from das.trl.trainers import generation_backend
 from experiments.digests import digest, of_all_ranks, optimizer_digest, weights_digest
 from experiments.heads.files import is_mimo, mtp_tensors, put_back
 from experiments.heads.training import OnlineHead
-from experiments.run import processes
+from experiments.run import run_folder
 from experiments.run.errors import TrainingDiverged
 from experiments.run.progress import Barrier
 from experiments.run.run_folder import rollout_row
@@ -182,7 +182,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
     def resume(self, step: int) -> None:
         """Continue training from the checkpoint of `step`, which must have been verified."""
         folder = checkpoint.step_folder(self.checkpoints.folder, step)
-        own = processes.own_folder(folder)
+        own = run_folder.own_folder(folder)
         self.rollouts.resume(own, step)
         # On the trainer, not on its class: `indexes_of_steps` begins with the first epoch (das/trl/lag.py).
         self._get_train_sampler = functools.partial(self._sampler_after, completed_epochs(folder))
@@ -320,7 +320,7 @@ class SpeculativeGRPOTrainer(GRPOTrainer):
                 (scratch / "training_args.bin").unlink()  # a pickle that nobody reads
                 if is_mimo(policy := Path(self.vllm_generation.engine.model)):
                     put_back(scratch, mtp_tensors(policy))
-            own = processes.own_folder(scratch)
+            own = run_folder.own_folder(scratch)
             own.mkdir(parents=True, exist_ok=True)
             self.vllm_generation.save_state(own)
             self.rollouts.save(own)

@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 
 from das.general import ranks
-from experiments.run import processes
+from experiments.run import run_folder
 
 AFTER_S = 2  # seconds in which the main rank could do harm
-own_folder = processes.own_folder
+own_folder = run_folder.own_folder
 
 
 def struck(folder: Path) -> Path:
-    """processes.own_folder, which says where a rank is to write."""
+    """run_folder.own_folder, which says where a rank is to write."""
     if ranks.rank() == 1 and folder.name == f"checkpoint-{step}":
         if fault == "full":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -30,6 +30,6 @@ def struck(folder: Path) -> Path:
 
 if __name__ == "__main__":
     fault, step, *arguments = sys.argv[1:]
-    processes.own_folder = struck
+    run_folder.own_folder = struck
     sys.argv = ["run.py", *arguments]
     runpy.run_path("run.py", run_name="__main__")

@@ -13,7 +13,7 @@ from experiments.training.engines import StepClock, build_stock
 
 ENGINE = """
 import json, os, sys
-from experiments.run.processes import set_environment
+from experiments.run.environment import set_environment
 for name in ("VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"):
     os.environ.pop(name, None)
 set_environment()
