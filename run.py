@@ -35,12 +35,12 @@ try:
     from das.general import ranks
     from das.general.side_output import keep_printing
     from experiments.arm import resume
-    from experiments.registry import TASKS, usage
     from experiments.run import environment
     from experiments.run.errors import UserError, one_line_errors
     from experiments.settings import compose, sweep
     from experiments.settings.compose import Composed, of_hydra
     from experiments.settings.config import run_config
+    from experiments.settings.tasks import TASKS, usage
 except ModuleNotFoundError as missing:
     if str(missing.name).split(".")[0] in ("das", "experiments", "analysis", "rewards"):
         raise

@@ -1,1 +1,1 @@
-"""The tasks of run.py (registry.py lists them), and all code that only they need."""
+"""The tasks of run.py (settings/tasks.py lists them), and all code that only they need."""

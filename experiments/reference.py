@@ -15,9 +15,9 @@ from typing import NamedTuple
 from analysis.figures import ACCURACY, PANELS
 from analysis.metrics import METRICS
 from das.general.files import write_text
-from experiments.registry import TASKS, Task
 from experiments.settings.checked import fits, schema_at
 from experiments.settings.config import CHOICES, RULES, RunConfig
+from experiments.settings.tasks import TASKS, Task
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 PAGE = CONFIGS.parent / "docs" / "reference.md"

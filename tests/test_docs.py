@@ -11,11 +11,11 @@ import pytest
 
 import das
 from experiments.compare.comparison import arm_changes, arm_configs, check_stock
-from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS
 from experiments.settings.checked import schema_at
 from experiments.settings.compose import composed
 from experiments.settings.config import CHOICES, RunConfig, run_config
+from experiments.settings.tasks import TASKS
 
 ROOT = CONFIGS.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])

@@ -11,12 +11,12 @@ from das.general.files import write_text
 from das.models import head_files
 from experiments.arm.data import split_rows, tokenized_rows
 from experiments.policies import cached_folder
-from experiments.registry import RESUMED
 from experiments.run.errors import UserError
 from experiments.settings.checked import plain
 from experiments.settings.compose import group_settings
 from experiments.settings.config import RunConfig
 from experiments.settings.groups import DATA, HeadConfig
+from experiments.settings.tasks import RESUMED
 
 if TYPE_CHECKING:
     from experiments.heads.training import OnlineHead

@@ -15,13 +15,13 @@ from filelock import FileLock, Timeout
 from analysis import read
 from das.general import ranks
 from das.general.files import write_text
-from experiments.registry import RESUMED
 from experiments.run.errors import CONFIGS, CheckpointError, UserError, reading
 from experiments.run.progress import Progress
 from experiments.run.run_folder import ENGINES, versions
 from experiments.settings.checked import leaves, plain
 from experiments.settings.compose import Composed, composed, task_of
 from experiments.settings.config import FREE, FREE_KEYS, RunConfig
+from experiments.settings.tasks import RESUMED
 from experiments.training import checkpoint
 
 WHO_TRAINS = {"train": True, "train_once": False, "recorded": None}  # settings of a comparison, and their defaults

@@ -17,10 +17,10 @@ from experiments.arm.data import MADE, frequencies
 from experiments.arm.engine import engine_settings
 from experiments.arm.policies import check_mtp, check_policy
 from experiments.arm.reward import check_judge
-from experiments.registry import TASKS
 from experiments.run.errors import UserError
 from experiments.settings.checked import shown
 from experiments.settings.config import RunConfig
+from experiments.settings.tasks import TASKS
 
 
 def check(config: RunConfig, in_steps: bool = True) -> None:

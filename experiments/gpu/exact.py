@@ -19,9 +19,9 @@ from typing import Any
 from analysis.arms import identity_verdict
 from das.verify.admission import LIMIT_KEY, PROBLEM_KEY
 from experiments.gpu.engines import THIN, Row, Scale, Verdict, build, roll_out, worker_of
-from experiments.registry import TASKS
 from experiments.settings.compose import composed
 from experiments.settings.config import run_config
+from experiments.settings.tasks import TASKS
 
 ROWS = (16, 144, 320, 768)  # of passes with 16 to 256 requests
 UNLIKELY = 1e-4  # a p-value below this means that the distributions differ

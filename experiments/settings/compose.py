@@ -17,10 +17,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from experiments.registry import TASKS
 from experiments.run.errors import CONFIGS, UserError, say
 from experiments.settings.checked import leaves
 from experiments.settings.config import run_config
+from experiments.settings.tasks import TASKS
 
 _NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # what compose raises
 _NO_NAME = re.compile(  # a value that Hydra does not read as a text, or that stands for another setting's

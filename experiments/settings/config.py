@@ -8,11 +8,10 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import BeforeValidator, Field, model_validator
 
 from das.cluster.connection import ClusterSettings
-from experiments.registry import TASKS
 from experiments.run.errors import UserError
 from experiments.settings import groups
 from experiments.settings.checked import Choice, Group, Settings, checked, plain, shown
-from experiments.settings.tasks import TASK
+from experiments.settings.tasks import TASK, TASKS
 
 _CHOICES = (groups.BUDGET, groups.CLUSTER, groups.DATA, groups.DRAFTER, groups.REWARD, TASK)
 CHOICES: Mapping[str, Choice] = {each.group: each for each in _CHOICES}

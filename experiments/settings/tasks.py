@@ -1,19 +1,29 @@
-"""The settings of each task. What they mean, configs/task/NAME.yaml says."""
+"""The tasks that `python run.py task=NAME` can do: the settings of each, the module that does it, and what other parts
+of a run must know of it.
 
-import re
-from typing import Annotated, Literal
+configs/task/NAME.yaml says what the task does, at its top, and what its settings mean. `python run.py --help`,
+docs/reference.md and the error for an unknown task are made from TASKS.
+"""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import takewhile
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from experiments.run.errors import CONFIGS
 from experiments.settings.checked import Choice, Named, Number, Whole
 from experiments.settings.groups import Count, Processes, Size, Steps
 
 
-class Task(Named):
+class OfTask(Named):
     lock_step: bool = True  # a comparison's; configs/setting sets it whatever the task
 
 
-class Advise(Task):
+class Advise(OfTask):
     rollouts: str | None
     latency: str | None
     group: Whole
@@ -31,7 +41,7 @@ class Advise(Task):
     visits: Number | None
 
 
-class BenchDrafter(Task):
+class BenchDrafter(OfTask):
     traces: list[str]
     group: Processes
     problems: Count
@@ -39,7 +49,7 @@ class BenchDrafter(Task):
     array_sizes: list[Count]
 
 
-class BenchModelDrafters(Task):
+class BenchModelDrafters(OfTask):
     problems: Count
     samples: Count
     max_tokens: Count
@@ -48,14 +58,14 @@ class BenchModelDrafters(Task):
     trained: str | None
 
 
-class Calibrate(Task):
+class Calibrate(OfTask):
     live: list[Count]
     drafts: list[Whole]
     passes: Count
     rounds: Count
 
 
-class CheckGpu(Task):
+class CheckGpu(OfTask):
     folder: str
     parts: list[str] | None
     device: Literal["auto", "cuda", "cpu"]
@@ -63,30 +73,30 @@ class CheckGpu(Task):
     recorded: str | None
 
 
-class Compare(Task):
+class Compare(OfTask):
     lock_step: bool
     train: bool
     train_once: bool
     recorded: str | None
 
 
-class Evaluate(Task):
+class Evaluate(OfTask):
     problems: Count | None
     samples: Count
     k: list[Size] | None
 
 
-class Experiment(Task):
+class Experiment(OfTask):
     folder: str
 
 
-class Recordings(Task):
+class Recordings(OfTask):
     folder: str
     source: str
     only: list[str] | None
 
 
-class Reproduce(Task):
+class Reproduce(OfTask):
     folder: str
     traces: str
     run_length: Annotated[float, Field(ge=1, le=2**31)]
@@ -98,12 +108,96 @@ class Reproduce(Task):
     scope_problems: Count
 
 
-class Rollout(Task):
+class Rollout(OfTask):
     steps: Steps
 
 
-class Train(Task):
+class Train(OfTask):
     group: str | None
 
 
-TASK = Choice("task", {re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower(): kind for kind in Task.__subclasses__()})
+# ---- the tasks ----
+
+COMMAND = "python run.py "
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: its name, its settings, and the module whose function, called with (config, composed, folder), does the
+    work."""
+
+    name: str
+    settings: type[OfTask]
+    module: str
+    function: str = "run"
+    trains: bool = False  # it trains, or starts runs that do
+    rolls_out: bool = False  # it rolls arms out itself, and fails if one that should draft does not
+
+    def load(self) -> Callable[..., Any]:
+        """Import the task's module and return its function. Other tasks are not imported: that takes seconds."""
+        function: Callable[..., Any] = getattr(import_module(self.module), self.function)
+        return function
+
+    @property
+    def help(self) -> str:
+        """The first line of the task's config file, which says what the task does, without the full stop at its end."""
+        return self._head()[0].rstrip(".")
+
+    @property
+    def example(self) -> str:
+        """An example of what to type after `python run.py`: the first command in the comment that heads the config."""
+        command = next(line for line in self._head() if line.startswith(COMMAND))
+        return command.removeprefix(COMMAND).split("    ")[0]
+
+    def _head(self) -> list[str]:
+        lines = (CONFIGS / "task" / f"{self.name}.yaml").read_text().splitlines()
+        return [line.removeprefix("# ") for line in takewhile(lambda line: line.startswith("#"), lines)]
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        # Train and roll out.
+        Task("compare", Compare, "experiments.compare.comparison", trains=True, rolls_out=True),
+        Task("train", Train, "experiments.tasks.train", trains=True, rolls_out=True),
+        Task("rollout", Rollout, "experiments.tasks.train", "roll_out", rolls_out=True),
+        Task("evaluate", Evaluate, "experiments.tasks.evaluate"),
+        # Reproduce the papers.
+        Task("reproduce", Reproduce, "experiments.tasks.reproduce", trains=True),
+        Task("experiment", Experiment, "experiments.tasks.reproduce", "experiment", trains=True),
+        Task("recordings", Recordings, "experiments.papers.recordings"),
+        # Simulate rollouts at any scale.
+        Task("advise", Advise, "experiments.tasks.advise"),
+        Task("calibrate", Calibrate, "experiments.measure.calibrate"),
+        # Benchmarks.
+        Task("bench_drafter", BenchDrafter, "experiments.measure.drafter"),
+        Task("bench_model_drafters", BenchModelDrafters, "experiments.measure.model_drafters"),
+        # Robustness.
+        Task("check_gpu", CheckGpu, "experiments.gpu.check_gpu"),
+    )
+}
+TASK = Choice("task", {task.name: task.settings for task in TASKS.values()})
+# The tasks that train arms themselves: these have checkpoints, from which a run goes on, and heads, which are made.
+RESUMED = [task.name for task in TASKS.values() if task.trains and task.rolls_out]
+
+
+def usage() -> str:
+    """Return the text that `python run.py --help` prints."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("task")
+    table.add_column("what it does")
+    for task in TASKS.values():
+        table.add_row(task.name, task.help)
+    text = io.StringIO()
+    width = Console().width if Console().is_terminal else 120
+    terminal = Console(file=text, width=width, highlight=False, markup=False)
+    terminal.print("usage: python run.py [task=NAME] [KEY=VALUE ...]    (task=compare if none is named)\n")
+    terminal.print(table)
+    terminal.print(
+        "\nconfigs/ lists every KEY with its unit or source. docs/reference.md has examples.\n"
+        "`python run.py task=NAME --cfg job` prints a task's config; `python run.py --hydra-help` prints Hydra's flags."
+    )
+    return text.getvalue().rstrip()

@@ -34,8 +34,8 @@ from made_inputs import write_traces  # noqa: E402
 from scripts import as_script  # noqa: E402
 
 from das.engine.versions import silence_known  # noqa: E402
-from experiments.registry import TASKS  # noqa: E402
 from experiments.run import processes  # noqa: E402
+from experiments.settings.tasks import TASKS  # noqa: E402
 from rewards.process import die_with_parent  # noqa: E402
 
 LEFT_OUT = ("none", "suffix", "mtp", "eagle3_frozen")  # baseline; a package, a policy and a trained head of their own

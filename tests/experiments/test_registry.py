@@ -1,4 +1,4 @@
-"""The registry agrees with the config files and the generated page."""
+"""The list of tasks agrees with the config files and the generated page."""
 
 import subprocess
 import sys
@@ -10,9 +10,9 @@ from composed import composed
 from smoke_tasks import SMOKE, TESTED
 
 from experiments.reference import GROUPS, PAGE, PARTS, filled
-from experiments.registry import TASKS, usage
 from experiments.run.errors import CONFIGS
 from experiments.settings.config import run_config
+from experiments.settings.tasks import TASKS, usage
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,7 @@ def test_every_task_has_a_config_and_a_module() -> None:
 
 def test_no_task_loads_vllm_or_trl_before_it_has_checked_its_settings() -> None:
     program = (
-        "import sys; from experiments.registry import TASKS; loaded = [task.load() for task in TASKS.values()]; "
+        "import sys; from experiments.settings.tasks import TASKS; loaded = [task.load() for task in TASKS.values()]; "
         "assert loaded and not {'vllm', 'trl'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -48,7 +48,7 @@ def ask():
 SWEEP = """
 import os, runpy, signal, sys, types
 sys.path.insert(0, os.getcwd())
-from experiments.registry import TASKS
+from experiments.settings.tasks import TASKS
 from experiments.run.errors import RunFailed, UserError
 class Stub:
     name, help = "calibrate", ""

@@ -19,10 +19,10 @@ from das.engine.build import build_engine
 from das.engine.install import install
 from das.engine.settings import EngineSettings
 from das.general.errors import EngineError
-from experiments.registry import TASKS
 from experiments.run.errors import one_line_errors
 from experiments.settings import compose
 from experiments.settings.config import run_config
+from experiments.settings.tasks import TASKS
 from tests.experiments.run.bad_inputs import CASES
 
 pytestmark = pytest.mark.slow

@@ -7,10 +7,10 @@ import pytest
 from composed import composed
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.registry import TASKS
 from experiments.run.errors import UserError
 from experiments.settings.checked import leaves
 from experiments.settings.config import run_config
+from experiments.settings.tasks import TASKS
 
 NO_NUMBERS = ("fast", [[1, 2]], float("nan"), float("inf"), -1, 1e300)
 # Settings that may be fractions although configs/ has whole numbers for them.
