@@ -37,7 +37,7 @@ try:
     from experiments.arm import resume
     from experiments.run import environment
     from experiments.run.errors import UserError, one_line_errors
-    from experiments.settings import compose, sweep
+    from experiments.settings import compose
     from experiments.settings.compose import Composed, of_hydra
     from experiments.settings.config import run_config
     from experiments.settings.tasks import TASKS, usage
@@ -90,8 +90,8 @@ def run(composed: Composed) -> None:
 def job(config: DictConfig) -> None:
     """Do a job of a sweep. Hydra calls this."""
     hydra_config = HydraConfig.get()
-    with sweep.job():
-        run(of_hydra(config, hydra_config, sweep.overrides_of(hydra_config)))
+    with compose.job_of_sweep():
+        run(of_hydra(config, hydra_config, compose.overrides_of(hydra_config)))
 
 
 def main(arguments: list[str]) -> None:

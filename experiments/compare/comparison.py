@@ -23,10 +23,10 @@ from experiments.arm.train_arm import make_parts
 from experiments.arm.validate import check, refuse_one_arm
 from experiments.compare.recorded_arms import replay_errors
 from experiments.compare.run_arms import Comparison, run_in_lock_step, run_one_by_one
-from experiments.run.errors import CONFIGS, UserError
+from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.run.run_folder import RunFolder
-from experiments.settings.checked import leaves
+from experiments.settings.checked import as_typed, files_of, leaves
 from experiments.settings.compose import Composed
 from experiments.settings.config import METHOD, RunConfig, run_config
 from experiments.training import checkpoint
@@ -173,10 +173,9 @@ def arm_changes(names: Sequence[str], vary: Mapping[str, Any]) -> dict[str, Chan
     """
     if len(set(names)) != len(names) or not names:
         raise UserError(f"arms={list(names)}: name each arm once, the baseline first")
-    known = sorted(path.stem for path in (CONFIGS / "arm").glob("*.yaml"))
     for name in names:
-        if name not in known:
-            raise UserError(f"unknown arm {name!r}: choose from {', '.join(known)}")
+        if name not in files_of("arm"):
+            raise UserError(f"unknown arm {name!r}: choose from {', '.join(files_of('arm'))}")
     varied = variants(vary)
     varied_arm = VARIED if VARIED in names else names[-1]
     if varied and varied_arm == names[0]:
@@ -194,11 +193,9 @@ def arm_changes(names: Sequence[str], vary: Mapping[str, Any]) -> dict[str, Chan
 def arm_overrides(overrides: Sequence[str], changes: Changes) -> list[str]:
     """Return the overrides of a command line that trains an arm alone. overrides: those of the comparison."""
     kept = [override for override in overrides if not override.startswith(("arm=", "+vary", "vary"))]
-    return [*kept, *(f"{key}={_text(value)}" for key, value in changes.items() if key != "arm.name"), *_named(changes)]
-
-
-def _named(changes: Changes) -> list[str]:
-    return [f"arm.name='{changes['arm.name']}'"] if "arm.name" in changes else []
+    own = [f"{key}={as_typed(value)}" for key, value in changes.items() if key != "arm.name"]
+    named = [f"arm.name='{changes['arm.name']}'"] if "arm.name" in changes else []
+    return [*kept, *own, *named]
 
 
 def variants(vary: Mapping[str, Any]) -> dict[str, Changes]:
@@ -216,13 +213,13 @@ def variants(vary: Mapping[str, Any]) -> dict[str, Changes]:
             raise UserError(
                 f"vary.{key}: arms of one comparison do the same work, so they can differ in {', '.join(METHOD)} "
                 "only, and not in engine.processes; run it once for each value: "
-                f"python run.py -m {key}={','.join(map(_text, values))}"
+                f"python run.py -m {key}={','.join(map(as_typed, values))}"
             )
         axes.append([(_label(key, value), (key, value)) for value in values])
     arms: dict[str, Changes] = {}
     for combination in itertools.product(*axes):
         name = "-".join(label for label, _ in combination)
-        if (CONFIGS / "arm" / f"{name}.yaml").exists():
+        if name in files_of("arm"):
             raise UserError(
                 f"vary: an arm {name} exists already in configs/arm; vary a second setting, so that the name differs"
             )
@@ -233,10 +230,5 @@ def variants(vary: Mapping[str, Any]) -> dict[str, Changes]:
 def _label(key: str, value: Any) -> str:
     """Return the part of a variant's name that stands for one setting: the key's last word and the value, or for a
     config group only the value."""
-    words = f"{key.rsplit('.', 1)[1]}_{_text(value)}" if "." in key else _text(value)
+    words = f"{key.rsplit('.', 1)[1]}_{as_typed(value)}" if "." in key else as_typed(value)
     return re.sub(r"[^\w.+-]", "_", words)
-
-
-def _text(value: Any) -> str:
-    """Return the value in the form in which a user types it on the command line."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

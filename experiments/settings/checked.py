@@ -64,7 +64,7 @@ class Choice:
         key = key or self.group
         if not isinstance(settings, Mapping):
             raise UserError(f"{key}={shown(settings)}: must be a group of settings")
-        choices = ", ".join(sorted(path.stem for path in (CONFIGS / self.group).glob("*.yaml")))
+        choices = ", ".join(files_of(self.group))
         if "name" not in settings:
             raise UserError(f"{key}.name is missing: it must be one of configs/{self.group}: {choices}")
         name = settings["name"]
@@ -77,6 +77,11 @@ class Choice:
         if name == "???":
             raise UserError(f"{key}=own: say which with {key}.name=module:Class")
         raise UserError(f"{key}.name={name}: choose with {self.group}=NAME, one of {choices}")
+
+
+def files_of(group: str) -> list[str]:
+    """Return the names of the files in configs/GROUP."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
 def arguments_of(kind: Callable[..., Any], base: type[Group] = Group, **kinds: Any) -> type[Group]:
@@ -100,9 +105,14 @@ def _bounded(kind: Any) -> Any:
     return {int: Whole, float: Number}.get(kind, kind)
 
 
+def as_typed(value: Any) -> str:
+    """Return the value as a user types it on the command line."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def shown(value: Any) -> str:
     """Return the value as a user types it, cut to the length of a line."""
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    text = as_typed(value)
     return text if len(text) <= 80 else f"{text[:80]}..."
 
 

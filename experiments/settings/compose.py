@@ -1,8 +1,13 @@
 """Compose a config from a command line, once. An error is one line, which says what is wrong and what to change."""
 
 import itertools
+import json
+import multiprocessing
 import re
+import signal
+import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,24 +16,22 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from experiments.run.errors import CONFIGS, UserError, say
-from experiments.settings.checked import leaves
+from experiments.run.errors import CONFIGS, FAILED, INTERRUPTED, TERMINATED, UserError, say, stop
+from experiments.run.run_folder import add_rows
+from experiments.settings.checked import files_of, leaves
 from experiments.settings.config import run_config
 from experiments.settings.tasks import TASKS
 
 _NO_CONFIG = (HydraException, OmegaConfBaseException, YAMLError, UnicodeDecodeError)  # what compose raises
-_NO_NAME = re.compile(  # a value that Hydra does not read as a text, or that stands for another setting's
-    r"null|true|false|[+-]?(nan|inf|[\d_.]+(e[+-]?\d+)?)|[{\[].*|.*\$.*|", re.IGNORECASE | re.DOTALL
-)
-_CHOICE = re.compile(
-    r"Could not find '(.+)/([^/']+)'\s+Available options in '[^']*':\s+(.*?)\s+Config search", re.DOTALL
-)
 
 
 def now() -> str:
@@ -90,11 +93,9 @@ class Composed:
 def group_settings(group: str, name: str, key: str = "") -> DictConfig:
     """Read configs/GROUP/NAME.yaml, with the files on which it builds. key: of the setting that names it. Raises
     UserError if there is no such file."""
-    folder = CONFIGS / group
-    if not (folder / f"{name}.yaml").exists() or Path(name).name != name:
-        known = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
-        raise UserError(f"{key or group}={name}: choose {known}")
-    own: Any = OmegaConf.load(folder / f"{name}.yaml")
+    if name not in files_of(group):
+        raise UserError(f"{key or group}={name}: choose {', '.join(files_of(group))}")
+    own: Any = OmegaConf.load(CONFIGS / group / f"{name}.yaml")
     bases = [group_settings(group, base) for base in own.pop("defaults", ()) if base != "_self_"]
     merged: Any = OmegaConf.merge(*bases, own)
     return merged
@@ -137,6 +138,40 @@ def task_of(overrides: Sequence[str]) -> str:
     return next((each.removeprefix("task=") for each in overrides if each.startswith("task=")), "compare")
 
 
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """Inside the `with` block Hydra composes from configs/, unless it composes from elsewhere already."""
+    if GlobalHydra.instance().is_initialized():
+        yield
+    else:
+        with initialize_config_dir(str(CONFIGS), version_base=None):
+            yield
+
+
+def _error_line(error: Exception, overrides: Sequence[str]) -> str:
+    """Return one line that says what is wrong with a config."""
+    if isinstance(error, UnicodeDecodeError):  # it names no file
+        return f"{' '.join(overrides)} chooses a config file that is not UTF-8: {error}"
+    if isinstance(error, OverrideParseException):
+        return f"{str(error.override).removeprefix('++')}: {error}"
+    return str(error)
+
+
+def _refuse_no_choice(overrides: Sequence[str]) -> None:
+    """Refuse a group that is given what is not the name of one of its files. Raises UserError."""
+    for override in overrides:
+        group, _, name = override.lstrip("+").partition("=")
+        known = files_of(group) if group and not group.startswith("hydra") else []
+        if known and name.strip(" '\"") not in known:
+            without = " (leave it out for none)" if group in ("setting", "experiment") else ""
+            raise UserError(f"{override}: choose {', '.join(known)}{without}")
+
+
+# ---- sweeps (python run.py -m): a job that fails ends no other job, and the exit code says so in the end ----
+
+FAILURES = "failed.jsonl"  # in the sweep's folder: a row for each job that failed
+
+
 def jobs_of(overrides: Sequence[str]) -> list[Composed]:
     """Compose the jobs of a sweep. Raises UserError if the settings of a job are wrong, after a line about each other
     such job."""
@@ -166,31 +201,45 @@ def jobs_of(overrides: Sequence[str]) -> list[Composed]:
 
 
 @contextmanager
-def _hydra() -> Iterator[None]:
-    """Inside the `with` block Hydra composes from configs/, unless it composes from elsewhere already."""
-    if GlobalHydra.instance().is_initialized():
+def job_of_sweep() -> Iterator[None]:
+    """Wrap a job of Hydra. If it is one of a sweep and fails, note this, and let the sweep go on: Hydra itself would
+    end it. A sweep that is told to end does; Ctrl-C reaches jobs in processes of a launcher, too, which leave it to the
+    one that started them."""
+    config = HydraConfig.get()
+    if config.mode is not RunMode.MULTIRUN:
         yield
-    else:
-        with initialize_config_dir(str(CONFIGS), version_base=None):
-            yield
+        return
+    if multiprocessing.current_process().name != "MainProcess":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code: Any = 0
+    try:
+        yield
+    except SystemExit as ended:
+        if ended.code in (INTERRUPTED, TERMINATED):
+            raise
+        code = ended.code
+    except Exception:  # a bug
+        traceback.print_exc()
+        code = FAILED
+    if code:
+        name = f"job {config.job.num} ({' '.join(overrides_of(config))})"
+        say(f"{name} failed, which ends no other job")
+        add_rows(Path(config.sweep.dir) / FAILURES, [{"job": name, "code": code}])
 
 
-def _error_line(error: Exception, overrides: Sequence[str]) -> str:
-    """Return one line that says what is wrong with a config."""
-    if isinstance(error, UnicodeDecodeError):  # it names no file
-        return f"{' '.join(overrides)} chooses a config file that is not UTF-8: {error}"
-    if isinstance(error, OverrideParseException):
-        return f"{str(error.override).removeprefix('++')}: {error}"
-    if choice := _CHOICE.search(str(error)):
-        return f"{choice[1]}={choice[2]}: choose {', '.join(choice[3].split())}"
-    return str(error)
+def overrides_of(config: Any) -> list[str]:
+    """Return the overrides of a job as a user types them. config: Hydra's own."""
+    return [override.removeprefix("++") for override in config.overrides.task]
 
 
-def _refuse_no_choice(overrides: Sequence[str]) -> None:
-    """Refuse a group that is given what cannot be the name of one of its files. Raises UserError."""
-    for override in overrides:
-        group, _, value = override.lstrip("+").partition("=")
-        if (CONFIGS / group).is_dir() and _NO_NAME.fullmatch(value):
-            choices = ", ".join(sorted(path.stem for path in (CONFIGS / group).glob("*.yaml")))
-            without = " (leave it out for none)" if group in ("setting", "experiment") else ""
-            raise UserError(f"{override}: choose {choices}{without}")
+class SweepEnd(Callback):
+    """Called by Hydra (configs/config.yaml)."""
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Name the jobs that failed, and exit with the largest of their codes."""
+        path = Path(config.hydra.sweep.dir) / FAILURES
+        if path.exists():
+            failed = [json.loads(line) for line in path.read_text().splitlines()]
+            names, code = ", ".join(each["job"] for each in failed), max(each["code"] for each in failed)
+            sys.stdout.flush()
+            stop(f"{len(failed)} of the jobs failed: {names}; the others are in {path.parent}", code)
