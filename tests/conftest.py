@@ -11,6 +11,7 @@ from shutil import copytree
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from costs import Costs
 from hypothesis import settings
@@ -232,10 +233,9 @@ def random_policy(folder: Path, **sizes: int) -> str:
 def mtp_policy(folder: Path) -> str:
     """Write a tiny Qwen2 with random weights and an MTP layer, in the form of MiMo. Returns the directory."""
     import torch
-    from mtp_layer import mtp_shape, new_mtp
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-    from experiments.heads.files import put_back
+    from experiments.heads.files import LAYERS, put_back
 
     # transformers loads the tokenizer of any Qwen2 as Qwen2's class, which splits numbers and has one more token.
     random_policy(folder)
@@ -259,21 +259,15 @@ def mtp_policy(folder: Path) -> str:
     model.model.norm.weight.data *= 2
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(folder)
-    put_back(folder, new_mtp(mtp_shape(config.to_dict()), model.model.norm.weight, seed=0).tensors())
+    layer = model.model.layers[0].state_dict()
+    layer |= {f"{name}_layernorm.weight": torch.full((64,), 2.0) for name in ("token", "hidden", "final")}
+    layer["input_proj.weight"] = torch.randn(64, 128) / 128**0.5
+    put_back(folder, [(f"{LAYERS}0.{name}", tensor.clone()) for name, tensor in layer.items()])
     return str(folder)
 
 
-def layer_of(policy: Path) -> Any:
-    """The MTP layer in a policy's folder, in torch."""
-    from mtp_layer import FIRST, MtpLayer, mtp_shape
-
-    from experiments.heads.files import mtp_tensors
-
-    layer = MtpLayer(mtp_shape(json.loads((policy / "config.json").read_text())))
-    layer.load_state_dict({name.removeprefix(FIRST): value for name, value in mtp_tensors(policy)})
-    return layer
-
-
+RNG = np.random.default_rng(0)
+PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 SMALL: dict[str, Any] = {  # settings of a small engine
     "dtype": "float32",
     "max_model_len": 256,

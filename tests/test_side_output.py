@@ -76,15 +76,6 @@ def terminal_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     progress.note("result: here")
 
 
-def terminal_with_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal: Any = Broken()
-    terminal.isatty, terminal.closed = (lambda: True), False
-    progress = Progress(2, terminal=terminal)
-    progress.start()
-    progress.step(ROW)
-    progress.step(ROW | {"step": 2})
-
-
 def pipe_that_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, writes = os.pipe()
     os.close(reads)
@@ -128,7 +119,7 @@ def wandb_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 SIDE_OUTPUTS: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     each.__name__: each
     for each in (
-        *(sum_of_das_run, timeline, events_of_engines, terminal_that_is_gone, terminal_with_a_bar),
+        *(sum_of_das_run, timeline, events_of_engines, terminal_that_is_gone),
         *(pipe_that_nobody_reads, verdict, rows_in_the_logs_of_trl, wandb_of_a_script),
     )
 }

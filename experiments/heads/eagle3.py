@@ -170,7 +170,7 @@ class Eagle3Head(nn.Module):
         self.to_empty(device="cpu")
 
     def lay_out(self, shape: HeadShape) -> None:
-        """Make the modules of this shape. tests/mtp_layer.py makes those of an MTP layer."""
+        """Make the modules of this shape."""
         hidden, query, kv = shape.hidden_size, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         self.fc = nn.Linear(len(shape.aux_layers) * hidden, hidden, bias=False)
         projections = {"q_proj": (2 * hidden, query), "k_proj": (2 * hidden, kv), "v_proj": (2 * hidden, kv)}

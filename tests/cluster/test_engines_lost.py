@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 import ray
-from conftest import SMALL
+from conftest import PROMPTS, SMALL
 from faults import ENGINE, LEFT_S
 from vllm import SamplingParams
 
@@ -23,8 +22,6 @@ from das.engine.settings import EngineSettings
 from experiments.run.processes import warm_context, warm_process
 
 pytestmark = pytest.mark.slow
-RNG = np.random.default_rng(0)
-PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 
 
 def train(policy: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import SMALL, Engines, roll
+from conftest import PROMPTS, SMALL, Engines, roll
 from safetensors.torch import load_file
 from vllm import SamplingParams
 
@@ -15,8 +15,6 @@ from das.drafter.saved import SavedText
 from das.engine.rollouts.report import Finished
 from das.engine.settings import EngineSettings
 
-RNG = np.random.default_rng(0)
-PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 REQUESTS = [EngineRequest(i, PROMPTS[i % 4], str(i % 4), 1000 + i) for i in range(24)]
 PARAMS = SamplingParams(temperature=1.0, max_tokens=60, logprobs=0)
 

@@ -4,6 +4,7 @@ One engine meets a prefix cache, prompts in chunks, preemption and new weights, 
 test_build_checks.py.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ CIRCUMSTANCES: dict[str, dict[str, Any]] = {
     ADAPTER: {"extra": {"num_gpu_blocks_override": 64, "enable_lora": True, "max_lora_rank": 8}},
 }
 TOKENS = 40
+Tried = Callable[[str, str, str], tuple[list[Any], list[Any]]]
 IMAGES = 2
 
 
@@ -154,40 +156,26 @@ CASES = [
 ]
 
 
-class Tried:
-    """The policies' folders, and what engines answered."""
-
-    def __init__(self, engines: Engines, new_folder: Callable[[str], Path]):
-        self.engines, self._new_folder = engines, new_folder
-        self._folders: dict[str, str] = {}
-        self._adapters: dict[str, str] = {}
-        self._references: dict[tuple[str, bool], list[Any]] = {}
-
-    def reference(self, name: str, circumstance: str) -> list[Any]:
-        """What an engine without drafts answers that has room for all; with an adapter, if the circumstance has
-        one."""
-        key = name, circumstance == ADAPTER
-        if key not in self._references:
-            self._references[key] = self.answers(name, "none", ADAPTER if key[1] else ROOM)[0]
-        return self._references[key]
-
-    def answers(self, name: str, method: str, circumstance: str) -> tuple[list[Any], list[Any]]:
-        """See rolled_out."""
-        if name not in self._folders:
-            self._folders[name] = made_policies.write(name, self._new_folder(name))
-        adapter = ""
-        if circumstance == ADAPTER:
-            if name not in self._adapters:
-                self._adapters[name] = write_adapter(self._folders[name], self._new_folder("adapter"))
-            adapter = self._adapters[name]
-        return rolled_out(self.engines, self._folders[name], method, circumstance, adapter)
-
-
 @pytest.fixture(scope="module")
 def tried(engines: Engines, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
+    """What an engine of a policy answers by a method in a circumstance, and the reports."""
+
+    @functools.cache
+    def written(name: str) -> str:
+        return made_policies.write(name, tmp_path_factory.mktemp(name))
+
+    @functools.cache
+    def adapter(name: str) -> str:
+        return write_adapter(written(name), tmp_path_factory.mktemp("adapter"))
+
+    @functools.cache
+    def tried(name: str, method: str, circumstance: str) -> tuple[list[Any], list[Any]]:
+        own = adapter(name) if circumstance == ADAPTER else ""
+        return rolled_out(engines, written(name), method, circumstance, own)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUNNING, "1")  # an unknown architecture is compared here, so das need not
-        yield Tried(engines, tmp_path_factory.mktemp)
+        yield tried
 
 
 @pytest.fixture
@@ -214,9 +202,9 @@ def test_answers_are_equal(name: str, method: str, circumstance: str, tried: Tri
         pytest.importorskip("arctic_inference", reason="suffix needs arctic-inference (make peers)")
     if made_policies.sees(name):
         pytest.importorskip("torchvision", reason="policies that see need torchvision, in the build of the torch here")
-    expected = tried.reference(name, circumstance)
+    expected, _ = tried(name, "none", ADAPTER if circumstance == ADAPTER else ROOM)
     preempted.clear()
-    found, reports = tried.answers(name, method, circumstance)
+    found, reports = tried(name, method, circumstance)
     assert found == expected
     assert bool(preempted) == (circumstance == CROWDED)
     # Windows take twice the blocks, and of so few none is left to be found again.

@@ -5,7 +5,7 @@ tests/identity/.
 from typing import Any
 
 import numpy as np
-from conftest import Engines, roll
+from conftest import PROMPTS, Engines, roll
 from vllm import SamplingParams
 
 from das.drafter.distributions import Distributions
@@ -14,8 +14,6 @@ from das.engine.settings import DasOptions
 from das.verify.admission import FORCED_KEY
 
 END = 260  # ends a response
-RNG = np.random.default_rng(0)
-PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 PROBLEMS = [str(i % 4) for i in range(24)]
 BUDGET: dict[str, Any] = {"name": "fixed", "tokens": 8}
 SETTINGS: dict[str, Any] = {"method": "das", "drafter": {"remember": "distributions"}, "budget": BUDGET}

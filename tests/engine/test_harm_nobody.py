@@ -1,18 +1,12 @@
 """Engines that did not ask for das: their classes, their tokens and their worker extension stay as vLLM has them."""
 
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
+from scripts import in_new_interpreter
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 # What the plug-in replaces (das/engine/install.py, patches/front_end.py and patches/model_runner.py name the reasons);
 # nothing else may differ.
 DORMANT = [
@@ -85,22 +79,10 @@ print("RESULT" + json.dumps({"tokens": tokens(stock), "attributes": attributes()
 """
 
 
-def result_of(mode: str, policy: str) -> dict[str, Any]:
-    """What a stock engine is and says in a process of a mode."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "OMP_"))}
-    shared = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": ""}
-    run = subprocess.run(
-        [sys.executable, "-c", SCRIPT, mode, policy], cwd=ROOT,
-        env={**clean, **shared, "OMP_NUM_THREADS": "2"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-3000:]
-    (line,) = [line for line in run.stdout.splitlines() if line.startswith("RESULT")]
-    result: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
-    return result
-
-
 def test_a_stock_engine_beside_das_is_as_it_was(tiny_policy: str) -> None:
-    before, now = (result_of(mode, tiny_policy) for mode in ("without-das", "beside-das"))
+    before, now = (
+        in_new_interpreter(SCRIPT, mode, tiny_policy, OMP_NUM_THREADS="2") for mode in ("without-das", "beside-das")
+    )
     assert now["tokens"] == before["tokens"]
     in_both = set(before["modules"]) & set(now["modules"])  # das imports more of vLLM
     was, is_now = (

@@ -1,15 +1,12 @@
 """What an engine of das needs, and what it says, in one line, if that is missing."""
 
-import json
-import os
-import subprocess
 import sys
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from scripts import in_new_interpreter
 
 from das.engine import plugin, versions
 from das.engine.patches import front_end
@@ -17,7 +14,6 @@ from das.engine.patches.replace import required
 from das.engine.settings import WORKER
 from das.verify.admission import LIMIT_KEY
 
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import json, logging, os, sys, warnings
 from vllm import LLM, SamplingParams
@@ -58,13 +54,7 @@ print("RESULT", json.dumps([refused, report["passes"], report["history_tokens"]]
 @pytest.mark.slow
 def test_the_plugin_is_all_that_an_engine_needs_and_one_that_asks_by_half_is_refused(tiny_policy: str) -> None:
     """In a new process, without das's environment: neither install() nor announcements."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("VLLM_", "OMP_"))}
-    engine_here = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_PLUGINS": ""}
-    command = [sys.executable, "-c", PROGRAM, tiny_policy]
-    run = subprocess.run(command, cwd=ROOT, env={**clean, **engine_here}, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
-    (line,) = (line for line in run.stdout.splitlines() if line.startswith("RESULT"))
-    (unprepared, by_settings, by_drafter), passes, history_tokens = json.loads(line.removeprefix("RESULT"))
+    (unprepared, by_settings, by_drafter), passes, history_tokens = in_new_interpreter(PROGRAM, tiny_policy)
     assert unprepared == "NotInstalled: an engine of das needs das.install() (or das's plug-in) before it is built"
     assert by_settings.startswith("NotInstalled: additional_config asks for das, but worker_cls is")
     assert 'das drafts in its own worker only: add worker_cls="das.engine.worker.DasWorker"' in by_drafter

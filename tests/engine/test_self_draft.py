@@ -6,11 +6,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from cases import core_of
-from conftest import Engines, roll
+from conftest import PROMPTS, Engines, roll
 from vllm import SamplingParams
 
 from das.engine.runner.runner import Runner
@@ -19,8 +18,6 @@ from das.general.errors import NotInstalled
 from das.models.draft_passes import blocks_needed, with_scratch_blocks
 from das.models.self_draft import BROKEN, require_self_draft
 
-RNG = np.random.default_rng(0)
-PROMPTS = [RNG.integers(6, 250, size=size).tolist() for size in (3, 40, 90, 17)]
 REQUESTS = 8
 W8: dict[str, Any] = {"method": "self_draft", "self_draft": "w8a8", "budget": {"name": "fixed", "tokens": 7}}
 

@@ -73,22 +73,13 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[RolloutRequest]:
     return requested
 
 
-def ready_backend(process: int, processes: int, share: int = 1, room: int = 2**20, **attributes: Any) -> Any:
-    """A backend of this process, for `generate`. share: so many ranks share an engine."""
+def ready_backend(process: int, processes: int, room: int = 2**20, **attributes: Any) -> Any:
+    """A backend of this process, for `generate`."""
     accelerator = SimpleNamespace(process_index=process, num_processes=processes)
     engines = DasEngine(None)
-    engines.ranks_together, engines.policy = share, Policy("float32", True, room, True)
-    nothing: dict[str, Any] = {
-        "engines": engines,
-        "schedule": None,
-    }
-    return backend(
-        run_seed=7,
-        _counted_in=(0, False),
-        _requests=0,
-        accelerator=accelerator,
-        **nothing | {"evaluation": False} | attributes,
-    )
+    engines.ranks_together, engines.policy = 1, Policy("float32", True, room, True)
+    usual: dict[str, Any] = {"engines": engines, "schedule": None, "evaluation": False}
+    return backend(run_seed=7, _counted_in=(0, False), _requests=0, accelerator=accelerator, **usual | attributes)
 
 
 def test_calls_of_one_step_get_different_seeds(requests: list[RolloutRequest]) -> None:
@@ -101,26 +92,6 @@ def test_calls_of_one_step_get_different_seeds(requests: list[RolloutRequest]) -
     seeds = [seed for request in requests for seed in request.seeds]
     assert seeds[:7] == [request_seed(7, *place) for place in places]
     assert len(set(seeds)) == 8
-
-
-def test_ranks_that_share_an_engine_ask_it_for_the_same(
-    requests: list[RolloutRequest], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rank 2 and rank 3 of four share the second engine. TRL gathers their prompts; seeds are those of four engines."""
-
-    def all_gather_object(of_ranks: list[Any], own: Any, group: str) -> None:
-        assert group == "2 and 3"
-        of_ranks[:] = [["p"], ["q"]]
-
-    monkeypatch.setattr(torch.distributed, "all_gather_object", all_gather_object)
-    for process, own in [(2, ["p"]), (3, ["q"])]:
-        calls = ready_backend(process, processes=4, share=2, tp_group="2 and 3", problems=own)
-        for calls.step, calls.evaluation in [(3, True), (3, True)]:
-            calls._here.announced = True
-            calls.generate([{}, {}], None, 1)
-    assert all(request.problems == ["p", "q"] for request in requests)
-    of_rank_2, of_rank_3 = ([list(request.seeds) for request in requests[at : at + 2]] for at in (0, 2))
-    assert of_rank_2 == of_rank_3 == [[request_seed(7, 3, at, True) for at in call] for call in ([2, 3], [6, 7])]
 
 
 def test_processes_that_cannot_share_engines_are_refused() -> None:

@@ -102,16 +102,7 @@ def test_a_finished_arm_is_kept_unless_it_did_other_work(compared: Path, repetit
         (1, ["engine.processes=2"], "started alone: python -m torch.distributed.run --standalone --nproc_per_node 2"),
         (1, ["setting=maths_paper"], "python -m accelerate.commands.launch .* --num_processes 8"),
         (2, [], "2 were launched: set engine.processes=2"),
-        (
-            2,
-            ["engine.processes=2", "engine.tensor_parallel_size=2"],
-            "engine.tensor_parallel_size=2: run.py trains with",
-        ),
-        (
-            2,
-            ["engine.processes=2", "+trainer.vllm_tensor_parallel_size=2"],
-            "run.py trains with engines of one process",
-        ),
+        (2, ["engine.processes=2", "engine.tensor_parallel_size=2"], "engine.tensor_parallel_size=2: run.py trains"),
         (3, ["engine.processes=3", "trainer.per_device_train_batch_size=4"], "among 3 processes"),
     ],
 )
