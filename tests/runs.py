@@ -69,7 +69,7 @@ RUNS = {
     "none_uncorrected": Run("none", UNCORRECTED),
     "das_uncorrected": Run("das", UNCORRECTED, "none_uncorrected", nightly=True),
     "none_lag2": Run("none", LAG_2),
-    "self_lag2": Run("self_draft", LAG_2, "none_lag2"),
+    "self_lag2": Run("self_draft", LAG_2, "none_lag2", nightly=True),
     "beside_lag2": Run("self_draft", (*LAG_2, OWN_PROCESS), "none_lag2", killed=True, nightly=True),
     "none_lag4": Run("none", LAG_4),
     "das_lag4": Run("das", LAG_4, "none_lag4"),

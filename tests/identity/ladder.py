@@ -212,10 +212,11 @@ METHODS = {
 
 # Their kinds of drafts and of strain are those of others, together: not for the inner loop.
 SLOW = (
-    *("das_preempted", "das_asynchronous_rests", "das_tokens_no_prefixes", "das_learned_prices"),
-    *("random_distributions", "stale_distributions", "self_w4_few_seats_chunked", "self_w8a8_preempted"),
-    *("own_drafter", "draft_model_few_seats_chunked", "draft_model_itself_preempted"),
+    *("das_preempted", "das_asynchronous_rests", "das_learned_prices", "random_distributions", "own_drafter"),
+    *("self_w4_few_seats_chunked", "self_w8a8_preempted"),
+    *("draft_model_few_seats_chunked", "draft_model_itself_preempted"),
 )
+NIGHTLY = ("das_tokens_no_prefixes", "stale_distributions")
 
 
 def built(engines: Any, policy: str, method: Method, draft_model: str = "") -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from cases import answers, core_of, prompts
 from conftest import Engines, in_a_fork
-from ladder import FIXED, METHODS, SLOW, STORED, built, known_to_vllm, near_copy, permuted, use_new_weights
+from ladder import FIXED, METHODS, NIGHTLY, SLOW, STORED, built, known_to_vllm, near_copy, permuted, use_new_weights
 
 from das.drafter import HistoryDrafter
 from das.engine import proposer
@@ -48,9 +48,11 @@ def test_the_answers_are_those_that_are_stored(expected: dict[str, Any]) -> None
     assert expected["new"] != expected["old"]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in METHODS]
-)
+def marks(name: str) -> Any:
+    return pytest.mark.nightly if name in NIGHTLY else pytest.mark.slow if name in SLOW else ()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in METHODS])
 def test_drafts_change_nothing(
     engines: Engines,
     tiny_policy: str,

@@ -34,6 +34,7 @@ from experiments.heads import files
 pytestmark = pytest.mark.slow
 
 Runs = Callable[[str], Path]
+LAGS = [("das", 0), ("das_lag4", 4)]
 
 
 @pytest.mark.parametrize("name", compared(on_cluster=False))
@@ -44,31 +45,20 @@ def test_equal(runs: Runs, name: str) -> None:
 def test_tokens_are_those_of_the_weights_that_the_lag_asks_for(
     runs: Runs, in_process: Callable[..., Any], policies: Callable[[str], str]
 ) -> None:
-    found = [(runs(name), lag) for name, lag in (("das", 0), ("das_lag4", 4))]
-    again = in_process(sampled_again, policies("repetitive"), found)
+    found = [(runs(name), lag) for name, lag in LAGS]
+    at_once, later = again = in_process(sampled_again, policies("repetitive"), found)
     assert [outcome(folder)["tokens"] for folder, _ in found] == again
+    assert at_once[0] == later[0], "sampled by the first weights"
+    assert at_once[1] != later[1]
 
 
-# ---- lags ----
-
-LAGS = {"das": 0, "self_lag2": 2, "das_lag4": 4}
-
-
-def test_lags_differ_from_the_first_rollout_of_other_weights(runs: Runs) -> None:
-    tokens = {lag: outcome(runs(name))["tokens"] for name, lag in LAGS.items()}
-    for lag, of_lag in tokens.items():
-        for later in (of_longer for longer, of_longer in tokens.items() if longer > lag):
-            assert of_lag[: lag + 1] == later[: lag + 1]  # sampled by the first weights
-            assert of_lag[lag + 1] != later[lag + 1]
-
-
-@pytest.mark.parametrize("name", LAGS)
-def test_rows_say_which_weights_sampled(runs: Runs, name: str) -> None:
+@pytest.mark.parametrize(("name", "lag"), LAGS)
+def test_rows_say_which_weights_sampled(runs: Runs, name: str, lag: int) -> None:
     for row in read.metrics(runs(name)):
         step = row["step"] - 1
-        assert row["lag"] == min(LAGS[name], step)
+        assert row["lag"] == min(lag, step)
         used = {response["weights"] for response in read.rollout(runs(name), row["step"])}
-        assert used == {max(0, step - LAGS[name])}
+        assert used == {max(0, step - lag)}
         assert row["exposed_s"] >= 0
 
 
@@ -168,11 +158,11 @@ def test_checkpoints_of_a_policy_with_an_mtp_layer_are_whole_policies(
 # ---- what stops a run ----
 
 
-@pytest.mark.parametrize("arm", ["none", "stock"])
-def test_weights_that_do_not_arrive_stop_the_run(
-    in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path, arm: str
+def test_weights_that_do_not_arrive_stop_the_run_of_stock(
+    in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path
 ) -> None:
-    assert "did not reach the engine" in in_process(error_of, "lost weights", arm, tiny_policy, tmp_path)
+    """Those of other arms: test_trainers.py, test_broken_runs.py."""
+    assert "did not reach the engine" in in_process(error_of, "lost weights", "stock", tiny_policy, tmp_path)
 
 
 def test_a_prefix_cache_of_older_weights_stops_the_run(
