@@ -314,34 +314,6 @@ def error_of(fault: str, arm: str, policy: str, folder: Path, *overrides: str) -
     return ""
 
 
-def error_of_other_weights(how: str, policy: str, folder: Path) -> str:
-    """Run an arm that takes weights from a file (task.train_once). how: the file is "altered", "of another step" or
-    "half" there. Returns the error that stops the run, or "".
-    """
-    from transformers import AutoModelForCausalLM
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
-
-    from experiments.arm.train_arm import ArmRun, train_arm
-    from experiments.training.train_once import WeightsFile
-
-    path = folder / "weights.safetensors"
-    WeightsFile(path).write(AutoModelForCausalLM.from_pretrained(policy), 2 if how == "of another step" else 1)
-    data = path.read_bytes()
-    if how == "altered":
-        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    elif how == "half":
-        path.write_bytes(data[: len(data) // 2])
-    arm = ArmRun(config_of("none"), policy, folder / "arm", "test", Barrier(ignore), weights=path, trains=False)
-    try:
-        train_arm(arm)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        gc.collect()
-        cleanup_dist_env_and_memory()
-    return ""
-
-
 def lost_weights() -> AbstractContextManager[Any]:
     """Inside, an engine goes on with its old weights."""
     from das.engine.patches import weights

@@ -16,7 +16,6 @@ from runs import (
     column,
     compared,
     error_of,
-    error_of_other_weights,
     evaluated,
     outcome,
     require_equal,
@@ -180,19 +179,3 @@ def test_a_loss_that_is_not_finite_stops_the_run_before_a_checkpoint(
     assert error.startswith("TrainingDiverged: step 3: loss nan, gradient norm nan: the policy is lost")
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_00001", "step_00002"]
     assert column(tmp_path, "step") == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        pytest.param("altered", "does not hold the first arm's weights of step 1", marks=pytest.mark.nightly),
-        ("of another step", "does not hold the first arm's weights of step 1, as it wrote them"),
-        pytest.param("half", "cannot be read", marks=pytest.mark.nightly),
-    ],
-)
-def test_other_weights_than_the_first_arms_stop_the_run(
-    in_process: Callable[..., Any], tiny_policy: str, tmp_path: Path, how: str, words: str
-) -> None:
-    error = in_process(error_of_other_weights, how, tiny_policy, tmp_path)
-    assert error.startswith("RunFailed: ")
-    assert words in error

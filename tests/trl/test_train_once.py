@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import COMPARED
 from scripts import GIVEN_PRICES, run_script
 
@@ -13,7 +14,9 @@ from analysis import compare as curves
 from analysis import read
 from analysis.evaluations import evaluations
 from experiments.arm.resume import CHECKPOINTS
+from experiments.run.errors import RunFailed
 from experiments.training import checkpoint
+from experiments.training.train_once import WeightsFile
 
 pytestmark = pytest.mark.slow
 
@@ -133,3 +136,17 @@ def test_rollouts_ahead(repetitive_policy: str, tmp_path: Path) -> None:
     assert result["identical"]["das"]["first_difference"] is None
     assert result["identical"]["das"]["completions"]
     assert [row["lag"] for row in read.metrics(tmp_path / "arms" / "das")] == [0, 1, 1]
+
+
+def test_other_weights_than_the_first_arms_stop_a_run(tmp_path: Path) -> None:
+    written = WeightsFile(tmp_path / "written")
+    written.write(torch.nn.Linear(3, 2), 1)
+    written.load(torch.nn.Linear(3, 2), 1)
+    with pytest.raises(RunFailed, match="does not hold the first arm's weights of step 2, as it wrote them"):
+        written.load(torch.nn.Linear(3, 2), 2)
+    data = written.path.read_bytes()
+    damages = (data[:-1] + bytes([data[-1] ^ 1]), "does not hold"), (data[: len(data) // 2], "cannot be read")
+    for number, (damaged, words) in enumerate(damages):
+        (tmp_path / str(number)).write_bytes(damaged)
+        with pytest.raises(RunFailed, match=words):
+            WeightsFile(tmp_path / str(number)).load(torch.nn.Linear(3, 2), 1)
