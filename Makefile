@@ -11,7 +11,7 @@ PYTEST := $(DEV) -m pytest
 # Two processes. A file's tests stay in one and share its fixtures; tests/conftest.py says which files come first.
 PARALLEL := --numprocesses 2 --dist loadfile
 
-.PHONY: run reproduce smoke nightly smoke-tasks check test pytest lint env env-test peers verl real-policy deepspeed versions docs look wheel check-gpu rehearse-gpu clean
+.PHONY: run reproduce smoke nightly smoke-tasks check test pytest lint env env-test peers verl real-policy deepspeed versions docs wheel check-gpu rehearse-gpu clean
 run: env
 	$(BIN)/python run.py
 
@@ -25,8 +25,8 @@ smoke: env
 
 # What CI leaves out: tests/nightly, and further cases of what CI shows. Every experiment and every arm; a script that
 # kills runs and engines in all ways; longer searches for a request that drafts change and for settings that end in a
-# traceback; the pages in a browser; verl; other versions of vLLM, TRL, transformers and Python.
-nightly: smoke smoke-tasks docs look deepspeed verl env-test versions
+# traceback; verl; other versions of vLLM, TRL, transformers and Python.
+nightly: smoke smoke-tasks docs deepspeed verl env-test versions
 	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache every_arm
 	$(PYTEST) $(PARALLEL) -m nightly
 	$(BIN)/python tests/nightly/strikes.py
@@ -38,7 +38,7 @@ check-gpu:
 # Import every module, and run every task that has no whole test of its own in its smallest setting, without the test
 # packages: does `make run` install all that tasks need?
 smoke-tasks: env
-	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache --pages outputs/pages
+	$(BIN)/python tests/experiments/smoke_tasks.py --cache outputs/cache
 
 # The check of a GPU at tiny shapes on this CPU, in three minutes: does every part run?
 rehearse-gpu: env
@@ -158,16 +158,6 @@ docs: .docs/.docs-env
 	"$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-deps --target .docs -r requirements/docs.txt
 	@touch $@
 
-# Open the site and the pages of small runs, which `make docs smoke-tasks` leaves, in headless Chromium: no error on the
-# console, no missing picture, nothing wider than a phone or a laptop. Skipped where there is no Chromium.
-look: .look/.look-env
-	PYTHONPATH="$(CURDIR)/.look" "$(PYTHON)" tests/look.py site outputs/pages
-
-.look/.look-env: requirements/look.txt
-	rm -rf .look
-	"$(PYTHON)" -m pip install --quiet --disable-pip-version-check --no-deps --target .look -r requirements/look.txt
-	@touch $@
-
 # The library as a wheel with its C cores compiled, in dist/. tests/test_wheel.py (.ci/run) runs the README's
 # programs from such a wheel on a machine without gcc.
 wheel: env
@@ -175,4 +165,4 @@ wheel: env
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 
 clean:
-	rm -rf .venv .dev .docs .look .peers .real .deepspeed .verl .versions site build dist das/_build das/*/_build das/*/*/_build
+	rm -rf .venv .dev .docs .peers .real .deepspeed .verl .versions site build dist das/_build das/*/_build das/*/*/_build

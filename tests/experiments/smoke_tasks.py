@@ -1,9 +1,8 @@
 """Run tasks of the registry once, for seconds: does each work in the environment of `make run`?
 
     python tests/experiments/smoke_tasks.py                  all but TESTED and NIGHTLY, some minutes on 2 cores
-    python tests/experiments/smoke_tasks.py replay advise    these two, and the tasks whose runs they need
+    python tests/experiments/smoke_tasks.py calibrate advise    these two, and the tasks whose runs they need
     python tests/experiments/smoke_tasks.py --cache outputs/cache     use draft heads that were made before
-    python tests/experiments/smoke_tasks.py --pages outputs/pages     keep the HTML pages of the runs there
 
 Prints a line per task and exits with 1 if one fails. It needs no pytest, so it also runs where no test package is
 installed. Nothing else is written outside the scratch folder, which is removed if all tasks pass.
@@ -105,7 +104,7 @@ NIGHTLY = ("experiment", "every_arm")
 # before the tasks that read its run.
 ALONE = ("every_arm", "compare")
 COLD = ("compare",)
-LONG = ("experiment",)
+TIMEOUT_S, JOBS = 1200, 2  # of a task; how many run at once
 
 
 def with_needed(names: list[str]) -> list[str]:
@@ -139,7 +138,7 @@ def body(words: list[str], output: Path, cold: bool, pipe: object) -> None:
     as_script(words)
 
 
-def run_tasks(names: Sequence[str], scratch: Path, cache: Path, timeout_s: float, jobs: int) -> list[str]:
+def run_tasks(names: Sequence[str], scratch: Path, cache: Path, jobs: int) -> list[str]:
     """Run some tasks, `jobs` at a time, and print each one's verdict, with the end of its output if it failed. Returns
     those that failed."""
     waiting, failed = list(names), []
@@ -152,7 +151,7 @@ def run_tasks(names: Sequence[str], scratch: Path, cache: Path, timeout_s: float
             running[name] = task, output, time.monotonic()
         wait([task.sentinel for task, *_ in running.values()], timeout=1)
         for name, (task, output, began) in list(running.items()):
-            if (late := time.monotonic() - began > timeout_s) and task.exitcode is None:
+            if (late := time.monotonic() - began > TIMEOUT_S) and task.exitcode is None:
                 os.killpg(task.pid, signal.SIGKILL)
                 task.join()
             if task.exitcode is None:
@@ -163,7 +162,7 @@ def run_tasks(names: Sequence[str], scratch: Path, cache: Path, timeout_s: float
             )
             if task.exitcode:
                 failed.append(name)
-                lines = output.read_text().splitlines()[-25:] + late * [f"it took longer than {timeout_s:.0f} s"]
+                lines = output.read_text().splitlines()[-25:] + late * [f"it took longer than {TIMEOUT_S} s"]
                 print("\n".join(f"       {line}" for line in lines), flush=True)
     return failed
 
@@ -184,21 +183,10 @@ def import_everything() -> bool:
     return not missing
 
 
-def keep_pages(scratch: Path, folder: Path) -> None:
-    """Copy the HTML pages of all runs into a folder, which is made anew."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for page in scratch.rglob("*.html"):
-        shutil.copy(page, folder / f"{page.parent.name}_{page.name}")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run tasks once, with the smoke settings of the registry.")
     parser.add_argument("tasks", nargs="*", help="tasks to run; all without a whole test if none is named")
     parser.add_argument("--cache", type=Path, help="folder of draft heads made before; by default they are made anew")
-    parser.add_argument("--pages", type=Path, help="folder to keep the HTML pages of the runs in")
-    parser.add_argument("--timeout", type=float, default=1200.0, help="seconds that a task may take (1200)")
-    parser.add_argument("--jobs", type=int, default=2, help="tasks that run at once (2)")
     chosen = parser.parse_args()
     unknown = [name for name in chosen.tasks if name not in SMOKE]
     if unknown:
@@ -211,16 +199,12 @@ def main() -> int:
         return 1
     processes.START = "fork"
     write_traces(scratch / "made" / "traces")
-    # Those that start several engines come first, so that they do not remain alone at the end.
-    others = sorted((name for name in names if name not in ALONE), key=lambda name: name not in LONG)
-    failed = run_tasks([name for name in ALONE if name in names], scratch, cache, chosen.timeout, 1)
-    failed += run_tasks(others, scratch, cache, chosen.timeout, chosen.jobs)
+    failed = run_tasks([name for name in ALONE if name in names], scratch, cache, 1)
+    failed += run_tasks([name for name in names if name not in ALONE], scratch, cache, JOBS)
     print(f"{len(names) - len(failed)} of {len(names)} tasks work, {time.perf_counter() - start:.0f} s")
     if failed:
         print(f"failed: {', '.join(failed)}; their runs are in {scratch}")
         return 1
-    if chosen.pages is not None:
-        keep_pages(scratch, chosen.pages)
     shutil.rmtree(scratch)
     return 0
 
