@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from analysis.report import MET, NO_SIZE, NOT_MET, UNDECIDED, Ordering, Size, summary, verdict_classes
 from analysis.sections.efficient_rollout import follows_rule, stays_on, switch
-from analysis.sections.nemo_rl import Times, exposed_times, hidden_share
+from analysis.sections.nemo_rl import Times, exposed_times
 
 TIMES = st.lists(st.integers(1, 30), min_size=1, max_size=8)
 
@@ -43,23 +43,12 @@ def test_waits_are_those_of_a_ticking_clock(rollouts: list[int], lag: int, rando
     assert exposed_times(rollouts, trains, lag) == ticks(rollouts, trains, lag)
 
 
-def test_without_lag_all_is_exposed_and_with_lag_1_the_shorter_is_hidden() -> None:
-    rollouts, trains = [3.0] * 10, [2.0] * 10
-    assert exposed_times(rollouts, trains, 0) == rollouts
-    assert hidden_share(rollouts, rollouts, trains) == 0
-    waits = exposed_times(rollouts, trains, 1)
-    assert waits[0] == 3
-    assert waits[1:] == [1] * 9
-    assert hidden_share(waits, rollouts, trains) == pytest.approx(1)
-    waits = exposed_times(trains, rollouts, 1)  # the training takes longer
-    assert hidden_share(waits, trains, rollouts) == pytest.approx(1)
-
-
 def test_times_at_a_lag_follow_from_those_of_lag_0() -> None:
     alone = Times([2.9] * 6, [3.0] * 6, [2.0] * 6)
     assert (alone.exposed, alone.step, alone.hidden) == (3, 5, pytest.approx(0, abs=0.1))
     ahead = alone.at_lag(1)
     assert (ahead.exposed, ahead.step, ahead.hidden) == (1, 3, pytest.approx(1))
+    assert Times([2.0] * 6, [2.0] * 6, [3.0] * 6).at_lag(1).hidden == pytest.approx(1), "the training takes longer"
 
 
 def test_trials_and_controls_are_not_the_switch() -> None:

@@ -1,11 +1,11 @@
-"""Runs over seeds are summed up by arm or by a setting: mean and range of what a reader compares."""
+"""Comparisons over seeds: mean and range of what a reader compares. test_golden.py sums up trainings."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from steps_on_disk import json_lines
 
 from analysis.summary import main
 
@@ -45,32 +45,10 @@ def test_a_seed_that_differs_is_said(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "identical: NO: das: completions" in capsys.readouterr().out
 
 
-def training(folder: Path, lag: int, rewards: list[float]) -> None:
-    folder.mkdir()
-    (folder / "config.yaml").write_text(f"trainer: {{lag: {lag}}}\n")
-    same = {"rollout_s": 1.5, "step_s": 2.0, "decode_steps": 90}
-    rows = [{"step": step + 1, "epoch": 1 + step // 2, "reward": reward, **same} for step, reward in enumerate(rewards)]
-    (folder / "metrics.jsonl").write_text(json_lines(rows))
-
-
-def test_trainings_are_summed_up_by_a_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    training(tmp_path / "0", 2, [0.0] * 6 + [0.5, 0.7])
-    training(tmp_path / "1", 0, [1.0] * 4)
-    training(tmp_path / "2", 2, [0.0] * 6 + [0.1, 0.3])
-    main([str(tmp_path), "--by", "trainer.lag"])
-    header, _, *lines = capsys.readouterr().out.splitlines()
-    assert header.startswith("trainer.lag")
-    assert [line.split() for line in lines] == [
-        ["0", "1.500", "2.000", "90.000", "1.000"],
-        ["2", "1.500", "2.000", "90.000", "0.400", "(0.200", "to", "0.600)"],
-    ]
-    assert (tmp_path / "rewards.png").stat().st_size > 0
-
-
 @pytest.mark.parametrize("words", [[], ["--by", "trainer.lag"], ["--by", "trainer.lags"], ["different"]])
 def test_what_cannot_be_summed_up_is_one_line(words: list[str], tmp_path: Path) -> None:
     if words == ["--by", "trainer.lags"]:
-        training(tmp_path / "0", 0, [0.5])
+        shutil.copytree(Path(__file__).parent / "golden" / "run", tmp_path / "run")
     if words == ["different"]:
         words = []
         comparison(tmp_path / "0", 1.0)
