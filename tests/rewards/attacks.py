@@ -7,11 +7,6 @@ import os
 def f(x):
     while True: os.fork()
 """,
-    "threads": """
-import threading
-def f(x):
-    while True: threading.Thread(target=f, args=(x,)).start()
-""",
     "endless sleep": """
 import time
 def f(x):
@@ -28,11 +23,6 @@ def f(x):
     a = []
     a.append(a)
     return a
-""",
-    "10 GB of output": """
-def f(x):
-    for _ in range(10 << 10): print('x' * (1 << 20))
-    raise KeyError
 """,
     "early exit": """
 import os
@@ -69,12 +59,6 @@ class E(int):
     __hash__ = None
 def f(x): return E(5)
 """,
-    "true of isinstance": """
-class E:
-    __class__ = int
-    def __int__(self): return 36
-def f(x): return E()
-""",
     "patched checker": """
 import builtins, sys
 for name, module in list(sys.modules.items()):
@@ -84,23 +68,6 @@ sys.modules['rewards.values'].encode = lambda v: b'["value", true]'
 builtins.AssertionError = builtins.Exception = KeyError
 def f(x): return True
 """,
-    "hash collisions": "def f(x): return {i * ((1 << 61) - 1) for i in range(4000)}",
-    "close everything": """
-import os
-def f(x):
-    os.closerange(0, 256)
-    return x * x
-""",
-    "crash": """
-import ctypes
-def f(x): ctypes.string_at(0)
-""",
-    "read ahead": """
-import fcntl, os
-def f(x):
-    fcntl.fcntl(3, 4, os.O_NONBLOCK)
-    return x * x if os.read(3, 1) else 0
-""",
     "a reply in drops": r"""
 import os, time
 def f(x):
@@ -108,27 +75,6 @@ def f(x):
     while True:
         time.sleep(0.01)
         os.write(4, b' ')
-""",
-    "hang while the answer is packed": """
-import numbers
-class E(numbers.Integral): pass
-E.__abstractmethods__ = frozenset()
-def hang(self):
-    while True: pass
-E.__int__ = hang
-def f(x): return E()
-""",
-    "an error whose text never ends": """
-class E(BaseException):
-    def __str__(self):
-        while True: pass
-def f(x): raise E
-""",
-    "tree of trees": """
-def f(x):
-    t = TreeNode(0)
-    for _ in range(60): t = TreeNode(t, t, t)
-    return t
 """,
     "signals without end": """
 import signal
@@ -177,9 +123,7 @@ PROGRAM_ATTACKS = {
     "another hook for exceptions": ("import sys\nsys.excepthook = lambda *_: print(36)\n1 / 0", SQUARED, ""),
     "right, then a crash": ("import ctypes\nprint(36, flush=True)\nctypes.string_at(0)", SQUARED, ""),
     "bytes that are no text": ("import sys\nsys.stdout.buffer.write(b'\\xff')", [("6\n", "\ufffd")], ""),
-    "digits of other scripts": ("print('\uff13\uff16')", SQUARED, ""),
     "a flood": ("import os\nwhile True: os.write(1, b'x' * (1 << 20))", SQUARED, "wrote too much"),
-    "early exit": ("import os\nos._exit(0)", SQUARED, "wrong answer"),
     "endless": ("while True: pass", SQUARED, "CPU time"),
     "right, then asleep": (
         "import os, time\nprint(36, flush=True)\nos.close(1)\ntime.sleep(99)", SQUARED, "wall time",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rewards.conversations import BrevityConversations, JudgedConversations, OwnConversations
 from rewards.maths import MathsReward
@@ -76,6 +77,7 @@ def judged(function: Any) -> list[float | None]:
         ((True, False, True, True), [1.0, 0.0, 1.0, 1.0]),
         (np.arange(4, dtype=np.float32), [0.0, 1.0, 2.0, 3.0]),
         (np.ones((4, 1)), [1.0] * 4),
+        (torch.ones(4, dtype=torch.bfloat16), [1.0] * 4),
         ([Decimal("0.5"), Fraction(1, 4), np.int64(-7), 10**30], [0.5, 0.25, -7.0, 1e30]),
         (iter([1.0, 2.0, 3.0, 4.0]), [1.0, 2.0, 3.0, 4.0]),
     ],
@@ -84,12 +86,6 @@ def test_what_is_a_reward_reaches_trl(returned: Any, rewards: list[float | None]
     found = judged(lambda completions, **columns: returned)
     assert found == rewards
     assert {type(reward) for reward in found} <= {float, type(None)}
-
-
-def test_tensors_are_rewards_too() -> None:
-    torch = pytest.importorskip("torch")
-    assert judged(lambda completions, **columns: torch.ones(4, dtype=torch.bfloat16)) == [1.0] * 4
-    assert judged(lambda completions, **columns: [torch.ones(1)] * 4) == [1.0] * 4
 
 
 LIST = "return a list with a reward for each of the 4 responses"
@@ -101,14 +97,12 @@ RULE = "a reward is a finite number, or None for a response without one"
     [
         (1.0, f" returned 1.0 (float): {LIST}"),
         (None, f" returned nothing: {LIST}"),
-        ("1111", f" returned '1111' (str): {LIST}"),
         (np.array(1.0), " returned array(1.) (ndarray): return a list, a reward for each response"),
         ([1.0], " returned 1 rewards for 4 responses: return one for each, in order"),
         (repeat(1.0), " returned more than 4 rewards for 4 responses: return one for each, in order"),
         ([1.0, 2.0, "3.5", 4.0], f", response 2 of 4 (counted from 0): '3.5' (str): {RULE}"),
         ([1.0, 2.0, 3.0, math.nan], f", response 3 of 4 (counted from 0): nan (float): {RULE}"),
         ([1e39] * 4, f", response 0 of 4 (counted from 0): 1e+39 (float): {RULE}"),  # beyond float32
-        ([{"score": 1.0}] * 4, f", response 0 of 4 (counted from 0): {{'score': 1.0}} (dict): {RULE}"),
         (np.ones((4, 2)), f", response 0 of 4 (counted from 0): array([1., 1.]) (ndarray): {RULE}"),
     ],
 )
@@ -138,10 +132,6 @@ def test_coroutines_are_awaited_in_one_event_loop() -> None:
     assert judged(lambda completions, **columns: late(completions)) == [2.0] * 4
 
 
-def missing_column(completions: list[Any], **columns: Any) -> list[float]:
-    return [float(columns["answers"]) for _ in completions]
-
-
 def in_a_library(completions: list[Any], **columns: Any) -> list[float]:
     return [float(json.loads(turns[-1]["content"])) for turns in completions]
 
@@ -162,7 +152,6 @@ def without_columns(completions: list[Any]) -> list[float]:
 @pytest.mark.parametrize(
     ("function", "line", "last"),
     [
-        (missing_column, " raised KeyError: 'answers'", missing_column),
         (in_a_library, " raised JSONDecodeError: Expecting value: line 1 column 1 (char 0)", in_a_library),
         (halfway, " raised OSError: net work down", halfway),
         (coroutine, " raised OSError: down", coroutine),

@@ -13,17 +13,7 @@ from rewards.forms import Unjudged
 @pytest.mark.parametrize("expected", [["1", "2"], [["1", "2"]], "1\n2"])
 def test_standard_output_keeps_all_its_lines(expected: object) -> None:
     tests = forms.tests_of({"inputs": [["2", "1"]], "outputs": [expected], "fn_name": None}, {}, None)
-    assert ["2\n1", "1\n2"] in [list(case)[:2] for case in _pairs(json.loads(tests))]
-
-
-def _pairs(node: object) -> list[list[str]]:
-    """Every list of two texts, at any depth."""
-    if isinstance(node, dict):
-        return [pair for value in node.values() for pair in _pairs(value)]
-    if isinstance(node, list):
-        this_pair = [node] if len(node) == 2 and all(isinstance(value, str) for value in node) else []
-        return this_pair + [pair for value in node for pair in _pairs(value)]
-    return []
+    assert json.loads(tests) == {"tests": [["2\n1", "1\n2"]]}
 
 
 @pytest.mark.parametrize(
@@ -32,12 +22,8 @@ def _pairs(node: object) -> list[list[str]]:
         ('[1, 2]\n"3"', "123", [[[1, 2], "3"], [123]]),
         ('"a"', '"123"', [["a"], ["123"]]),
         ('"a"', "no JSON", [["a"], ["no JSON"]]),
-        (["a"], "123", [["a"], ["123"]]),
         (["a"], ["123"], [["a"], [["123"], "123"]]),
-        ([3], [0, 1, 2], [[3], [[0, 1, 2]]]),
         ([3], [[0, 1, 2]], [[3], [[[0, 1, 2]], [0, 1, 2]]]),
-        ([3], [], [[3], [[]]]),
-        ([1], 123, [[1], [123]]),
     ],
 )
 def test_results_are_json_where_the_arguments_are(arguments: object, expected: object, call: object) -> None:
@@ -110,18 +96,13 @@ CALL = {"input": [2], "output": [4], "type": "function_call", "fn_name": "f"}
     ("tests", "reason"),
     [
         (None, "without tests"),
-        ("", "without tests"),
-        ([], "without tests"),
-        ("{}", "without tests"),
         ({"inputs": [], "outputs": []}, "without tests"),
         ({"inputs": ["1", "2"], "outputs": ["1"]}, "with unequal numbers of inputs and outputs"),
-        ({"inputs": ["1"], "outputs": [None]}, "with a test without an expected output"),
         ({"inputs": ["1"], "outputs": [["1", None]]}, "with a test without an expected output"),
         ([{**STDIN, "output": None}], "with a test without an expected output"),
         ([{**CALL, "fn_name": None}], "with tests of a function without a name"),
         ([{"input": "2", "output": "4", "testtype": "functional"}], "with tests of a function without a name"),
         ([STDIN, CALL], "with tests of several functions, or of programs and functions"),
-        ([CALL, STDIN], "with tests of several functions, or of programs and functions"),
         ([CALL, {**CALL, "fn_name": "g"}], "with tests of several functions, or of programs and functions"),
     ],
 )

@@ -139,7 +139,6 @@ def judges() -> Any:
     ("tests", "says"),
     [
         ("def check(candidate): return candidate(1) == wanted", "NameError: name 'wanted'"),
-        ("def check(candidate):\n    import no_such_module", "ModuleNotFoundError"),
         ("import no_such_module\n" + CHECK, "ModuleNotFoundError"),
         ("def check(candidate: return", "SyntaxError"),
         ("def test(candidate): pass", "KeyError: 'check'"),
@@ -153,7 +152,7 @@ def test_tests_that_fail_by_themselves_are_an_error(judges: Sandbox, tests: str,
     assert judges.take_counts()[DEATHS] == 0
 
 
-@pytest.mark.parametrize("error", ["Exception('wrong')", "ValueError", "UnboundLocalError", "MemoryError"])
+@pytest.mark.parametrize("error", ["Exception('wrong')", "UnboundLocalError"])
 def test_what_tests_raise_on_a_wrong_answer_is_a_wrong_answer(judges: Sandbox, error: str) -> None:
     tests = f"def check(candidate):\n    if candidate(6) != 36: raise {error}"
     sources = (SQUARE, "def f(x): return x")
@@ -186,25 +185,18 @@ def killing(find: Callable[[], Sequence[int]], times: int, run: Callable[[], Any
 
 
 SLOW = "import time\ndef f(x):\n    time.sleep(5)\n    return x * x"
-JOB_THAT_TOLERATES = "tests that tolerate everything"
-JOBS = {
-    "function": {"source": SLOW, "entry": "f", "tests": CHECK},
-    JOB_THAT_TOLERATES: {
-        "source": SLOW,
-        "entry": "f",
-        "tests": "def check(candidate):\n    try: candidate(6)\n    except: pass",
-    },
-    "program": {"source": "import time\ntime.sleep(5)\nprint(36)", "tests": [["6", "36"]]},
+TOLERANT = {
+    "source": SLOW,
+    "entry": "f",
+    "tests": "def check(candidate):\n    try: candidate(6)\n    except: pass",
 }
+PROGRAM = {"source": "import time\ntime.sleep(5)\nprint(36)", "tests": [["6", "36"]]}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [JOB_THAT_TOLERATES, *(pytest.param(name, marks=pytest.mark.nightly) for name in ("function", "program"))]
-)
-def test_a_solution_that_the_kernel_kills_is_judged_again(judges: Sandbox, name: str) -> None:
+def test_a_solution_that_the_kernel_kills_is_judged_again(judges: Sandbox) -> None:
     judges.take_counts()
-    (verdict,) = killing(solutions, 1, lambda: judges.run([JOBS[name]]))
+    (verdict,) = killing(solutions, 1, lambda: judges.run([TOLERANT]))
     assert verdict.passed, verdict
     assert judges.take_counts()[DEATHS] == 1
 
@@ -212,7 +204,7 @@ def test_a_solution_that_the_kernel_kills_is_judged_again(judges: Sandbox, name:
 @pytest.mark.slow
 def test_a_solution_that_the_kernel_kills_twice_is_an_error(judges: Sandbox) -> None:
     with pytest.raises(WorkerError, match="killed from outside; if memory ran out"):
-        killing(solutions, 2, lambda: judges.run([JOBS["program"]]))
+        killing(solutions, 2, lambda: judges.run([PROGRAM]))
 
 
 def test_a_fork_server_that_is_killed_is_replaced(judges: Sandbox) -> None:
