@@ -6,20 +6,13 @@ from composed import composed_run
 from experiments.arm.engine import engine_settings
 from experiments.arm.policies import draft_model_directory, policy_directory
 from experiments.policies import SHIPPED
-from experiments.settings.config import RunConfig
-
-
-def config_of(*overrides: str) -> RunConfig:
-    return composed_run("arm=draft_model", *overrides)
 
 
 @pytest.mark.parametrize(
     ("overrides", "kind"),
     [
         ((), "puzzles"),
-        (("data=math500",), "puzzles"),
         (("data=programs", "reward=code"), "programs"),
-        (("setting=smoke", "data=programs", "reward=code"), "programs"),
     ],
 )
 def test_the_small_policy_that_fits_the_data_is_there(overrides: tuple[str, ...], kind: str) -> None:
@@ -28,12 +21,9 @@ def test_the_small_policy_that_fits_the_data_is_there(overrides: tuple[str, ...]
     assert (SHIPPED / kind / "model.safetensors").exists()
 
 
-def test_the_draft_model_of_puzzles_is_there() -> None:
-    folder = draft_model_directory(config_of())
+def test_the_draft_model_of_puzzles_is_there_unless_another_is_named() -> None:
+    own = composed_run("arm=draft_model")
     assert (SHIPPED / "draft" / "model.safetensors").exists()
-    assert folder == str(SHIPPED / "draft")
-    assert engine_settings(config_of(), "policy").speculative == {"model": folder, "num_speculative_tokens": 4}
-
-
-def test_a_named_draft_model_is_taken_as_it_is() -> None:
-    assert draft_model_directory(config_of("arm.speculative.model=folder", "policy.path=another")) == "folder"
+    assert engine_settings(own, "policy").speculative == {"model": str(SHIPPED / "draft"), "num_speculative_tokens": 4}
+    named = composed_run("arm=draft_model", "arm.speculative.model=folder", "policy.path=another")
+    assert draft_model_directory(named) == "folder"

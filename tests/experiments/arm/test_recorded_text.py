@@ -32,12 +32,9 @@ def test_each_visit_has_the_next_responses_of_a_problem(tmp_path: Path) -> None:
     assert a[0][3:-1] == b[0][1:-3], "what was equal stays equal"
     assert len({text[0] for text in a}) == 4
     assert [text[0] for text in a] == [text[0] for text in b]
+    (cut, _) = recorded_texts(config(tmp_path, "trainer.max_completion_length=6"), END)
+    assert [len(text) for text in cut] == [6] * 4
     assert sorted({token for text in (*a, *b) for token in text}) == list(range(16)), "11 tokens, 4 first ones, the end"
-
-
-def test_all_are_cut_to_the_same_share(tmp_path: Path) -> None:
-    (a, _) = recorded_texts(config(tmp_path, "trainer.max_completion_length=6"), END)
-    assert [len(text) for text in a] == [6] * 4
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ def test_out_of_reach_and_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (line,) = tracker.log({"step": 1, "reward": 0.5, "alarms": []})
     assert line.startswith("W&B is out of reach, recording offline")
     assert tracker.log({"step": 2, "alarms": []}) == []
-    (first,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     for process in psutil.Process().children(recursive=True):
         if "wandb-core" in " ".join(process.cmdline()):
             process.kill()
@@ -36,11 +35,6 @@ def test_out_of_reach_and_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(lines) == 1
     assert "metrics.jsonl alone" in lines[0]
     tracker.close()
-    again = tracking.Tracker(composed_arm("das", "wandb=offline"), "test", tmp_path)
-    assert again.log({"step": 1, "alarms": []}) == []
-    again.close()
-    assert {file.name for file in tmp_path.glob("wandb/offline-run-*/*.wandb")} == {first.name}, "it is continued"
-    assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 2
 
 
 def tracked(folder: Path, rows: list[dict[str, Any]]) -> Path:

@@ -5,7 +5,6 @@ Here in a process of its own; most kinds of bad input are in test_refusals.py.
 
 import errno
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from composed import composed_arm
-from scripts import SIZES, scripts
+from scripts import scripts
 
 from experiments.arm.failures import one_line_failure
 from experiments.arm.validate import check
@@ -107,30 +106,6 @@ def test_an_interrupt_names_the_command_that_resumes(
         signal.raise_signal(number)
     assert stopped.value.code == code
     assert capsys.readouterr().err == ""
-
-
-def test_an_evaluation_says_what_it_does_and_ends_in_one_line(tiny_policy: str, tmp_path: Path) -> None:
-    program = (
-        "import runpy, sys; from experiments.run import progress; progress.SAY_S = 0.05; sys.argv[0] = 'run.py'; "
-        "runpy.run_path('run.py', run_name='__main__')"
-    )
-    arguments = ["task=evaluate", "arm=das", "task.problems=200", "task.samples=16", *SIZES, f"out={tmp_path}"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, f"policy.path={tiny_policy}", *arguments],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert process.stdout is not None
-    said = set()
-    for line in process.stdout:
-        if line.startswith("step"):
-            break
-        said |= set(re.findall(r"^starting, \d+ s so far: das (.*) \(log: ", line))
-    process.terminate()
-    _, errors = process.communicate(timeout=180)
-    assert said >= {"loads vLLM and TRL", "makes its engine", "rolls out"}
-    assert process.returncode == 143
-    assert errors.splitlines() == ["error: ended by SIGTERM; the finished steps are in the run folder"]
 
 
 def test_output_that_cannot_be_written_fails_a_command() -> None:

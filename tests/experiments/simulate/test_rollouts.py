@@ -129,6 +129,12 @@ A = {"problem_id": "a", "response_ids": [1]}
     "rows",
     [
         ["{"],
+        [[1, 2]],
+        ["[" * 100_000],
+        [A | {"response_ids": [-1]}],
+        [A | {"response_ids": [2**31]}],
+        [A | {"response_ids": [float("nan")]}],
+        [A, {"problem_id": "a", "response": "x"}],
         [A | {"tokenizer": "q"}, A | {"tokenizer": "r"}],
         [A | {"step": 1, "tokenizer": "q"}, A | {"step": 2, "tokenizer": "r"}],
         [A | {"response_ids": []}],
