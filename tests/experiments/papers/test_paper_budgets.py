@@ -57,30 +57,6 @@ def test_problems_with_few_responses_follow_the_pool() -> None:
     assert np.mean([largest_error(model.curve(str(i)), usual) for i in range(20)]) < 0.06  # ten responses each
 
 
-def test_old_responses_are_forgotten() -> None:
-    model = AcceptanceModel(ASSUMED, pooled=1)
-    feed(model, Curve(0.2, 0.3), 200)
-    feed(model, Curve(0.8, 0.9), 200, seed=1)
-    assert largest_error(model.curve("p"), Curve(0.8, 0.9)) < 0.05
-
-
-def test_responses_without_drafts_are_ignored() -> None:
-    model = AcceptanceModel(ASSUMED)
-    model.observe("p", length=100, num_drafted=0, num_accepted=0)
-    assert model.curve("p") == ASSUMED
-    model.observe("p", length=100, num_drafted=50, num_accepted=0)  # all rejected
-    assert accepted(model.curve("p"), 50, 100) < 1
-
-
-def test_accepts_no_more_than_drafted() -> None:
-    model = AcceptanceModel(ASSUMED)
-    for count in (5, 10, 20, 40):
-        model.observe("p", length=100, num_drafted=count, num_accepted=count)
-    fitted = model.curve("p")
-    assert fitted.k * fitted.alpha <= 1 + 1e-12
-    assert accepted(fitted, 10, 100) == pytest.approx(10, rel=0.2)
-
-
 def test_classes_follow_history_and_growth() -> None:
     budget = Classes(short=0, medium=4, long=16, medium_from=10, long_from=50)
     request = LiveRequest(name="0", problem="p", max_tokens=100)

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from composed import composed_run
 from made_inputs import write_traces
 
 from analysis.read import result
-from experiments.papers.nemo_rl import ENGINE, MFU, SYNC_S, TRAINED, Training, times
+from experiments.papers.nemo_rl import MFU, SYNC_S, TRAINED, Training, times
 from experiments.tasks import reproduce
 
 
@@ -38,11 +37,3 @@ def test_training_is_hidden_behind_rollouts_only_with_a_lag() -> None:
     assert after.step_s(100.0, tokens) == pytest.approx(SYNC_S + 100 + train_s)
     assert beside.step_s(100.0, tokens) == pytest.approx(SYNC_S + 100), "a quarter of the GPUs trains meanwhile"
     assert beside.step_s(1.0, tokens) == pytest.approx(SYNC_S + 4 * train_s)
-
-
-def test_more_rows_choose_more_experts_and_the_pass_waits_for_the_busiest_gpu() -> None:
-    model = times().model
-    alone, spread = (model.read(np.array([1.0, 16.0, 64.0, 1024.0]), gpus) for gpus in (1, ENGINE))
-    assert (np.diff(alone) > 0).all()
-    assert (spread[:2] > 1.05 * alone[:2]).all()
-    assert spread[3] == pytest.approx(alone[3], rel=1e-3), "all experts are chosen"

@@ -1,12 +1,9 @@
-"""task=recordings against a local server that serves the published formats, and without a network."""
+"""task=recordings on a folder of the published formats, and without a network."""
 
 import gzip
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -51,33 +48,18 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture
-def server(published: Path) -> Iterator[str]:
-    """The address of a server of the folder `published`."""
-    handler = partial(SimpleHTTPRequestHandler, directory=str(published))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{served.server_address[1]}"
-        served.shutdown()
-
-
 def fetched(source: str, folder: Path, *settings: str) -> None:
     recorded.run(composed_run("task=recordings", f"task.source={source}", f"task.folder={folder}", *settings), [], "")
 
 
-def test_every_form_becomes_rollouts(server: str, tmp_path: Path) -> None:
-    fetched(server, tmp_path / "out")
+def test_every_form_becomes_rollouts(published: Path, tmp_path: Path) -> None:
+    fetched(f"file://{published}", tmp_path / "out")
     for form, (_, _, expected) in FILES.items():
         path = tmp_path / "out" / f"a_{form}.jsonl.gz"
         rows = list(recorded_rows(path))
         assert [(row["sample"], row["reward"], row.get("response") or row["response_ids"]) for row in rows] == expected
         assert len(read_rollouts(path)[0].problems) == len(expected)
     fetched("http://127.0.0.1:9", tmp_path / "out")  # nothing is fetched twice, so no server is missed
-
-
-def test_saved_files_do_without_a_network(published: Path, tmp_path: Path) -> None:
-    fetched(f"file://{published}", tmp_path / "out", "task.only=[a_areal]")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a_areal.jsonl.gz"]
 
 
 def test_another_file_and_no_server_are_one_line(published: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.policies.problems import PUZZLES, TARGET, Split, make_problems
+from experiments.policies.problems import TARGET, Split, make_problems
 
 MIXES: dict[str, dict[Any, float]] = {
     "arithmetic": {2: 1, 3: 2, 8: 1},
@@ -49,16 +49,6 @@ def test_too_many_chains_are_an_error(kind: str, count: int, steps: int) -> None
         make_problems(kind, count, 0, {steps: 1}, "evaluation")
 
 
-def test_too_many_puzzles_are_an_error() -> None:
-    with pytest.raises(ValueError, match="too few distinct questions"):
-        make_problems("puzzles", 20_000, 0, {"walk": 1}, "evaluation")
-
-
-def test_a_mix_sets_the_number_of_steps() -> None:
-    problems = make_problems("arithmetic", 40, 0, {3: 0.5, 6: 0.5})
-    assert {problem.question.count(")") for problem in problems} == {3, 6}
-
-
 def test_values_of_chains_stay_in_range() -> None:
     for problem in make_problems("arithmetic", 200, 0, MIXES["arithmetic"]):
         value, *steps = problem.numbers
@@ -72,14 +62,6 @@ def test_puzzles_of_splits_share_no_numbers_in_another_order() -> None:
     splits = [make_problems("puzzles", count, 0, MIXES["puzzles"], split) for split, count in SIZES.items()]
     of_split = [{(puzzle.kind, *sorted(puzzle.numbers)) for puzzle in split} for split in splits]
     assert not any(one & other for one, other in itertools.combinations(of_split, 2))
-
-
-def test_kinds_and_difficulties_of_puzzles_are_dealt_in_turn() -> None:
-    puzzles = make_problems("puzzles", 16, 0, MIXES["puzzles"], split="training")
-    counts = {kind: sum(puzzle.kind == kind for puzzle in puzzles) for kind in PUZZLES}
-    assert counts == {"pair": 6, "triple": 6, "walk": 4}
-    listed = [len(puzzle.numbers) - 1 for puzzle in puzzles if puzzle.kind == "pair"]
-    assert sorted(set(listed)) == list(PUZZLES["pair"][1])
 
 
 @settings(max_examples=30)

@@ -52,11 +52,6 @@ def test_a_file_with_another_digest_is_refused_and_leaves_nothing(tmp_path: Path
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
-def test_the_cache_comes_first(tmp_path: Path) -> None:
-    (tmp_path / smollm2.NAME).mkdir()
-    assert smollm2.find_smollm2(tmp_path, print, packages=tmp_path) == tmp_path / smollm2.NAME
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="SmolLM2 is not installed: run `make real-policy`")
 def test_three_steps_are_equal_in_every_bit(tmp_path: Path) -> None:

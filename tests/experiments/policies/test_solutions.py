@@ -48,31 +48,6 @@ def test_chains_without_slips_are_right(seed: int, index: int) -> None:
     assert all(holds(line) for line in LINE.findall(text))
 
 
-@settings(max_examples=50)
-@given(seed=st.integers(0, 10_000))
-def test_slips_stay_in_range_and_decide_correctness(seed: int) -> None:
-    problems = make_problems("arithmetic", 1, seed, MIX)
-    text = written(problems[0], seed, manner("arithmetic", QUICK, slip=0.4))
-    lines = LINE.findall(text)
-    assert len(lines) == problems[0].question.count(")")
-    assert all(2 <= int(line[3]) <= 19 for line in lines)
-    if all(holds(line) for line in lines):
-        assert right([text], problems) == 1
-
-
-def test_noticed_slips_are_corrected() -> None:
-    slipping = manner("arithmetic", QUICK, slip=0.5, again=0.7, notice=1.0)
-    noticed = 0
-    for seed, problem in enumerate(make_problems("arithmetic", 100, 1, MIX)):
-        first, *later = written(problem, seed, slipping).split("Let me check.\n")
-        if later:
-            assert right([later[-1]], [problem]) == 1
-            slipped = not all(holds(line) for line in LINE.findall(first))
-            assert ("was wrong" in later[0]) == slipped
-            noticed += slipped
-    assert noticed > 20
-
-
 def test_programs_are_right_unless_they_slip(code_reward: CodeReward) -> None:
     problems = make_problems("programs", 30, 1, MIX)
     tests = [problem.answer for problem in problems]
@@ -103,10 +78,3 @@ def test_slips_make_wrong_answers_and_checks_notice_them() -> None:
 
     assert of() < 0.9
     assert of(check=1.0) == 1
-
-
-def test_the_careful_manner_is_right_more_often_and_longer() -> None:
-    puzzles = make_problems("puzzles", 80, 2, {"pair": 3, "triple": 3, "walk": 2})
-    careful, quick = ([written(puzzle, seed, one) for seed, puzzle in enumerate(puzzles)] for one in MANNERS["puzzles"])
-    assert right(careful, puzzles) > right(quick, puzzles)
-    assert sum(map(len, careful)) > sum(map(len, quick))

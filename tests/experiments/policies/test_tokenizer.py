@@ -1,14 +1,13 @@
-"""The policy's tokenizer: round trips, numbers digit by digit, chat template, reproducible training."""
+"""The policy's tokenizer: round trips, numbers digit by digit, chat template."""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from experiments.policies.problems import make_problems
 from experiments.policies.solutions import MANNERS, solution
@@ -21,10 +20,6 @@ TEXTS = [p.question for p in PROBLEMS] + [solution(p, random.Random(0), MANNERS[
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     return train_tokenizer(TEXTS)
-
-
-def test_vocabulary_is_small(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert len(tokenizer) <= 512
 
 
 @settings(max_examples=100)
@@ -45,11 +40,3 @@ def test_chat_template(tokenizer: PreTrainedTokenizerFast) -> None:
     assert conversation == prompt + "Yes.<|end|>"
     assert tokenizer(conversation).input_ids[-1] == tokenizer.eos_token_id
     assert tokenizer.pad_token_id not in (None, tokenizer.eos_token_id)
-
-
-def test_saving_and_loading_changes_nothing(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    tokenizer.save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert loaded(TEXTS).input_ids == tokenizer(TEXTS).input_ids
-    assert loaded.chat_template == tokenizer.chat_template
-    assert loaded.eos_token == tokenizer.eos_token

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from experiments.heads.training import generated
 from experiments.policies import SHIPPED, train
@@ -57,18 +57,6 @@ def test_two_trainings_give_the_same_bytes(policy: Path, tmp_path: Path) -> None
     assert torch.equal(torch.get_rng_state(), before), "the caller's random state must stay as it was"
 
 
-def test_the_policy_for_programs_trains_too() -> None:
-    lines: list[str] = []
-    train.trained(tiny(RECIPES["programs"]), lines.append)
-    assert lines[-1].startswith(f"small policy: step {2 * len(RECIPES['programs'].phases)} of")
-
-
-def test_a_number_up_to_99_is_one_token(policy: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(policy)
-    assert {len(tokenizer(str(number)).input_ids) for number in range(100)} == {1}
-    assert tokenizer.tokenize("12+3=15, 99;100") == ["12", "+", "3", "=", "15", ",Ġ", "99", ";", "10", "0"]
-
-
 def test_the_policy_learns_its_solutions_to_their_end() -> None:
     recipe = RECIPES["programs"]
     tokenizer = train.new_tokenizer(recipe)
@@ -82,17 +70,6 @@ def test_the_policy_learns_its_solutions_to_their_end() -> None:
         assert learned.endswith("<|end|>")
         assert learned.count("<|end|>") == 1
         assert "Start with" not in learned
-
-
-def test_a_saved_policy_is_complete(policy: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(policy)
-    tokenizer = AutoTokenizer.from_pretrained(policy)
-    generation = GenerationConfig.from_pretrained(policy)
-    assert model.dtype == torch.float32
-    assert model.config.model_type == "qwen3"
-    assert model.config.max_position_embeddings == 1024
-    assert model.config.eos_token_id == generation.eos_token_id == tokenizer.eos_token_id
-    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
 
 
 @pytest.mark.parametrize("kind", RECIPES)

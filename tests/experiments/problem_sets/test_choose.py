@@ -22,15 +22,6 @@ def test_the_draw_depends_on_the_seed_only() -> None:
     assert len(draw(PROBLEMS, None, 0, lambda problem: None)[0]) == 400
 
 
-def test_unfit_problems_are_passed_over() -> None:
-    first, _ = draw(PROBLEMS, 4, 0, lambda problem: None)
-    unfit = {first[1].problem_id}
-    drawn, passed_over = draw(PROBLEMS, 4, 0, lambda problem: "long" if problem.problem_id in unfit else None)
-    assert ids(drawn)[:3] == [first[0].problem_id, first[2].problem_id, first[3].problem_id]
-    assert passed_over == {"long": 1}
-    assert len(draw(PROBLEMS, 4, 0, lambda problem: "long")[0]) == 0
-
-
 def test_parts_are_disjoint_and_stable() -> None:
     train, held_out = part_of(PROBLEMS, "train", 0.1), part_of(PROBLEMS, "eval", 0.1)
     assert sorted(ids(train) + ids(held_out)) == sorted(ids(PROBLEMS))

@@ -5,22 +5,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 from composed import composed
 from omegaconf import DictConfig
+from refusals import one_line
 from transformers import AutoTokenizer
 
 from experiments import problem_sets
 from experiments.arm.data import dataset
 from experiments.arm.validate import check_data
-from experiments.run.errors import CONFIGS, UserError
-from experiments.settings.checked import plain
+from experiments.run.errors import UserError
 from experiments.settings.config import run_config
 
-ROOT = CONFIGS.parent
-SHARED = ROOT.parent / "shared" / "data" / "problems"
+CARD = "---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: rows.jsonl}\n---\n"
 ROWS = [{"question": f"What is {'1 + ' * i}1?", "answer": f"So\n#### {i + 1}"} for i in range(12)]
 
 
@@ -100,26 +100,23 @@ def test_too_few(overrides: list[str], says: str, tiny_policy: str, tmp_path: Pa
         dataset(run_config(config_of("engine.max_model_len=512", f"data.path={path}", *overrides)), tiny_policy)
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no {SHARED.relative_to(ROOT.parent)} beside the checkout")
-@pytest.mark.parametrize(
-    ("name", "file", "problems"),
-    [
-        ("dsr_sub", "dsr_sub.parquet", 1206),
-        ("math500", "math500.parquet", 500),
-        ("aime24", "aime24.jsonl", 30),
-        ("deepcoder", "deepcoder_leetcode.json.gz", 1889),
-    ],
-)
-def test_published_files(name: str, file: str, problems: int, tiny_policy: str) -> None:
-    config = config_of(f"data={name}", f"data.path={SHARED / file}", "data.problems=16", "engine.max_model_len=4096")
-    check_data(run_config(config))
-    notes: list[str] = []
-    rows = dataset(run_config(config), tiny_policy, notes.append)
-    assert len(set(rows["problem_id"])) == 16
-    tokenizer = AutoTokenizer.from_pretrained(tiny_policy)
-    for row in rows:  # the small tokenizer encodes any text
-        content = row["prompt"][-1]["content"]
-        assert tokenizer.decode(tokenizer(content).input_ids) == content
-    loaded, left_out = problem_sets.problems_of(problem_sets._rows(plain(config.data)), plain(config.data))
-    assert len(loaded) == problems
-    assert left_out == ({"duplicates": 2, "without an answer": 1} if name == "dsr_sub" else {})
+def test_a_set_of_the_hub_is_read_by_subset_and_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder stands in for a set of the hub: `datasets` takes both by name."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for name, file, content in (("set", "README.md", CARD), ("script", "script.py", "")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(content)
+    written(tmp_path / "set", ".jsonl", ROWS[:3])
+
+    def rows(name: str = "set", subset: str = "main", split: str = "train") -> list[dict[str, str]]:
+        hub = {"id": str(tmp_path / name), "subsets": [subset], "split": split, "revision": "main"}
+        return list(problem_sets._rows({"path": None, "hub": hub}))
+
+    assert rows() == ROWS[:3]
+    for wrong, says in (
+        ({"subset": "other"}, "'other' not found"),
+        ({"split": "test"}, 'Unknown split "test"'),
+        ({"name": "script"}, "scripts are no longer supported"),
+    ):
+        with one_line(rf"^{tmp_path}/\w+ cannot be loaded: .*{says}.*set data.path=FILE"):
+            rows(**wrong)

@@ -3,7 +3,6 @@
 Random weights answer nothing right, so all rewards are 0 and the update is one of size 0.
 """
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ from published import ROWS
 from scripts import run_script
 
 from analysis import read
-from experiments.run.errors import CONFIGS
 
 pytestmark = pytest.mark.slow
 
-PROBLEMS = CONFIGS.parent.parent / "shared" / "data" / "problems"
 # Every setting that differs from the paper's, and why.
 OVERRIDES = {
     "engine=cpu": "there is no GPU",
@@ -48,7 +45,7 @@ MATHS = {
 }
 CODE = {
     "setting": "code_paper",
-    "file": "deepcoder_leetcode.json.gz",
+    "file": "deepcoder_leetcode.json",
     "set": "deepcoder",
     "architecture": "Qwen3",  # Qwen3-8B
     "sizes": {
@@ -93,17 +90,14 @@ def random_policy(paper: dict[str, Any], folder: Path) -> Path:
 
 
 def made_up_file(paper: dict[str, Any], folder: Path) -> Path:
-    """Made-up problems in the form of the published file, for machines that do not have it."""
-    path = folder / paper["file"]
-    if path.suffix == ".parquet":
-        row = ROWS["dsr_sub"][0]
+    """Made-up problems in the form of the published file."""
+    path, row = folder / paper["file"], ROWS[paper["set"]][-1]
+    if paper is MATHS:
         questions = [f"How many is $1+{i}$? Output the final answer within \\boxed{{}}." for i in range(4)]
         rows = [{**row, "prompt": [{"role": "user", "content": question}]} for question in questions]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     else:
-        row = ROWS["deepcoder"][-1]
-        rows = [{**row, "problem": f"{row['problem']} (Version {i}.)"} for i in range(4)]
-        path.write_bytes(gzip.compress(json.dumps(rows).encode()))
+        path.write_text(json.dumps([{**row, "problem": f"{row['problem']} (Version {i}.)"} for i in range(4)]))
     return path
 
 
@@ -111,9 +105,7 @@ def made_up_file(paper: dict[str, Any], folder: Path) -> Path:
     "paper", [MATHS, pytest.param(CODE, marks=pytest.mark.nightly)], ids=lambda paper: paper["setting"]
 )
 def test_two_steps_of_a_papers_setting(paper: dict[str, Any], tmp_path: Path) -> None:
-    file = PROBLEMS / paper["file"]
-    if not file.exists():
-        file = made_up_file(paper, tmp_path)
+    file = made_up_file(paper, tmp_path)
     policy = random_policy(paper, tmp_path / "policy")
     overrides = [f"setting={paper['setting']}", f"data.path={file}", f"policy.path={policy}", "arms=[none,das]"]
     printed = run_script("run.py", f"out={tmp_path}", *overrides, *OVERRIDES, *paper["overrides"])

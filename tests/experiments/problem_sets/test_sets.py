@@ -85,13 +85,8 @@ def test_rows_left_out_are_counted() -> None:
         problems, left_out = problems_of(order, config_of("deepscaler"))
         assert [(problem.text.strip(), problem.gold) for problem in problems] == [("a", "1")]
         assert left_out == {"duplicates": 1, "without an answer": 2, "without a question": 1}
-    none, unequal = '{"inputs": [], "outputs": []}', '{"inputs": ["1"], "outputs": []}'
-    bad = [{"problem": "a", "tests": tests} for tests in ("[]", "{", "[{}]", "7", none, None, unequal)]
-    assert problems_of(bad, config_of("deepcoder"))[1] == {
-        "with tests that cannot be judged": 3,
-        "without tests": 3,
-        "with unequal numbers of inputs and outputs": 1,
-    }
+    bad = [{"problem": "a", "tests": tests} for tests in ("[]", "[{}]")]
+    assert problems_of(bad, config_of("deepcoder"))[1] == {"with tests that cannot be judged": 1, "without tests": 1}
 
 
 def test_one_question_with_two_answers_is_a_conflict() -> None:

@@ -109,14 +109,6 @@ def dispatched_s(work: Workload, engines: Sequence[PlainEngine], placement: Disp
     return max(engine.now for engine in engines)
 
 
-def test_one_engine_takes_as_long_as_without_a_dispatcher() -> None:
-    work = long_tailed(0, 8, 4)
-    order = Dispatcher(requests_of(work))
-    order.joined(0, len(work))
-    placed = simulate_rollout(work, plain(1, 4), [order.take(0)], 1)
-    assert dispatched_s(work, plain(1, 4), Dispatcher(requests_of(work), 0)) == pytest.approx(placed.rollout_s)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_better_than_placing_everything_at_the_start(seed: int) -> None:
     work = long_tailed(seed, 128, 8)

@@ -229,15 +229,6 @@ def test_toggle_waits_for_few_requests() -> None:
     assert step.rollout_s < 0.1 + 290 * 10e-3
 
 
-def test_toggle_does_not_foresee_the_hosts_time() -> None:
-    work = workload(["a"], [np.zeros(100, int)])
-    form = Drafting(10e-3, 0.0, 0.0, 0.0)
-    model = ProfiledDrafter(Profile((1.0,) * 3), lambda b, x: 1e-3, lambda b, x: 10e-3, host=1.0, pays_from=1.05)
-    step = simulate_rollout(work, [ProfileEngine(Times(form), 1, model, 0)], [[0]], 1)
-    assert step.passes == 25
-    assert step.rollout_s == pytest.approx(25 * 1.013)
-
-
 def test_acceptance_by_depth() -> None:
     """Everything is accepted in the first 40 tokens, and nothing after them."""
     work = workload(["a"], [np.zeros(100, int)])
@@ -255,10 +246,3 @@ def test_doubt_is_about_what_drafts_add_and_scale_about_requests() -> None:
     doubled = PassWork(8, 16, 200, 18, asked=8, joined=2, prompt=100, new_prompt=100)
     assert Scaled(times, 2.0).seconds(work) == times.seconds(doubled)
     assert Scaled(times, 2.0).plain(4, 100, 3) == pytest.approx(times.plain(8, 200, 3))
-
-
-def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="no responses"):
-        workload([], [])
-    with pytest.raises(ValueError, match="response 1 is empty"):
-        workload(["a", "b"], [[1], []])

@@ -11,7 +11,7 @@ from das.budget.latency import ON_GPU
 from experiments.run.errors import CONFIGS
 from experiments.simulate import against_h200
 from experiments.simulate.engine import roll_out
-from experiments.simulate.gpu_times import GPUS, LAUNCH, MODELS, GpuTimes, gpu_times
+from experiments.simulate.gpu_times import LAUNCH, MODELS, GpuTimes, gpu_times
 from experiments.simulate.text_engine import Arm
 from experiments.simulate.times import PassWork
 from experiments.simulate.workload import Workload, workload
@@ -80,18 +80,6 @@ def test_the_wait_for_drafts_is_in_series_with_device_and_host() -> None:
     stock = replace(times, das=False).seconds(resting)
     assert times.seconds(resting) == pytest.approx(stock + 256 * times.reading)
     assert times.seconds(replace(resting, asked=256)) == pytest.approx(stock + times.drafting(256))
-
-
-def test_times_rise_with_work_and_fall_with_hardware() -> None:
-    live = np.array([1.0, 8, 64, 256])
-    for model in MODELS:
-        of_gpus = []
-        for gpu in GPUS:
-            times = gpu_times(gpu, model)
-            line = times.device(live, live, 1000 * live)
-            assert (np.diff(line) > 0).all()
-            of_gpus.append(float(line[0]) * times.gpus)
-        assert of_gpus == sorted(of_gpus, reverse=True)
 
 
 def test_the_budgets_first_guess_on_a_gpu_is_the_models() -> None:

@@ -12,7 +12,6 @@ from refusals import one_line
 from experiments.simulate.latency import (
     FITS,
     Drafting,
-    Passes,
     chosen_times,
     read_latency,
     relative_error,
@@ -86,13 +85,6 @@ def test_noise_and_interruptions_hardly_move_the_fit(name: str) -> None:
     seen = made_passes(TRUTHS[name], 600, noise=0.1, interrupted=1 / 6)
     fitted = FITS[name](seen)
     assert relative_error(fitted, made_passes(TRUTHS[name], 600, noise=0.0)) < 0.05
-
-
-def test_passes_of_one_size_do_not_break_a_fit() -> None:
-    same = Passes(*(np.full(40, value) for value in (4.0, 4.0, 100.0, 5e-3)))
-    for name, fit in FITS.items():
-        predicted = fit(same).predict(same.live, same.tokens, same.context)
-        assert predicted == pytest.approx(same.seconds, rel=1e-6), name
 
 
 def test_grid_is_linear_between_its_points_and_beyond() -> None:

@@ -150,10 +150,3 @@ A = {"problem_id": "a", "response_ids": [1]}
 def test_bad_rows_are_one_line(tmp_path: Path, rows: list[Any]) -> None:
     with one_line("x.jsonl"):
         read_rollouts(write(tmp_path / "x.jsonl", rows))
-
-
-@pytest.mark.skipif(not TRACES.exists(), reason="recorded traces are not at hand: ../shared/data/traces")
-def test_recorded_trace() -> None:
-    steps = read_rollouts(TRACES / "areal_salloc.jsonl.gz", group=1)
-    assert [len(work) for work in steps] == [30, 30]
-    assert steps[0].lengths.mean() > 5000

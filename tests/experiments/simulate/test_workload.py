@@ -63,32 +63,12 @@ def test_doubles_share_no_token_and_more_responses_are_new() -> None:
     assert sorted(made.lengths[:16]) == sorted(made.lengths[16:32])
 
 
-def test_two_tokens_in_a_row_are_recorded() -> None:
-    work = recorded(problems=1)
-    made = Synthesis(work, 3.0).make(1, 64, 10**6, seed=1)
-    pairs = {
-        pair
-        for i in range(len(work))
-        for pair in zip(work.response(i)[:-1].tolist(), work.response(i)[1:].tolist(), strict=True)
-    }
-    found = [
-        pair
-        for i in range(64)
-        for pair in zip(made.response(i)[:-1].tolist(), made.response(i)[1:].tolist(), strict=True)
-    ]
-    assert np.mean([pair in pairs for pair in found]) > 0.999
-
-
 def test_runs_have_the_mean_asked_for_and_are_more_uneven_than_geometric_ones() -> None:
     ends = np.flatnonzero(run_ends(200_000, 4.7, np.random.default_rng(0)))
     runs = np.diff(ends)
     assert runs.min() == 1
     assert runs.mean() == pytest.approx(4.7, rel=0.03)
     assert runs.std() / runs.mean() == pytest.approx(1.2, rel=0.1)  # geometric: 0.89
-
-
-def test_cap() -> None:
-    assert Synthesis(recorded(), 5.0).make(4, 16, 20, seed=1).lengths.max() == 20
 
 
 def test_changed_responses_stand_in_for_the_recorded() -> None:

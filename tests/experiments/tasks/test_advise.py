@@ -16,7 +16,7 @@ from experiments.simulate.latency import ChosenTimes, Drafting
 from experiments.simulate.times import Times
 from experiments.simulate.workload import workload
 from experiments.tasks import advise
-from experiments.tasks.advise import Case, build, sample
+from experiments.tasks.advise import Case, sample
 
 
 def test_advise_samples_problems_wherever_they_were() -> None:
@@ -83,24 +83,6 @@ def test_advice_by_hand(tmp_path: Path) -> None:
     assert "up to about 24 live requests" in result["advice"]
 
 
-def test_computed_times_are_compared_with_stock_and_measured_ones_with_none(tmp_path: Path) -> None:
-    write_run(tmp_path / "mine", 2)
-    computed, about = build(composed_run("task=advise", f"task.rollouts={tmp_path / 'mine'}").task)
-    assert computed.baseline == "stock"
-    assert [line for line in about if line.endswith("derived, not measured")]
-    step_ms = "task.step_ms=[[1,10],[1000,20]]"
-    measured, _ = build(composed_run("task=advise", f"task.rollouts={tmp_path / 'mine'}", step_ms).task)
-    assert measured.baseline == "none"
-
-
-def test_the_second_answer_is_for_the_first_192_tokens_behind_prompts_of_256() -> None:
-    times = ChosenTimes(Times(Drafting(10e-3, 0.0, 0.0, 0.0)), None, "")
-    short = Case([workload(["p", "q"], [range(1000), range(100)], 2000)], times, 1.0, 64, 1000).short()
-    assert short.works[0].lengths.tolist() == [192, 100]
-    assert short.works[0].response(0).tolist() == list(range(192))
-    assert short.works[0].prompt == 256
-
-
 @pytest.mark.parametrize(
     ("visits", "change"),
     [
@@ -142,11 +124,6 @@ def test_the_line_agrees_with_the_table(das: dict[str, float], starts: str, hold
     assert advise.pays_up_to([(1, 2.0), (2, 1.03), (4, 1.0), (8, 1.5)]) == 2
 
 
-def test_exact_bits_are_compared_with_stock() -> None:
-    assert "With exact=bits it takes 0.57 to 0.77 of stock's time" in advise.advice(arm(-0.5, 0.0), 64, 16, "stock")
-    assert "exact=bits" not in advise.advice(arm(-0.5, 0.0), 64, 16, "none")
-
-
 def test_the_break_even_is_what_a_pass_with_drafts_costs() -> None:
     """Drafts of one token, right half of the time: a request emits 1.5 tokens in a pass of 3 + .3 * live ms more."""
     das = Times(Drafting(10e-3, 0.0, 3e-3, 0.3e-3))
@@ -155,12 +132,3 @@ def test_the_break_even_is_what_a_pass_with_drafts_costs() -> None:
     assert advise.break_even(gains, case, 10) == (10, pytest.approx(1.6), 1.5)
     faster = replace(case, times=ChosenTimes(das, Times(Drafting(8e-3, 0.0, 0.0, 0.0)), ""))
     assert advise.break_even(gains, faster, 10) == (10, pytest.approx(2.0), 1.5)
-
-
-def test_advise_says_no_when_drafted_tokens_cost_a_pass(tmp_path: Path) -> None:
-    """Each token costs as much as a whole pass."""
-    write_run(tmp_path / "mine", 4)
-    overrides = [f"task.rollouts={tmp_path / 'mine'}", "task.step_ms=[[1,20],[1000,20000]]", "task.draft_us=1000"]
-    advise.run(composed_run("task=advise", *overrides), [], str(tmp_path / "out"))
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert result["advice"].startswith("Do not")

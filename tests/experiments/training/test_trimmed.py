@@ -12,7 +12,7 @@ from experiments.training.trimmed import LEAST, similar_rows, trimmed
 
 LENGTHS = [3, 40, 9, 11, 8, 25, 10, 12]  # response tokens
 PROMPTS = [4, 7, 5, 5, 4, 4, 6, 5]  # prompt tokens
-LOSSES = ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
+LOSSES = ["grpo", "dapo", "luspo"]  # means over a response, a batch, a sequence
 
 
 class TrimmedGRPOTrainer(SpeculativeGRPOTrainer):
@@ -96,18 +96,6 @@ def test_losses_and_gradients_are_trls(trainer: TrimmedGRPOTrainer, loss_type: s
     assert 0 < difference < 1e-4  # above 0: the passes did differ
 
 
-def test_logged_metrics_are_trls(trainer: TrimmedGRPOTrainer) -> None:
-    trainer.loss_type, trainer.importance_sampling_level = "dapo", "token"
-    logged = []
-    for trim in (False, True):
-        trainer._metrics["train"].clear()
-        loss_and_gradients(trainer, trim)
-        logged.append(dict(trainer._metrics["train"]))
-    assert {"entropy", "kl"} <= logged[0].keys()
-    for name, values in logged[0].items():
-        assert logged[1][name] == pytest.approx(values, rel=1e-4, abs=1e-6), name
-
-
 @pytest.fixture
 def seen(trainer: TrimmedGRPOTrainer, monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
     """The shapes of the ids in all passes of the model."""
@@ -142,12 +130,9 @@ def test_several_ranks_run_equally_many_passes(
     assert [shape[0] for shape in seen] == [4, 4]
 
 
-def test_a_mixture_of_experts_keeps_its_rows_together() -> None:
-    assert similar_rows([9, 1, 5, 2], at_most=4, least=0.0) == [[0, 2, 3, 1]]
-
-
 def test_rows_of_similar_length_share_a_pass() -> None:
     assert similar_rows([100, 800, 90, 95, 300], at_most=16, least=0.8) == [[1], [4], [0, 3, 2]]
+    assert similar_rows([9, 1, 5, 2], at_most=4, least=0.0) == [[0, 2, 3, 1]], "a mixture of experts"
     assert similar_rows([100, 800, 90, 95, 300], at_most=2, least=0.8) == [[1], [4], [0, 3], [2]]
 
 
