@@ -377,12 +377,6 @@ def code_reward() -> Iterator[Any]:
     sandbox.close()
 
 
-@pytest.fixture
-def example_folder(tmp_path: Path) -> Path:
-    """An empty folder for a run."""
-    return tmp_path / "run"
-
-
 @pytest.fixture(autouse=True)
 def own_wandb_process() -> Iterator[None]:
     """The address of a W&B process that a test started is not for the runs of the next one: it may be gone."""

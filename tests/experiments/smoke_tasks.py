@@ -90,6 +90,7 @@ SMOKE: dict[str, tuple[str, ...]] = {
 }
 # Their whole runs are tests of their own, so they run here only if they are named.
 TESTED = {
+    "reproduce": "tests/experiments/papers/test_papers.py",
     "recorded": "tests/experiments/tasks/test_compare_run.py",
     "train": "tests/trl/test_survival.py",
     "bench_drafter": "tests/experiments/measure/test_bench_drafter.py",

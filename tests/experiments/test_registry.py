@@ -5,13 +5,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-from composed import composed
-from smoke_tasks import SMOKE, TESTED
+from smoke_tasks import SMOKE
 
 from experiments.reference import GROUPS, PAGE, PARTS, filled
 from experiments.run.errors import CONFIGS
-from experiments.settings.config import run_config
 from experiments.settings.tasks import TASKS, usage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,21 +28,6 @@ def test_no_task_loads_vllm_or_trl_before_it_has_checked_its_settings() -> None:
         "assert loaded and not {'vllm', 'trl'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_smoke_settings_compose(name: str) -> None:
-    filled = [setting.format_map({"made": "made", "compare": "run"}) for setting in SMOKE[name]]
-    chosen = [] if any(setting.startswith("experiment=") for setting in filled) else [f"task={name}"]
-    config = composed(*chosen, *filled)
-    assert config.task.name == name
-    run_config(config)
-
-
-def test_a_task_left_out_of_the_smoke_runs_has_a_test_file_that_names_it() -> None:
-    assert TESTED.keys() <= SMOKE.keys()
-    for name, test in TESTED.items():
-        assert test in SMOKE or name in (ROOT / test).read_text(), name
 
 
 def test_the_reference_is_made_from_the_registry_and_the_configs() -> None:

@@ -53,16 +53,6 @@ def test_times_of_every_second_step_predict_the_others(arms: dict[str, Path]) ->
     assert replay_errors(arms)["das"] == pytest.approx(-0.5, abs=0.05)
 
 
-def test_what_is_not_replayed(arms: dict[str, Path]) -> None:
-    assert replay_errors({"ngram": arms["ngram"]}) == {}
-    metrics = arms["das"] / "metrics.jsonl"
-    first, *others = metrics.read_text().splitlines()
-    metrics.write_text("\n".join([json.dumps({**json.loads(first), "tokens": 10**7}), *others]))
-    assert replay_errors(arms) == {}, "more tokens than there is time for"
-    metrics.write_text(first)
-    assert replay_errors(arms) == {}, "no step is left to be judged"
-
-
 def test_a_replay_sends_the_longest_first_as_the_run_did() -> None:
     """An engine that decodes one request at a time finishes first what is sent first."""
     short, long = np.zeros(5, int), np.zeros(50, int)

@@ -11,7 +11,6 @@ from experiments.heads.training import texts_of
 from experiments.measure.model_drafters import (
     COPIES,
     Text,
-    check_trained,
     drafts_of_head,
     drafts_of_model,
     load,
@@ -19,7 +18,6 @@ from experiments.measure.model_drafters import (
     sampled,
     trained_head,
 )
-from experiments.run.errors import UserError
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
@@ -41,14 +39,6 @@ def test_the_policy_drafts_itself_perfectly_and_a_rounded_copy_nearly(tiny_polic
         assert found[name]["coupled"] > found[name]["argmax"]
 
 
-def test_a_response_is_what_its_seed_says_whoever_is_beside_it(tiny_policy: str) -> None:
-    policy = load(tiny_policy)
-    with torch.inference_mode():
-        alone = sampled(policy, [[5, 6, 7]], 1, 1.0, 40)[0]
-        beside = sampled(policy, [[5, 6, 7], [9, 9, 9, 9, 9]], 1, 1.0, 40)[0]
-    assert alone == beside
-
-
 def test_a_head_is_counted_where_its_training_counts_it(tiny_policy: str, tmp_path: Path) -> None:
     policy = load(tiny_policy)
     lm_head, norm = policy.get_output_embeddings().weight, policy.get_decoder().norm.weight
@@ -64,11 +54,3 @@ def test_a_head_is_counted_where_its_training_counts_it(tiny_policy: str, tmp_pa
     assert 0 < found["one_minus_tv"] < 1
     torch.save({"head": head.state_dict()}, tmp_path / head_training.STATE)
     assert torch.equal(trained_head(tmp_path, policy).fc.weight, head.fc.weight)
-
-
-def test_a_checkpoint_without_what_is_compared_is_refused(tiny_policy: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no policy"):
-        check_trained(tmp_path, ["w8"])
-    check_trained(Path(tiny_policy), ["w8"])
-    with pytest.raises(UserError, match="holds no head"):
-        check_trained(Path(tiny_policy), ["w8", "eagle3"])

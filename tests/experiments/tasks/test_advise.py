@@ -100,27 +100,15 @@ def test_the_change_over_visits_by_hand(visits: float, change: float) -> None:
     assert advise.change_over_visits(drafted, plain, visits) == pytest.approx(change)
 
 
-def arm(change: float, high: float) -> dict[str, float]:
-    low = change - 0.1
-    return {"rollout_change": change, "high_change": high, "low_change": low, "step_change": 0.6 * change} | {
-        "tokens_per_pass": 1.5
-    }
-
-
 @pytest.mark.parametrize(
-    ("das", "starts", "holds"),
-    [
-        (arm(-0.3, -0.1), "Turn it on with arm=das: rollouts should take 30% less time than none", "10% to 40%"),
-        (arm(-0.3, 0.2), "Do not turn it on yet: rollouts should take 30% less time than none, but 20% more", ""),
-        (arm(-0.01, 0.0), "Do not turn it on: speculation from history changes rollout time by -1%", ""),
-        (arm(0.1, 0.2), "Do not turn it on: ", "10%"),
-    ],
+    ("change", "high", "starts"),
+    [(-0.3, -0.1, "Turn it on"), (-0.3, 0.2, "Do not turn it on yet: "), (-0.01, 0.0, "Do not turn it on: ")],
 )
-def test_the_line_agrees_with_the_table(das: dict[str, float], starts: str, holds: str) -> None:
-    line = advise.advice(das, 64, 16, "none")
-    assert line.startswith(starts)
-    assert holds in line
-    assert "up to about 64 live requests per engine (16 if drafted tokens are dearer)" in line
+def test_the_line_follows_from_the_change_and_from_the_worst_that_it_may_be(
+    change: float, high: float, starts: str
+) -> None:
+    das = {"rollout_change": change, "high_change": high, "low_change": change - 0.1, "step_change": change / 2}
+    assert advise.advice({**das, "tokens_per_pass": 1.5}, 64, 16, "none").startswith(starts)
     assert advise.pays_up_to([(1, 2.0), (2, 1.03), (4, 1.0), (8, 1.5)]) == 2
 
 
