@@ -107,14 +107,6 @@ def test_the_command_that_resumes_names_what_is_not_taken_from_the_folder(tmp_pa
     assert resume.hint(tmp_path) == f"; to resume: python run.py reward.function=mine:reward resume={tmp_path}"
 
 
-def test_a_run_that_is_still_running_is_not_resumed(tmp_path: Path) -> None:
-    with resume.hold(tmp_path), pytest.raises(UserError), resume.hold(tmp_path):
-        pass
-    assert not list(tmp_path.iterdir()), "the lock is gone"
-    with resume.hold(tmp_path):
-        pass
-
-
 def test_a_lock_of_another_run_stays(tmp_path: Path) -> None:
     """The folder of a run that goes on was deleted, and another run began there."""
     folder = tmp_path / "run"

@@ -30,19 +30,6 @@ def test_one_line_where_neither_package_nor_hub_is_at_hand(tmp_path: Path, monke
     assert "\n" not in str(refused.value)
 
 
-def test_the_hub_is_asked_where_the_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, object] = {}
-
-    def download(name: str, **options: object) -> str:
-        asked.update(options, name=name)
-        return str(tmp_path / "snapshot")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert smollm2.find_smollm2(tmp_path / "cache", print, packages=tmp_path) == tmp_path / "snapshot"
-    assert asked["name"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
-    assert float(str(asked["etag_timeout"])) <= 5
-
-
 def test_a_file_with_another_digest_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     file = tmp_path / smollm2.GGUF
     file.parent.mkdir()
