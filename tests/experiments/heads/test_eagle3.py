@@ -18,7 +18,6 @@ from experiments.heads.eagle3 import (
     HeadText,
     HeadTexts,
     new_head,
-    places_of,
     shape_for,
 )
 from experiments.heads.files import load_head, save_head
@@ -74,15 +73,6 @@ def test_drafts_of_all_places_at_once_are_those_of_one_place(model: Any, texts: 
         alone = head.unrolled(text.tokens[:end], torch.nan_to_num(hidden, nan=99.0), embedding, 3)
         for step, logits in enumerate(alone):
             torch.testing.assert_close(logits[place], at_once[step][place], rtol=1e-4, atol=1e-4)
-
-
-def test_places_begin_with_the_first_response_token(texts: list[HeadText]) -> None:
-    text = texts[1]
-    rows, of_policy = places_of(text, 0)
-    assert rows == slice(3, 26)  # from the last prompt token; the last draft is the last token
-    assert len(text.logits[of_policy]) == 23
-    rows, of_policy = places_of(text, 2)
-    assert rows.stop - rows.start == len(text.logits[of_policy]) == 21
 
 
 def test_a_response_without_room_for_a_draft_has_no_loss(model: Any, texts: list[HeadText]) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,6 +33,8 @@ def test_the_policy_drafts_itself_perfectly_and_a_rounded_copy_nearly(tiny_polic
     assert itself["coupled"] == 1
     assert itself["one_minus_tv"] == pytest.approx(1)
     assert itself["argmax"] < 1
+    rooms = [room for text in texts for room in range(1, 1 + len(text.response))]  # tokens to the response's end
+    assert itself["tau"]["7"] == pytest.approx(np.minimum(8, rooms).mean())
     assert itself["tau"]["7"] > itself["tau_likeliest"]["7"] > 1
     assert itself["tau"]["7"] > found["w8"]["tau"]["7"] > found["w4"]["tau"]["7"] > 1
     for name in ("w8", "w4"):
