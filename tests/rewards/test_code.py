@@ -48,15 +48,6 @@ def test_output_is_complete_when_a_program_ends(code_reward: CodeReward, source:
     assert code_reward([fenced(source)], [tests]) == [1.0], code_reward.verdicts
 
 
-def test_functions_and_programs(code_reward: CodeReward) -> None:
-    squares = leetcode_tests("def check(candidate):\n    assert candidate(n=3) == 9\n\ncheck(Solution().square)")
-    right = fenced("class Solution:\n    def square(self, n: int) -> int:\n        return n * n")
-    program = program_tests([("3\n", "9\n"), ("4", "16")])
-    printed = fenced("print(int(input()) ** 2)")
-    assert code_reward([right, "class Solution", "", printed], [squares] * 4) == [1.0, 0.0, 0.0, 0.0]
-    assert code_reward([printed, right, fenced("print(9)")], [program] * 3) == [1.0, 0.0, 0.0]
-
-
 def test_lists_trees_and_other_values(code_reward: CodeReward) -> None:
     tests = leetcode_tests(
         "def check(candidate):\n"

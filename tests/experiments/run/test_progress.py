@@ -40,12 +40,10 @@ def test_lines_are_plain_where_there_is_no_terminal() -> None:
     assert lines[4] == "result: here"
 
 
-def test_a_terminal_gets_the_same_lines_and_a_bar() -> None:
+def test_a_terminal_gets_a_bar_and_its_cursor_back() -> None:
     text = report(Terminal())
-    for line in report(io.StringIO()).splitlines():
-        assert line in text
     assert "1/2" in text
-    assert "\x1b[?25h" in text  # the cursor is back
+    assert "\x1b[?25h" in text
 
 
 def test_a_verdict_stands_in_place_of_the_lines_of_the_arms() -> None:

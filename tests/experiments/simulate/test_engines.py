@@ -21,7 +21,6 @@ from experiments.simulate.engine import (
     Profile,
     ProfiledDrafter,
     ProfileEngine,
-    constant_rate,
     simulate_rollout,
 )
 from experiments.simulate.latency import Drafting
@@ -193,17 +192,6 @@ def test_marginal_budget_sees_the_simulated_times() -> None:
     for tick in range(1, 6):
         simulate_rollout(work, [engine], [range(len(work))], tick)
     assert budget.predict(8, 16, 0) == pytest.approx(float(form.predict(8, 24, 0)), rel=0.05)
-
-
-@pytest.mark.parametrize("gamma", [1, 3, 7])
-@pytest.mark.parametrize("share", [0.05, 0.5, 0.95, 1.0])
-def test_constant_rate_has_its_tau(gamma: int, share: float) -> None:
-    tau = 1 + gamma * share
-    profile = constant_rate(tau, gamma)
-    assert profile.tau == pytest.approx(tau)
-    drawn = profile.num_accepted(np.random.default_rng(0).random(200_000), np.zeros(200_000))
-    assert drawn.max() <= gamma
-    assert 1 + drawn.mean() == pytest.approx(tau, rel=0.01)
 
 
 def test_profile_engine_counts_cycles() -> None:

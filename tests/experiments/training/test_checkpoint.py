@@ -71,23 +71,6 @@ def test_a_finished_run_keeps_its_last_policy(tmp_path: Path) -> None:
         checkpoint.verify(folder, 12, ended=True)
 
 
-def test_an_incomplete_checkpoint_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure before the rename leaves no checkpoint."""
-    calls = 0
-
-    def fail(path: Path) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise OSError("No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(checkpoint, "flush", fail)
-        with pytest.raises(OSError, match="No space"):
-            write(tmp_path / "checkpoints", 3)
-    assert checkpoint.steps(tmp_path / "checkpoints") == []
-
-
 def test_the_newest_are_kept(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     for step in (4, 8, 12):
