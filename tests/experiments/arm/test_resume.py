@@ -123,7 +123,7 @@ def test_of_many_processes_one_is_in_the_folder(tmp_path: Path) -> None:
     folder, inside, most, entered = tmp_path / "run", [0], [0], [0]
 
     def enter() -> None:
-        for _ in range(300):
+        for _ in range(100):
             with suppress(UserError), resume.hold(folder):
                 inside[0] += 1
                 most[0] = max(most[0], inside[0])
