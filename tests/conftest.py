@@ -195,37 +195,12 @@ def sharpened(folder: Path) -> str:
 
 def random_policy(folder: Path, **sizes: int) -> str:
     """Write a tiny Qwen3 with random weights; `sizes` override fields of its config. Returns the directory."""
-    import torch
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
     from experiments.policies.problems import make_problems
     from experiments.policies.train import train_tokenizer
 
     mix = {2: 0.20, 3: 0.36, 4: 0.20, 5: 0.10, 6: 0.07, 7: 0.04, 8: 0.03}
     tokenizer = train_tokenizer(problem.question for problem in make_problems("arithmetic", 20, 1, mix, "training"))
-    torch.manual_seed(0)
-    defaults = {
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 32,
-        "intermediate_size": 96,
-        "max_position_embeddings": 512,
-    }
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        **{**defaults, **sizes},
-    )
-    model = Qwen3ForCausalLM(config)
-    for parameter in model.parameters():
-        if parameter.ndim == 2:
-            parameter.data.normal_(0.0, 0.15)
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.save_pretrained(folder)
+    written("Qwen3", tokenizer, folder, **{"head_dim": 32, **sizes})
     tokenizer.save_pretrained(folder)
     return str(folder)
 
@@ -233,37 +208,50 @@ def random_policy(folder: Path, **sizes: int) -> str:
 def mtp_policy(folder: Path) -> str:
     """Write a tiny Qwen2 with random weights and an MTP layer, in the form of MiMo. Returns the directory."""
     import torch
-    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoTokenizer, Qwen2Config
 
     from experiments.heads.files import LAYERS, put_back
 
     # transformers loads the tokenizer of any Qwen2 as Qwen2's class, which splits numbers and has one more token.
     random_policy(folder)
     Qwen2Config().save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "max_position_embeddings": 512}
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        **sizes,
-    )
-    model = Qwen2ForCausalLM(config)
-    for parameter in model.parameters():
-        if parameter.ndim == 2:
-            parameter.data.normal_(0.0, 0.15)
-    model.model.norm.weight.data *= 2
-    model.generation_config.eos_token_id = tokenizer.eos_token_id
-    model.save_pretrained(folder)
+    model = written("Qwen2", AutoTokenizer.from_pretrained(folder), folder)
+    sharpened(folder)
     layer = model.model.layers[0].state_dict()
     layer |= {f"{name}_layernorm.weight": torch.full((64,), 2.0) for name in ("token", "hidden", "final")}
     layer["input_proj.weight"] = torch.randn(64, 128) / 128**0.5
     put_back(folder, [(f"{LAYERS}0.{name}", tensor.clone()) for name, tensor in layer.items()])
     return str(folder)
+
+
+def written(kind: str, tokenizer: Any, folder: Path, **sizes: int) -> Any:
+    """Write a tiny policy of this kind with random weights. Returns the model."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    defaults = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "intermediate_size": 96,
+        "max_position_embeddings": 512,
+    }
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=len(tokenizer),
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **{**defaults, **sizes},
+    )
+    model = getattr(transformers, f"{kind}ForCausalLM")(config)
+    for parameter in model.parameters():
+        if parameter.ndim == 2:
+            parameter.data.normal_(0.0, 0.15)
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.save_pretrained(folder)
+    return model
 
 
 RNG = np.random.default_rng(0)

@@ -1,4 +1,6 @@
-"""What das sets for GPUs, as far as a CPU can tell: profiles, norms and NCCL's variables."""
+"""What das sets for GPUs, as far as a CPU can tell: profiles, exactness, variables. Configurations of engines on a stand-in
+for a GPU: tests/nightly/test_cuda_configs.py.
+"""
 
 import os
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ from vllm.platforms import current_platform
 
 import das
 from das.engine.environment import INVARIANT, nccl_variables_kept
-from das.engine.patches.gpu import choose_attention, keep_norms_invariant, keeps_bits
+from das.engine.patches.gpu import keeps_bits
 from das.engine.runner.runner import Runner
 from das.verify import top_p
 
@@ -72,33 +74,6 @@ def test_bits_without_the_kernels_that_keep_them_are_refused(monkeypatch: pytest
     monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: True)
     with pytest.raises(ValueError, match=r"float32 on a CPU, and this engine computes in torch.bfloat16"):
         keeps_bits("bits", torch.bfloat16)
-
-
-def test_norms_are_vllms_own_in_invariant_engines_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def custom_ops(invariant: str, asked: list[str]) -> list[str]:
-        # vLLM remembers its variables once an engine was built in this process.
-        monkeypatch.setitem(vars(vllm.envs), "VLLM_BATCH_INVARIANT", invariant == "1")
-        config = SimpleNamespace(compilation_config=SimpleNamespace(custom_ops=asked))
-        keep_norms_invariant(config)
-        return config.compilation_config.custom_ops
-
-    assert custom_ops("0", []) == []
-    assert custom_ops("1", ["+silu_and_mul"]) == ["+silu_and_mul", "+rms_norm"]
-    assert custom_ops("1", ["-rms_norm"]) == ["-rms_norm"]  # the user's word
-
-
-@pytest.mark.parametrize(
-    ("head", "invariant", "asked", "chosen"),
-    [(64, True, None, "TRITON_ATTN"), (128, True, None, None), (64, False, None, None), (64, True, "mine", "mine")],
-)
-def test_small_heads_get_attention_that_is_invariant(
-    head: int, invariant: bool, asked: str | None, chosen: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(vars(vllm.envs), "VLLM_BATCH_INVARIANT", invariant)
-    attention = SimpleNamespace(backend=asked)
-    model = SimpleNamespace(get_head_size=lambda: head)
-    choose_attention(SimpleNamespace(attention_config=attention, model_config=model))
-    assert getattr(attention.backend, "name", attention.backend) == chosen
 
 
 def test_invariant_kernels_are_on_until_das_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
