@@ -1,19 +1,15 @@
 """Weights are packed without a change; siblings are expected to have quantiles; what cannot be joined is refused."""
 
-import pickle
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 import torch
-from ray.exceptions import RayTaskError
 
 from das.budget.lengths import LongestFirst
 from das.cluster.cluster import predicted
 from das.cluster.connection import ClusterSettings, connect, require_listener
-from das.cluster.pool import one_line
 from das.cluster.rollout_engine import packed, unpacked
 from das.engine.rollouts.rollout import RolloutRequest
 from das.general.errors import ClusterError
@@ -76,13 +72,3 @@ def test_an_address_where_nothing_listens_is_refused() -> None:
         require_listener(f"127.0.0.1:{port}")
     with pytest.raises(ClusterError, match=rf"cluster.address=127.0.0.1:{port}: no Ray answers there"):
         require_listener(f"127.0.0.1:{port}")
-
-
-def test_an_engines_error_is_one_line_without_advice_to_open_a_pickle(tmp_path: Path) -> None:
-    torch.save(Path.cwd, tmp_path / "state.pt")
-    with pytest.raises(pickle.UnpicklingError, match="weights_only") as refused:
-        torch.load(tmp_path / "state.pt", weights_only=True)
-    line = one_line(RayTaskError("start", "a traceback", refused.value))
-    assert line.startswith("UnpicklingError: Weights only load failed. ")
-    assert "weights_only" not in line
-    assert "\n" not in line

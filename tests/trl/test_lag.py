@@ -1,37 +1,14 @@
-"""What rolls out ahead: which rows, what waits in a checkpoint, what is refused. Trainings: test_equal_runs.py."""
+"""What rolls out ahead: what waits in a checkpoint, what is refused. Trainings: test_equal_runs.py."""
 
 import random
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from das.engine.rollouts.report import ClusterReport, Finished, RolloutReport
 from das.engine.rollouts.rollout import Rollout
 from das.general.errors import EngineError
-from das.trl.lag import FinishedRollout, Sync, ahead_problem, indexes_of_steps, load_ahead, save_ahead
-
-
-def test_indexes_follow_the_sampler_epoch_after_epoch() -> None:
-    generator = random.Random(0)
-    epochs = [generator.sample(range(7), 6) for _ in range(3)]
-
-    class Sampler:
-        epoch = -1
-
-        def __iter__(self) -> Any:
-            self.epoch += 1
-            return iter(epochs[self.epoch])
-
-    class Trainer:
-        args = SimpleNamespace(generation_batch_size=3)
-
-        def _get_train_sampler(self) -> Sampler:
-            return Sampler()
-
-    found = indexes_of_steps(Trainer())
-    assert [next(found) for _ in range(6)] == [epoch[first : first + 3] for epoch in epochs for first in (0, 3)]
+from das.trl.lag import FinishedRollout, Sync, ahead_problem, load_ahead, save_ahead
 
 
 def finished(step: int, seed: int) -> FinishedRollout:

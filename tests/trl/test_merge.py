@@ -50,17 +50,10 @@ def test_counts_are_summed_and_times_are_the_slowest_ranks() -> None:
     assert [each.rank for each in both.finished] == [0, 0, 1, 1]
     assert both.report.step_time_s == [4.0]
     row = rollout_row(both)
-    assert row["rollout_s"] == 4.0
-    assert row["tokens"] == 24
-    assert row["drafted"] == 12
-    assert (row["draft_passes"], row["draft_rows"]) == (18, 24)
-    assert row["accepted"] == 6
-    assert row["decode_steps"] == 16
-    assert row["tail_steps"] == 12
-    assert row["accepted_per_round"] == 6 / 6
-    assert row["history_tokens"] == 200
-    assert row["draft_share"] == 0.1
-    assert row["alarms"] == ["rank 1: stale"]
+    sums = {"tokens": 24, "drafted": 12, "accepted": 6, "draft_passes": 18, "draft_rows": 24, "decode_steps": 16}
+    sums |= {"tail_steps": 12, "history_tokens": 200}
+    others = {"rollout_s": 4.0, "draft_share": 0.1, "accepted_per_round": 1.0, "alarms": ["rank 1: stale"]}
+    assert {name: row[name] for name in sums | others} == sums | others
 
 
 def test_a_rollout_that_was_made_for_all_ranks_is_merged_to_itself() -> None:

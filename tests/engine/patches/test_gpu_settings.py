@@ -1,6 +1,4 @@
-"""What das sets for GPUs, as far as a CPU can tell: profiles, exactness, variables. Configurations of engines on a stand-in
-for a GPU: tests/nightly/test_cuda_configs.py.
-"""
+"""What das sets for GPUs, as far as a CPU can tell. Whole configurations: tests/nightly/test_cuda_configs.py."""
 
 import os
 from types import SimpleNamespace
