@@ -1,6 +1,6 @@
-"""Run tasks of the registry once, for seconds: does each work in the environment of `make run`?
+"""Run tasks once, for seconds: does each work in the environment of `make run`?
 
-    python tests/experiments/smoke_tasks.py                  all but TESTED and NIGHTLY, some minutes on 2 cores
+    python tests/experiments/smoke_tasks.py                  all but NIGHTLY, some minutes on 2 cores
     python tests/experiments/smoke_tasks.py calibrate advise    these two, and the tasks whose runs they need
     python tests/experiments/smoke_tasks.py --cache outputs/cache     use draft heads that were made before
 
@@ -29,7 +29,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from made_inputs import write_traces  # noqa: E402
 from scripts import as_script  # noqa: E402
 
 from das.engine.versions import silence_known  # noqa: E402
@@ -40,34 +39,14 @@ from rewards.process import die_with_parent  # noqa: E402
 LEFT_OUT = ("none", "suffix", "mtp", "eagle3_frozen")  # baseline; a package, a policy and a trained head of their own
 ARMS = ",".join(["none", *sorted({path.stem for path in (ROOT / "configs" / "arm").glob("*.yaml")} - set(LEFT_OUT))])
 TINY = "setting=smoke"  # two training steps of one problem x 4 short responses
-# Settings of a run of seconds that shows that a task works. Two names in braces are filled in: {compare} is the folder
-# of the run of task=compare, which therefore comes first; {made} is a folder with made-up recorded rollouts (traces/)
-# and problem sets (problems/).
+# Settings of a run of seconds that shows that a task works. {compare} is the folder of the run of task=compare, which
+# therefore comes first; {scratch} is one for what a task keeps.
 SMOKE: dict[str, tuple[str, ...]] = {
     "compare": (TINY, "arms=[none,stock,das]"),
-    "train": (TINY,),
     "rollout": (TINY, "task.steps=2"),
     "evaluate": (TINY, "task.problems=4", "task.samples=2", "trainer.temperature=0"),
-    # One paper's replay. `make smoke` runs all experiments, with profile=smoke.
-    "reproduce": (
-        "paper=das",
-        "task.traces={made}/traces",
-        "task.problems=2",
-        "task.maths_steps=10",
-        "task.maths_batch=2",
-        "task.code_steps=2",
-        "task.scope_problems=2",
-    ),
-    "experiment": ("experiment=das_fig12", "profile=smoke"),
-    "recordings": ("task.only=[]", "task.folder={made}/recordings"),
     "advise": ("task.rollouts={compare}",),
     "calibrate": (TINY, "task.live=[1,4]", "task.drafts=[0,2,4]", "task.passes=4", "task.rounds=1"),
-    # On generated text. arctic-inference joins where it is installed (make peers).
-    "bench_drafter": (
-        "task.problems=2",
-        "task.group=2",
-        "task.array_sizes=[2000]",
-    ),
     "bench_model_drafters": (
         TINY,
         "task.problems=2",
@@ -76,31 +55,19 @@ SMOKE: dict[str, tuple[str, ...]] = {
         "task.drafters=[w8,w4]",
     ),
     # Two parts of six; tests/nightly/test_check_gpu.py runs most.
-    "check_gpu": ("task.device=cpu", "task.parts=[sampler,passes]", "task.folder={made}/check_gpu"),
+    "check_gpu": ("task.device=cpu", "task.parts=[sampler,passes]", "task.folder={scratch}/check_gpu"),
     # Beside the tasks: what chooses one is among the settings.
     "every_arm": ("task=compare", TINY, f"arms=[{ARMS}]"),
-    "recorded": (
-        "task=compare",
-        TINY,
-        "policy=random",
-        "policy.shape=tiny",
-        "task.recorded={made}/traces/rg_llama3b_rl.jsonl.gz",
-        "arms=[none,stock,das]",
-    ),
 }
-# Their whole runs are tests of their own, so they run here only if they are named.
+# Their whole runs are tests of their own.
 TESTED = {
-    "reproduce": "tests/experiments/papers/test_papers.py",
-    "recorded": "tests/experiments/tasks/test_compare_run.py",
     "train": "tests/trl/test_survival.py",
-    "bench_drafter": "tests/experiments/measure/test_bench_drafter.py",
+    "reproduce": "tests/experiments/papers/test_papers.py",
+    "experiment": "tests/experiments/test_planned_runs.py",  # and `make smoke`
     "recordings": "tests/experiments/papers/test_recordings.py",
+    "bench_drafter": "tests/experiments/measure/test_bench_drafter.py",
 }
-# `make nightly` runs them: repeated kills, a comparison of 14 arms, and one of the experiments, all of which `make
-# smoke` runs. That what `make run` installs is enough for the arms is shown by importing everything. Tests that hold
-# what the others show: tests/trl/test_survival.py, tests/cluster/test_cluster_training.py and
-# tests/experiments/test_planned_runs.py.
-NIGHTLY = ("experiment", "every_arm")
+NIGHTLY = ("every_arm",)  # 14 arms. That `make run` installs enough for them is shown by importing everything.
 # They make a policy, which takes all cores: two at once take far longer than one after the other. task=compare comes
 # before the tasks that read its run.
 ALONE = ("every_arm", "compare")
@@ -109,9 +76,8 @@ TIMEOUT_S, JOBS = 1200, 2  # of a task; how many run at once
 
 
 def with_needed(names: list[str]) -> list[str]:
-    """The tasks to run, in the registry's order: `names` and those whose runs they read. No names: all but TESTED and
-    NIGHTLY."""
-    chosen = set(names) or SMOKE.keys() - TESTED.keys() - set(NIGHTLY)
+    """The tasks to run, in the order of SMOKE: `names` and those whose runs they read. No names: all but NIGHTLY."""
+    chosen = set(names) or SMOKE.keys() - set(NIGHTLY)
     for name in list(chosen):
         chosen |= {needed for needed in TASKS if any(f"{{{needed}}}" in setting for setting in SMOKE[name])}
     return [name for name in SMOKE if name in chosen]
@@ -119,9 +85,9 @@ def with_needed(names: list[str]) -> list[str]:
 
 def command(name: str, scratch: Path, cache: Path) -> list[str]:
     """The smoke run of a task, with the placeholders of its settings filled in."""
-    folders = {"made": scratch / "made", **{task: scratch / "runs" / task for task in SMOKE}}
+    folders = {"scratch": scratch, **{task: scratch / "runs" / task for task in SMOKE}}
     settings = [setting.format_map(folders) for setting in SMOKE[name]]
-    chosen = [] if any(setting.startswith(("experiment=", "task=")) for setting in settings) else [f"task={name}"]
+    chosen = [f"task={name}"] if name in TASKS else []
     common = ["wandb=off", f"cache={cache}", f"out={scratch / 'out'}"]
     return ["run.py", *chosen, *settings, *common, f"hydra.run.dir={folders[name]}"]
 
@@ -185,8 +151,8 @@ def import_everything() -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Run tasks once, with the smoke settings of the registry.")
-    parser.add_argument("tasks", nargs="*", help="tasks to run; all without a whole test if none is named")
+    parser = argparse.ArgumentParser(description="Run tasks once, with settings for seconds.")
+    parser.add_argument("tasks", nargs="*", help="tasks to run; all but those of the night if none is named")
     parser.add_argument("--cache", type=Path, help="folder of draft heads made before; by default they are made anew")
     chosen = parser.parse_args()
     unknown = [name for name in chosen.tasks if name not in SMOKE]
@@ -199,7 +165,6 @@ def main() -> int:
     if not import_everything():
         return 1
     processes.START = "fork"
-    write_traces(scratch / "made" / "traces")
     failed = run_tasks([name for name in ALONE if name in names], scratch, cache, 1)
     failed += run_tasks([name for name in names if name not in ALONE], scratch, cache, JOBS)
     print(f"{len(names) - len(failed)} of {len(names)} tasks work, {time.perf_counter() - start:.0f} s")

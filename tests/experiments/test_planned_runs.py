@@ -11,12 +11,9 @@ from omegaconf import OmegaConf
 from experiments import planned_runs
 from experiments.arm import resume
 from experiments.planned_runs import Run
-from experiments.run.errors import CONFIGS, UserError
+from experiments.run.errors import UserError
 from experiments.run.progress import Progress
 from experiments.tasks import reproduce
-
-NAMES = sorted(path.stem for path in (CONFIGS / "experiment").glob("*.yaml"))
-FIGURES = [f"das_fig{n}" for n in (1, 2, 4, 5, *range(7, 14))]  # task=reproduce replays Fig 6
 
 
 @pytest.mark.parametrize(
