@@ -1,6 +1,5 @@
 """Which problems a training is evaluated on: never those that it trains on, and every mistake is one line."""
 
-import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 from composed import composed, composed_run
 from refusals import one_line
+from steps_on_disk import json_lines
 
 from experiments.arm import validate
 from experiments.arm.data import dataset
@@ -25,7 +25,7 @@ def evaluating(*overrides: str) -> RunConfig:
 
 def set_file(folder: Path, name: str, questions: list[str]) -> str:
     path = folder / f"{name}.jsonl"
-    path.write_text("".join(json.dumps({"problem": question, "answer": "1"}) + "\n" for question in questions))
+    path.write_text(json_lines({"problem": question, "answer": "1"} for question in questions))
     return str(path)
 
 

@@ -1,6 +1,5 @@
 """The error of replaying a run, on made-up runs whose times come from a replay."""
 
-import gzip
 import json
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from composed import composed
 from made_inputs import write_run
 from omegaconf import OmegaConf
+from steps_on_disk import write_arm
 
 from experiments.compare.recorded_arms import replay_arm, replay_errors
 from experiments.simulate.latency import Drafting
@@ -31,15 +31,14 @@ def arms(tmp_path: Path) -> dict[str, Path]:
         if name == "ngram":
             continue
         steps = replay_arm(read_rollouts(arm, prompt=32), Times(FORM, prefill=1e-5), config)
-        with (arm / "metrics.jsonl").open("w") as file:
-            for number, step in enumerate(steps, 1):
-                line = step.timelines[0]
-                seconds = np.diff(line["time_s"], prepend=0.0) * random.normal(1, 0.05, len(line["time_s"]))
-                timeline = {"step_time_s": np.cumsum(seconds), "step_live": line["live"], "step_tokens": line["tokens"]}
-                with gzip.open(arm / "rollouts" / f"step_{number:05d}.timeline.json.gz", "wt") as out:
-                    json.dump({key: value.tolist() for key, value in timeline.items()}, out)
-                row = {"step": number, "rollout_s": float(seconds.sum()), "tokens": step.tokens}
-                file.write(json.dumps(row) + "\n")
+        rows, timelines = [], []
+        for number, step in enumerate(steps, 1):
+            line = step.timelines[0]
+            seconds = np.diff(line["time_s"], prepend=0.0) * random.normal(1, 0.05, len(line["time_s"]))
+            timeline = {"step_time_s": np.cumsum(seconds), "step_live": line["live"], "step_tokens": line["tokens"]}
+            timelines.append({key: value.tolist() for key, value in timeline.items()})
+            rows.append({"step": number, "rollout_s": float(seconds.sum()), "tokens": step.tokens})
+        write_arm(arm, rows, timelines=timelines)
     return folders
 
 

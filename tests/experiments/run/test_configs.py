@@ -19,9 +19,21 @@ NEEDED = {
 }  # what a user must say besides
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+# Keys that something reads, though configs/ does not name them. bad_inputs.txt has refused ones.
+FURTHER = [
+    "trainer.top_p=0.95 +trainer.model_init_kwargs.attn_implementation=eager",
+    "+drafter.max_candidates=8",
+    "policy=smollm2 policy.cold_start=words",
+    "+engine.extra.num_gpu_blocks_override=64",
+    "arm=self_draft_adaptive arm.budget.over.patience=3",
+    "data=livecodebench data.columns.problem=question",  # deepcoder's, which builds on problem_set
+    "setting=maths_paper task=rollout",  # it sets task.lock_step, which a comparison reads
+]
+
+
+@pytest.mark.parametrize("choice", [*CHOICES, *FURTHER])
 def test_choice_composes(choice: str) -> None:
-    config = composed_run(choice, *NEEDED.get(choice, ()))
+    config = composed_run(*choice.split(), *NEEDED.get(choice, ()))
     assert engine_settings(config, "somewhere").model == "somewhere"
     if config.data.name in MADE:
         assert frequencies(config.data)

@@ -1,29 +1,24 @@
 """Reading recorded rollouts; bad files end in one line."""
 
 import gzip
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from refusals import one_line
+from steps_on_disk import json_lines
 
 from das.drafter.distributions import NO_PAIR, Distributions
 from experiments.run.errors import UserError
 from experiments.simulate.rollouts import is_text, read_rollouts
 
 SURE = Distributions(np.zeros(3, np.uint8), np.empty(0, np.uint32))  # each token is the only likely one
-TRACES = Path(__file__).resolve().parents[3] / ".." / "shared" / "data" / "traces"
 
 
 def write(path: Path, rows: list[Any]) -> Path:
-    text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
-    if path.suffix == ".gz":
-        with gzip.open(path, "wt") as file:
-            file.write(text)
-    else:
-        path.write_text(text)
+    text = "".join(row + "\n" if isinstance(row, str) else json_lines([row]) for row in rows).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
     return path
 
 
@@ -115,8 +110,7 @@ def test_distributions_and_seeds_are_read(tmp_path: Path) -> None:
 
 def test_empty_responses_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"problem_id": "a", "response_ids": ids} for ids in ([1], [], [2])]
-    path = tmp_path / "rollouts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write(tmp_path / "rollouts.jsonl", rows)
     (work,) = read_rollouts(path)
     assert len(work) == 2
     assert capsys.readouterr().err == f"{path}: 1 of 3 responses are empty and left out\n"
