@@ -126,11 +126,9 @@ def test_a_response_that_hangs_affects_only_its_own_worker() -> None:
     slow = "\\boxed{9^{9^{9^{9}}}}"  # math-verify's own limit would end it after 2 s
     reward = MathsReward(1, 1.0)
     reward.take_counts()
-    began = time.process_time()
     assert reward([slow, "\\boxed{3}"], ["3", "3"]) == [0.0, 1.0]
     assert reward.hung == 1
     assert reward.take_counts() == {"judge_deaths": 0, "judge_failures": 1, "judge_timeouts": 0}
-    assert time.process_time() - began < 2
     reward.close()
 
 

@@ -21,9 +21,7 @@ def test_out_of_reach_and_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tracking, "ANSWER_S", 2.0)
     config = composed_arm("das", "wandb=online")
     RunFolder(tmp_path, config.resolved)
-    began = time.monotonic()
     tracker = tracking.Tracker(config, "test", tmp_path)
-    assert time.monotonic() - began < 60
     (line,) = tracker.log({"step": 1, "reward": 0.5, "alarms": []})
     assert line.startswith("W&B is out of reach, recording offline")
     assert tracker.log({"step": 2, "alarms": []}) == []

@@ -39,7 +39,6 @@ def test_advise_writes_a_page(tmp_path: Path) -> None:
     advise.run(composed_run("task=advise", *overrides), [], str(tmp_path / "out"))
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["arms"].keys() == {"stock", "suffix-like", "das", "das, fixed 16"}
-    assert result["seconds"] < 60
     das = result["arms"]["das"]
     assert das["rollout_change"] < das["step_change"] < 0
     assert das["low_s"] <= das["rollout_s"] <= das["high_s"]
